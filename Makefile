@@ -1,0 +1,28 @@
+# Everything sets itself up: `make demo` and `make test` need Python 3.11+ and nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/set-up
+
+.PHONY: demo test check setup clean
+
+demo: setup
+	$(BIN)/prooflens demo --out out/demo --overwrite
+
+test: setup
+	$(BIN)/python -m pytest -q
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "prooflens needs Python 3.11 or later, found " + sys.version.split()[0])'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv out build dist

@@ -1,0 +1,1 @@
+"""The commands, the claims and the report."""

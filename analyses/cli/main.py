@@ -1,0 +1,60 @@
+"""The ``prooflens`` command: collects the subcommands and turns errors into one line.
+
+Nothing heavy is imported here or at the top of a command's file: ``prooflens --help`` must
+answer at once, so each command imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from analyses.cli import doctor
+from interp.errors import ProoflensError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="prooflens",
+    help="Check what a transformer does against a proof of what it can do.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("doctor")(doctor.doctor)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"prooflens {version('prooflens')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; a refusal is one line on standard error and exit code 2."""
+    try:
+        app()
+    except ProoflensError as error:
+        typer.echo(f"prooflens: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("prooflens: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,1 @@
+"""prooflens: check what a transformer does against a proof of what it can do."""

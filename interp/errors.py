@@ -1,0 +1,84 @@
+"""What can go wrong, and how it is said.
+
+Every error a user can cause is a :class:`ProoflensError`; the command line prints it as one line
+and exits with code 2. Arguments are checked before any work starts and *all* problems are
+reported at once: each names the argument, the rule, the value received and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "ArgumentError",
+    "CheckpointError",
+    "HookError",
+    "MissingDependencyError",
+    "OutputError",
+    "Problems",
+    "ProoflensError",
+    "StoreError",
+]
+
+
+class ProoflensError(Exception):
+    """Anything prooflens refuses to do; its text is meant for the user."""
+
+
+class ArgumentError(ProoflensError, ValueError):
+    """One or more arguments break a rule."""
+
+
+class HookError(ProoflensError, KeyError):
+    """A hook was asked for that the model does not have or does not fire."""
+
+    def __str__(self) -> str:
+        """The message itself: ``KeyError`` would show its ``repr``."""
+        return str(self.args[0]) if self.args else ""
+
+
+class CheckpointError(ProoflensError):
+    """A checkpoint is missing, damaged, of a newer version, or not what it says it is."""
+
+
+class StoreError(ProoflensError):
+    """An activation store is missing, damaged, in use, or not what was asked for."""
+
+
+class OutputError(ProoflensError):
+    """A result cannot be written where it was asked to go."""
+
+
+class MissingDependencyError(ProoflensError, ImportError):
+    """An optional extra is needed and not installed."""
+
+
+class Problems:
+    """Collects broken rules, so that all of them are reported in one error.
+
+    >>> problems = Problems("TransformerSpec")
+    >>> problems.need(-3 > 0, "n_layers", "must be at least 0", -3, "use 0 for no layers")
+    >>> problems.raise_if_any()
+    Traceback (most recent call last):
+    ...
+    interp.errors.ArgumentError: TransformerSpec: n_layers must be at least 0, got -3: use 0 for \
+no layers
+    """
+
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
+        self.found: list[str] = []
+
+    def need(self, holds: bool, argument: str, rule: str, received: Any, advice: str) -> None:
+        """Record ``argument rule, got received: advice`` unless the rule ``holds``."""
+        if not holds:
+            self.found.append(f"{argument} {rule}, got {received!r}: {advice}")
+
+    def raise_if_any(self, error: type[ProoflensError] = ArgumentError) -> None:
+        """Raise one ``error`` naming every problem found.
+
+        Raises:
+            ProoflensError: of the class ``error``, if any rule was broken.
+        """
+        if self.found:
+            raise error(f"{self.subject}: " + "; ".join(self.found))

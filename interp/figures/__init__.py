@@ -1,0 +1,1 @@
+"""How it is drawn: figures from tables and arrays, in one style."""

@@ -1,0 +1,1 @@
+"""What heads and layers do: measurements, which decide nothing."""

@@ -1,0 +1,62 @@
+"""The one door to TransformerLens.
+
+Importing ``transformer_lens`` takes seconds, so nothing else in the library imports it and this
+module does so only when a name is first used (:pep:`562`). A model that subclasses
+``HookedRootModule`` pays for the import; reading a store or inspecting weights does not.
+
+The rest of the library is typed against :class:`HookedModel`, the part of TransformerLens'
+interface that our measurements need: our own models, ``TransformerBridge`` and any other
+``HookedRootModule`` fit it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from transformer_lens import ActivationCache as ActivationCache
+    from transformer_lens.config import TransformerLensConfig as TransformerLensConfig
+    from transformer_lens.hook_points import HookPoint as HookPoint
+    from transformer_lens.HookedRootModule import HookedRootModule as HookedRootModule
+
+__all__ = [
+    "ActivationCache",
+    "HookPoint",
+    "HookedModel",
+    "HookedRootModule",
+    "TransformerLensConfig",
+]
+
+_HOMES = {
+    "ActivationCache": "transformer_lens",
+    "HookPoint": "transformer_lens.hook_points",
+    "HookedRootModule": "transformer_lens.HookedRootModule",
+    "TransformerLensConfig": "transformer_lens.config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@runtime_checkable
+class HookedModel(Protocol):
+    """What prooflens needs of a hooked model.
+
+    ``hook_dict`` maps hook names to hook points; ``run_with_cache(inputs, names_filter=…)``
+    returns the output and a mapping from hook name to tensor; ``run_with_hooks(inputs,
+    fwd_hooks=[(name, fn), …])`` returns the output of a run in which ``fn(tensor, hook)`` may
+    replace the tensor at ``name``.
+    """
+
+    hook_dict: dict[str, Any]
+    cfg: Any
+
+    def run_with_cache(self, *args: Any, **kwargs: Any) -> Any:
+        """Run and return ``(output, cache)``."""
+
+    def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
+        """Run with temporary hooks and return the output."""

@@ -1,0 +1,1 @@
+"""Attention as a sum of score terms, then a normaliser."""

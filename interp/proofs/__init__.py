@@ -1,0 +1,1 @@
+"""Why it can be done: the papers' constructions as models."""

@@ -1,0 +1,1 @@
+"""What is to be learned: tasks with known latents."""

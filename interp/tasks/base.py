@@ -1,0 +1,72 @@
+"""What is to be learned: tasks and the batches they give.
+
+A task is a frozen description that can sample itself. Every batch carries its *latents*, the
+quantities the task was built from (memory locations and contents, kernels, template indices):
+probes and role detectors are judged against them. A latent that a probe finds shows that the
+information is there, not that the model uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+__all__ = ["Batch", "Task"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inputs, targets and everything known about them.
+
+    Attributes:
+        inputs: ``[batch, pos, channel]`` real values, or ``[batch, pos]`` token ids.
+        targets: ``[batch, pos, output]`` real values, or ``[batch, pos]`` token ids.
+        mask: ``[batch, pos]`` boolean, true where the target is defined and scored.
+        latents: name → ``[batch, pos]`` or ``[batch, pos, …]`` tensors.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+    latents: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Number of rows (sequences)."""
+        return int(self.inputs.shape[0])
+
+    def __getitem__(self, rows: slice) -> Batch:
+        """The rows of a slice, as a batch."""
+        return Batch(
+            self.inputs[rows],
+            self.targets[rows],
+            self.mask[rows],
+            {name: latent[rows] for name, latent in self.latents.items()},
+        )
+
+    def to(self, device: str | torch.device) -> Batch:
+        """The same batch on ``device``."""
+        return Batch(
+            self.inputs.to(device),
+            self.targets.to(device),
+            self.mask.to(device),
+            {name: latent.to(device) for name, latent in self.latents.items()},
+        )
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A frozen description of what is to be learned."""
+
+    @property
+    def name(self) -> str:
+        """A short stable name, used in stores, recipes and reports."""
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows; the same seed gives the same rows on every machine."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data: what a store or recipe records, with its ``kind``."""

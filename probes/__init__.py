@@ -1,0 +1,1 @@
+"""Measurement against proof: probes, controls, and the decision about roles."""

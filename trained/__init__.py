@@ -1,0 +1,1 @@
+"""How the shipped models came to be, and the models."""
