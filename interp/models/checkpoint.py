@@ -1,0 +1,141 @@
+"""Models on disk: weights as safetensors, everything else as JSON. Nothing is executed on load.
+
+A checkpoint is a folder with ``model.safetensors`` (tensors under the model's own parameter
+names) and ``model.json``: format version, spec, SHA-256 of the weights file, and whatever the
+writer wants to tell (recipe, metrics, task). Loading refuses a hash that does not match, a newer
+format, tensors that do not fit the spec, and NaN. A matching hash shows that the two files belong
+together, not who wrote them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from interp.errors import ArgumentError, CheckpointError, OutputError
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+
+__all__ = ["FORMAT_VERSION", "load_checkpoint", "read_metadata", "save_checkpoint"]
+
+FORMAT_VERSION = 1
+_WEIGHTS, _METADATA = "model.safetensors", "model.json"
+
+
+def save_checkpoint(
+    model: SequenceTransformer,
+    path: str | Path,
+    *,
+    about: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write ``model`` to the folder ``path``, all of it or nothing.
+
+    Args:
+        about: JSON data kept beside the spec (task, recipe hash, metrics …).
+        overwrite: Replace an existing folder.
+
+    Raises:
+        OutputError: if the folder exists and may not be replaced, or cannot be written.
+    """
+    path = Path(path)
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists: choose another folder or allow overwriting")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    except OSError as error:
+        raise OutputError(f"cannot write to {path.parent}: {error.strerror}") from error
+    try:
+        weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+        save_file(weights, draft / _WEIGHTS)
+        metadata = {
+            "format": {"name": "prooflens-checkpoint", "version": FORMAT_VERSION},
+            "spec": model.spec.to_dict(),
+            "weights_sha256": _sha256(draft / _WEIGHTS),
+            **(about or {}),
+        }
+        (draft / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
+        draft.chmod(0o755)
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(draft, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return path
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """The JSON side of a checkpoint, checked for format and version.
+
+    Raises:
+        CheckpointError: if it is missing, no JSON, of another format or of a newer version.
+    """
+    file = Path(path) / _METADATA
+    try:
+        metadata = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise CheckpointError(f"no checkpoint at {path}: {_METADATA} is missing") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    form = metadata.get("format") if isinstance(metadata, dict) else None
+    if not isinstance(form, dict) or form.get("name") != "prooflens-checkpoint":
+        raise CheckpointError(f"{file} does not describe a prooflens checkpoint")
+    if not isinstance(form.get("version"), int) or form["version"] > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{file} has format version {form.get('version')}, this prooflens reads up to "
+            f"{FORMAT_VERSION}: upgrade prooflens"
+        )
+    return metadata
+
+
+def load_checkpoint(path: str | Path, *, device: str = "cpu") -> SequenceTransformer:
+    """The model of a checkpoint, in evaluation mode.
+
+    Raises:
+        CheckpointError: for anything missing, damaged, mismatched, newer, or not finite.
+    """
+    path, metadata = Path(path), read_metadata(path)
+    file = path / _WEIGHTS
+    if not file.is_file():
+        raise CheckpointError(f"no weights at {path}: {_WEIGHTS} is missing")
+    found, told = _sha256(file), metadata.get("weights_sha256")
+    if found != told:
+        raise CheckpointError(
+            f"{file} is not the file its {_METADATA} describes: SHA-256 {found[:12]}…, "
+            f"expected {str(told)[:12]}…"
+        )
+    try:
+        spec = TransformerSpec.from_dict(metadata.get("spec") or {})
+        weights = load_file(file)
+    except ArgumentError as error:
+        raise CheckpointError(f"{path / _METADATA} has a spec that is refused: {error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(f"{file} is damaged: {error}") from error
+    broken = [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]
+    if broken:
+        raise CheckpointError(f"{file} holds NaN or infinity in {', '.join(broken)}")
+    model = SequenceTransformer(spec)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        lines = "; ".join(line.strip() for line in str(error).splitlines()[1:])
+        raise CheckpointError(f"{file} does not fit its spec: {lines}") from error
+    return model.to(device)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,109 @@
+"""What an architecture says about its attention weights, as data.
+
+Every family stores the four matrices of a head somewhere else and in another order. A
+:class:`Part` names the tensor and gives, as an einops pattern, the way to a stack of head
+matrices; a :class:`Layout` collects the parts and the facts that no tensor shows. The axes of the
+patterns are ``h`` query heads, ``g`` key/value heads, ``d`` model width, ``k`` head width and
+``p`` matrices stored side by side (then ``p`` comes first and ``pick`` chooses one).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from einops import EinopsError, rearrange
+from torch import Tensor
+
+from interp.errors import CheckpointError
+from interp.models.factors.rope import Rope
+
+__all__ = ["Layout", "Part", "PartName", "Sizes"]
+
+PartName = Literal[
+    "W_Q", "W_K", "W_V", "W_O",
+    "b_Q", "b_K", "b_V", "b_O",
+    "norm_gain", "norm_bias", "out_gain", "q_gain", "k_gain",
+    "identity_a", "identity_b",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many of what: layers, query heads, key/value heads, model width, head width."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_model: int
+    d_head: int
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The lengths of the einops axes."""
+        return {"h": self.n_heads, "g": self.n_kv_heads, "d": self.d_model, "k": self.d_head}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor (``{layer}`` stands for the layer's number) and how to arrange it.
+
+    Args:
+        name: the tensor's name in the checkpoint.
+        pattern: einops pattern; ``p`` leads the result when several matrices share the tensor.
+        pick: which of the ``p`` matrices.
+        offset: added to every entry (1 for norms stored as 1 + w).
+    """
+
+    name: str
+    pattern: str
+    pick: int | None = None
+    offset: float = 0.0
+
+    def arrange(self, tensor: Tensor, axes: Mapping[str, int]) -> Tensor:
+        """The arranged tensor.
+
+        Raises:
+            CheckpointError: if the shape does not fit the pattern.
+        """
+        used = set(re.findall(r"[a-z]+", self.pattern))
+        lengths = {axis: n for axis, n in axes.items() if axis in used}
+        try:
+            arranged = rearrange(tensor, self.pattern, **lengths)
+        except EinopsError as error:
+            raise CheckpointError(
+                f"{self.name!r} has shape {list(tensor.shape)}, which does not fit "
+                f"{self.pattern!r} with {lengths}"
+            ) from error
+        picked = arranged if self.pick is None else arranged[self.pick]
+        return picked + self.offset if self.offset else picked
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything needed to read the head factors of one checkpoint.
+
+    Attributes:
+        family: the architecture's name, for the reader.
+        sizes: how many of what; ``None`` in :attr:`fixed` layouts means shapes vary by layer.
+        parts: where each factor lies; a part that is not there is not in the model.
+        norm: the norm before attention whose scale ``fold_norm`` folds.
+        rope: rotary positions, if the model has them.
+        qk_norm: whether queries and keys are normalised before the product.
+        embedding, unembedding: names of the token matrices, each [vocab, d_model].
+        uniform: whether every layer has the same shapes (our own checkpoints may not).
+        notes: what a reader of the numbers should know of this architecture.
+    """
+
+    family: str
+    sizes: Sizes
+    parts: Mapping[PartName, Part]
+    norm: Literal["LayerNorm", "RMSNorm"] | None = None
+    rope: Rope | None = None
+    qk_norm: bool = False
+    embedding: str | None = None
+    unembedding: str | None = None
+    uniform: bool = True
+    notes: tuple[str, ...] = field(default=())

@@ -1,0 +1,161 @@
+"""Finding a checkpoint: a file, a folder, or an id on the Hugging Face hub.
+
+A hub id is looked for in the local cache first and downloaded only if it is not there; of a hub
+repository only the configuration and safetensors files are ever fetched. Code that a repository
+brings along is never run, here or anywhere in weight-only inspection, so there is no flag for it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interp.errors import CheckpointError
+from interp.models.factors.tensors import TensorFiles, read_json
+
+__all__ = ["Source", "find_source"]
+
+_SINGLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
+_HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An opened checkpoint: its tensors, its configuration and, if it is ours, its description.
+
+    Attributes:
+        name: as the user gave it.
+        files: the tensors.
+        config: ``config.json``, or an empty mapping where there is none.
+        description: ``model.json`` of a prooflens checkpoint, or None.
+    """
+
+    name: str
+    files: TensorFiles
+    config: dict[str, Any]
+    description: dict[str, Any] | None = None
+
+
+def find_source(path_or_id: str | Path, *, revision: str | None = None) -> Source:
+    """Open the checkpoint at a path or hub id.
+
+    Raises:
+        CheckpointError: if nothing is there, only pickled weights are, a shard is missing, or a
+            file is damaged; or the hub cannot be reached and the cache does not hold it.
+    """
+    name = str(path_or_id)
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return _folder(name, path)
+    if path.is_file():
+        return _file(name, path)
+    looks_like_path = path.is_absolute() or name.startswith(".") or bool(path.suffix == ".json")
+    if looks_like_path or path.suffix == ".safetensors" or not _HUB_ID.fullmatch(name):
+        raise CheckpointError(
+            f"{name!r} does not exist: give a folder, a .safetensors file or a hub id"
+        )
+    return _folder(name, _from_hub(name, revision))
+
+
+def _file(name: str, path: Path) -> Source:
+    if path.name.endswith(".safetensors.index.json"):
+        return _source(name, TensorFiles.of_index(path), path.parent)
+    if path.suffix in _PICKLED:
+        raise CheckpointError(
+            f"{path} holds pickled weights, which can run code when loaded and are never opened: "
+            "convert it to safetensors"
+        )
+    return _source(name, TensorFiles([path]), path.parent)
+
+
+def _folder(name: str, folder: Path) -> Source:
+    indexes = sorted(folder.glob("*.safetensors.index.json"))
+    single = sorted(folder.glob("*.safetensors"))
+    if (folder / _SINGLE).is_file():
+        return _source(name, TensorFiles([folder / _SINGLE]), folder)
+    if len(indexes) == 1:
+        return _source(name, TensorFiles.of_index(indexes[0]), folder)
+    if len(single) == 1:
+        return _source(name, TensorFiles(single), folder)
+    if single or indexes:
+        found = [p.name for p in (*indexes, *single)][:6]
+        raise CheckpointError(
+            f"{folder} holds several safetensors files and no single index: {found}: name one file"
+        )
+    pickled = sorted(p.name for p in folder.iterdir() if p.suffix in _PICKLED)
+    if pickled:
+        raise CheckpointError(
+            f"{folder} holds only pickled weights ({pickled[0]}), which can run code when loaded "
+            "and are never opened: convert them to safetensors"
+        )
+    raise CheckpointError(f"{folder} holds no .safetensors file")
+
+
+def _source(name: str, files: TensorFiles, folder: Path) -> Source:
+    config, ours = folder / "config.json", folder / "model.json"
+    return Source(
+        name=name,
+        files=files,
+        config=read_json(config) if config.is_file() else {},
+        description=read_json(ours) if ours.is_file() else None,
+    )
+
+
+def _from_hub(name: str, revision: str | None) -> Path:
+    """The local folder of a hub repository's snapshot, downloaded if need be."""
+    config = _fetch(name, "config.json", revision)
+    if config is None:
+        raise CheckpointError(f"{name} on the hub has no config.json: it is not a model")
+    if _fetch(name, _SINGLE, revision) is None:
+        index = _fetch(name, _INDEX, revision)
+        if index is None:
+            raise CheckpointError(
+                f"{name} on the hub has neither {_SINGLE} nor {_INDEX}: pickled weights can run "
+                "code when loaded and are never opened; look for a safetensors revision"
+            )
+        weight_map = read_json(index).get("weight_map") or {}
+        for shard in sorted({str(s) for s in weight_map.values()}):
+            _fetch(name, shard, revision)
+    return config.parent
+
+
+def _fetch(name: str, file: str, revision: str | None) -> Path | None:
+    """The file in the cache or, downloaded, from the hub; None where the hub has no such file."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import (
+        EntryNotFoundError,
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        return Path(hf_hub_download(name, file, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        pass
+    try:
+        return Path(hf_hub_download(name, file, revision=revision))
+    except GatedRepoError as error:
+        raise CheckpointError(
+            f"{name} on the hub asks for its licence to be accepted: log in and accept it"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"{name!r} is neither a local path nor a repository on the hub that can be seen"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise CheckpointError(f"{name} on the hub has no revision {revision!r}") from error
+    except LocalEntryNotFoundError as error:
+        raise CheckpointError(
+            f"{name!r} is no local path, is not in the local cache, and the hub cannot be "
+            "reached: download it first or give a folder"
+        ) from error
+    except EntryNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot fetch {file} of {name} from the hub: {error}") from error

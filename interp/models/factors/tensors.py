@@ -1,0 +1,135 @@
+"""Where tensors lie on disk, and how one of them is read.
+
+A checkpoint is one safetensors file, or several with an index that says which tensor lies in
+which. Nothing is read but headers until a tensor is asked for, and then that tensor alone: plain
+reads instead of a memory map, so that the memory in use is the memory asked for. Nothing is
+executed on load; pickled weights are not a checkpoint here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from interp.errors import CheckpointError
+
+__all__ = ["TensorFiles", "read_json"]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        CheckpointError: if the file is missing, unreadable, or holds anything but an object.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} holds a JSON {type(found).__name__}, not an object")
+    return found
+
+
+class TensorFiles:
+    """The tensors of a checkpoint by name, each read when it is asked for.
+
+    Attributes:
+        names: every tensor's name, sorted.
+    """
+
+    def __init__(self, files: Iterable[Path], index: dict[str, Path] | None = None) -> None:
+        """Open the headers of ``files``; ``index`` restricts each name to its file.
+
+        Raises:
+            CheckpointError: if a file is missing, truncated or not safetensors, or lacks a tensor
+                that the index promises.
+        """
+        self._open = {path: _header(path) for path in files}
+        held = {path: set(handle.keys()) for path, handle in self._open.items()}
+        if index is None:
+            self._home = {name: path for path, names in held.items() for name in names}
+        else:
+            lacking = sorted(n for n, path in index.items() if n not in held[path])
+            if lacking:
+                raise CheckpointError(
+                    f"{len(lacking)} tensors of the index are not in the files it names, "
+                    f"first {lacking[0]!r} in {index[lacking[0]]}: download the checkpoint again"
+                )
+            self._home = dict(index)
+        self.names = sorted(self._home)
+
+    @classmethod
+    def of_index(cls, index_path: Path) -> TensorFiles:
+        """Open a sharded checkpoint from its ``*.safetensors.index.json``.
+
+        Raises:
+            CheckpointError: if the index is malformed or a shard is missing.
+        """
+        weight_map = read_json(index_path).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise CheckpointError(f"{index_path} has no weight_map of tensor names to files")
+        folder = index_path.parent
+        shards = sorted({str(s) for s in weight_map.values()})
+        outside = [s for s in shards if Path(s).name != s]
+        if outside:
+            raise CheckpointError(f"{index_path} names the shard {outside[0]!r} outside its folder")
+        missing = [s for s in shards if not (folder / s).is_file()]
+        if missing:
+            raise CheckpointError(
+                f"{len(missing)} of {len(shards)} shards are missing from {folder}, "
+                f"first {missing[0]}: download the checkpoint again"
+            )
+        return cls(
+            [folder / s for s in shards], {n: folder / str(s) for n, s in weight_map.items()}
+        )
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the checkpoint holds a tensor of this name."""
+        return name in self._home
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The tensor's shape, from the header alone."""
+        return tuple(self._open[self._home[name]].get_slice(name).get_shape())
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The tensor, converted to ``dtype``.
+
+        Raises:
+            CheckpointError: if it is not there, cannot be read, is not floating point, or holds a
+                value that is not finite.
+        """
+        if name not in self._home:
+            raise CheckpointError(f"no tensor {name!r} in the checkpoint")
+        path = self._home[name]
+        try:
+            tensor: Tensor = self._open[path].get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"cannot read {name!r} from {path}: {error}") from error
+        if not tensor.is_floating_point():
+            raise CheckpointError(
+                f"{name!r} in {path} is {tensor.dtype}, a quantised or integer tensor: "
+                "inspect the checkpoint in float16, bfloat16 or float32"
+            )
+        tensor = tensor.to(dtype)
+        # One pass without a mask: the sum of finite weights is finite, or the mask decides.
+        if not torch.isfinite(tensor.sum()) and (bad := int((~torch.isfinite(tensor)).sum())):
+            raise CheckpointError(
+                f"{name!r} in {path} has {bad} values of {tensor.numel()} that are not finite"
+            )
+        return tensor
+
+
+def _header(path: Path) -> Any:
+    try:
+        return safe_open(path, "pt", backend="pread")
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{path} is missing, truncated or not a safetensors file: {error}"
+        ) from error

@@ -1,0 +1,59 @@
+"""Pre-norms with TransformerLens' hooks: LayerNorm, RMSNorm, or none.
+
+    layernorm   (x − mean x) / √(mean (x − mean x)² + ε)  · w + b
+    rmsnorm     x / √(mean x² + ε)                        · w
+    none        x
+
+``hook_scale`` is the denominator [batch, pos, 1] and ``hook_normalized`` the output, as in
+TransformerLens; with ``none`` the scale is one, so that its decompositions hold there too.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from interp.lens import HookPoint
+from interp.models.spec import TransformerSpec
+
+__all__ = ["Norm"]
+
+
+class Norm(nn.Module):
+    """One norm of a model; ``active`` false gives the identity."""
+
+    def __init__(self, spec: TransformerSpec, active: bool = True) -> None:
+        super().__init__()
+        self.kind = spec.norm if active else "none"
+        self.eps = spec.norm_eps
+        self.w: nn.Parameter | None = None
+        self.b: nn.Parameter | None = None
+        if spec.norm_gain and self.kind != "none":
+            self.w = nn.Parameter(torch.ones(spec.d_model, dtype=spec.torch_dtype))
+        if spec.norm_gain and self.kind == "layernorm":
+            self.b = nn.Parameter(torch.zeros(spec.d_model, dtype=spec.torch_dtype))
+        self.hook_scale = HookPoint()
+        self.hook_normalized = HookPoint()
+
+    def forward(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """The normed residual stream."""
+        x, scale = self._split(x)
+        normalized: Tensor = self.hook_normalized(self._gain(x / self.hook_scale(scale)))
+        return normalized
+
+    def apply_to(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
+        """The same function without firing hooks, for per-head copies of the stream."""
+        x, scale = self._split(x)
+        return self._gain(x / scale)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.kind == "none":
+            return x, torch.ones_like(x[..., :1])
+        if self.kind == "layernorm":
+            x = x - x.mean(dim=-1, keepdim=True)
+        return x, (x.pow(2).mean(dim=-1, keepdim=True) + self.eps).sqrt()
+
+    def _gain(self, x: Tensor) -> Tensor:
+        x = x if self.w is None else x * self.w
+        return x if self.b is None else x + self.b

@@ -1,0 +1,289 @@
+"""Which transformer: every option of :class:`~interp.models.transformer.SequenceTransformer`.
+
+A spec is frozen, validated as a whole (all problems in one error) and round-trips through JSON.
+One class of models covers the four papers, because attention is a *sum of score terms, then a
+normaliser*: the spec names the terms. Options that would do nothing are refused rather than
+ignored: a query-side scalar under a softmax, for instance, cancels (`memory` §1.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, cast, get_args
+
+import torch
+
+from interp.errors import Problems
+
+__all__ = ["TransformerSpec"]
+
+Input = Literal["real", "tokens"]
+Score = Literal["dot", "scalar_gate", "slope", "none"]
+LagBias = Literal["none", "lin", "log", "table", "relative_keys", "bump"]
+Positions = Literal["none", "learned", "sinusoidal", "rope"]
+Normalizer = Literal["softmax", "none"]
+Norm = Literal["none", "layernorm", "rmsnorm"]
+Activation = Literal["relu", "gelu", "pair_sign"]
+Dtype = Literal["float32", "float64", "bfloat16", "float16"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "input": get_args(Input),
+    "score": get_args(Score),
+    "lag_bias": get_args(LagBias),
+    "positions": get_args(Positions),
+    "normalizer": get_args(Normalizer),
+    "norm": get_args(Norm),
+    "dtype": get_args(Dtype),
+}
+
+
+@dataclass(frozen=True)
+class TransformerSpec:
+    """Sizes and options of a transformer; see SCIENCE's `memory` §1.1 for the formulas.
+
+    Attributes:
+        d_in: Channels of a real-valued input, or size of the vocabulary.
+        d_out: Size of the output at each position.
+        n_ctx: Longest input, in positions.
+        d_model: Width of the residual stream.
+        n_layers: Number of blocks; 0 is embedding then unembedding.
+        n_heads: Heads in a layer, or one number a layer (0 for a layer that does not attend).
+        d_head: Width of a head, or one number a layer.
+        ffn: Widths of the FFN's hidden layers: ``()`` for attention-only, ``(64,)`` for the usual
+            one, ``(64, 32)`` for a deeper one; or one such tuple a layer.
+        input: ``real`` ([batch, pos, d_in]) or ``tokens`` ([batch, pos]).
+        score: ``dot`` ⟨W_Q x_t, W_K x_j⟩/√d_head; ``scalar_gate`` ⟨w_h, x_t⟩; ``slope`` a
+            query-dependent slope (p_h + ⟨w_h, x_t⟩) φ(s); ``none`` (dot-product-free).
+        lag_bias: ``lin`` −p_h s; ``log`` −p_h log(1 + s); ``table`` one bias per lag;
+            ``relative_keys`` ⟨W_Q x_t, r_s⟩/√d_head; ``bump`` −p_h s²/2 + (c_h + ⟨w_h, x_t⟩) s.
+        positions: What is added to (or rotates) the input: ``none``, ``learned``, ``sinusoidal``,
+            ``rope`` (rotates queries and keys).
+        normalizer: ``softmax``, or ``none``: the numerator exp(score) alone.
+        causal: Attend to the past only; otherwise to every position, with |s| as the lag.
+        mask_self: A position may not attend to itself.
+        identity_qk: Add a_h · X Xᵀ to the scores (`template` §2.2), a_h starting at 0.
+        identity_ov: Add b_h · pattern @ X to each head's result, b_h starting at 0.
+        identity_multiplier: a and b act multiplied by this (a larger learning rate for them).
+        norm: Pre-norm: ``none``, ``layernorm`` or ``rmsnorm``.
+        norm_gain: The norm has a trained gain (and, for LayerNorm, a bias).
+        norm_final: A norm before the unembedding too.
+        norm_eps: Added to the variance (LayerNorm) or mean square (RMSNorm).
+        residual: Blocks add to their input; otherwise they replace it.
+        activation: Of the FFN: ``relu``, ``gelu``, ``pair_sign`` (`depth` §3.3), or one a hidden
+            layer.
+        input_ffn: Hidden widths of a pointwise FFN before the first block; ``()`` for none.
+        tied_unembedding: W_U = W_Eᵀ.
+        dtype: Of the parameters.
+
+    Raises:
+        ArgumentError: naming every option that is out of range, unknown, or without effect.
+    """
+
+    d_in: int
+    d_out: int
+    n_ctx: int
+    d_model: int
+    n_layers: int
+    n_heads: int | tuple[int, ...] = 1
+    d_head: int | tuple[int, ...] = 16
+    ffn: tuple[int, ...] | tuple[tuple[int, ...], ...] = ()
+    input: Input = "tokens"
+    score: Score = "dot"
+    lag_bias: LagBias = "none"
+    positions: Positions = "none"
+    normalizer: Normalizer = "softmax"
+    causal: bool = True
+    mask_self: bool = False
+    identity_qk: bool = False
+    identity_ov: bool = False
+    identity_multiplier: float = 1.0
+    norm: Norm = "none"
+    norm_gain: bool = True
+    norm_final: bool = True
+    norm_eps: float = 1e-5
+    residual: bool = True
+    activation: Activation | tuple[Activation, ...] = "relu"
+    input_ffn: tuple[int, ...] = ()
+    tied_unembedding: bool = False
+    dtype: Dtype = "float32"
+
+    def __post_init__(self) -> None:
+        problems = Problems("TransformerSpec")
+        _check_types(vars(self), problems)
+        problems.raise_if_any()
+        _check_sizes(self, problems)
+        _check_attention(self, problems)
+        _check_rest(self, problems)
+        problems.raise_if_any()
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Heads of each layer."""
+        return _per_layer(self.n_heads, self.n_layers)
+
+    @property
+    def head_widths(self) -> tuple[int, ...]:
+        """d_head of each layer."""
+        return _per_layer(self.d_head, self.n_layers)
+
+    @property
+    def ffn_widths(self) -> tuple[tuple[int, ...], ...]:
+        """Hidden widths of each layer's FFN."""
+        if self.ffn and isinstance(self.ffn[0], tuple):
+            return self.ffn
+        return (cast("tuple[int, ...]", self.ffn),) * self.n_layers
+
+    @property
+    def uses_queries(self) -> bool:
+        """Whether a score term reads W_Q."""
+        return self.score == "dot" or self.lag_bias == "relative_keys"
+
+    @property
+    def uses_keys(self) -> bool:
+        """Whether a score term reads W_K."""
+        return self.score == "dot"
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The parameters' dtype."""
+        return cast("torch.dtype", getattr(torch, self.dtype))
+
+    def activation_of(self, hidden: int) -> Activation:
+        """The activation of an FFN's hidden layer number ``hidden``."""
+        return self.activation if isinstance(self.activation, str) else self.activation[hidden]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> TransformerSpec:
+        """The spec of :meth:`to_dict`.
+
+        Raises:
+            ArgumentError: for unknown or missing keys, or values the spec refuses.
+        """
+        problems = Problems("TransformerSpec")
+        known = {f.name for f in fields(cls)}
+        required = {"d_in", "d_out", "n_ctx", "d_model", "n_layers"}
+        for key in sorted(set(data) - known):
+            problems.need(False, key, "must be a known option", data[key], "remove it")
+        for key in sorted(required - set(data)):
+            problems.need(False, key, "must be given", None, "add it")
+        problems.raise_if_any()
+        options = {key: _as_tuples(value) for key, value in data.items()}
+        _check_types({f.name: f.default for f in fields(cls)} | options, problems)
+        problems.raise_if_any()
+        return cls(**options)
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def _per_layer(value: int | tuple[int, ...], n_layers: int) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value,) * n_layers
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_types(options: Mapping[str, Any], problems: Problems) -> None:
+    for name in ("d_in", "d_out", "n_ctx", "d_model", "n_layers"):
+        value = options[name]
+        problems.need(_is_size(value), name, "must be an integer", value, "give an int")
+    for name in ("n_heads", "d_head"):
+        value = options[name]
+        good = _is_size(value) or (isinstance(value, tuple) and all(map(_is_size, value)))
+        problems.need(good, name, "must be an int or a tuple of ints", value, "one int a layer")
+    for name in ("ffn", "input_ffn"):
+        value = options[name]
+        flat = isinstance(value, tuple) and all(map(_is_size, value))
+        nested = isinstance(value, tuple) and all(
+            isinstance(v, tuple) and all(map(_is_size, v)) for v in value
+        )
+        good = flat or (nested and name == "ffn")
+        problems.need(good, name, "must be a tuple of hidden widths", value, "e.g. (64,)")
+    for name, choices in _CHOICES.items():
+        value = options[name]
+        problems.need(value in choices, name, f"must be one of {', '.join(choices)}", value, "pick")
+    flags = ("causal", "mask_self", "identity_qk", "identity_ov", "norm_gain", "norm_final")
+    for name in (*flags, "residual", "tied_unembedding"):
+        value = options[name]
+        problems.need(isinstance(value, bool), name, "must be true or false", value, "give a bool")
+    for name in ("identity_multiplier", "norm_eps"):
+        value = options[name]
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        problems.need(good, name, "must be a number", value, "give a float")
+    activation = options["activation"]
+    named = (activation,) if isinstance(activation, str) else activation
+    good = isinstance(named, tuple) and all(a in get_args(Activation) for a in named)
+    rule = "must be one of " + ", ".join(get_args(Activation))
+    problems.need(good, "activation", rule, activation, "pick")
+
+
+def _check_sizes(spec: TransformerSpec, problems: Problems) -> None:
+    need = problems.need
+    for name in ("d_in", "d_out", "n_ctx", "d_model"):
+        need(getattr(spec, name) >= 1, name, "must be at least 1", getattr(spec, name), "raise it")
+    need(spec.n_layers >= 0, "n_layers", "must be at least 0", spec.n_layers, "0 is no blocks")
+    for name, per_layer, least in (("n_heads", spec.heads, 0), ("d_head", spec.head_widths, 1)):
+        value = getattr(spec, name)
+        good = len(per_layer) == spec.n_layers
+        need(good, name, f"must have n_layers = {spec.n_layers} entries", value, "one a layer")
+        need(all(v >= least for v in per_layer), name, f"must be at least {least}", value, "raise")
+    good = len(spec.ffn_widths) == spec.n_layers
+    need(good, "ffn", f"must have n_layers = {spec.n_layers} entries", spec.ffn, "one a layer")
+    widths = [w for hidden in (*spec.ffn_widths, spec.input_ffn) for w in hidden]
+    need(all(w >= 1 for w in widths), "ffn", "widths must be at least 1", spec.ffn, "use ()")
+
+
+def _check_attention(spec: TransformerSpec, problems: Problems) -> None:
+    need = problems.need
+    softmax = spec.normalizer == "softmax"
+    gate_acts = spec.score != "scalar_gate" or not softmax
+    advice = "use normalizer='none', or score='slope' with lag_bias lin or log"
+    rule = "scalar_gate cancels under a softmax"
+    need(gate_acts, "score", rule, (spec.score, spec.normalizer), advice)
+    slope_acts = spec.score != "slope" or spec.lag_bias in ("lin", "log")
+    need(slope_acts, "score", "slope needs lag_bias lin or log", spec.lag_bias, "set lag_bias")
+    rotates = spec.positions != "rope" or spec.score == "dot"
+    need(rotates, "positions", "rope rotates queries and keys: needs score dot", spec.score, "set")
+    even = spec.positions != "rope" or all(d % 2 == 0 for d in spec.head_widths)
+    need(even, "d_head", "must be even with rope", spec.d_head, "use an even width")
+    scales = spec.identity_multiplier != 1.0
+    used = spec.identity_qk or spec.identity_ov
+    rule = "has no effect without identity_qk or identity_ov"
+    need(used or not scales, "identity_multiplier", rule, spec.identity_multiplier, "leave it 1.0")
+    good = spec.identity_multiplier > 0
+    need(good, "identity_multiplier", "must be positive", spec.identity_multiplier, "raise it")
+
+
+def _check_rest(spec: TransformerSpec, problems: Problems) -> None:
+    need = problems.need
+    need(spec.norm_eps >= 0, "norm_eps", "must not be negative", spec.norm_eps, "0 is allowed")
+    for name, default in (("norm_gain", True), ("norm_final", True), ("norm_eps", 1e-5)):
+        value = getattr(spec, name)
+        acts = spec.norm != "none" or value == default
+        need(acts, name, "has no effect with norm none", value, f"leave it {default}")
+    hidden = [w for w in (*spec.ffn_widths, spec.input_ffn) if w]
+    if isinstance(spec.activation, tuple):
+        good = all(len(w) == len(spec.activation) for w in hidden)
+        rule = "as a tuple must have one entry a hidden layer of every FFN"
+        need(good and bool(hidden), "activation", rule, spec.activation, "or name one for all")
+    else:
+        acts = bool(hidden) or spec.activation == "relu"
+        need(acts, "activation", "has no effect without an FFN", spec.activation, "set ffn")
+    if not isinstance(spec.activation, tuple) or all(
+        len(w) == len(spec.activation) for w in hidden
+    ):
+        widths = [w[i] for w in hidden for i in range(len(w))
+                  if spec.activation_of(i) == "pair_sign"]  # fmt: skip
+        need(
+            all(w % 2 == 0 for w in widths), "ffn", "must be even for pair_sign", spec.ffn, "pairs"
+        )
+    tied = spec.tied_unembedding
+    rule = "must equal d_in for a tied unembedding"
+    need(not tied or spec.d_in == spec.d_out, "d_out", rule, spec.d_out, f"use {spec.d_in}")

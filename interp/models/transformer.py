@@ -1,0 +1,284 @@
+"""One transformer for four papers, hooked the TransformerLens way.
+
+    x_0 = embed(input) (+ positions) (→ input FFN)
+    x ← x + Attention(norm(x));  x ← x + FFN(norm(x))         each block
+    output = norm(x) W_U + b_U
+
+Hook names, shapes and meaning are TransformerLens', so its ``ActivationCache``, ``patching``,
+``head_detector`` and ``tools.analysis`` work on these models as they are. ``hook_embed`` (plus
+``hook_pos_embed`` where it exists) is always what enters block 0: with an input FFN the raw
+embedding is ``hook_input_ffn_in`` and ``hook_embed`` is what the FFN makes of it.
+
+With ``residual=False`` a block replaces its input: decompositions of the residual stream into
+summands do not apply then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from interp.errors import Problems
+from interp.lens import ActivationCache, HookedRootModule, HookPoint, TransformerLensConfig
+from interp.models.attention.heads import Attention
+from interp.models.ends import Embed, PosEmbed, TiedUnembed, Unembed
+from interp.models.ffn import FFN
+from interp.models.hook_names import position_axis, require_hooks
+from interp.models.init import initialize
+from interp.models.norm import Norm
+from interp.models.spec import TransformerSpec
+from interp.models.stacks import WeightStacks
+
+__all__ = ["Block", "SequenceTransformer"]
+
+Residual = Float[Tensor, "batch pos d_model"]
+
+
+class Block(nn.Module):
+    """Attention, then FFN, each behind a pre-norm and added to (or replacing) its input."""
+
+    hook_out_is_single_residual_stream = True
+    """TransformerLens' word for: the block's output is one residual stream."""
+
+    def __init__(self, spec: TransformerSpec, layer: int, cfg: Any) -> None:
+        super().__init__()
+        self.residual, self.cfg = spec.residual, cfg
+        self.hook_resid_pre, self.hook_resid_mid = HookPoint(), HookPoint()
+        self.hook_resid_post, self.hook_attn_out = HookPoint(), HookPoint()
+        self.ln1 = Norm(spec)
+        self.attn = Attention(spec, layer, cfg)
+        self.mlp: FFN | None = None
+        if any(spec.ffn_widths):
+            widths = spec.ffn_widths[layer]
+            self.ln2 = Norm(spec)
+            self.mlp = FFN(spec, widths, max(w[-1] for w in spec.ffn_widths if w))
+            self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint()
+
+    def forward(self, resid_pre: Residual) -> Residual:
+        """The residual stream after the block."""
+        resid = self.hook_resid_pre(resid_pre)
+        attn_out = self.hook_attn_out(self.attn(resid, self.ln1))
+        resid = self.hook_resid_mid(resid + attn_out if self.residual else attn_out)
+        if self.mlp is not None:
+            mlp_in = self.hook_mlp_in(resid) if self.cfg.use_hook_mlp_in else resid
+            mlp_out = self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+            resid = resid + mlp_out if self.residual else mlp_out
+        out: Residual = self.hook_resid_post(resid)
+        return out
+
+
+class SequenceTransformer(WeightStacks, HookedRootModule):
+    """A transformer built from a :class:`~interp.models.spec.TransformerSpec`.
+
+    Args:
+        spec: Sizes and options.
+        seed: Of the initial weights; the same seed gives the same weights.
+
+    Attributes:
+        cfg: TransformerLens' configuration of the same model. Set ``cfg.use_split_qkv_input`` or
+            ``cfg.use_hook_mlp_in`` (or call the setters) to make those hooks fire.
+    """
+
+    def __init__(self, spec: TransformerSpec, *, seed: int = 0) -> None:
+        super().__init__()
+        self.spec = spec
+        self.cfg = lens_config(spec)
+        self.embed = Embed(spec)
+        self.hook_embed = HookPoint()
+        self.pos_embed: PosEmbed | None = None
+        if spec.positions in ("learned", "sinusoidal"):
+            self.pos_embed = PosEmbed(spec)
+        self.input_ffn: FFN | None = None
+        if spec.input_ffn:
+            self.hook_input_ffn_in = HookPoint()
+            self.input_ffn = FFN(spec, spec.input_ffn, spec.input_ffn[-1])
+        elif self.pos_embed is not None:
+            self.hook_pos_embed = HookPoint()
+        self.blocks = nn.ModuleList(Block(spec, i, self.cfg) for i in range(spec.n_layers))
+        self.ln_final = Norm(spec, active=spec.norm_final)
+        tied = spec.tied_unembedding
+        self.unembed = TiedUnembed(spec, self.embed) if tied else Unembed(spec)
+        initialize(self, seed)
+        self.setup()
+        self.eval()
+
+    def forward(
+        self, inputs: Tensor, stop_at_layer: int | None = None
+    ) -> Float[Tensor, "batch pos d_out"] | Residual:
+        """The output, or the residual stream that enters layer ``stop_at_layer``.
+
+        Args:
+            inputs: ``[batch, pos, d_in]`` real values or ``[batch, pos]`` token ids, as the spec
+                says.
+            stop_at_layer: Stop there; the output is then ``[batch, pos, d_model]``.
+
+        Raises:
+            ArgumentError: if the inputs do not fit the spec.
+        """
+        self._check_inputs(inputs)
+        resid = self._enter(inputs)
+        for block in self.blocks[:stop_at_layer]:
+            resid = block(resid)
+        if stop_at_layer is not None:
+            return resid
+        output: Tensor = self.unembed(self.ln_final(resid))
+        return output
+
+    def run_with_cache(
+        self,
+        inputs: Tensor,
+        *,
+        names_filter: str | Sequence[str] | Callable[[str], bool] | None = None,
+        return_cache_object: bool = True,
+        remove_batch_dim: bool = False,
+        pos_slice: Any = None,
+        **options: Any,
+    ) -> tuple[Tensor, Any]:
+        """Run and keep activations, as TransformerLens does.
+
+        Unlike TransformerLens', a name that the model does not have, or that did not fire, is an
+        error, and ``pos_slice`` knows the position axis of every hook.
+
+        Returns:
+            The output, and an ``ActivationCache`` (a dict with ``return_cache_object=False``).
+
+        Raises:
+            HookError: for a hook that is absent or did not fire.
+        """
+        names = None if callable(names_filter) else names_filter
+        names = [names] if isinstance(names, str) else names
+        if names is not None:
+            require_hooks(names, self.hook_dict, "does not have")
+            names_filter = list(names)
+        output, cache = super().run_with_cache(
+            inputs, names_filter=names_filter, remove_batch_dim=remove_batch_dim, **options
+        )
+        if names is not None:
+            require_hooks(names, cache, "did not fire")
+        if pos_slice is not None:
+            wanted = pos_slice if isinstance(pos_slice, slice) else slice(*_bounds(pos_slice))
+            cache = {name: _slice(value, position_axis(name), wanted)
+                     for name, value in cache.items()}  # fmt: skip
+        if not return_cache_object:
+            return output, cache
+        return output, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
+
+    def run_with_hooks(
+        self, *args: Any, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
+    ) -> Any:
+        """Run with temporary hooks.
+
+        Raises:
+            HookError: for a hook name the model does not have.
+        """
+        hooks = [*fwd_hooks, *bwd_hooks]
+        require_hooks([n for n, _ in hooks if isinstance(n, str)], self.hook_dict, "does not have")
+        return super().run_with_hooks(
+            *args, fwd_hooks=list(fwd_hooks), bwd_hooks=list(bwd_hooks), **options
+        )
+
+    def set_use_attn_result(self, use: bool) -> None:
+        """Always fire ``attn.hook_result`` (it fires anyway when hooked)."""
+        self.cfg.use_attn_result = use
+
+    def set_use_split_qkv_input(self, use: bool) -> None:
+        """Give each head its own copy of the residual stream, with hooks."""
+        self.cfg.use_split_qkv_input = use
+
+    def set_use_hook_mlp_in(self, use: bool) -> None:
+        """Fire ``hook_mlp_in``, the FFN's own view of the residual stream."""
+        self.cfg.use_hook_mlp_in = use
+
+    def to_tokens(self, tokens: Tensor, **_: Any) -> Int[Tensor, "batch pos"]:
+        """Token tensors pass through, as ``detect_head`` needs; there is no tokenizer.
+
+        Raises:
+            ArgumentError: for anything but a tensor of token ids.
+        """
+        problems = Problems("SequenceTransformer.to_tokens")
+        good = isinstance(tokens, Tensor) and not tokens.is_floating_point()
+        rule, advice = "must be a tensor of token ids", "these models have no tokenizer"
+        problems.need(good, "tokens", rule, type(tokens).__name__, advice)
+        problems.raise_if_any()
+        return tokens if tokens.ndim == 2 else tokens[None]
+
+    def to_single_token(self, token: int) -> int:
+        """Token ids pass through; there is no tokenizer."""
+        return int(token)
+
+    def _enter(self, inputs: Tensor) -> Residual:
+        embedded: Tensor = self.embed(inputs)
+        if self.input_ffn is not None:
+            embedded = embedded if self.pos_embed is None else embedded + self.pos_embed(embedded)
+            embedded = self.hook_input_ffn_in(embedded)
+            out = self.input_ffn(embedded)
+            entered: Tensor = self.hook_embed(embedded + out if self.spec.residual else out)
+            return entered
+        embedded = self.hook_embed(embedded)
+        if self.pos_embed is None:
+            return embedded
+        return embedded + self.hook_pos_embed(self.pos_embed(embedded))
+
+    def _check_inputs(self, inputs: Tensor) -> None:
+        spec, problems = self.spec, Problems("SequenceTransformer")
+        shape = tuple(inputs.shape)
+        if spec.input == "real":
+            good = inputs.ndim == 3 and shape[-1] == spec.d_in and inputs.is_floating_point()
+            rule = f"must be real [batch, pos, {spec.d_in}]"
+        else:
+            good = inputs.ndim == 2 and not inputs.is_floating_point()
+            rule = "must be token ids [batch, pos]"
+        problems.need(good, "inputs", rule, (shape, str(inputs.dtype)), "reshape or convert them")
+        if inputs.ndim >= 2:
+            rule, advice = f"must have at most n_ctx = {spec.n_ctx} positions", "shorten them"
+            problems.need(shape[1] <= spec.n_ctx, "inputs", rule, shape[1], advice)
+        problems.raise_if_any()
+
+
+def _bounds(pos_slice: Any) -> tuple[int, int | None]:
+    """A position, or a (start, stop) pair, as slice bounds."""
+    if isinstance(pos_slice, int):
+        return pos_slice, pos_slice + 1 if pos_slice != -1 else None
+    start, stop = pos_slice
+    return start, stop
+
+
+def _slice(value: Tensor, axis: int, wanted: slice) -> Tensor:
+    index = [slice(None)] * value.ndim
+    index[axis] = wanted
+    return value[tuple(index)]
+
+
+def lens_config(spec: TransformerSpec) -> Any:
+    """TransformerLens' configuration for a spec.
+
+    ``normalization_type`` is None without a norm. With a norm whose final one is off,
+    ``final_rms`` and the unit scale of ``ln_final`` make TransformerLens read the last residual
+    stream as it is.
+    """
+    kinds = {"none": None, "layernorm": "LN", "rmsnorm": "RMS"}
+    folded = "" if spec.norm_gain or spec.norm == "none" else "Pre"
+    kind = kinds[spec.norm]
+    cfg = TransformerLensConfig(
+        d_model=spec.d_model,
+        d_head=max(spec.head_widths, default=1),
+        n_heads=max(spec.heads, default=1),
+        n_layers=spec.n_layers,
+        n_ctx=spec.n_ctx,
+        d_mlp=max((w[-1] for w in spec.ffn_widths if w), default=0),
+        d_vocab=spec.d_in if spec.input == "tokens" else spec.d_out,
+        device="cpu",
+        attn_only=not any(spec.ffn_widths),
+        eps=spec.norm_eps,
+        normalization_type=None if kind is None else kind + folded,
+        final_rms=spec.norm == "rmsnorm" or not spec.norm_final,
+        default_prepend_bos=False,
+        dtype=spec.torch_dtype,
+        act_fn=spec.activation_of(0) if any(spec.ffn_widths) else "relu",
+        uses_rms_norm=spec.norm == "rmsnorm",
+    )
+    cfg.use_hook_mlp_in = False
+    return cfg

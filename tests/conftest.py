@@ -1,0 +1,22 @@
+"""Shapes in signatures are checked at run time throughout the tests."""
+
+import jaxtyping
+
+jaxtyping.install_import_hook(["interp", "probes"], "beartype.beartype")
+
+import os  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session")
+def gpt2_folder() -> Path:
+    """Real GPT-2 attention weights, where the environment names them."""
+    folder = os.environ.get("PROOFLENS_GPT2")
+    if not folder:
+        pytest.skip("PROOFLENS_GPT2 does not name a folder with GPT-2 weights")
+    return Path(folder)

@@ -1,0 +1,108 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from interp.errors import CheckpointError, OutputError
+from interp.models.checkpoint import load_checkpoint, read_metadata, save_checkpoint
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+
+SPEC = TransformerSpec(
+    d_in=4, d_out=4, n_ctx=6, d_model=4, n_layers=1, n_heads=2, d_head=2, ffn=(3,), dtype="float64",
+    tied_unembedding=True,
+)  # fmt: skip
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return save_checkpoint(SequenceTransformer(SPEC, seed=7), tmp_path / "m", about={"note": "x"})
+
+
+def rewrite(saved: Path, **changes: object) -> None:
+    metadata = json.loads((saved / "model.json").read_text())
+    (saved / "model.json").write_text(json.dumps({**metadata, **changes}))
+
+
+def replace_weights(saved: Path, **tensors: torch.Tensor) -> None:
+    """New weights with a hash that matches, so that only their content is wrong."""
+    import hashlib
+
+    file = saved / "model.safetensors"
+    save_file({**load_file(file), **tensors}, file)
+    rewrite(saved, weights_sha256=hashlib.sha256(file.read_bytes()).hexdigest())
+
+
+def test_round_trip_is_exact(saved: Path) -> None:
+    model, again = SequenceTransformer(SPEC, seed=7), load_checkpoint(saved)
+    assert again.spec == SPEC
+    assert not again.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name]), name
+    assert read_metadata(saved)["note"] == "x"
+    assert not list(saved.parent.glob(".m-*"))
+
+
+def test_existing_folder_is_kept_unless_told(saved: Path) -> None:
+    model = SequenceTransformer(SPEC, seed=8)
+    with pytest.raises(OutputError, match="exists"):
+        save_checkpoint(model, saved)
+    assert torch.equal(
+        load_checkpoint(save_checkpoint(model, saved, overwrite=True)).W_E, model.W_E
+    )
+
+
+def test_unwritable_place_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write to"):
+        save_checkpoint(SequenceTransformer(SPEC), tmp_path / "file" / "m")
+
+
+def test_missing_parts_are_named(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint at"):
+        load_checkpoint(tmp_path / "nothing")
+    (saved / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing"):
+        load_checkpoint(saved)
+
+
+def test_flipped_byte_is_found(saved: Path) -> None:
+    file = saved / "model.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match="is not the file its model.json describes"):
+        load_checkpoint(saved)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"format": {"name": "prooflens-checkpoint", "version": 99}}, "format version 99.*upgrade"),
+        ({"format": {"name": "other"}}, "does not describe a prooflens checkpoint"),
+        ({"spec": {"d_in": 3}}, "spec that is refused.*d_out must be given"),
+    ],
+)
+def test_metadata_that_does_not_fit_is_refused(
+    saved: Path, changes: dict[str, object], message: str
+) -> None:
+    rewrite(saved, **changes)
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(saved)
+
+
+def test_json_that_is_none_is_refused(saved: Path) -> None:
+    (saved / "model.json").write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        load_checkpoint(saved)
+
+
+def test_nan_and_misfits_are_named(saved: Path) -> None:
+    replace_weights(saved, **{"blocks.0.mlp.b_in": torch.full((3,), float("nan"))})
+    with pytest.raises(CheckpointError, match=r"NaN or infinity in blocks\.0\.mlp\.b_in"):
+        load_checkpoint(saved)
+    replace_weights(saved, **{"blocks.0.mlp.b_in": torch.zeros(9)})
+    with pytest.raises(CheckpointError, match=r"does not fit its spec.*b_in"):
+        load_checkpoint(saved)
