@@ -1,0 +1,138 @@
+"""Diagonals of weight circuits: crops of the strongest, maps over heads, scores against a null.
+
+A crop shows a corner of W_Q W_Kᵀ or W_V W_O itself, on a scale set by its off-diagonal entries and
+symmetric about zero: a diagonal that is there is seen, one that is not is not. A map shows one
+number of every head. A histogram puts the heads beside what random directions would give.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from interp.figures.style import AMOUNT, INK, MUTED, PALETTE, SIGNED, size, style
+
+__all__ = ["circuit_crops", "head_map", "head_maps", "null_histogram"]
+
+Array = NDArray[Any]
+
+
+def circuit_crops(
+    crops: Sequence[Array], titles: Sequence[str], *, columns: int = 4, title: str | None = None
+) -> Figure:
+    """Heat maps of corners of circuits, one panel each.
+
+    Args:
+        crops: matrices [size, size], or any shape, of equal meaning of rows and columns.
+        titles: one a crop.
+        columns: panels in a row.
+        title: above all panels.
+    """
+    columns = max(1, min(columns, len(crops)))
+    rows = max(1, math.ceil(len(crops) / columns))
+    with style():
+        figure = Figure(figsize=(2.6 * columns, 2.15 * rows + (0.7 if title else 0.4)))
+        for i, (crop, name) in enumerate(zip(crops, titles, strict=True)):
+            axes = figure.add_subplot(rows, columns, i + 1)
+            _crop(axes, np.asarray(crop, dtype=float), name)
+        figure.supxlabel("residual coordinate (right factor)", fontsize=9)
+        figure.supylabel("residual coordinate (left factor)", fontsize=9)
+        if title:
+            figure.suptitle(title, fontsize=11, fontweight="bold")
+    return figure
+
+
+def _crop(axes: Axes, crop: Array, title: str) -> None:
+    off = crop[~np.eye(*crop.shape, dtype=np.bool_)]
+    limit = float(np.quantile(np.abs(off), 0.995)) * 1.5 if off.size else 0.0
+    limit = limit or float(np.abs(crop).max()) or 1.0
+    image = axes.imshow(crop, cmap=SIGNED, vmin=-limit, vmax=limit)
+    axes.set_title(title)
+    axes.set_xticks([0, crop.shape[1] - 1])
+    axes.set_yticks([0, crop.shape[0] - 1])
+    bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
+    bar.ax.tick_params(labelsize=7)
+    bar.outline.set_visible(False)
+
+
+def head_map(values: Array, label: str, *, title: str | None = None, strongest: int = 0) -> Figure:
+    """One number of every head as a heat map, layers down and heads across.
+
+    Args:
+        values: [layer, head]; NaN where a layer has no such head.
+        label: what is shown, with its unit.
+        title: above the map.
+        strongest: how many of the largest |values| to name on the map.
+    """
+    return head_maps([values], [label], titles=[title or ""], strongest=strongest)
+
+
+def head_maps(
+    values: Sequence[Array], labels: Sequence[str], *, titles: Sequence[str], strongest: int = 0
+) -> Figure:
+    """Several :func:`head_map` side by side."""
+    shape = np.asarray(values[0]).shape
+    width, height = max(3.2, 0.3 * shape[1] + 1.2), max(2.4, 0.26 * shape[0] + 1.0)
+    with style():
+        figure = Figure(figsize=(width * len(values), height))
+        for i, (found, label, title) in enumerate(zip(values, labels, titles, strict=True)):
+            axes = figure.add_subplot(1, len(values), i + 1)
+            _map(axes, np.asarray(found, dtype=float), label, title, strongest)
+    return figure
+
+
+def _map(axes: Axes, values: Array, label: str, title: str, strongest: int) -> None:
+    signed = bool(np.nanmin(values) < 0)
+    limit = float(np.nanmax(np.abs(values))) or 1.0
+    colours, low = (SIGNED, -limit) if signed else (AMOUNT, 0.0)
+    image = axes.imshow(values, cmap=colours, vmin=low, vmax=limit, aspect="auto")
+    axes.set(xlabel="head", ylabel="layer", title=title)
+    axes.set_xticks(_ticks(values.shape[1]))
+    axes.set_yticks(_ticks(values.shape[0]))
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.figure.colorbar(image, ax=axes, label=label, pad=0.02)
+    order = np.argsort(-np.nan_to_num(np.abs(values)).ravel(), kind="stable")[:strongest]
+    for layer, head in zip(*np.unravel_index(order, values.shape), strict=True):
+        shade = abs(values[layer, head]) / limit
+        light = shade > 0.6 if signed else shade < 0.6
+        axes.text(
+            float(head), float(layer), f"{layer}.{head}", fontsize=6, ha="center", va="center",
+            color="white" if light else INK,
+        )  # fmt: skip
+
+
+def _ticks(n: int) -> list[int]:
+    return list(range(0, n, max(1, math.ceil(n / 16))))
+
+
+def null_histogram(
+    scores: Array, null_mean: Array | float, null_std: Array | float, label: str, *, title: str = ""
+) -> Figure:
+    """Scores of all heads beside the range their nulls allow.
+
+    Args:
+        scores: [head].
+        null_mean, null_std: of each head's null, or one for all; three standard deviations about
+            the mean are shaded.
+        label: what is scored, with its unit.
+        title: above the axes.
+    """
+    scores = np.asarray(scores, dtype=float)
+    low = float(np.nanmin(np.asarray(null_mean) - 3 * np.asarray(null_std)))
+    high = float(np.nanmax(np.asarray(null_mean) + 3 * np.asarray(null_std)))
+    with style():
+        figure = Figure(figsize=size(1, 1.3))
+        axes = figure.add_subplot()
+        axes.hist(scores, bins=40, color=PALETTE["blue"], label=f"{scores.size} heads")
+        axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, label="null ± 3 sd")
+        axes.axvline((low + high) / 2, color=MUTED, lw=0.8)
+        axes.set(xlabel=label, ylabel="heads", title=title)
+        axes.legend()
+    return figure

@@ -1,0 +1,110 @@
+"""The one look of every figure.
+
+Light background, no frame on top and right, colours that stay apart under every common form of
+colour blindness (Okabe and Ito's palette; blue–white–red for signed maps, viridis for amounts) and
+type that reads at the size of a page. Figures are made without pyplot, so nothing is global:
+
+    with style():
+        figure = Figure(figsize=size(1, 2))
+        ...
+    save(figure, "out/heads.png")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from cycler import cycler
+from matplotlib.figure import Figure
+
+__all__ = ["AMOUNT", "INK", "MUTED", "PALETTE", "SIGNED", "save", "size", "style"]
+
+PALETTE = {
+    "blue": "#0072B2",
+    "orange": "#E69F00",
+    "green": "#009E73",
+    "red": "#D55E00",
+    "purple": "#CC79A7",
+    "sky": "#56B4E9",
+    "yellow": "#F0E442",
+    "black": "#222222",
+}
+INK, MUTED = "#222222", "#767676"
+SIGNED, AMOUNT = "RdBu_r", "viridis"
+
+_RULES: Any = {
+    "figure.facecolor": "white",
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 100,
+    "savefig.dpi": 150,
+    "axes.facecolor": "white",
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 9,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": cycler(color=list(PALETTE.values())),
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 4,
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "text.color": INK,
+    "image.interpolation": "nearest",
+    "svg.hashsalt": "prooflens",
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in the product's style inside this block."""
+    with mpl.rc_context(_RULES):
+        yield
+
+
+def size(rows: float = 1, columns: float = 1) -> tuple[float, float]:
+    """Inches for a grid of panels, 3.2 wide and 2.6 high each."""
+    return 3.2 * columns, 2.6 * rows
+
+
+def save(
+    figure: Figure, path: str | Path, *, formats: Sequence[str] = ("png", "svg")
+) -> list[Path]:
+    """Write the figure beside ``path`` once a format, each under a temporary name first.
+
+    Args:
+        figure: what to write.
+        path: with or without a suffix; the folder is made.
+        formats: file name suffixes.
+
+    Returns:
+        The files written. The same figure gives the same bytes.
+    """
+    stem = Path(path).with_suffix("")
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    written = []
+    for kind in formats:
+        final = stem.with_suffix(f".{kind}")
+        draft = final.with_name(final.name + ".tmp")
+        with style():
+            figure.savefig(draft, format=kind, metadata=_NO_DATE.get(kind))
+        os.replace(draft, final)
+        written.append(final)
+    return written
+
+
+_NO_DATE = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}

@@ -1,0 +1,246 @@
+"""The weight metrics of one head's circuit: formula and null of each.
+
+M is the circuit, n its width, S2 = ‖M‖², a* = tr M / n the multiple of I nearest to M.
+
+    trace                 tr M
+    trace_share           tr M / (√n ‖M‖), in [−√(r/n), √(r/n)] for rank r: its sign is the sign of
+                          the diagonal (+ matches or copies, − avoids or suppresses)
+    diag_ratio            RMS of the diagonal over RMS off the diagonal
+    identity_energy       (tr M)² / (n S2): share of ‖M‖² that a*·I explains, = trace_share²
+    identity_coefficient  a*
+    diag_mean, diag_std, offdiag_mean, offdiag_std, diag_contrast = (diag_mean − offdiag_mean) /
+                          offdiag_std
+    frobenius_norm, spectral_norm (σ_1), spectral_share (σ_1² / S2), effective_rank (exponential
+                          of the entropy of σ/Σσ, between 1 and r)
+    copying_score         Σ Re λ / Σ|λ|, in [−1, 1]
+    symmetric_share       ‖(M + Mᵀ)/2‖² / S2; the rest is antisymmetric
+    key_bias_energy       QK with biases: ‖W_K b_Q‖² / (‖W_K b_Q‖² + S2), the share of the score's
+                          variance over unit-variance keys that does not depend on the query
+    singular_value        σ_k, the target being k = 1, 2, …
+
+**When not to use them.** In the residual basis a diagonal means 'same direction to same direction'
+only as far as tokens' directions are spread over the coordinates; a token basis asks the question
+of tokens. A privileged coordinate of large scale shows in every metric.
+
+**What a positive result does not establish.** That the head matches or copies on any input: norms,
+positions and the other head's output decide that. See the patterns and effects of heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import ArgumentError
+from interp.heads.moments import Moments
+from interp.heads.weight_nulls import (
+    Null,
+    SpectrumNull,
+    diagonal_energy_variance,
+    mean_modulus,
+)
+
+__all__ = ["BASIC", "METRICS", "Metric", "choose", "effective_rank"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number for a circuit and what it is under the null.
+
+    Attributes:
+        score: from the moments.
+        null: from the moments, and the spectrum of random factors.
+        spectral: whether singular values or eigenvalues are needed.
+    """
+
+    score: Callable[[Moments], float]
+    null: Callable[[Moments, SpectrumNull], Null]
+    spectral: bool = False
+
+
+_UNDEFINED = Null(math.nan, math.nan)
+
+
+def effective_rank(singular: NDArray[np.float64]) -> NDArray[np.float64]:
+    """exp of the entropy of σ/Σσ along the last axis; 0 for a zero matrix."""
+    total = singular.sum(-1, keepdims=True)
+    share = np.divide(singular, total, out=np.zeros_like(singular), where=total > 0)
+    entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)
+    return np.exp(entropy) * (total[..., 0] > 0)
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0
+
+
+def _norm(m: Moments) -> float:
+    return math.sqrt(m.energy)
+
+
+def _trace_share(m: Moments) -> float:
+    return _ratio(m.trace, math.sqrt(m.width) * _norm(m))
+
+
+def _diag_ratio(m: Moments) -> float:
+    off = max(m.energy - m.diagonal_energy, 0.0)
+    return math.sqrt(_ratio(m.diagonal_energy * (m.width - 1), off)) if off else math.inf
+
+
+def _off_mean(m: Moments) -> float:
+    return (m.total - m.trace) / (m.width * (m.width - 1))
+
+
+def _off_std(m: Moments) -> float:
+    square = (m.energy - m.diagonal_energy) / (m.width * (m.width - 1))
+    return math.sqrt(max(square - _off_mean(m) ** 2, 0.0))
+
+
+def _diag_std(m: Moments) -> float:
+    square = m.diagonal_energy / m.width - (m.trace / m.width) ** 2
+    return math.sqrt(max(square, 0.0))
+
+
+def _diag_contrast(m: Moments) -> float:
+    return _ratio(m.trace / m.width - _off_mean(m), _off_std(m))
+
+
+def _sigma(m: Moments) -> NDArray[np.float64]:
+    if m.singular is None:
+        raise ArgumentError("spectrum must be True for this metric, got False: ask for it")
+    return m.singular
+
+
+def _copying(m: Moments) -> float:
+    if m.eigen is None:
+        raise ArgumentError("spectrum must be True for this metric, got False: ask for it")
+    return _ratio(float(m.eigen.real.sum()), float(np.abs(m.eigen).sum()))
+
+
+def _key_bias(m: Moments) -> float:
+    return math.nan if m.bias is None else _ratio(m.bias[0], m.bias[0] + m.energy)
+
+
+def _null_diag_ratio(m: Moments, _: SpectrumNull) -> Null:
+    mean = m.energy / m.width
+    spread = math.sqrt(diagonal_energy_variance(m.width, m.energy, m.fourth))
+    # ratio² = (n − 1) T / (S2 − T): its slope at the mean of T is n/(n − 1) a unit of T / E T.
+    relative = _ratio(spread, mean) * m.width / (m.width - 1)
+    return Null(math.sqrt(max(1 - relative**2 / 4, 0.0)), relative / 2, "greater")
+
+
+def _null_diag_std(m: Moments, _: SpectrumNull) -> Null:
+    mean = _norm(m) / m.width * math.sqrt(1 - 1 / m.width)
+    spread = math.sqrt(diagonal_energy_variance(m.width, m.energy, m.fourth)) / m.width
+    return Null(mean, _ratio(spread, 2 * mean))
+
+
+def _null_off_std(m: Moments, _: SpectrumNull) -> Null:
+    n = m.width
+    mean_variance = m.energy * (1 - 1 / n) / (n * (n - 1)) ** 2
+    square = m.energy * (1 - 1 / n) / (n * (n - 1)) - mean_variance
+    spread = diagonal_energy_variance(n, m.energy, m.fourth) / (n * (n - 1)) ** 2
+    mean = math.sqrt(max(square, 0.0))
+    return Null(mean, _ratio(math.sqrt(spread + 2 * mean_variance**2), 2 * mean))
+
+
+def _null_copying(m: Moments, _: SpectrumNull) -> Null:
+    if m.identity:
+        return _UNDEFINED
+    return Null(0.0, _ratio(_norm(m) / math.sqrt(m.width), mean_modulus(m.width, _sigma(m))))
+
+
+def _null_key_bias(m: Moments, _: SpectrumNull) -> Null:
+    if m.bias is None:
+        return _UNDEFINED
+    mean, variance = m.bias[1:]
+    slope = _ratio(m.energy, (mean + m.energy) ** 2)
+    return Null(_ratio(mean, mean + m.energy), slope * math.sqrt(variance))
+
+
+def _sampled(
+    of: Callable[[NDArray[np.float64]], NDArray[np.float64]], scales: bool
+) -> Callable[[Moments, SpectrumNull], Null]:
+    """The null of a function of the singular values; ``scales`` if it grows with the norms."""
+
+    def null(m: Moments, spectrum: SpectrumNull) -> Null:
+        if m.identity:
+            return _UNDEFINED
+        drawn = of(spectrum.singular) * (m.factor_norm if scales else 1.0)
+        return Null(float(drawn.mean()), float(drawn.std(ddof=1)))
+
+    return null
+
+
+def _signed(variance: Callable[[Moments], float]) -> Callable[[Moments, SpectrumNull], Null]:
+    return lambda m, _: Null(0.0, math.sqrt(variance(m)))
+
+
+METRICS: dict[str, Metric] = {
+    "trace": Metric(lambda m: m.trace, _signed(lambda m: m.energy / m.width)),
+    "trace_share": Metric(_trace_share, _signed(lambda m: m.width**-2)),
+    "diag_ratio": Metric(_diag_ratio, _null_diag_ratio),
+    "identity_energy": Metric(
+        lambda m: _trace_share(m) ** 2,
+        lambda m, _: Null(m.width**-2, math.sqrt(2) * m.width**-2, "greater"),
+    ),
+    "identity_coefficient": Metric(
+        lambda m: m.trace / m.width, _signed(lambda m: m.energy / m.width**3)
+    ),
+    "diag_mean": Metric(lambda m: m.trace / m.width, _signed(lambda m: m.energy / m.width**3)),
+    "diag_std": Metric(_diag_std, _null_diag_std),
+    "offdiag_mean": Metric(
+        _off_mean,
+        _signed(lambda m: m.energy * (1 - 1 / m.width) / (m.width * (m.width - 1)) ** 2),
+    ),
+    "offdiag_std": Metric(_off_std, _null_off_std),
+    "diag_contrast": Metric(
+        _diag_contrast,
+        _signed(lambda m: 1 / m.width + (1 - 1 / m.width) / (m.width - 1) ** 2),
+    ),
+    "frobenius_norm": Metric(_norm, _sampled(lambda s: np.sqrt((s**2).sum(-1)), scales=True)),
+    "symmetric_share": Metric(
+        lambda m: 0.5 + 0.5 * _ratio(m.square_trace, m.energy),
+        lambda m, _: Null(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width),
+    ),
+    "spectral_norm": Metric(
+        lambda m: float(_sigma(m)[0]), _sampled(lambda s: s[:, 0], scales=True), spectral=True
+    ),
+    "spectral_share": Metric(
+        lambda m: _ratio(float(_sigma(m)[0]) ** 2, m.energy),
+        _sampled(lambda s: s[:, 0] ** 2 / (s**2).sum(-1), scales=False),
+        spectral=True,
+    ),
+    "effective_rank": Metric(
+        lambda m: float(effective_rank(_sigma(m))),
+        _sampled(effective_rank, scales=False),
+        spectral=True,
+    ),
+    "copying_score": Metric(_copying, _null_copying, spectral=True),
+    "key_bias_energy": Metric(_key_bias, _null_key_bias),
+}
+BASIC = ("trace_share", "diag_ratio", "identity_energy", "identity_coefficient")
+
+
+def choose(metrics: Sequence[str] | None, groups: dict[str, Sequence[str]]) -> list[str]:
+    """Names of metrics with groups spelled out, in the order asked for; None is all of METRICS.
+
+    Raises:
+        ArgumentError: naming every name that is neither a metric nor a group.
+    """
+    if metrics is None:
+        return list(METRICS)
+    chosen: list[str] = []
+    known = {name for group in groups.values() for name in group} | set(METRICS)
+    unknown = [name for name in metrics if name not in known and name not in groups]
+    if unknown or not metrics:
+        raise ArgumentError(
+            f"metrics must be groups ({', '.join(groups)}) or names of metrics "
+            f"({', '.join(sorted(known))}), got {unknown or list(metrics)}: correct the names"
+        )
+    for name in metrics:
+        chosen += [n for n in groups.get(name, (name,)) if n not in chosen]
+    return chosen

@@ -1,0 +1,154 @@
+"""What a weight metric would be if the head's directions meant nothing.
+
+**The null.** Keep the singular values σ of a circuit M (n × n) and turn its input and output
+bases by independent uniformly random rotations: M → U M Vᵀ. Norms, rank and spectrum are those of
+the head; only the relation between what is read and what is written is lost. With S2 = Σσ² = ‖M‖²
+and S4 = Σσ⁴, moments of orthogonal matrices give, exactly for every n ≥ 2,
+
+    E tr M = 0,                        Var tr M = S2/n,  hence Var trace share = 1/n²
+    E Σ M_ii² = S2/n,                  Var by :func:`diagonal_energy_variance`
+    E Σ_{i≠j} M_ij = 0,                Var = S2 (1 − 1/n), uncorrelated with the trace
+    E tr M² = S2/n,                    Var tr M² → 2 S2²/n²
+
+and the delta method gives the metrics that are ratios or roots of these. The copying score is
+tr M / Σ|λ|: Σ|λ| barely varies and is :func:`mean_modulus`.
+
+Metrics of the spectrum do not move under rotations: for them the null is two Gaussian factors of
+the same shapes and norms, sampled once a shape (:class:`SpectrumNull`, Bartlett's decomposition:
+r × r numbers a draw whatever n is).
+
+**Tails.** Two-sided normal for signed metrics, gamma with the same mean and variance for ratios and
+shares of energy: p values far below 1e-6 say 'far outside the null' and no more.
+
+**What a small p does not establish.** That the head is special: nearly every trained head differs
+from a random one. Look at the effect, and at what the head does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincc, ndtr
+from scipy.stats import false_discovery_control
+
+__all__ = [
+    "Null",
+    "SpectrumNull",
+    "adjust",
+    "diagonal_energy_variance",
+    "mean_modulus",
+    "p_value",
+]
+
+Tail = Literal["two-sided", "greater"]
+
+
+@dataclass(frozen=True)
+class Null:
+    """Mean and standard deviation under the null, and which deviations count.
+
+    ``two-sided`` takes a normal tail on both sides, ``greater`` the upper tail of a gamma
+    distribution. A null that is not defined for a circuit has NaN for both numbers.
+    """
+
+    mean: float
+    std: float
+    tail: Tail = "two-sided"
+
+
+def p_value(score: float, null: Null) -> float:
+    """Probability, under the null, of a score at least as far out; NaN without a null."""
+    if not null.std > 0:
+        return float("nan")
+    if null.tail == "two-sided":
+        return float(2 * ndtr(-abs(score - null.mean) / null.std))
+    shape = (null.mean / null.std) ** 2
+    return float(gammaincc(shape, max(score, 0.0) * null.mean / null.std**2))
+
+
+def adjust(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Benjamini-Hochberg q values of one family of tests; NaN stays NaN and counts for nothing."""
+    q = np.full(len(p), np.nan)
+    known = ~np.isnan(p)
+    if known.any():
+        q[known] = false_discovery_control(p[known])
+    return q
+
+
+def diagonal_energy_variance(n: int, energy: float, fourth: float) -> float:
+    """Variance of Σ M_ii² over random rotations, n ≥ 2.
+
+    Σ_ij E[M_ii² M_jj²] with M_ii = Σ_k σ_k u_ik v_ik. U and V are independent, so every term is
+    the square of a fourth moment of one orthogonal matrix: for i = j these are 3/(n(n+2)) (one
+    column) and 1/(n(n+2)) (two columns); for i ≠ j they are 1/(n(n+2)) (one column),
+    (n+1)/(n(n−1)(n+2)) (each row its own column) and −1/(n(n−1)(n+2)) (columns crossed).
+    """
+    pairs = energy**2 - fourth
+    base = 1 / (n * (n + 2))
+    same = (3 * pairs + 9 * fourth) * base**2
+    apart = (n + 1) * base / (n - 1)
+    crossed = base / (n - 1)
+    differ = fourth * base**2 + pairs * (apart**2 + 2 * crossed**2)
+    return max(n * same + n * (n - 1) * differ - (energy / n) ** 2, 0.0)
+
+
+def mean_modulus(n: int, singular: NDArray[np.float64], points: int = 32) -> float:
+    """Σ|λ| of S·W for W the corner of a random rotation, in the limit of large rank.
+
+    S·W with W Gaussian of variance 1/n has a separable variance profile; the share g of its r
+    eigenvalues beyond the radius s solves Σ_i σ_i² / (n s² + r g σ_i²) = 1 (the master equation of
+    random matrices with a variance profile, which for this profile is a single equation). The
+    mean modulus is ∫₀¹ s(g) dg, by Gauss-Legendre nodes and bisection on s².
+    """
+    squares = singular[singular > singular[0] * 1e-12] ** 2
+    if not len(squares):
+        return 0.0
+    r = len(squares)
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    g, weights = (nodes + 1) / 2, weights / 2
+    low, high = np.zeros(points), np.full(points, squares.sum() / n)
+    for _ in range(60):
+        middle = (low + high) / 2
+        beyond = (squares / (n * middle[:, None] + r * g[:, None] * squares)).sum(-1) > 1
+        low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+    return float(r * (weights * np.sqrt(high)).sum())
+
+
+@dataclass(frozen=True)
+class SpectrumNull:
+    """Singular values of L Rᵀ for Gaussian L, R [n, r] with ‖L‖ = ‖R‖ = 1, sampled.
+
+    Args:
+        n, r: the factors' shape.
+        draws: how many pairs of factors.
+        seed: of the draws.
+    """
+
+    n: int
+    r: int
+    draws: int = 256
+    seed: int = 0
+
+    @cached_property
+    def singular(self) -> NDArray[np.float64]:
+        """[draw, min(n, r)], largest first."""
+        rng = np.random.default_rng((self.seed, self.n, self.r))
+        found = np.stack([self._draw(rng) for _ in range(self.draws)])
+        return found[:, : min(self.n, self.r)]
+
+    def _draw(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        left, right = self._root(rng), self._root(rng)
+        scale = np.linalg.norm(left) * np.linalg.norm(right)
+        return np.linalg.svd(left @ right.T, compute_uv=False) / scale
+
+    def _root(self, rng: np.random.Generator) -> NDArray[np.float64]:
+        """T with TᵀT distributed as GᵀG for a Gaussian G [n, r]."""
+        if self.n < self.r:
+            return rng.standard_normal((self.n, self.r))
+        root = np.triu(rng.standard_normal((self.r, self.r)), 1)
+        degrees = self.n - np.arange(self.r)
+        return root + np.diag(np.sqrt(rng.chisquare(degrees)))
