@@ -1,1 +1,23 @@
-"""Where activations live: sealed HDF5 parts, a manifest and an index."""
+"""Activation stores: where a model's activations live on disk.
+
+Reading needs NumPy and h5py only. PyTorch and TransformerLens are imported when something is
+extracted, or when a store is read back as tensors.
+"""
+
+from __future__ import annotations
+
+from interp.store.consolidate import consolidate
+from interp.store.extract import extract, plan_extraction
+from interp.store.reader import ActivationStore, RowBatch
+from interp.store.verify import Fault, repair, verify
+
+__all__ = [
+    "ActivationStore",
+    "Fault",
+    "RowBatch",
+    "consolidate",
+    "extract",
+    "plan_extraction",
+    "repair",
+    "verify",
+]

@@ -1,0 +1,166 @@
+"""How one array lies in a part: chunk shape, dtype, fill value, filters and labels.
+
+Chunks are whole rows of together 0.25–1 MiB, because rows are what is written and read. A row
+larger than that is cut along its leading axes, so that one head of a large pattern can be read
+alone. bfloat16 has no HDF5 type: it is stored as its 16-bit words with the attribute
+``prooflens_dtype = "bfloat16"``, and widened exactly to float32 where NumPy reads it. Floats
+have NaN as their fill value, so that a row that was never written cannot be mistaken for zeros.
+
+fletcher32 covers the chunks only; headers are covered by the SHA-256 of the sealed file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import ArgumentError, MissingDependencyError
+
+__all__ = [
+    "BFLOAT16",
+    "CHUNK_BYTES",
+    "COMPRESSIONS",
+    "check_compression",
+    "chunk_shape",
+    "create",
+    "decode",
+    "logical_dtype",
+    "split_rows",
+]
+
+BFLOAT16 = "bfloat16"
+DTYPE_ATTRIBUTE = "prooflens_dtype"
+CHUNK_BYTES = 1 << 20
+_SMALLEST_CHUNK = CHUNK_BYTES // 4
+_BFLOAT16_NAN = 0x7FC0
+_PLUGINS = ("zstd", "lz4", "bitshuffle")
+COMPRESSIONS = ("gzip", "lzf", *_PLUGINS)
+
+
+def split_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    """The chunk's extent along each axis but the first: a row, cut if it exceeds a chunk."""
+    extent = [max(1, n) for n in shape[1:]]
+    for axis in range(len(extent)):
+        rest = math.prod(extent[axis + 1 :]) * itemsize
+        if extent[axis] * rest <= CHUNK_BYTES:
+            break
+        extent[axis] = max(1, min(extent[axis], CHUNK_BYTES // rest))
+    return tuple(extent)
+
+
+def chunk_shape(shape: Sequence[int], itemsize: int, batch: int) -> tuple[int, ...]:
+    """Chunks of whole rows of 0.25–1 MiB, aligned with batches where that is possible.
+
+    A batch is written at once: the number of rows is the largest divisor of ``batch`` that fits
+    in a MiB, or a multiple of the batch when a batch is small.
+    """
+    row = split_rows(shape, itemsize)
+    fit = max(1, CHUNK_BYTES // (math.prod(row) * itemsize))
+    if fit >= batch:
+        rows = fit // batch * batch
+    else:
+        least = max(1, _SMALLEST_CHUNK // (math.prod(row) * itemsize))
+        aligned = max(d for d in range(1, fit + 1) if batch % d == 0)
+        rows = aligned if aligned >= least else fit
+    return (max(1, min(rows, shape[0])), *row)
+
+
+def check_compression(name: str | None) -> None:
+    """Refuse a compression that does not exist or is not installed.
+
+    Raises:
+        ArgumentError: if the name is not one of :data:`COMPRESSIONS`.
+        MissingDependencyError: if it needs ``hdf5plugin`` and that is not installed.
+    """
+    if name is None:
+        return
+    if name not in COMPRESSIONS:
+        known = ", ".join(COMPRESSIONS)
+        raise ArgumentError(f"compression must be one of {known}, got {name!r}: or leave it out")
+    if name in _PLUGINS:
+        _plugin(name)
+
+
+def _plugin(name: str) -> Any:
+    try:
+        import hdf5plugin
+    except ImportError:
+        raise MissingDependencyError(
+            f"compression {name!r} needs hdf5plugin: pip install 'prooflens[compression]'"
+        ) from None
+    filters = {
+        "zstd": hdf5plugin.Zstd(),
+        "lz4": hdf5plugin.LZ4(),
+        "bitshuffle": hdf5plugin.Bitshuffle(),
+    }
+    return filters[name]
+
+
+def _filters(compression: str | None) -> dict[str, Any]:
+    if compression is None:
+        return {}
+    if compression in _PLUGINS:
+        return {"compression": _plugin(compression), "shuffle": compression != "bitshuffle"}
+    return {"compression": compression, "shuffle": True}
+
+
+def _fill(stored: np.dtype[Any], logical: str) -> Any:
+    if logical == BFLOAT16:
+        return _BFLOAT16_NAN
+    return np.nan if stored.kind == "f" else None
+
+
+def create(
+    group: h5py.Group,
+    name: str,
+    shape: Sequence[int],
+    stored: np.dtype[Any],
+    *,
+    logical: str,
+    labels: Sequence[str],
+    batch: int,
+    compression: str | None = None,
+) -> h5py.Dataset:
+    """Create a chunked dataset with checksums, NaN fill and dimension labels.
+
+    Args:
+        group: where to.
+        name: the dataset's name, without slashes.
+        shape: all rows of the part, ``[row, …]``.
+        stored: the NumPy dtype on disk.
+        logical: the dtype it stands for; differs from ``stored`` for bfloat16.
+        labels: one per axis, the first is ``row``.
+        batch: rows written at a time.
+        compression: one of :data:`COMPRESSIONS`, or ``None``.
+    """
+    empty = math.prod(shape) == 0
+    options: dict[str, Any] = {} if empty else _filters(compression)
+    if not empty:
+        options["chunks"] = chunk_shape(shape, stored.itemsize, batch)
+        options["fletcher32"] = True
+    dataset = group.create_dataset(
+        name, shape=tuple(shape), dtype=stored, fillvalue=_fill(stored, logical), **options
+    )
+    if logical != stored.name:
+        dataset.attrs[DTYPE_ATTRIBUTE] = logical
+    for axis, label in enumerate(labels):
+        dataset.dims[axis].label = label
+    return dataset
+
+
+def logical_dtype(dataset: h5py.Dataset) -> str:
+    """The dtype a dataset stands for: its own, or the one its attribute names."""
+    return str(dataset.attrs.get(DTYPE_ATTRIBUTE, dataset.dtype.name))
+
+
+def decode(values: NDArray[Any], logical: str) -> NDArray[Any]:
+    """Values as NumPy can hold them: bfloat16 words become float32, exactly."""
+    if logical != BFLOAT16:
+        return values
+    widened = values.astype(np.uint16).astype(np.uint32) << 16
+    return widened.view(np.float32)

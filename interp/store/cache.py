@@ -1,0 +1,71 @@
+"""A store's rows as a TransformerLens ``ActivationCache`` that loads a tensor when it is used.
+
+Aliases are keys too, so code written for a model's own cache finds its names. A tensor stays in
+memory once it has been used. What was not stored is not there: a cache of two hooks cannot
+decompose a residual stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from interp.lens import ActivationCache
+
+if TYPE_CHECKING:
+    from interp.store.files import Indices
+    from interp.store.reader import ActivationStore
+
+__all__ = ["LazyTensors", "activation_cache", "tensor"]
+
+
+def tensor(store: ActivationStore, hook: str, rows: Indices) -> Tensor:
+    """Activations as a tensor of the stored dtype, bfloat16 included."""
+    values = torch.from_numpy(store.activation(hook, rows))
+    return values.to(torch.bfloat16) if store.dtype(hook) == "bfloat16" else values
+
+
+class LazyTensors(MutableMapping[str, Tensor]):
+    """Hook name → tensor, read on first use.
+
+    Args:
+        store: where from.
+        rows: their ids.
+    """
+
+    def __init__(self, store: ActivationStore, rows: Indices) -> None:
+        self._store = store
+        self._rows = rows
+        self._loaded: dict[str, Tensor | None] = dict.fromkeys((*store.hooks, *store.aliases))
+
+    def __getitem__(self, hook: str) -> Tensor:
+        loaded = self._loaded[hook]
+        if loaded is None:
+            name = self._store.aliases.get(hook, hook)
+            loaded = self._loaded.get(name)
+            if loaded is None:
+                loaded = tensor(self._store, name, self._rows)
+            self._loaded[hook] = loaded
+            if name in self._loaded:
+                self._loaded[name] = loaded
+        return loaded
+
+    def __setitem__(self, hook: str, values: Tensor) -> None:
+        self._loaded[hook] = values
+
+    def __delitem__(self, hook: str) -> None:
+        del self._loaded[hook]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._loaded)
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+
+def activation_cache(store: ActivationStore, rows: Indices, model: Any) -> ActivationCache:
+    """A cache over some rows; see :meth:`interp.store.reader.ActivationStore.cache`."""
+    return ActivationCache(LazyTensors(store, rows), model)

@@ -1,0 +1,127 @@
+"""One HDF5 file out of a store's parts, for giving away.
+
+All rows in ascending order, in one group per length (the root when there is one), with manifest,
+index and measurements inside. It is written once, sealed and never appended to;
+:class:`~interp.store.reader.ActivationStore` reads it like a folder. For anything that is still
+being written, and for many writers, keep the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from interp.errors import OutputError, StoreError
+from interp.store import arrays, layout
+from interp.store.files import Files, Indices
+from interp.store.reader import ActivationStore
+
+__all__ = ["consolidate"]
+
+_ROWS = 64
+
+
+def consolidate(
+    path: Path | str,
+    out: Path | str,
+    *,
+    overwrite: bool = False,
+    advanced: Callable[[int], None] | None = None,
+) -> Path:
+    """Write a complete store as one file.
+
+    Args:
+        path: the store.
+        out: the file.
+        overwrite: replace it.
+        advanced: called with the number of rows after each copy.
+
+    Returns:
+        The file.
+
+    Raises:
+        OutputError: if ``out`` exists or cannot be written.
+        StoreError: if the store is incomplete or damaged.
+    """
+    store, out = ActivationStore(path), Path(out)
+    if not store.complete:
+        raise StoreError(f"{path}: is not complete ({store.rows} rows): resume its extraction")
+    if out.exists() and (out.is_dir() or not overwrite):
+        raise OutputError(f"{out}: exists: give another name, or --overwrite")
+    temporary = out.with_name(f"{out.name}.{uuid.uuid4().hex[:8]}{layout.TEMPORARY}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with h5py.File(temporary, "w", locking=False) as file:
+            _write(store, file, advanced)
+        layout.fsync(temporary)
+        temporary.replace(out)
+        layout.fsync(out.parent)
+    except OSError as error:
+        raise OutputError(f"{out}: writing failed: {error}: free space") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+    return out
+
+
+def _write(store: ActivationStore, file: h5py.File, advanced: Callable[[int], None] | None) -> None:
+    file.attrs["format"] = layout.FORMAT
+    file.attrs["version"] = f"{layout.VERSION[0]}.{layout.VERSION[1]}"
+    groups = _by_shape(store)
+    index = []
+    for shape, ids in groups.items():
+        name = "/" if len(groups) == 1 else "length-" + "x".join(map(str, shape))
+        entry = _copy(store, file.require_group(name), ids, advanced)
+        index.append({"group": name, **entry})
+    for name in store.measurements:
+        source = Files().get(store.path / layout.measurement_name(name))
+        source.copy("/", file.require_group("measurements"), name)
+    text = h5py.string_dtype()
+    file.create_dataset("manifest", data=json.dumps(store.manifest), dtype=text)
+    file.create_dataset("index", data=json.dumps(index), dtype=text)
+
+
+def _by_shape(store: ActivationStore) -> dict[tuple[int, ...], Indices]:
+    found: dict[tuple[int, ...], list[Indices]] = {}
+    for part in store.parts:
+        ids = [np.arange(start, stop) for start, stop in part.ranges]
+        found.setdefault(part.shapes["inputs"][1:], []).extend(ids)
+    return {shape: np.sort(np.concatenate(ids)) for shape, ids in sorted(found.items())}
+
+
+def _copy(
+    store: ActivationStore,
+    group: h5py.Group,
+    ids: Indices,
+    advanced: Callable[[int], None] | None,
+) -> dict[str, Any]:
+    files = Files()
+    first = next(part for part in store.parts if part.ranges[0][0] in ids)
+    source = files.get(first.file)[first.group]
+    shapes = {name: (len(ids), *shape[1:]) for name, shape in first.shapes.items()}
+    for name, shape in shapes.items():
+        made = arrays.create(
+            group,
+            name,
+            shape,
+            source[name].dtype,
+            logical=arrays.logical_dtype(source[name]),
+            labels=[dim.label for dim in source[name].dims],
+            batch=_ROWS,
+            compression=store.manifest["plan"]["compression"],
+        )
+    for start in range(0, len(ids), _ROWS):
+        rows = ids[start : start + _ROWS]
+        for name in shapes:
+            made = group[name]
+            made[start : start + len(rows)] = store.stored(name, rows)
+        if advanced is not None:
+            advanced(len(rows))
+    runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
+    ranges = [[int(run[0]), int(run[-1]) + 1] for run in runs]
+    return {"rows": ranges, "shapes": {name: list(shape) for name, shape in shapes.items()}}

@@ -1,0 +1,277 @@
+"""Stream a hooked model's activations to disk.
+
+    store = extract(model, task, ["blocks.*.attn.hook_pattern"], "out/store", rows=4096)
+
+The forward pass stops at the last hook asked for; a writer thread keeps disk and compute apart;
+memory does not grow with rows. Interrupt it however you like: finished parts stay, and
+``resume=True`` goes on to a store equal to the bit.
+
+Not for activations that fit in memory and are used once: ``run_with_cache`` is simpler. A stored
+activation says what the model computed on these rows, not what it uses.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from interp.errors import ArgumentError, OutputError, Problems, StoreError
+from interp.store import layout
+from interp.store.lock import writing
+from interp.store.progress import Progress
+from interp.store.reader import ActivationStore
+
+if TYPE_CHECKING:
+    from interp.lens import HookedModel
+    from interp.store.plan import Plan
+    from interp.store.sources import Part, Source
+
+__all__ = ["Backend", "extract", "plan_extraction"]
+
+Backend = Literal["local", "ray"]
+
+
+def plan_extraction(
+    model: HookedModel,
+    source: Any,
+    hooks: Sequence[str] | str,
+    *,
+    rows: int | None = None,
+    batch: int = 32,
+    dtype: str | None = None,
+    positions: str | slice = "all",
+    heads: Sequence[int] | None = None,
+    seed: int = 0,
+    part_rows: int | None = None,
+    compression: str | None = None,
+) -> Plan:
+    """What :func:`extract` would do: hooks, shapes, rows, bytes, time. Writes nothing.
+
+    Arguments and errors are those of :func:`extract`. An iterator that can be read once must be
+    given to :func:`extract` itself.
+    """
+    found = _source(source, rows, seed)
+    return _plan(model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression)
+
+
+def extract(
+    model: HookedModel,
+    source: Any,
+    hooks: Sequence[str] | str,
+    out: Path | str,
+    *,
+    rows: int | None = None,
+    batch: int = 32,
+    dtype: str | None = None,
+    positions: str | slice = "all",
+    heads: Sequence[int] | None = None,
+    seed: int = 0,
+    part_rows: int | None = None,
+    compression: str | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    backend: Backend = "local",
+    loader: Callable[[], HookedModel] | None = None,
+    report: Callable[[str], None] | None = None,
+) -> ActivationStore:
+    """Run a model over a source and store what its hooks fire.
+
+    Args:
+        model: a ``HookedRootModule`` or ``TransformerBridge``; put in evaluation mode meanwhile.
+        source: a task, a batch, a tensor or array ``[row, pos(, channel)]``, an iterable of
+            batches, a ``TokenFile``, or a Hugging Face data set.
+        hooks: names or globs; ``!GLOB`` takes names out, ``*`` alone is all that fires.
+        out: the store's folder.
+        rows: how many; needed for a task, otherwise all that the source has.
+        batch: rows of one forward pass.
+        dtype: ``float64``, ``float32``, ``float16`` or ``bfloat16``; by default the model's.
+        positions: ``all``, ``last``, ``START:STOP[:STEP]`` or a slice; of queries in patterns.
+        heads: indices to keep along head axes; by default all.
+        seed: of a task's sampling.
+        part_rows: rows of a part, a multiple of ``batch``; by default about 64 MiB.
+        compression: ``gzip`` or ``lzf``, or with the extra ``compression`` ``zstd``, ``lz4`` or
+            ``bitshuffle``; by default none.
+        resume: go on with the store at ``out``, if it is of the same plan.
+        overwrite: replace the store at ``out``.
+        backend: ``local``, or ``ray`` to make each part a task on a Ray cluster.
+        loader: for ``ray``: builds the model on a worker, if it cannot be pickled.
+        report: given the plan as text before work starts.
+
+    Returns:
+        The store, complete.
+
+    Raises:
+        ArgumentError: if options break rules (all are named).
+        HookError: if a glob matches nothing, or a hook does not fire.
+        OutputError: if ``out`` exists, or has too little space.
+        StoreError: if the store is in use or of another plan, or the model or the disk fails.
+        MissingDependencyError: if an extra is needed.
+    """
+    out = Path(out)
+    _check_out(out, resume, overwrite, backend)
+    found = _source(source, rows, seed)
+    plan = _plan(model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression)
+    if report is not None:
+        report(plan.describe())
+    _check_space(out, plan)
+    with _opened(out, plan, overwrite) as done:
+        todo = _remaining(found, plan, done)
+        with Progress(plan, done) as progress:
+            _run(backend, todo, model, loader, plan, out, progress)
+        _finish(out, plan, found)
+    return ActivationStore(out)
+
+
+def _source(source: Any, rows: int | None, seed: int) -> Source:
+    from interp.store.sources import as_source
+
+    problems = Problems("extract")
+    good = rows is None or rows >= 1
+    problems.need(good, "rows", "must be at least 1", rows, "give a number, or leave it out")
+    problems.need(seed >= 0, "seed", "must not be negative", seed, "use 0 or more")
+    problems.raise_if_any()
+    return as_source(source, rows=rows, seed=seed)
+
+
+def _plan(
+    model: HookedModel,
+    source: Source,
+    hooks: Sequence[str] | str,
+    seed: int,
+    batch: int,
+    dtype: str | None,
+    positions: str | slice,
+    heads: Sequence[int] | None,
+    part_rows: int | None,
+    compression: str | None,
+) -> Plan:
+    from interp.store.plan import make_plan
+    from interp.store.selection import Selection, parse_positions
+
+    try:
+        kept = parse_positions(positions)
+    except ValueError:
+        raise ArgumentError(
+            f"positions must be all, last or START:STOP[:STEP] with a positive step, got "
+            f"{positions!r}: write '0:8' for the first eight"
+        ) from None
+    return make_plan(
+        model,
+        source,
+        [hooks] if isinstance(hooks, str) else list(hooks),
+        seed=seed,
+        batch=batch,
+        selection=Selection(kept, None if heads is None else tuple(heads), dtype),
+        part_rows=part_rows,
+        compression=compression,
+    )
+
+
+def _check_out(out: Path, resume: bool, overwrite: bool, backend: str) -> None:
+    problems = Problems("extract")
+    both = resume and overwrite
+    problems.need(not both, "resume", "excludes overwrite", (resume, overwrite), "choose one")
+    rule = "must be local or ray"
+    problems.need(backend in ("local", "ray"), "backend", rule, backend, "choose one")
+    problems.raise_if_any()
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise OutputError(f"{out}: is a file: give a folder")
+    there = [path for path in out.iterdir() if path.name != layout.LOCK]
+    if there and not layout.store_files(out):
+        raise OutputError(f"{out}: has files but is not a store: give another folder")
+    if there and not resume and not overwrite:
+        raise OutputError(
+            f"{out}: there is a store already: --resume goes on with it, --overwrite replaces it"
+        )
+
+
+def _check_space(out: Path, plan: Plan) -> None:
+    if plan.bytes is None or plan.record["compression"]:
+        return
+    there = sum(path.stat().st_size for path in layout.store_files(out)) if out.exists() else 0
+    at = next(parent for parent in (out, *out.absolute().parents) if parent.exists())
+    free = shutil.disk_usage(at).free + there
+    if plan.bytes > free:
+        raise OutputError(
+            f"{out}: needs {plan.bytes / 1e9:.2f} GB and {free / 1e9:.2f} GB are free: store "
+            "fewer rows, hooks, positions or a smaller dtype"
+        )
+
+
+@contextmanager
+def _opened(out: Path, plan: Plan, overwrite: bool) -> Iterator[dict[int, dict[str, Any]]]:
+    """Hold the lock over a store of this plan; gives the parts that it has already."""
+    out.mkdir(parents=True, exist_ok=True)
+    with writing(out):
+        if overwrite:
+            for path in layout.store_files(out):
+                path.unlink()
+        for path in out.glob(f"*{layout.TEMPORARY}"):
+            path.unlink()
+        if layout.is_store(out):
+            _check_same(out, plan)
+            layout.rewrite_index(out, layout.read_index(out))
+        else:
+            layout.write_manifest(out, plan.manifest())
+        yield {e["part"]: e for e in layout.read_index(out) if e["kind"] == "part"}
+
+
+def _check_same(out: Path, plan: Plan) -> None:
+    from interp.store.plan import differences
+
+    found = differences(layout.read_manifest(out)["plan"], plan.record)
+    if found:
+        raise StoreError(
+            f"{out}: cannot go on with this store, its plan is another: {'; '.join(found)}: "
+            "use the same, or --overwrite"
+        )
+
+
+def _remaining(source: Source, plan: Plan, done: dict[int, dict[str, Any]]) -> Iterator[Part]:
+    from interp.store.sources import parts
+
+    for part in parts(source, plan.record["part_rows"]):
+        entry = done.get(part.number)
+        if entry is None:
+            yield part
+        elif entry["source_sha256"] != part.sha256():
+            raise StoreError(
+                f"part {part.number}: the source gives other rows than those stored: resume with "
+                "the same source, or use --overwrite"
+            )
+
+
+def _run(
+    backend: str,
+    todo: Iterator[Part],
+    model: HookedModel,
+    loader: Callable[[], HookedModel] | None,
+    plan: Plan,
+    out: Path,
+    progress: Progress,
+) -> None:
+    def sealed(entry: dict[str, Any]) -> None:
+        layout.append_index(out, entry)
+
+    if backend == "ray":
+        from interp.store.cluster import run_on_ray
+
+        run_on_ray(todo, loader or model, plan, out, sealed=sealed, advanced=progress.advance)
+    else:
+        from interp.store.pipeline import write_parts
+
+        write_parts(todo, model, plan, out, sealed=sealed, advanced=progress.advance)
+
+
+def _finish(out: Path, plan: Plan, source: Source) -> None:
+    entries = layout.read_index(out)
+    layout.rewrite_index(out, entries)
+    manifest = layout.read_manifest(out)
+    manifest["rows"] = sum(e["n"] for e in entries if e["kind"] == "part")
+    manifest["complete"] = True
+    layout.write_manifest(out, manifest)

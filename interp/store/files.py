@@ -1,0 +1,232 @@
+"""Which file holds which rows, and reading only those.
+
+Rows are named by their id, their place in the source. A request is sorted, split by part,
+coalesced into runs (random access to a chunked HDF5 dataset row by row is 38–113 times slower
+than a slice) and put back in the order asked for. Files open when first needed, are kept open
+up to a small number, and reopen after a fork or in another process: h5py objects can neither be
+pickled nor shared.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import ArgumentError, MissingDependencyError, StoreError
+
+__all__ = ["Files", "Index", "RowSelector", "SealedPart", "as_indices", "read_rows"]
+
+RowSelector = slice | int | Sequence[int] | NDArray[Any] | None
+Indices = NDArray[np.int64]
+_OPEN_FILES = 16
+
+
+@dataclass(frozen=True)
+class SealedPart:
+    """Where some rows are.
+
+    Attributes:
+        file: the HDF5 file.
+        group: of the datasets inside it; ``/`` in a part.
+        ranges: half-open runs of row ids, in the order of the file.
+        shapes: dataset → shape.
+    """
+
+    file: Path
+    group: str
+    ranges: tuple[tuple[int, int], ...]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return sum(stop - start for start, stop in self.ranges)
+
+
+class Index:
+    """From row ids to parts, without opening any.
+
+    Args:
+        parts: sealed parts.
+    """
+
+    def __init__(self, parts: Iterable[SealedPart]) -> None:
+        self.parts = tuple(parts)
+        runs = []
+        for number, part in enumerate(self.parts):
+            offset = 0
+            for start, stop in part.ranges:
+                runs.append((start, stop, number, offset))
+                offset += stop - start
+        runs.sort()
+        self._runs = runs
+        self._starts = [run[0] for run in runs]
+        self.rows = sum(stop - start for start, stop, _, _ in runs)
+        self.end = max((stop for _, stop, _, _ in runs), default=0)
+
+    def ids(self) -> Indices:
+        """Ids of all rows there are, ascending."""
+        spans = [np.arange(start, stop) for start, stop, _, _ in self._runs]
+        return np.concatenate(spans) if spans else np.empty(0, np.int64)
+
+    def resolve(self, rows: RowSelector) -> Indices:
+        """Row ids of a request.
+
+        Raises:
+            ArgumentError: if it names a row that is not there.
+        """
+        if rows is None:
+            return self.ids()
+        wanted = as_indices(rows, self.end, "rows")
+        if isinstance(rows, slice) and self.rows != self.end:
+            wanted = wanted[np.isin(wanted, self.ids())]
+        return wanted
+
+    def locate(self, wanted: Indices) -> Iterator[tuple[SealedPart, Indices, Indices]]:
+        """For each part, offsets in it and the places in ``wanted`` that they fill.
+
+        Raises:
+            ArgumentError: if a row is not there.
+        """
+        found: dict[int, tuple[list[int], list[int]]] = {}
+        for place, row in enumerate(wanted.tolist()):
+            at = bisect_right(self._starts, row) - 1
+            if at < 0 or row >= self._runs[at][1]:
+                raise ArgumentError(
+                    f"rows must be in the store, got {row}: it holds {self.rows} rows of ids "
+                    f"0..{self.end - 1}; a part that holds it is missing"
+                )
+            start, _, number, offset = self._runs[at]
+            offsets, places = found.setdefault(number, ([], []))
+            offsets.append(offset + row - start)
+            places.append(place)
+        for number, (offsets, places) in found.items():
+            yield self.parts[number], np.asarray(offsets), np.asarray(places)
+
+
+def as_indices(chosen: RowSelector, size: int, what: str) -> Indices:
+    """A slice, an integer or integers as non-negative indices below ``size``.
+
+    Raises:
+        ArgumentError: if one is out of range or not an integer.
+    """
+    if isinstance(chosen, slice):
+        return np.arange(*chosen.indices(size))
+    given = np.atleast_1d(np.asarray(chosen))
+    if given.size == 0:
+        return np.empty(0, np.int64)
+    if given.dtype == bool and given.shape == (size,):
+        return np.flatnonzero(given)
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise ArgumentError(f"{what} must be a slice or integers, got {chosen!r}: list indices")
+    wanted = np.where(given < 0, given + size, given).astype(np.int64)
+    bad = given[(wanted < 0) | (wanted >= size)]
+    if bad.size:
+        raise ArgumentError(f"{what} must be in 0..{size - 1}, got {bad[:5].tolist()}: lower them")
+    return wanted
+
+
+class Files:
+    """Open HDF5 files of this process, at most a few."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, h5py.File] = OrderedDict()
+        self._process = os.getpid()
+
+    def get(self, path: Path) -> h5py.File:
+        """The file, open for reading.
+
+        Raises:
+            StoreError: if it is missing or damaged.
+        """
+        if self._process != os.getpid():
+            self._open, self._process = OrderedDict(), os.getpid()
+        if path in self._open:
+            self._open.move_to_end(path)
+            return self._open[path]
+        try:
+            file = h5py.File(path, "r", locking=False)
+        except OSError as error:
+            raise StoreError(
+                f"{path}: cannot be opened: {error}: see prooflens store verify"
+            ) from error
+        self._open[path] = file
+        if len(self._open) > _OPEN_FILES:
+            self._open.popitem(last=False)[1].close()
+        return file
+
+    def close(self) -> None:
+        """Close every file."""
+        if self._process == os.getpid():
+            for file in self._open.values():
+                file.close()
+        self._open.clear()
+
+
+def read_rows(
+    dataset: h5py.Dataset, offsets: Indices, others: Sequence[Indices | None]
+) -> NDArray[Any]:
+    """Rows of a dataset in the order of ``offsets``, as runs of slices.
+
+    Args:
+        dataset: ``[row, …]``.
+        offsets: rows, in any order, repeated or not.
+        others: for each further axis the indices to keep, or ``None`` for all.
+
+    Raises:
+        StoreError: if a chunk's checksum is wrong, or it was written with an absent filter.
+    """
+    spans, takes = zip(*(_span(i, n) for i, n in zip(others, dataset.shape[1:], strict=True)),
+                       strict=True) if others else ((), ())  # fmt: skip
+    kept = [n if take is None else len(take) for take, n in
+            zip(takes, (s.stop - s.start for s in spans), strict=True)]  # fmt: skip
+    out = np.empty((len(offsets), *kept), dataset.dtype)
+    order = np.argsort(offsets, kind="stable")
+    ascending = offsets[order]
+    gap = dataset.chunks[0] if dataset.chunks else 1
+    for places in np.split(np.arange(len(order)), np.flatnonzero(np.diff(ascending) > gap) + 1):
+        if len(places):
+            first, last = int(ascending[places[0]]), int(ascending[places[-1]])
+            block = _read(dataset, (slice(first, last + 1), *spans))
+            for axis, take in enumerate(takes, start=1):
+                if take is not None:
+                    block = block.take(take, axis=axis)
+            out[order[places]] = block[ascending[places] - first]
+    return out
+
+
+def _span(chosen: Indices | None, size: int) -> tuple[slice, Indices | None]:
+    """The smallest slice that covers the indices, and which of it to take (``None``: all)."""
+    if chosen is None:
+        return slice(0, size), None
+    if not len(chosen):
+        return slice(0, 0), None
+    low, high = int(chosen.min()), int(chosen.max()) + 1
+    whole = np.array_equal(chosen, np.arange(low, high))
+    return slice(low, high), None if whole else chosen - low
+
+
+def _read(dataset: h5py.Dataset, at: tuple[slice, ...]) -> NDArray[Any]:
+    try:
+        return np.asarray(dataset[at])
+    except OSError as error:
+        if "filter" in str(error) and "plugin" in str(error):
+            try:
+                import hdf5plugin  # noqa: F401  (registers its filters with HDF5)
+            except ImportError:
+                raise MissingDependencyError(
+                    f"{dataset.file.filename}: its compression needs hdf5plugin: "
+                    "pip install 'prooflens[compression]'"
+                ) from None
+            return np.asarray(dataset[at])
+        where = f"{dataset.file.filename}: {dataset.name}"
+        raise StoreError(f"{where} cannot be read: {error}: see prooflens store verify") from error

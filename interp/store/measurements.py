@@ -1,0 +1,220 @@
+"""Tables that analyses wrote about a store, sealed into it.
+
+A table is a pandas frame of float, integer, boolean and string columns with the default index.
+Its file ``measurements-NAME.h5`` has one dataset per column under ``columns`` and the JSON
+``provenance`` (which analysis, which arguments, which versions); it is written, hashed, renamed
+and indexed like a part. A number in a store is worth what its provenance says and no more.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import Problems, StoreError
+from interp.store import layout
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["measurement_names", "read_measurement", "read_provenance", "write_measurement"]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+def measurement_names(folder: Path) -> tuple[str, ...]:
+    """Names of the sealed tables, in the order in which they were written."""
+    return tuple(_entries(folder))
+
+
+def _entries(folder: Path) -> dict[str, dict[str, Any]]:
+    if not folder.is_dir():
+        return {}
+    return {e["name"]: e for e in layout.read_index(folder) if e["kind"] == "measurement"}
+
+
+def write_measurement(
+    folder: Path,
+    name: str,
+    table: pandas.DataFrame,
+    provenance: dict[str, Any],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Seal a table.
+
+    Args:
+        folder: the store.
+        name: letters, digits, ``. _ + -``.
+        table: float, integer, boolean and string columns; strings may be missing.
+        provenance: JSON data saying how the numbers came to be.
+        overwrite: replace a table of that name.
+
+    Raises:
+        ArgumentError: if the name, a column or the provenance cannot be stored.
+        StoreError: if the table is there already, the store is in use, or the disk fails.
+    """
+    from interp.store.lock import writing
+
+    text = _checked(name, table, provenance)
+    if not folder.is_dir():
+        raise StoreError(f"{folder}: not a store's folder: measurements are sealed into a folder")
+    layout.read_manifest(folder)
+    final = folder / layout.measurement_name(name)
+    temporary = folder / f"{final.name}.{uuid.uuid4().hex[:8]}{layout.TEMPORARY}"
+    with writing(folder):
+        there = _entries(folder)
+        if name in there and not overwrite:
+            raise StoreError(f"{folder}: measurement {name!r} is there already: use overwrite")
+        try:
+            _write_file(temporary, table, text)
+            _seal(folder, name, temporary, final, len(table), replaces=name in there)
+        except OSError as error:
+            raise StoreError(f"{final}: writing failed: {error}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _seal(
+    folder: Path, name: str, temporary: Path, final: Path, rows: int, *, replaces: bool
+) -> None:
+    from interp.store.writer import sha256_file
+
+    layout.fsync(temporary)
+    size, digest = temporary.stat().st_size, sha256_file(temporary)
+    entries = layout.read_index(folder)
+    if replaces:
+        entries = [e for e in entries if e.get("name") != name]
+    layout.rewrite_index(folder, entries)
+    temporary.replace(final)
+    layout.fsync(folder)
+    entry = {"kind": "measurement", "name": name, "file": final.name, "n": rows}
+    layout.append_index(folder, {**entry, "bytes": size, "sha256": digest})
+
+
+def _checked(name: str, table: pandas.DataFrame, provenance: dict[str, Any]) -> str:
+    import pandas as pd
+
+    problems = Problems("measurement")
+    good = bool(_NAME.fullmatch(name))
+    problems.need(good, "name", "must be letters, digits, . _ + -", name, "rename it")
+    default = table.index.equals(pd.RangeIndex(len(table)))
+    rule = "must have the default index 0..n-1"
+    problems.need(default, "table", rule, type(table.index).__name__, "call reset_index()")
+    columns = [str(c) for c in table.columns]
+    good = len(set(columns)) == len(columns) and all(
+        c and "/" not in c and c != "." for c in columns
+    )
+    problems.need(good, "table", "needs distinct column names without /", columns, "rename them")
+    if good:
+        for column in table.columns:
+            kind = _kind(table[column])
+            rule = "must be float, integer, boolean or string"
+            problems.need(kind != "", f"column {column}", rule, table[column].dtype, "convert it")
+    try:
+        text = json.dumps(provenance, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        text = ""
+        problems.need(False, "provenance", "must be JSON data", error, "convert it")
+    problems.raise_if_any()
+    return text
+
+
+def _kind(column: pandas.Series[Any]) -> str:
+    """``f``, ``i``, ``u``, ``b``, ``s`` for strings, or nothing if it cannot be stored."""
+    import pandas as pd
+
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "fiub":
+        return column.dtype.kind
+    present = column.dropna()
+    text = isinstance(column.dtype, pd.StringDtype) or column.dtype == object
+    return "s" if text and all(isinstance(value, str) for value in present) else ""
+
+
+def _write_file(path: Path, table: pandas.DataFrame, text: str) -> None:
+    with h5py.File(path, "w", locking=False) as file:
+        file.attrs["format"] = layout.FORMAT
+        file.attrs["version"] = f"{layout.VERSION[0]}.{layout.VERSION[1]}"
+        file.create_dataset("provenance", data=text, dtype=h5py.string_dtype())
+        order = json.dumps([str(c) for c in table.columns])
+        file.create_dataset("order", data=order, dtype=h5py.string_dtype())
+        group = file.create_group("columns")
+        for column in table.columns:
+            _write_column(group, str(column), table[column])
+
+
+def _write_column(group: h5py.Group, name: str, column: pandas.Series[Any]) -> None:
+    options: dict[str, Any] = {"fletcher32": True, "chunks": True} if len(column) else {}
+    if _kind(column) == "s":
+        missing = column.isna().to_numpy()
+        values = np.array([v if isinstance(v, str) else "" for v in column], dtype=object)
+        if len(values):
+            options = {"chunks": True}  # fletcher32 does not cover strings of variable length
+        made = group.create_dataset(name, data=values, dtype=h5py.string_dtype(), **options)
+        made.attrs["missing"] = np.flatnonzero(missing)
+        made.attrs["object"] = column.dtype == object
+    else:
+        values = column.to_numpy()
+        fill = {"fillvalue": np.nan} if values.dtype.kind == "f" else {}
+        made = group.create_dataset(name, data=values, **options, **fill)
+    made.dims[0].label = "row"
+
+
+def _open(folder: Path, name: str) -> Path:
+    entries = _entries(folder)
+    if name not in entries:
+        known = ", ".join(entries) or "none"
+        raise StoreError(f"{folder}: has no measurement {name!r}: it has {known}")
+    return folder / str(entries[name]["file"])
+
+
+def _load(path: Path, what: Any) -> Any:
+    try:
+        with h5py.File(path, "r", locking=False) as file:
+            return what(file)
+    except (OSError, KeyError) as error:
+        raise StoreError(f"{path}: cannot be read: {error}: see prooflens store verify") from error
+
+
+def read_provenance(folder: Path, name: str) -> dict[str, Any]:
+    """How a table came to be.
+
+    Raises:
+        StoreError: if there is no such table, or it is damaged.
+    """
+    found: dict[str, Any] = json.loads(
+        _load(_open(folder, name), lambda file: file["provenance"].asstr()[()])
+    )
+    return found
+
+
+def read_measurement(folder: Path, name: str) -> pandas.DataFrame:
+    """A sealed table.
+
+    Raises:
+        StoreError: if there is no such table, or it is damaged.
+    """
+    import pandas as pd
+
+    def columns(file: h5py.File) -> dict[str, Any]:
+        order = json.loads(file["order"].asstr()[()])
+        return {name: _read_column(file["columns"][name]) for name in order}
+
+    return pd.DataFrame(_load(_open(folder, name), columns))
+
+
+def _read_column(dataset: h5py.Dataset) -> NDArray[Any] | pandas.Series[Any]:
+    import pandas as pd
+
+    if h5py.check_string_dtype(dataset.dtype) is None:
+        return np.asarray(dataset[()])
+    values = np.asarray(dataset.asstr()[()], dtype=object)
+    values[dataset.attrs["missing"]] = None
+    return pd.Series(values, dtype="object" if dataset.attrs["object"] else "str")

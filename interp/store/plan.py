@@ -1,0 +1,271 @@
+"""What will be stored, decided and checked before any work.
+
+The *record* of a plan is everything that decides the stored bits: the model's weights, the
+source and its seed, hooks, selection, batch, part size, threads, device, versions. Its SHA-256
+is the plan digest. Going on with an interrupted store needs an equal record; where it is not
+equal, the difference is named. (Batch and threads are in it because floating-point sums depend
+on them.)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from interp.errors import HookError, Problems, StoreError
+from interp.store import arrays
+from interp.store.capture import Capture, Survey, survey
+from interp.store.conformance import Conformance, conformance
+from interp.store.layout import FORMAT, VERSION, product_version
+from interp.store.selection import DTYPES, Selection
+from interp.store.sources import Columns, Source
+
+if TYPE_CHECKING:
+    from interp.lens import HookedModel
+
+__all__ = ["Plan", "differences", "digest", "make_plan", "model_device", "weights_sha256"]
+
+PART_BYTES = 64 << 20
+_MOST_PART_ROWS = 8192
+
+
+def weights_sha256(model: Any) -> str:
+    """SHA-256 over the state dict in the order of names: name, dtype, shape, bytes."""
+    found = hashlib.sha256()
+    for name, values in sorted(model.state_dict().items()):
+        if isinstance(values, torch.Tensor):
+            found.update(f"{name} {values.dtype} {list(values.shape)};".encode())
+            flat = values.detach().cpu().contiguous().reshape(-1)
+            found.update(flat.view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def model_device(model: Any) -> torch.device:
+    """Where the model's parameters are."""
+    first = next(iter(model.parameters()), None)
+    return torch.device("cpu") if first is None else first.device
+
+
+def _model_record(model: Any) -> dict[str, Any]:
+    spec = getattr(model, "spec", None)
+    name = getattr(getattr(model, "cfg", None), "model_name", None)
+    return {
+        "class": type(model).__name__,
+        "name": str(name) if name else None,
+        "spec": json.loads(json.dumps(spec.to_dict())) if spec is not None else None,
+        "weights_sha256": weights_sha256(model),
+    }
+
+
+def digest(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a record's canonical JSON."""
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def differences(stored: Any, wanted: Any, name: str = "") -> list[str]:
+    """``name was A, is now B`` for every leaf in which two records differ."""
+    if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
+        keys = [*stored, *(key for key in wanted if key not in stored)]
+        return [
+            line
+            for key in keys
+            for line in differences(
+                stored.get(key), wanted.get(key), f"{name}.{key}" if name else key
+            )
+        ]
+    return [] if stored == wanted else [f"{name} was {stored!r}, is now {wanted!r}"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A checked plan.
+
+    Attributes:
+        record: what decides the stored bits, as JSON data.
+        survey: the hooks.
+        selection: what of them is stored.
+        hooks: name → how it is stored, as the manifest has it.
+        row_bytes: activations of one row of the surveyed length.
+        batch_seconds: one forward to the last hook, measured once.
+        conformance: what the named hooks were checked against.
+    """
+
+    record: dict[str, Any]
+    survey: Survey
+    selection: Selection
+    hooks: dict[str, dict[str, Any]]
+    row_bytes: int
+    batch_seconds: float
+    conformance: Conformance
+
+    @property
+    def rows(self) -> int | None:
+        """Rows asked for, or ``None`` if only the source knows."""
+        return self.record["rows"]
+
+    @property
+    def bytes(self) -> int | None:
+        """Bytes of activations on disk, without compression."""
+        return None if self.rows is None else self.rows * self.row_bytes
+
+    @property
+    def seconds(self) -> float | None:
+        """A rough time: the batches' forward passes."""
+        if self.rows is None:
+            return None
+        return math.ceil(self.rows / self.record["batch"]) * self.batch_seconds
+
+    def manifest(self) -> dict[str, Any]:
+        """The manifest of a store that has just begun."""
+        return {
+            "format": FORMAT,
+            "version": f"{VERSION[0]}.{VERSION[1]}",
+            "product": product_version(),
+            "plan_digest": digest(self.record),
+            "plan": self.record,
+            "hooks": self.hooks,
+            "aliases": self.survey.aliases,
+            "conformance": self.conformance.to_dict(),
+            "rows": self.rows,
+            "complete": False,
+        }
+
+    def describe(self) -> str:
+        """The plan for people: hooks, rows, bytes, time, and what did not conform."""
+        rows = "as many as the source has" if self.rows is None else f"{self.rows:,}"
+        size = f"{self.row_bytes:,} a row"
+        if self.bytes is not None:
+            size = f"{self.bytes / 1e6:,.1f} MB ({size})"
+        seconds = "unknown" if self.seconds is None else f"about {self.seconds:,.1f} s"
+        shown = [
+            f"  {name}  {' × '.join(map(str, hook['shape'])) or 'scalar'}  {hook['dtype']}"
+            f"  ({', '.join(hook['labels'][1:])})"
+            for name, hook in self.hooks.items()
+        ]
+        return "\n".join(
+            [
+                f"hooks     {len(self.hooks)}, each row:",
+                *shown,
+                f"aliases   {len(self.survey.aliases)} other names, written once",
+                f"rows      {rows}, batches of {self.record['batch']}, "
+                f"parts of {self.record['part_rows']}",
+                f"on disk   {size}",
+                f"time      {seconds}",
+                f"conforms  {self.conformance.describe()}",
+            ]
+        )
+
+
+def make_plan(
+    model: HookedModel,
+    source: Source,
+    hooks: Sequence[str],
+    *,
+    seed: int,
+    batch: int,
+    selection: Selection,
+    part_rows: int | None,
+    compression: str | None,
+) -> Plan:
+    """Survey the model, check everything and write the plan down.
+
+    Raises:
+        ArgumentError: naming every option that breaks a rule.
+        HookError: if a hook does not exist or does not fire.
+        StoreError: if the model fails on the first rows.
+    """
+    _check_options(batch, part_rows, selection, compression)
+    first = source.first(batch)
+    device = model_device(model)
+    few = first["inputs"][:2].to(device)
+    found = survey(model, few, hooks)
+    problems = Problems("extract")
+    selection.check(found.hooks, problems)
+    problems.raise_if_any()
+    stored = _stored(found, selection)
+    row_bytes = sum(math.prod(h["shape"]) * _itemsize(h["dtype"]) for h in stored.values())
+    per_part = part_rows or _part_rows(row_bytes, batch)
+    record = {
+        "model": _model_record(model),
+        "source": source.description,
+        "seed": seed,
+        "rows": source.rows,
+        "hooks": list(stored),
+        "positions": _slice_text(selection.positions),
+        "heads": None if selection.heads is None else list(selection.heads),
+        "dtype": selection.dtype,
+        "batch": batch,
+        "part_rows": per_part,
+        "compression": compression,
+        "threads": torch.get_num_threads(),
+        "device": device.type,
+        "torch": torch.__version__,
+    }
+    seconds = _time_batch(model, found, first, device)
+    return Plan(record, found, selection, stored, row_bytes, seconds, conformance(model, few))
+
+
+def _check_options(
+    batch: int, part_rows: int | None, selection: Selection, compression: str | None
+) -> None:
+    problems = Problems("extract")
+    problems.need(batch >= 1, "batch", "must be at least 1", batch, "give a number of rows")
+    good = part_rows is None or (part_rows >= 1 and batch >= 1 and part_rows % batch == 0)
+    rule = f"must be a multiple of the batch, {batch}"
+    problems.need(good, "part_rows", rule, part_rows, "or leave it out")
+    good = selection.dtype is None or selection.dtype in DTYPES
+    rule = f"must be one of {', '.join(DTYPES)}"
+    problems.need(good, "dtype", rule, selection.dtype, "or leave it out to keep the model's")
+    problems.raise_if_any()
+    arrays.check_compression(compression)
+
+
+def _stored(found: Survey, selection: Selection) -> dict[str, dict[str, Any]]:
+    hooks = {}
+    for hook in found.hooks:
+        dtype = selection.stored_dtype(hook)
+        if "/" in hook.name or dtype.startswith(("complex", "float8", "q")):
+            raise HookError(
+                f"hooks: {hook.name} of dtype {dtype} cannot be stored in HDF5: leave it out"
+            )
+        shape = list(selection.shape(hook)[1:])
+        hooks[hook.name] = {"shape": shape, "dtype": dtype, "labels": list(hook.labels)}
+    return hooks
+
+
+def _itemsize(dtype: str) -> int:
+    return getattr(torch, dtype).itemsize
+
+
+def _part_rows(row_bytes: int, batch: int) -> int:
+    wanted = min(PART_BYTES // max(1, row_bytes), _MOST_PART_ROWS)
+    return max(1, wanted // batch) * batch
+
+
+def _slice_text(positions: slice) -> str:
+    if positions == slice(None):
+        return "all"
+    ends = ("" if end is None else str(end) for end in (positions.start, positions.stop))
+    step = "" if positions.step is None else f":{positions.step}"
+    return ":".join(ends) + step
+
+
+def _time_batch(model: HookedModel, found: Survey, first: Columns, device: torch.device) -> float:
+    with Capture(model, found.hooks).running() as forward:
+        inputs = first["inputs"].to(device)
+        started = time.perf_counter()
+        try:
+            forward(inputs)
+        except Exception as error:
+            raise StoreError(
+                f"the model fails on a batch of {len(inputs)} rows: {error}"
+            ) from error
+        return time.perf_counter() - started

@@ -1,0 +1,370 @@
+"""Read a store without its model, a tokenizer or a network: NumPy and h5py only.
+
+    store = ActivationStore("out/store")
+    store.activation("blocks.0.attn.hook_pattern", rows=slice(0, 32), heads=[1])
+
+Opening reads the manifest and the index; activations are read when asked for, and only the
+chunks that hold what was asked for (a chunk is whole rows of 0.25–1 MiB, so one head of a small
+pattern costs as much as all of them). Rows are named by id, their place in the source. PyTorch
+and TransformerLens are imported only by :meth:`ActivationStore.cache` and
+:meth:`ActivationStore.torch_dataset`.
+
+Not for writing activations: that is :func:`interp.store.extract.extract`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import ArgumentError, HookError, StoreError
+from interp.store import arrays, layout
+from interp.store.files import Files, Index, Indices, RowSelector, SealedPart, as_indices, read_rows
+from interp.store.measurements import (
+    measurement_names,
+    read_measurement,
+    read_provenance,
+    write_measurement,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+    from interp.lens import ActivationCache
+    from interp.store.dataset import StoreDataset
+
+__all__ = ["ActivationStore", "RowBatch"]
+
+
+@dataclass(frozen=True)
+class RowBatch:
+    """Some rows of one length, read when asked for.
+
+    Attributes:
+        store: where from.
+        rows: their ids.
+    """
+
+    store: ActivationStore
+    rows: Indices
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.rows)
+
+    def activation(self, hook: str, **axes: Any) -> NDArray[Any]:
+        """As :meth:`ActivationStore.activation`, for these rows."""
+        return self.store.activation(hook, self.rows, **axes)
+
+    def inputs(self) -> NDArray[Any]:
+        """The model's inputs ``[row, pos(, channel)]``."""
+        return self.store.inputs(self.rows)
+
+
+class ActivationStore:
+    """An activation store, opened lazily.
+
+    Args:
+        path: a store's folder, or a file that ``prooflens store consolidate`` made.
+
+    Attributes:
+        path: where it is.
+        manifest: the plan and everything known about it.
+
+    Raises:
+        StoreError: if there is no store, or it is damaged or of a newer major version.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._files = Files()
+        if self.path.is_file():
+            self.manifest, parts = _consolidated(self._files, self.path)
+        else:
+            self.manifest = layout.read_manifest(self.path)
+            parts = [_sealed(self.path, e) for e in layout.read_index(self.path)
+                     if e["kind"] == "part"]  # fmt: skip
+        self._index = Index(parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A store travels to another process as its path."""
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Reopen."""
+        self.__init__(state["path"])  # type: ignore[misc]
+
+    def __repr__(self) -> str:
+        """Path, rows and hooks in a line."""
+        return f"ActivationStore({str(self.path)!r}, rows={self.rows}, hooks={len(self.hooks)})"
+
+    def close(self) -> None:
+        """Close open files; they reopen when needed."""
+        self._files.close()
+
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """Canonical names, in the order in which they fire."""
+        return tuple(self.manifest["hooks"])
+
+    @property
+    def aliases(self) -> dict[str, str]:
+        """Other names of the same tensors."""
+        return dict(self.manifest["aliases"])
+
+    @property
+    def rows(self) -> int:
+        """How many rows are sealed."""
+        return self._index.rows
+
+    @property
+    def complete(self) -> bool:
+        """Whether the extraction was finished."""
+        return bool(self.manifest["complete"])
+
+    @cached_property
+    def row_ids(self) -> Indices:
+        """Ids of the sealed rows, ascending; ``0..rows-1`` when the store is complete."""
+        return self._index.ids()
+
+    @cached_property
+    def lengths(self) -> dict[int, int]:
+        """Positions of a row → how many rows have so many."""
+        found: dict[int, int] = {}
+        for part in self._index.parts:
+            length = (*part.shapes["inputs"], 0)[1]
+            found[length] = found.get(length, 0) + part.rows
+        return dict(sorted(found.items()))
+
+    @property
+    def parts(self) -> tuple[SealedPart, ...]:
+        """The sealed parts."""
+        return self._index.parts
+
+    def canonical(self, hook: str) -> str:
+        """The name under which a hook is stored.
+
+        Raises:
+            HookError: if it is not stored; names those that are.
+        """
+        name = self.manifest["aliases"].get(hook, hook)
+        if name not in self.manifest["hooks"]:
+            known = ", ".join(self.hooks[:8]) + (" …" if len(self.hooks) > 8 else "")
+            raise HookError(f"hook {hook!r} is not in {self.path}: it has {known}")
+        return str(name)
+
+    def labels(self, hook: str) -> tuple[str, ...]:
+        """What the axes of a hook are: ``("row", "head", "query", "key")``."""
+        return tuple(self.manifest["hooks"][self.canonical(hook)]["labels"])
+
+    def dtype(self, hook: str) -> str:
+        """The stored dtype; ``bfloat16`` is widened to float32 where NumPy reads it."""
+        return str(self.manifest["hooks"][self.canonical(hook)]["dtype"])
+
+    def activation(
+        self,
+        hook: str,
+        rows: RowSelector = None,
+        *,
+        heads: RowSelector = None,
+        positions: RowSelector = None,
+    ) -> NDArray[Any]:
+        """Read activations.
+
+        Args:
+            hook: a stored hook or an alias.
+            rows: ids, a slice of ids, or ``None`` for all.
+            heads: along the head axis, indices among the stored heads.
+            positions: along the position axis (of queries in patterns), among those stored.
+
+        Returns:
+            ``[row, …]`` as the hook's labels say; every axis is kept.
+
+        Raises:
+            HookError: if the hook is not stored.
+            ArgumentError: if rows are of different lengths or absent, or the hook has no such
+                axis.
+            StoreError: if the data are damaged.
+        """
+        name, labels = self.canonical(hook), self.labels(hook)
+        chosen: dict[str, RowSelector] = {}
+        if heads is not None:
+            chosen[_axis(name, labels, ("head",), "heads")] = heads
+        if positions is not None:
+            chosen[_axis(name, labels, ("pos", "query"), "positions")] = positions
+        values = self.stored(f"activations/{name}", rows, labels, chosen)
+        return arrays.decode(values, self.dtype(name))
+
+    def inputs(self, rows: RowSelector = None) -> NDArray[Any]:
+        """The model's inputs ``[row, pos(, channel)]``."""
+        return self.stored("inputs", rows)
+
+    def targets(self, rows: RowSelector = None) -> NDArray[Any]:
+        """The targets ``[row, pos(, output)]``; :exc:`StoreError` if the source had none."""
+        return self.stored("targets", rows)
+
+    def mask(self, rows: RowSelector = None) -> NDArray[Any]:
+        """Where targets are scored, ``[row, pos]``; :exc:`StoreError` if the source had none."""
+        return self.stored("mask", rows)
+
+    def latents(self, rows: RowSelector = None) -> dict[str, NDArray[Any]]:
+        """What the task was built from: name → ``[row, pos, …]``."""
+        names = {name for part in self._index.parts for name in part.shapes
+                 if name.startswith("latents/")}  # fmt: skip
+        return {n.removeprefix("latents/"): self.stored(n, rows) for n in sorted(names)}
+
+    def batches(self, size: int, rows: RowSelector = None) -> Iterator[RowBatch]:
+        """Rows in batches of one length each, ascending within a length.
+
+        Raises:
+            ArgumentError: if ``size`` is not positive.
+        """
+        if size < 1:
+            raise ArgumentError(f"size must be at least 1, got {size}: give a number of rows")
+        wanted = np.unique(self._index.resolve(rows))
+        by_length: dict[Any, list[Indices]] = {}
+        for part, _, places in self._index.locate(wanted):
+            by_length.setdefault(part.shapes["inputs"][1:], []).append(wanted[places])
+        for _, found in sorted(by_length.items()):
+            ids = np.sort(np.concatenate(found))
+            for start in range(0, len(ids), size):
+                yield RowBatch(self, ids[start : start + size])
+
+    def cache(self, rows: RowSelector = None, model: Any = None) -> ActivationCache:
+        """A TransformerLens ``ActivationCache`` whose tensors load when they are used.
+
+        Args:
+            rows: of one length; ``None`` for all.
+            model: the model, for those of the cache's methods that need weights.
+        """
+        from interp.store.cache import activation_cache
+
+        return activation_cache(self, self._index.resolve(rows), model)
+
+    def torch_dataset(
+        self, hooks: Sequence[str] | None = None, *, shuffle: int | None = None, epoch: int = 0
+    ) -> StoreDataset:
+        """A map-style data set for ``torch.utils.data.DataLoader``, with worker processes.
+
+        Args:
+            hooks: which to give; ``None`` for all.
+            shuffle: seed of the order, or ``None`` for the source's order.
+            epoch: another order of the same seed.
+        """
+        from interp.store.dataset import StoreDataset
+
+        return StoreDataset(self, hooks, shuffle=shuffle, epoch=epoch)
+
+    @property
+    def measurements(self) -> tuple[str, ...]:
+        """Names of the tables that analyses wrote."""
+        return measurement_names(self.path)
+
+    def measurement(self, name: str) -> pandas.DataFrame:
+        """A table that an analysis wrote; :exc:`StoreError` if there is none of that name."""
+        return read_measurement(self.path, name)
+
+    def provenance(self, name: str) -> dict[str, Any]:
+        """How a table came to be."""
+        return read_provenance(self.path, name)
+
+    def write_measurement(
+        self,
+        name: str,
+        table: pandas.DataFrame,
+        provenance: dict[str, Any],
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        """Seal a table into the store; see :func:`interp.store.measurements.write_measurement`."""
+        write_measurement(self.path, name, table, provenance, overwrite=overwrite)
+
+    def stored(
+        self,
+        dataset: str,
+        rows: RowSelector = None,
+        labels: tuple[str, ...] = (),
+        chosen: dict[str, RowSelector] | None = None,
+    ) -> NDArray[Any]:
+        """A dataset of the parts as it is on disk, bfloat16 as 16-bit words.
+
+        Args:
+            dataset: its path in a part, such as ``inputs`` or ``activations/HOOK``.
+            rows: as for :meth:`activation`.
+            labels: of the dataset's axes.
+            chosen: label → indices to keep along that axis.
+        """
+        wanted = self._index.resolve(rows)
+        found = list(self._index.locate(wanted))
+        shapes = {self._shape(part, dataset)[1:] for part, _, _ in found}
+        if len(shapes) > 1:
+            raise ArgumentError(
+                f"rows must be of one length, got {dataset} of shapes {sorted(shapes)}: read them "
+                "with batches(), which keeps lengths apart"
+            )
+        if not found:
+            raise ArgumentError(f"rows must pick at least one row, got {rows!r}: widen it")
+        shape = shapes.pop()
+        picks: list[Indices | None] = [None] * len(shape)
+        for axis, indices in (chosen or {}).items():
+            at = labels.index(axis) - 1
+            picks[at] = as_indices(indices, shape[at], axis)
+        pieces = [
+            (places, read_rows(self._files.get(part.file)[part.group][dataset], offsets, picks))
+            for part, offsets, places in found
+        ]
+        return _assembled(pieces, len(wanted))
+
+    def _shape(self, part: SealedPart, dataset: str) -> tuple[int, ...]:
+        if dataset not in part.shapes:
+            raise StoreError(f"{self.path}: {part.file.name} has no {dataset}: the source had none")
+        return part.shapes[dataset]
+
+
+def _assembled(pieces: list[tuple[Indices, NDArray[Any]]], rows: int) -> NDArray[Any]:
+    if len(pieces) == 1 and np.array_equal(pieces[0][0], np.arange(rows)):
+        return pieces[0][1]
+    out = np.empty((rows, *pieces[0][1].shape[1:]), pieces[0][1].dtype)
+    for places, values in pieces:
+        out[places] = values
+    return out
+
+
+def _axis(hook: str, labels: tuple[str, ...], wanted: tuple[str, ...], what: str) -> str:
+    for label in wanted:
+        if label in labels:
+            return label
+    raise ArgumentError(f"{what} cannot be picked from {hook}: its axes are {', '.join(labels)}")
+
+
+def _sealed(folder: Path, entry: dict[str, Any]) -> SealedPart:
+    try:
+        return SealedPart(
+            folder / entry["file"],
+            "/",
+            tuple((int(a), int(b)) for a, b in entry["rows"]),
+            {name: tuple(shape) for name, shape in entry["shapes"].items()},
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{folder}: the index entry {entry!r} is damaged: {error}") from error
+
+
+def _consolidated(files: Files, path: Path) -> tuple[dict[str, Any], list[SealedPart]]:
+    file = files.get(path)
+    if "manifest" not in file:
+        raise StoreError(f"{path}: not a consolidated store (it has no manifest)")
+    manifest = json.loads(file["manifest"].asstr()[()])
+    layout.check_version(path, manifest)
+    entries = json.loads(file["index"].asstr()[()])
+    return manifest, [
+        SealedPart(path, e["group"], tuple((a, b) for a, b in e["rows"]),
+                   {name: tuple(shape) for name, shape in e["shapes"].items()})
+        for e in entries
+    ]  # fmt: skip

@@ -1,0 +1,314 @@
+"""Where rows come from: a task, arrays, an iterable of batches, token files, data sets.
+
+Every source becomes a stream of *blocks*: columns (``inputs`` and, where there are any,
+``targets``, ``mask``, ``latents/…``) for some rows of one length. A stream is read front to
+back and never held whole. Rows of different length go into different parts (*bucketing*: no
+padding, which on several models changes activations without a word); each keeps its row id, its
+place in the source.
+
+A task is drawn in blocks of 256 rows, block i with a seed made of the run's seed and i: the rows
+depend on neither batch nor part size nor on how many are asked for. A source that cannot say
+what it is (an iterable) is recognised on resuming by the SHA-256 of each part's rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.errors import ArgumentError, StoreError
+from interp.store.writer import Rows
+
+__all__ = ["Columns", "HuggingFaceRows", "Part", "Source", "TokenFile", "as_source", "parts"]
+
+Columns = dict[str, Tensor]
+_TASK_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows, and what can be said of them.
+
+    Attributes:
+        description: JSON data that goes into the plan.
+        rows: how many there will be, or ``None`` if only the stream knows.
+        blocks: starts the stream.
+    """
+
+    description: dict[str, Any]
+    rows: int | None
+    blocks: Callable[[], Iterator[Columns]]
+
+    def first(self, rows: int) -> Columns:
+        """The first few rows of the first block; a one-shot iterator loses nothing.
+
+        Raises:
+            ArgumentError: if there are none.
+        """
+        block = next(self.blocks(), None)
+        if block is None or not len(block["inputs"]):
+            raise ArgumentError("source gave no rows at its start: give one with rows")
+        return {name: values[:rows] for name, values in block.items()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The rows of one part, all of one length."""
+
+    number: int
+    rows: Rows
+    columns: Columns
+
+    def sha256(self) -> str:
+        """Digest of the rows, ids included."""
+        digest = hashlib.sha256(self.rows.tobytes())
+        for name, values in sorted(self.columns.items()):
+            digest.update(f"{name} {values.dtype} {list(values.shape)};".encode())
+            digest.update(values.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A text file of token ids: one row a line, ids separated by spaces.
+
+    Attributes:
+        path: the file; empty lines are skipped.
+    """
+
+    path: Path | str
+
+    def __iter__(self) -> Iterator[Columns]:
+        try:
+            with Path(self.path).open(encoding="utf-8") as lines:
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        yield {"inputs": self._row(number, line)}
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"tokens: {self.path} cannot be read: {error}") from error
+
+    def _row(self, number: int, line: str) -> Tensor:
+        try:
+            ids = [int(word) for word in line.split()]
+        except ValueError:
+            raise ArgumentError(
+                f"tokens: {self.path} line {number} must be integers separated by spaces,"
+                f" got {line.strip()[:40]!r}: tokenise the text first"
+            ) from None
+        return torch.tensor([ids])
+
+
+@dataclass(frozen=True)
+class HuggingFaceRows:
+    """Rows of a Hugging Face data set, streaming or not.
+
+    Attributes:
+        dataset: anything whose iteration gives ``{column: …}``.
+        column: token ids, or text if ``tokenize`` is given.
+        tokenize: from text to token ids.
+        name: how the manifest calls it.
+    """
+
+    dataset: Iterable[Mapping[str, Any]]
+    column: str = "input_ids"
+    tokenize: Callable[[str], Sequence[int]] | None = None
+    name: str | None = None
+
+    def __iter__(self) -> Iterator[Columns]:
+        for row in self.dataset:
+            if self.column not in row:
+                raise ArgumentError(
+                    f"column must be one of the data set's, got {self.column!r}: it has "
+                    f"{', '.join(map(str, row))}"
+                )
+            ids = row[self.column]
+            if isinstance(ids, str):
+                if self.tokenize is None:
+                    raise ArgumentError(
+                        f"column {self.column!r} holds text: give tokenize=…, or token ids"
+                    )
+                ids = self.tokenize(ids)
+            tokens = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+            if len(tokens):
+                yield {"inputs": tokens[None]}
+
+
+def as_source(source: Any, *, rows: int | None, seed: int) -> Source:
+    """What was given, as a stream of blocks.
+
+    Args:
+        source: a ``Task``, a ``Batch``, a tensor or array ``[row, …]``, :class:`TokenFile`,
+            :class:`HuggingFaceRows`, a Hugging Face data set, or an iterable of blocks: batches,
+            ``(inputs, targets)``, ``{"inputs": …}``, arrays ``[row, …]``, or single rows.
+        rows: how many; needed for a task, otherwise all.
+        seed: of a task's sampling.
+
+    Raises:
+        ArgumentError: if the source is of no known kind, or has fewer rows than asked for.
+    """
+    if callable(getattr(source, "sample", None)) and hasattr(source, "to_dict"):
+        return _from_task(source, rows, seed)
+    if type(source).__module__.split(".")[0] == "datasets":
+        source = HuggingFaceRows(source)
+    if isinstance(source, Tensor | np.ndarray) or hasattr(source, "inputs"):
+        return _from_arrays(source, rows)
+    if isinstance(source, str | Path) or not isinstance(source, Iterable):
+        raise ArgumentError(
+            f"source must be a task, an array, a data set or an iterable of batches, got "
+            f"{source!r}: wrap a file of token ids in TokenFile"
+        )
+    return _from_iterable(source, rows)
+
+
+def _from_task(task: Any, rows: int | None, seed: int) -> Source:
+    if rows is None:
+        raise ArgumentError("rows must be given for a task, got None: say how many to draw")
+
+    def blocks() -> Iterator[Columns]:
+        for block in range(-(-rows // _TASK_BLOCK)):
+            drawn = np.random.SeedSequence([seed, block]).generate_state(1)[0]
+            columns = _columns(task.sample(_TASK_BLOCK, seed=int(drawn)))
+            yield _cut(columns, rows - block * _TASK_BLOCK)
+
+    description = {
+        "kind": "task",
+        "name": task.name,
+        "task": json.loads(json.dumps(task.to_dict())),
+        "block": _TASK_BLOCK,
+    }
+    return Source(description, rows, blocks)
+
+
+def _from_arrays(source: Any, rows: int | None) -> Source:
+    columns = _columns(source)
+    there = len(columns["inputs"])
+    wanted = there if rows is None else rows
+    if wanted > there:
+        raise ArgumentError(f"rows must be at most the source's {there}, got {rows}: ask for less")
+    columns = _cut(columns, wanted)
+    digest = Part(0, np.arange(wanted), columns).sha256()
+    shape = list(columns["inputs"].shape)
+    return Source(
+        {"kind": "arrays", "shape": shape, "sha256": digest}, wanted, lambda: iter([columns])
+    )
+
+
+def _from_iterable(source: Iterable[Any], rows: int | None) -> Source:
+    description: dict[str, Any] = {"kind": "iterable"}
+    if isinstance(source, TokenFile):
+        description = {"kind": "token file", "name": Path(source.path).name}
+    elif isinstance(source, HuggingFaceRows):
+        name = source.name or type(source.dataset).__name__
+        description = {"kind": "Hugging Face", "name": name, "column": source.column}
+    once = iter(source) if iter(source) is source else None
+    head: list[Any] = []
+
+    def items() -> Iterator[Any]:
+        if once is None:
+            return iter(source)
+        if not head:
+            head.extend(itertools.islice(once, 1))
+        return itertools.chain(list(head), once)
+
+    def blocks() -> Iterator[Columns]:
+        left = rows
+        for item in items():
+            block = _columns(item)
+            if left is not None:
+                block = _cut(block, left)
+                left -= len(block["inputs"])
+            yield block
+            if left == 0:
+                return
+        if left:
+            raise StoreError(f"the source ended {left} rows short of rows={rows}: ask for less")
+
+    return Source(description, rows, blocks)
+
+
+def _cut(columns: Columns, rows: int) -> Columns:
+    return {name: values[:rows] for name, values in columns.items()}
+
+
+def _columns(item: Any) -> Columns:
+    if hasattr(item, "inputs"):
+        named: dict[str, Any] = {"inputs": item.inputs}
+        named |= {n: getattr(item, n, None) for n in ("targets", "mask")}
+        latents = getattr(item, "latents", None) or {}
+        named |= {f"latents/{name}": values for name, values in latents.items()}
+    elif isinstance(item, Mapping):
+        named = dict(item)
+        if "inputs" not in named and "input_ids" in named:
+            named = {"inputs": named["input_ids"]}
+    elif isinstance(item, tuple) and len(item) == 2:
+        named = {"inputs": item[0], "targets": item[1]}
+    else:
+        named = {"inputs": item}
+    if "inputs" not in named:
+        raise ArgumentError(f"source gave a mapping with {', '.join(named)}: it needs 'inputs'")
+    columns = {n: torch.as_tensor(v) for n, v in named.items() if v is not None}
+    if columns["inputs"].ndim == 1:
+        columns = {name: values[None] for name, values in columns.items()}
+    short = [n for n, v in columns.items() if v.ndim == 0 or len(v) != len(columns["inputs"])]
+    if short:
+        sizes = {name: list(values.shape) for name, values in columns.items()}
+        raise ArgumentError(f"source gave columns of different row counts: {sizes}")
+    return columns
+
+
+def _kind(columns: Columns) -> tuple[Any, ...]:
+    return tuple((name, tuple(v.shape[1:]), v.dtype) for name, v in sorted(columns.items()))
+
+
+def _length(kind: tuple[Any, ...]) -> tuple[Any, ...]:
+    shapes = {name: shape for name, shape, _ in kind}
+    return (shapes["inputs"], str(kind))
+
+
+def parts(source: Source, part_rows: int) -> Iterator[Part]:
+    """Cut the stream into parts of ``part_rows`` rows of one length.
+
+    Rows of other lengths wait until their part is full; what is left at the end makes one
+    smaller part a length, shortest first. What waits is inputs, less than a part per length.
+    """
+    waiting: dict[tuple[Any, ...], list[tuple[Rows, Columns]]] = {}
+    held: Counter[tuple[Any, ...]] = Counter()
+    number, seen = 0, 0
+    for block in source.blocks():
+        n, kind = len(block["inputs"]), _kind(block)
+        kept = waiting.setdefault(kind, [])
+        kept.append((np.arange(seen, seen + n), block))
+        seen += n
+        held[kind] += n
+        if held[kind] < part_rows:
+            continue
+        rows, columns = _joined(kept)
+        whole = len(rows) // part_rows * part_rows
+        for start in range(0, whole, part_rows):
+            at = slice(start, start + part_rows)
+            yield Part(number, rows[at], {name: v[at] for name, v in columns.items()})
+            number += 1
+        kept.clear()
+        held[kind] = len(rows) - whole
+        if whole < len(rows):
+            kept.append((rows[whole:], {name: v[whole:].clone() for name, v in columns.items()}))
+    for kind in sorted(+held, key=_length):
+        rows, columns = _joined(waiting[kind])
+        yield Part(number, rows, columns)
+        number += 1
+
+
+def _joined(kept: list[tuple[Rows, Columns]]) -> tuple[Rows, Columns]:
+    rows = np.concatenate([rows for rows, _ in kept])
+    names = kept[0][1]
+    return rows, {name: torch.cat([columns[name] for _, columns in kept]) for name in names}

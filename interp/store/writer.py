@@ -1,0 +1,247 @@
+"""How a part becomes sealed, and how writing keeps out of the way of computing.
+
+:class:`PartFile` is one part: rows are written into a temporary HDF5 file, which is closed,
+fsynced, hashed and renamed. :class:`Background` runs such calls in order in a second thread,
+at most a few ahead of the caller, so that disk and compute overlap while memory stays bounded.
+HDF5, ``fsync`` and SHA-256 all release Python's lock.
+
+A failed or abandoned part leaves nothing behind; parts sealed before it are untouched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import queue
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import StoreError
+from interp.store import arrays
+from interp.store.layout import FORMAT, TEMPORARY, VERSION, fsync, part_name
+
+__all__ = ["Array", "Background", "PartFile", "Rows", "row_ranges", "sha256_file"]
+
+Rows = NDArray[np.int64]
+_CHUNK_CACHE = 2 * arrays.CHUNK_BYTES
+
+
+@dataclass(frozen=True)
+class Array:
+    """Values on their way to a dataset.
+
+    Attributes:
+        values: ``[row, …]`` as stored.
+        logical: the dtype they stand for (``bfloat16`` for 16-bit words).
+        labels: one per axis.
+        overflows: finite values that a cast made infinite.
+    """
+
+    values: NDArray[Any]
+    logical: str
+    labels: tuple[str, ...]
+    overflows: int = 0
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def row_ranges(rows: Rows) -> list[list[int]]:
+    """Row ids as half-open runs: ``[3, 4, 5, 9]`` → ``[[3, 6], [9, 10]]``."""
+    cuts = np.flatnonzero(np.diff(rows) != 1) + 1
+    return [[int(run[0]), int(run[-1]) + 1] for run in np.split(rows, cuts) if len(run)]
+
+
+@dataclass
+class PartFile:
+    """One part on its way to being sealed.
+
+    Attributes:
+        folder: the store.
+        number: the part's number.
+        rows: source row ids, in the order they will be written.
+        batch: rows of one write.
+        compression: a filter, or ``None``.
+        source_sha256: digest of the part's inputs, to recognise another source on resuming.
+    """
+
+    folder: Path
+    number: int
+    rows: Rows
+    batch: int
+    compression: str | None
+    source_sha256: str
+    overflows: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        name = f"{part_name(self.number)}.{uuid.uuid4().hex[:8]}{TEMPORARY}"
+        self._temporary = self.folder / name
+        self._file: h5py.File | None = None
+
+    def write(self, start: int, columns: Mapping[str, Array]) -> None:
+        """Write a batch at row ``start`` of the part.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
+        if self._file is None:
+            self._file = self._create(columns)
+        for path, column in columns.items():
+            stop = start + len(column.values)
+            self._file[path][start:stop] = np.ascontiguousarray(column.values)
+            if column.overflows:
+                self.overflows[path] += column.overflows
+
+    def _create(self, columns: Mapping[str, Array]) -> h5py.File:
+        file = h5py.File(self._temporary, "w", rdcc_nbytes=_CHUNK_CACHE, rdcc_w0=1.0, locking=False)
+        file.attrs["format"] = FORMAT
+        file.attrs["version"] = f"{VERSION[0]}.{VERSION[1]}"
+        file.attrs["part"] = self.number
+        file.create_dataset("row", data=self.rows, fletcher32=True)
+        file["row"].dims[0].label = "row"
+        for path, column in columns.items():
+            arrays.create(
+                file,
+                path,
+                (len(self.rows), *column.values.shape[1:]),
+                column.values.dtype,
+                logical=column.logical,
+                labels=column.labels,
+                batch=self.batch,
+                compression=self.compression,
+            )
+        return file
+
+    def seal(self) -> dict[str, Any]:
+        """Close, fsync, hash and rename the file; return its index entry.
+
+        Raises:
+            OSError: if the disk refuses.
+            StoreError: if nothing was written.
+        """
+        if self._file is None:
+            raise StoreError(f"part {self.number} has no rows")
+        for path, count in sorted(self.overflows.items()):
+            self._file[path].attrs["overflows"] = count
+        shapes = _shapes(self._file)
+        self._file.close()
+        self._file = None
+        fsync(self._temporary)
+        size, digest = self._temporary.stat().st_size, sha256_file(self._temporary)
+        final = self.folder / part_name(self.number)
+        self._temporary.replace(final)
+        fsync(self.folder)
+        return {
+            "kind": "part",
+            "part": self.number,
+            "file": final.name,
+            "rows": row_ranges(self.rows),
+            "n": len(self.rows),
+            "bytes": size,
+            "sha256": digest,
+            "source_sha256": self.source_sha256,
+            "shapes": shapes,
+            "overflows": dict(sorted(self.overflows.items())),
+        }
+
+    def abandon(self) -> None:
+        """Drop what was written; after a full disk, closing may itself fail."""
+        if self._file is not None:
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
+                self._file.close()
+            self._file = None
+        self._temporary.unlink(missing_ok=True)
+
+
+def _shapes(file: h5py.File) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = list(item.shape)
+
+    file.visititems(visit)
+    return found
+
+
+class Background:
+    """Runs calls in order in one thread, at most ``ahead`` of them waiting.
+
+    An exception of a call is raised by the next :meth:`submit` or :meth:`finish`; calls queued
+    behind it are not run. Leaving the ``with`` block by an exception drops what still waits.
+
+    Args:
+        ahead: how many calls may wait.
+    """
+
+    def __init__(self, ahead: int) -> None:
+        self._calls: queue.Queue[tuple[Callable[..., object], Sequence[Any]] | None]
+        self._calls = queue.Queue(maxsize=ahead)
+        self._error: BaseException | None = None
+        self._dropping = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="prooflens-writer", daemon=True)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            if self._error is not None or self._dropping.is_set():
+                continue
+            function, arguments = call
+            try:
+                function(*arguments)
+            except BaseException as error:  # handed to the caller's thread
+                self._error = error
+            del call, function, arguments
+
+    def submit(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Queue a call, waiting while the queue is full.
+
+        Raises:
+            BaseException: whatever an earlier call raised.
+        """
+        self._raise()
+        self._calls.put((function, arguments))
+
+    def finish(self) -> None:
+        """Wait for every call.
+
+        Raises:
+            BaseException: whatever a call raised.
+        """
+        self._stop()
+        self._raise()
+
+    def _stop(self) -> None:
+        if self._thread.is_alive():
+            self._calls.put(None)
+            self._thread.join()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Background:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self._dropping.set()
+        self._stop()
