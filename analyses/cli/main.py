@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli import doctor
+from analyses.cli import doctor, train, weights
 from interp.errors import ProoflensError
 
 __all__ = ["app", "main"]
@@ -27,6 +27,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("doctor")(doctor.doctor)
+app.command("train")(train.train)
+app.command("weights")(weights.weights)
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,7 +41,9 @@ def _print_version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     pass

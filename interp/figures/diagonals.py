@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, INK, MUTED, PALETTE, SIGNED, size, style
 
-__all__ = ["circuit_crops", "head_map", "head_maps", "null_histogram"]
+__all__ = ["circuit_crops", "head_map", "head_maps", "null_histogram", "null_histograms"]
 
 Array = NDArray[Any]
 
@@ -119,20 +119,34 @@ def null_histogram(
 
     Args:
         scores: [head].
-        null_mean, null_std: of each head's null, or one for all; three standard deviations about
-            the mean are shaded.
+        null_mean, null_std: of each head's null, or one for all; the range from the lowest to the
+            highest head's three standard deviations is shaded.
         label: what is scored, with its unit.
         title: above the axes.
     """
-    scores = np.asarray(scores, dtype=float)
-    low = float(np.nanmin(np.asarray(null_mean) - 3 * np.asarray(null_std)))
-    high = float(np.nanmax(np.asarray(null_mean) + 3 * np.asarray(null_std)))
+    return null_histograms([(scores, null_mean, null_std)], label, titles=[title])
+
+
+def null_histograms(
+    scores: Sequence[tuple[Array, Array | float, Array | float]],
+    label: str,
+    *,
+    titles: Sequence[str],
+) -> Figure:
+    """Several :func:`null_histogram` side by side, each (scores, null_mean, null_std)."""
     with style():
-        figure = Figure(figsize=size(1, 1.3))
-        axes = figure.add_subplot()
-        axes.hist(scores, bins=40, color=PALETTE["blue"], label=f"{scores.size} heads")
-        axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, label="null ± 3 sd")
-        axes.axvline((low + high) / 2, color=MUTED, lw=0.8)
-        axes.set(xlabel=label, ylabel="heads", title=title)
-        axes.legend()
+        figure = Figure(figsize=size(1, 1.3 * len(scores)))
+        for i, (triple, title) in enumerate(zip(scores, titles, strict=True)):
+            axes = figure.add_subplot(1, len(scores), i + 1)
+            _histogram(axes, *(np.asarray(part, dtype=float) for part in triple))
+            axes.set(xlabel=label, ylabel="heads", title=title)
     return figure
+
+
+def _histogram(axes: Axes, scores: Array, mean: Array, std: Array) -> None:
+    low, high = float(np.nanmin(mean - 3 * std)), float(np.nanmax(mean + 3 * std))
+    finite = scores[np.isfinite(scores)]
+    axes.hist(finite, bins=40, color=PALETTE["blue"], label=f"{finite.size} heads")
+    axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, label="null ± 3 sd")
+    axes.axvline(float(np.nanmean(mean)), color=MUTED, lw=0.8)
+    axes.legend()

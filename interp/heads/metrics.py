@@ -55,11 +55,13 @@ class Metric:
         score: from the moments.
         null: from the moments, and the spectrum of random factors.
         spectral: whether singular values or eigenvalues are needed.
+        scales: whether the score grows with the norms of the factors.
     """
 
     score: Callable[[Moments], float]
     null: Callable[[Moments, SpectrumNull], Null]
     spectral: bool = False
+    scales: bool = False
 
 
 _UNDEFINED = Null(math.nan, math.nan)
@@ -88,6 +90,10 @@ def _trace_share(m: Moments) -> float:
 def _diag_ratio(m: Moments) -> float:
     off = max(m.energy - m.diagonal_energy, 0.0)
     return math.sqrt(_ratio(m.diagonal_energy * (m.width - 1), off)) if off else math.inf
+
+
+def _diag_mean(m: Moments) -> float:
+    return m.trace / m.width
 
 
 def _off_mean(m: Moments) -> float:
@@ -179,35 +185,38 @@ def _signed(variance: Callable[[Moments], float]) -> Callable[[Moments, Spectrum
     return lambda m, _: Null(0.0, math.sqrt(variance(m)))
 
 
+_null_diag_mean = _signed(lambda m: m.energy / m.width**3)
+
+
 METRICS: dict[str, Metric] = {
-    "trace": Metric(lambda m: m.trace, _signed(lambda m: m.energy / m.width)),
+    "trace": Metric(lambda m: m.trace, _signed(lambda m: m.energy / m.width), scales=True),
     "trace_share": Metric(_trace_share, _signed(lambda m: m.width**-2)),
     "diag_ratio": Metric(_diag_ratio, _null_diag_ratio),
     "identity_energy": Metric(
         lambda m: _trace_share(m) ** 2,
         lambda m, _: Null(m.width**-2, math.sqrt(2) * m.width**-2, "greater"),
     ),
-    "identity_coefficient": Metric(
-        lambda m: m.trace / m.width, _signed(lambda m: m.energy / m.width**3)
-    ),
-    "diag_mean": Metric(lambda m: m.trace / m.width, _signed(lambda m: m.energy / m.width**3)),
-    "diag_std": Metric(_diag_std, _null_diag_std),
+    "identity_coefficient": Metric(_diag_mean, _null_diag_mean, scales=True),
+    "diag_mean": Metric(_diag_mean, _null_diag_mean, scales=True),
+    "diag_std": Metric(_diag_std, _null_diag_std, scales=True),
     "offdiag_mean": Metric(
         _off_mean,
         _signed(lambda m: m.energy * (1 - 1 / m.width) / (m.width * (m.width - 1)) ** 2),
+        scales=True,
     ),
-    "offdiag_std": Metric(_off_std, _null_off_std),
+    "offdiag_std": Metric(_off_std, _null_off_std, scales=True),
     "diag_contrast": Metric(
         _diag_contrast,
         _signed(lambda m: 1 / m.width + (1 - 1 / m.width) / (m.width - 1) ** 2),
     ),
-    "frobenius_norm": Metric(_norm, _sampled(lambda s: np.sqrt((s**2).sum(-1)), scales=True)),
-    "symmetric_share": Metric(
-        lambda m: 0.5 + 0.5 * _ratio(m.square_trace, m.energy),
-        lambda m, _: Null(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width),
+    "frobenius_norm": Metric(
+        _norm, _sampled(lambda s: np.sqrt((s**2).sum(-1)), scales=True), scales=True
     ),
     "spectral_norm": Metric(
-        lambda m: float(_sigma(m)[0]), _sampled(lambda s: s[:, 0], scales=True), spectral=True
+        lambda m: float(_sigma(m)[0]),
+        _sampled(lambda s: s[:, 0], scales=True),
+        spectral=True,
+        scales=True,
     ),
     "spectral_share": Metric(
         lambda m: _ratio(float(_sigma(m)[0]) ** 2, m.energy),
@@ -220,6 +229,10 @@ METRICS: dict[str, Metric] = {
         spectral=True,
     ),
     "copying_score": Metric(_copying, _null_copying, spectral=True),
+    "symmetric_share": Metric(
+        lambda m: 0.5 + 0.5 * _ratio(m.square_trace, m.energy),
+        lambda m, _: Null(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width),
+    ),
     "key_bias_energy": Metric(_key_bias, _null_key_bias),
 }
 BASIC = ("trace_share", "diag_ratio", "identity_energy", "identity_coefficient")

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from interp.errors import Problems
+from interp.heads.basis_null import BasisNull
 from interp.heads.composition import COMPOSITIONS, compositions
 from interp.heads.metrics import BASIC, METRICS, choose
 from interp.heads.moments import Moments, moments
@@ -39,6 +40,7 @@ COLUMNS = (
     "score", "null_mean", "null_std", "p", "q", "effect",
 )  # fmt: skip
 SINGULAR = "singular_value"
+_BASIS_DRAWS = 32  # each draw goes through the whole vocabulary
 GROUPS: dict[str, Sequence[str]] = {
     "basic": BASIC,
     "heads": tuple(METRICS),
@@ -72,7 +74,7 @@ def weight_table(
             ``all``); None is ``heads``, every metric of single heads.
         fold_norm: fold the scale of the norm before attention into the circuits.
         lag: query minus key position, for models with rotary positions (QK only).
-        basis: ``residual`` or ``token``.
+        basis: ``residual`` or ``token`` (then every null is sampled, with at most 32 draws).
         draws, seed: of the sampled nulls.
         watch: wraps the iteration over layers, for a progress bar.
 
@@ -99,7 +101,7 @@ def weight_table(
                 at = lag if name.startswith("QK") else 0
                 circuit = layer.circuit(name, fold_norm=fold_norm, lag=at, basis=basis)
                 rows += _circuit_rows(circuit, layer.index, single, draws, seed)
-                del circuit
+                del circuit  # before the next one is read
     table = _finish(rows)
     pairs = [name for name in chosen if name in COMPOSITIONS]
     if pairs:
@@ -112,20 +114,22 @@ def _circuit_rows(
     circuit: Circuit, layer: int, names: Sequence[str], draws: int, seed: int
 ) -> Iterator[_Row]:
     spectrum = any(name == SINGULAR or METRICS[name].spectral for name in names)
+    in_tokens = None
+    if circuit.left_basis is not None:
+        drawn = [name for name in names if name not in (SINGULAR, "key_bias_energy")]
+        in_tokens = BasisNull.sample(circuit, drawn, min(draws, _BASIS_DRAWS), seed)
     for head, (left, right) in enumerate(circuit.pairs()):
-        found = moments(
-            left,
-            right,
-            circuit.added(head),
-            bias=circuit.inner_bias(head),
-            spectrum=spectrum,
-        )
+        bias = circuit.inner_bias(head)
+        found = moments(left, right, circuit.added(head), bias=bias, spectrum=spectrum)
         random = _spectrum_null(*left.shape, draws, seed)
         for name in names:
             if name == SINGULAR:
-                yield from _singular_rows(circuit.name, layer, head, found, random)
-            elif name != "key_bias_energy" or found.bias is not None:
+                known = None if in_tokens or found.identity else random
+                yield from _singular_rows(circuit.name, layer, head, found, known)
+            elif name != "key_bias_energy" or bias is not None:
                 null = METRICS[name].null(found, random)
+                if in_tokens is not None:
+                    null = in_tokens.null(name, circuit, head, null.tail)
                 score = METRICS[name].score(found)
                 p = p_value(score, null)
                 yield layer, head, circuit.name, name, "", score, null.mean, null.std, p
@@ -137,13 +141,13 @@ def _spectrum_null(n: int, r: int, draws: int, seed: int) -> SpectrumNull:
 
 
 def _singular_rows(
-    circuit: str, layer: int, head: int, found: Moments, random: SpectrumNull
+    circuit: str, layer: int, head: int, found: Moments, random: SpectrumNull | None
 ) -> Iterator[_Row]:
     values = np.zeros(0) if found.singular is None else found.singular[: found.rank]
-    scaled = random.singular * found.factor_norm
-    mean, std = scaled.mean(0), scaled.std(0, ddof=1)
-    if found.identity:
-        mean, std = np.full_like(values, np.nan), np.full_like(values, np.nan)
+    mean = std = np.full_like(values, np.nan)
+    if random is not None:
+        scaled = random.singular * found.factor_norm
+        mean, std = scaled.mean(0), scaled.std(0, ddof=1)
     for k, value in enumerate(values.tolist()):
         null = Null(float(mean[k]), float(std[k]))
         p = p_value(value, null)

@@ -95,7 +95,7 @@ class Circuit:
         """The query's bias in the head's own basis [d_head], turned and scaled as left is.
 
         right · inner_bias [basis] is what it adds to the score of each key. The other bias terms
-        of a score are the same for every key and cancel in a softmax.
+        of a score do not depend on what the key is (with rotary positions, on its lag alone).
         """
         if self.query_bias is None:
             return None

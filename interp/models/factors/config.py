@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from interp.errors import CheckpointError
+from interp.models.factors.rope import Rope
 
-__all__ = ["count", "rope_entry"]
+__all__ = ["count", "rope_of"]
 
 _ABSENT = object()
 
@@ -29,10 +30,20 @@ def count(config: Mapping[str, Any], key: str, default: Any = _ABSENT) -> int:
     return value
 
 
-def rope_entry(config: Mapping[str, Any]) -> tuple[float, Mapping[str, Any] | None]:
-    """Base frequency and scaling of the rotary positions, in the old and the new spelling."""
+def rope_of(config: Mapping[str, Any], d_head: int, share: float = 1.0) -> Rope:
+    """Rotary positions, in the old spelling of configurations and in the new.
+
+    Args:
+        config: of the model.
+        d_head: width of a head.
+        share: the share of it that is turned, where the configuration does not say.
+    """
     entry = config.get("rope_parameters") or config.get("rope_scaling")
-    scaling = entry if isinstance(entry, Mapping) else None
-    base = (scaling or {}).get("rope_theta") or config.get("rope_theta")
+    scaling: dict[str, Any] = dict(entry) if isinstance(entry, Mapping) else {}
+    by_layer = any(isinstance(v, Mapping) for v in scaling.values())
+    if by_layer or config.get("rope_local_base_freq"):
+        scaling = {"rope_type": "by layer"}
+    base = scaling.get("rope_theta") or config.get("rope_theta")
     base = base or config.get("rotary_emb_base") or 10000.0
-    return float(base), scaling
+    share = float(scaling.get("partial_rotary_factor") or share)
+    return Rope(width=int(d_head * share), theta=float(base), scaling=scaling or None)

@@ -1,13 +1,14 @@
 """Which architecture a checkpoint is, and its head factors.
 
-The architecture is decided by ``model_type`` in the configuration and the prefix of the tensor
-names, never by guessing from shapes: the same shapes can hold the same numbers in another order,
-and every metric would be wrong without an error. What is not recognised is refused with the names
-found, and can be opened by giving a mapping.
+The architecture is decided by ``model_type`` in the configuration and the names of the tensors,
+never by guessing from shapes: the same shapes can hold the same numbers in another order, and
+every metric would be wrong without an error. What is not recognised is refused with the names
+found, and can be opened by giving a mapping (:mod:`interp.models.factors.mapping`).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,66 +17,96 @@ import torch
 
 from interp.errors import CheckpointError
 from interp.models.factors.gpt2 import gpt2
+from interp.models.factors.gpt_neo import gpt_j, gpt_neo, gpt_neox
 from interp.models.factors.layers import Factors
-from interp.models.factors.layout import Layout, PartName
+from interp.models.factors.layout import Layout
+from interp.models.factors.llama import gemma, llama
+from interp.models.factors.mapping import layout_of_mapping, read_mapping
+from interp.models.factors.opt import opt
+from interp.models.factors.own import own
 from interp.models.factors.source import Source, find_source
 
 __all__ = ["FAMILIES", "open_factors"]
 
 Adapter = Callable[[Mapping[str, Any], str, bool], Layout]
 
-# model_type → (adapter, the tensor that marks layer 0; what stands before it is the prefix)
+_LLAMA = "layers.0.self_attn.q_proj.weight"
+# model_type → (adapter, a tensor of layer 0 that marks it; what stands before it is the prefix)
 FAMILIES: dict[str, tuple[Adapter, str]] = {
     "gpt2": (gpt2, "h.0.attn.c_attn.weight"),
+    "gpt_neo": (gpt_neo, "h.0.attn.attention.q_proj.weight"),
+    "gptj": (gpt_j, "h.0.attn.q_proj.weight"),
+    "gpt_neox": (gpt_neox, "layers.0.attention.query_key_value.weight"),
+    "opt": (opt, _LLAMA),
+    **dict.fromkeys(
+        ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+        (llama, _LLAMA),
+    ),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), (gemma, _LLAMA)),
 }
-_NEEDED: tuple[PartName, ...] = ("W_Q", "W_K", "W_V", "W_O")
+# What old checkpoints keep beside the weights: masks and tables, recomputed by every loader.
+_BUFFERS = re.compile(
+    r"\.(attn|attention)\.(attention\.)?(bias|masked_bias)$|inv_freq$|embed_positions$"
+)
+_UNTIED = ("lm_head.weight", "embed_out.weight")
 
 
 def open_factors(
     path_or_id: str | Path,
     *,
+    mapping: Mapping[str, Any] | str | Path | None = None,
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
+    download: bool = True,
 ) -> Factors:
     """Open the head factors of a checkpoint, lazily.
 
     Args:
         path_or_id: a ``.safetensors`` file or its index (with ``config.json`` beside it), a
             folder holding one, or a hub id.
+        mapping: for an architecture that is not known: where the factors lie, as a table or the
+            path of a TOML or JSON file (:mod:`interp.models.factors.mapping`).
         dtype: what tensors are converted to when read.
         revision: branch, tag or commit on the hub.
+        download: whether a hub id that the local cache lacks may be downloaded.
 
     Raises:
+        ArgumentError: if the mapping is malformed.
         CheckpointError: if nothing is there, a file is damaged or pickled, the hub cannot be
-            reached, or the architecture is not known.
+            reached, the architecture is not known, or its attention holds tensors not understood.
     """
-    source = find_source(path_or_id, revision=revision)
-    layout = _recognise(source)
-    factors = Factors(source.name, layout, source.files, dtype)
+    given = read_mapping(Path(mapping)) if isinstance(mapping, str | Path) else mapping
+    layout = None if given is None else layout_of_mapping(given)
+    source = find_source(path_or_id, revision=revision, download=download)
+    factors = Factors(source.name, layout or _recognise(source), source.files, dtype)
     _check_complete(factors)
+    _check_understood(factors)
     return factors
 
 
 def _recognise(source: Source) -> Layout:
+    if source.description is not None:
+        return own(source.description)
     kind = str(source.config.get("model_type", ""))
     if kind not in FAMILIES:
         raise CheckpointError(_unknown(source, kind))
     adapter, mark = FAMILIES[kind]
     marked = [n for n in source.files.names if n == mark or n.endswith("." + mark)]
-    if not marked:
+    if len(marked) != 1:
         raise CheckpointError(
-            f"{source.name} says it is a {kind} but has no tensor {mark!r}: {_found(source)}"
+            f"{source.name} says it is a {kind} but has {len(marked)} tensors named {mark!r}. "
+            f"{_found(source)}"
         )
-    tied = bool(source.config.get("tie_word_embeddings", True))
+    tied = not any(name.endswith(_UNTIED) for name in source.files.names)
     return adapter(source.config, marked[0].removesuffix(mark), tied)
 
 
 def _check_complete(factors: Factors) -> None:
     lacking = [
-        part.name.format(layer=i)
-        for i in range(factors.n_layers)
-        for name in _NEEDED
-        if (part := factors.layout.parts[name]) and part.name.format(layer=i) not in factors.files
+        name
+        for layer in factors
+        for part in factors.layout.needed
+        if (name := factors.layout.parts[part].name.format(layer=layer.index)) not in factors.files
     ]
     if lacking:
         raise CheckpointError(
@@ -84,9 +115,35 @@ def _check_complete(factors: Factors) -> None:
         )
 
 
+def _check_understood(factors: Factors) -> None:
+    """Refuse tensors in an attention layer that no part reads."""
+    layout = factors.layout
+    if not layout.attention:
+        return
+    layers = range(factors.n_layers)
+    read = {part.name.format(layer=i) for part in layout.parts.values() for i in layers}
+    starts = tuple(layout.attention.format(layer=i) for i in layers)
+    unread = [
+        name
+        for name in factors.files.names
+        if name.startswith(starts) and name not in read and not _BUFFERS.search(name)
+    ]
+    if unread:
+        raise CheckpointError(
+            f"{factors.name} has {len(unread)} attention tensors that a {layout.family} here does "
+            f"not have, first {unread[0]!r}: leaving them out would change the circuits; give a "
+            "mapping if you know what they do"
+        )
+
+
 def _unknown(source: Source, kind: str) -> str:
     what = f"model_type {kind!r} is not known" if kind else "there is no config.json beside it"
-    return f"{source.name}: {what} (known: {', '.join(sorted(FAMILIES))}). {_found(source)}"
+    remote = "auto_map" in source.config
+    code = "; it brings its own code, which weight inspection never runs" if remote else ""
+    return (
+        f"{source.name}: {what} (known: {', '.join(sorted(FAMILIES))}){code}. {_found(source)}. "
+        "Say where W_Q, W_K, W_V and W_O lie with a mapping (docs/howto-weights.md)"
+    )
 
 
 def _found(source: Source) -> str:

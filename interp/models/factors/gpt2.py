@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from interp.models.factors.config import count
-from interp.models.factors.layout import Layout, Part, PartName, Sizes
+from interp.models.factors.layout import Layout, Part, PartName, Sizes, Tokens
 
 __all__ = ["gpt2"]
 
@@ -36,7 +36,7 @@ def gpt2(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
         family="GPT-2",
         sizes=Sizes(count(config, "n_layer"), heads, heads, width, width // heads),
         parts=parts,
+        attention=at + "attn.",
         norm="LayerNorm",
-        embedding=prefix + "wte.weight",
-        unembedding=prefix + "wte.weight" if tied else "lm_head.weight",
+        tokens=Tokens.rows(prefix + "wte.weight", "lm_head.weight", tied=tied),
     )

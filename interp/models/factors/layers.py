@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -17,7 +17,8 @@ from torch import Tensor
 
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.factors.circuit import Circuit
-from interp.models.factors.layout import Layout, PartName
+from interp.models.factors.layout import Layout, Part, PartName
+from interp.models.factors.rope import Rope
 from interp.models.factors.tensors import TensorFiles
 
 __all__ = ["Basis", "Factors", "LayerFactors"]
@@ -88,12 +89,13 @@ class Factors:
         Raises:
             CheckpointError: if the checkpoint does not hold it.
         """
-        name = getattr(self.layout, which)
-        if name is None or name not in self.files:
+        part: Part | None = getattr(self.layout.tokens, which, None)
+        if part is None or part.name not in self.files:
             raise CheckpointError(
                 f"{self.name} holds no {which}: the token basis needs it, use the residual basis"
             )
-        return self.files.read(name, self.dtype)
+        tensor = self.files.read(part.name, self.dtype)
+        return part.arrange(tensor, {"d": self.d_model})
 
 
 @dataclass(frozen=True)
@@ -118,8 +120,9 @@ class LayerFactors:
         if part is None:
             raise CheckpointError(f"{self.model.name}: a {self.model.layout.family} has no {name}")
         tensor = self.model.files.read(part.name.format(layer=self.index), self.model.dtype)
-        axes = self.model.layout.sizes.axes if self.model.layout.uniform else {}
-        return part.arrange(tensor, axes)
+        layout = self.model.layout
+        trim = None if layout.trims is None else layout.trims[self.index]
+        return part.arrange(tensor, layout.sizes.axes, trim)
 
     def read_if_there(self, name: PartName) -> Tensor | None:
         """The part, or None where the layer has none."""
@@ -152,7 +155,7 @@ class LayerFactors:
         names = {
             "QK": qk,
             "OV": ov,
-            "QK+aI": qk and self.has("identity_a"),
+            "QK+aI": self.has("identity_a"),
             "OV+bI": ov and self.has("identity_b"),
         }
         return tuple(name for name, there in names.items() if there)
@@ -190,17 +193,19 @@ class LayerFactors:
         if name.startswith("QK"):
             q_gain = self.read_if_there("q_gain")
             bias = self._query_bias(q_gain, fold_norm)  # before the factors: it reads W_Q too
+            left, right = (self.W_Q, self.W_K) if "QK" in self.circuits else self._nothing()
+            d_head = left.shape[-1]
             return Circuit(
                 name,
-                left=self.W_Q,
-                right=self.W_K,
+                left=left,
+                right=right,
                 identity=self.read("identity_a") if name == "QK+aI" else None,
-                scale=1 / math.sqrt(self.model.d_head) if name == "QK+aI" else 1.0,
+                scale=1 / math.sqrt(d_head) if name == "QK+aI" else 1.0,
                 left_gain=gain,
                 right_gain=gain,
                 left_inner=q_gain,
                 right_inner=self.read_if_there("k_gain"),
-                rope=self.model.layout.rope,
+                rope=self._rope(d_head),
                 lag=lag,
                 query_bias=bias,
                 left_basis=embedding,
@@ -216,6 +221,15 @@ class LayerFactors:
             left_basis=embedding,
             right_basis=self.model.token_matrix("unembedding") if tokens else None,
         )
+
+    def _nothing(self) -> tuple[Tensor, Tensor]:
+        """Factors of a zero circuit, for scores that are a·X Xᵀ alone."""
+        zeros = torch.zeros(len(self.read("identity_a")), self.model.d_model, 1)
+        return zeros.to(self.model.dtype), zeros.to(self.model.dtype)
+
+    def _rope(self, d_head: int) -> Rope | None:
+        rope = self.model.layout.rope
+        return rope and replace(rope, width=min(rope.width, d_head))
 
     def _query_bias(self, q_gain: Tensor | None, fold_norm: bool) -> Tensor | None:
         """b_Q [head, d_head], with the norm's bias carried through W_Q when the norm is folded."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from einops import EinopsError, rearrange
@@ -20,7 +20,7 @@ from torch import Tensor
 from interp.errors import CheckpointError
 from interp.models.factors.rope import Rope
 
-__all__ = ["Layout", "Part", "PartName", "Sizes"]
+__all__ = ["Layout", "Part", "PartName", "Sizes", "Tokens"]
 
 PartName = Literal[
     "W_Q", "W_K", "W_V", "W_O",
@@ -55,15 +55,19 @@ class Part:
         pattern: einops pattern; ``p`` leads the result when several matrices share the tensor.
         pick: which of the ``p`` matrices.
         offset: added to every entry (1 for norms stored as 1 + w).
+        factor: multiplies every entry.
     """
 
     name: str
     pattern: str
     pick: int | None = None
     offset: float = 0.0
+    factor: float = 1.0
 
-    def arrange(self, tensor: Tensor, axes: Mapping[str, int]) -> Tensor:
-        """The arranged tensor.
+    def arrange(
+        self, tensor: Tensor, axes: Mapping[str, int], trim: Mapping[str, int] | None = None
+    ) -> Tensor:
+        """The arranged tensor, cut to ``trim``'s length along the axes it names.
 
         Raises:
             CheckpointError: if the shape does not fit the pattern.
@@ -78,7 +82,26 @@ class Part:
                 f"{self.pattern!r} with {lengths}"
             ) from error
         picked = arranged if self.pick is None else arranged[self.pick]
+        if trim:
+            letters = self.pattern.split("->")[1].split()
+            picked = picked[tuple(slice(trim.get(axis)) for axis in letters)]
+        if self.factor != 1.0:
+            picked = picked * self.factor
         return picked + self.offset if self.offset else picked
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Where embedding and unembedding lie; arranged, each is [vocab, d_model]."""
+
+    embedding: Part
+    unembedding: Part
+
+    @classmethod
+    def rows(cls, embedding: str, unembedding: str, *, tied: bool) -> Tokens:
+        """Both stored a row a token; tied models have one matrix."""
+        pattern = "v d -> v d"
+        return cls(Part(embedding, pattern), Part(embedding if tied else unembedding, pattern))
 
 
 @dataclass(frozen=True)
@@ -87,23 +110,26 @@ class Layout:
 
     Attributes:
         family: the architecture's name, for the reader.
-        sizes: how many of what; ``None`` in :attr:`fixed` layouts means shapes vary by layer.
-        parts: where each factor lies; a part that is not there is not in the model.
-        norm: the norm before attention whose scale ``fold_norm`` folds.
+        sizes: how many of what.
+        parts: where each factor lies; a part whose tensor is not there is not in the model.
+        attention: what the names of an attention layer's tensors start with. Every tensor there
+            must be a part, or the checkpoint is refused: a bias or norm that nobody reads would
+            change the circuit in silence. Empty for no such check.
+        norm: the norm before attention whose scale can be folded.
         rope: rotary positions, if the model has them.
-        qk_norm: whether queries and keys are normalised before the product.
-        embedding, unembedding: names of the token matrices, each [vocab, d_model].
-        uniform: whether every layer has the same shapes (our own checkpoints may not).
+        tokens: the token matrices.
+        trims: for each layer, lengths to cut axes to, where shapes are padded to the largest.
+        needed: parts that every layer must have.
         notes: what a reader of the numbers should know of this architecture.
     """
 
     family: str
     sizes: Sizes
     parts: Mapping[PartName, Part]
+    attention: str = ""
     norm: Literal["LayerNorm", "RMSNorm"] | None = None
     rope: Rope | None = None
-    qk_norm: bool = False
-    embedding: str | None = None
-    unembedding: str | None = None
-    uniform: bool = True
-    notes: tuple[str, ...] = field(default=())
+    tokens: Tokens | None = None
+    trims: tuple[Mapping[str, int], ...] | None = None
+    needed: tuple[PartName, ...] = ("W_Q", "W_K", "W_V", "W_O")
+    notes: tuple[str, ...] = ()

@@ -40,7 +40,9 @@ class Source:
     description: dict[str, Any] | None = None
 
 
-def find_source(path_or_id: str | Path, *, revision: str | None = None) -> Source:
+def find_source(
+    path_or_id: str | Path, *, revision: str | None = None, download: bool = True
+) -> Source:
     """Open the checkpoint at a path or hub id.
 
     Raises:
@@ -58,7 +60,7 @@ def find_source(path_or_id: str | Path, *, revision: str | None = None) -> Sourc
         raise CheckpointError(
             f"{name!r} does not exist: give a folder, a .safetensors file or a hub id"
         )
-    return _folder(name, _from_hub(name, revision))
+    return _folder(name, _from_hub(name, revision, download))
 
 
 def _file(name: str, path: Path) -> Source:
@@ -105,57 +107,85 @@ def _source(name: str, files: TensorFiles, folder: Path) -> Source:
     )
 
 
-def _from_hub(name: str, revision: str | None) -> Path:
-    """The local folder of a hub repository's snapshot, downloaded if need be."""
-    config = _fetch(name, "config.json", revision)
+def _from_hub(name: str, revision: str | None, download: bool) -> Path:
+    """The local folder of a hub repository's snapshot: the cached one, or downloaded."""
+    config = _cached(name, "config.json", revision)
+    if config is not None and _is_complete(config.parent):
+        return config.parent
+    if not download:
+        raise CheckpointError(f"{name!r} is no local path and not in the local hub cache")
+    _reach_hub(name)
+    config = _download(name, "config.json", revision)
     if config is None:
         raise CheckpointError(f"{name} on the hub has no config.json: it is not a model")
-    if _fetch(name, _SINGLE, revision) is None:
-        index = _fetch(name, _INDEX, revision)
+    if _download(name, _SINGLE, revision) is None:
+        index = _download(name, _INDEX, revision)
         if index is None:
             raise CheckpointError(
                 f"{name} on the hub has neither {_SINGLE} nor {_INDEX}: pickled weights can run "
                 "code when loaded and are never opened; look for a safetensors revision"
             )
-        weight_map = read_json(index).get("weight_map") or {}
-        for shard in sorted({str(s) for s in weight_map.values()}):
-            _fetch(name, shard, revision)
+        for shard in _shards(index):
+            _download(name, shard, revision)
     return config.parent
 
 
-def _fetch(name: str, file: str, revision: str | None) -> Path | None:
-    """The file in the cache or, downloaded, from the hub; None where the hub has no such file."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import (
-        EntryNotFoundError,
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+def _is_complete(snapshot: Path) -> bool:
+    index = snapshot / _INDEX
+    if (snapshot / _SINGLE).is_file():
+        return True
+    return index.is_file() and all((snapshot / shard).is_file() for shard in _shards(index))
+
+
+def _shards(index: Path) -> list[str]:
+    return sorted({str(shard) for shard in (read_json(index).get("weight_map") or {}).values()})
+
+
+def _cached(name: str, file: str, revision: str | None) -> Path | None:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     try:
-        return Path(hf_hub_download(name, file, revision=revision, local_files_only=True))
-    except LocalEntryNotFoundError:
-        pass
+        found = try_to_load_from_cache(name, file, revision=revision)
+    except HFValidationError as error:
+        raise CheckpointError(f"{name!r} is neither a local path nor a hub id: {error}") from error
+    return Path(found) if isinstance(found, str) else None
+
+
+def _reach_hub(name: str) -> None:
+    """One short try, because the hub's own client retries for half a minute, and says so."""
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    except Exception as error:  # which library's errors these are differs between hub versions
+        raise CheckpointError(
+            f"{name!r} is no local path, is not in the local hub cache, and the hub cannot be "
+            f"reached ({error}): download it first or give a folder"
+        ) from error
+
+
+def _download(name: str, file: str, revision: str | None) -> Path | None:
+    """The file, fetched from the hub; None where the repository has no such file."""
+    from huggingface_hub import errors as hub
+    from huggingface_hub import hf_hub_download
+
     try:
         return Path(hf_hub_download(name, file, revision=revision))
-    except GatedRepoError as error:
+    except hub.GatedRepoError as error:
         raise CheckpointError(
             f"{name} on the hub asks for its licence to be accepted: log in and accept it"
         ) from error
-    except RepositoryNotFoundError as error:
+    except hub.RepositoryNotFoundError as error:
         raise CheckpointError(
             f"{name!r} is neither a local path nor a repository on the hub that can be seen"
         ) from error
-    except RevisionNotFoundError as error:
+    except hub.RevisionNotFoundError as error:
         raise CheckpointError(f"{name} on the hub has no revision {revision!r}") from error
-    except LocalEntryNotFoundError as error:
-        raise CheckpointError(
-            f"{name!r} is no local path, is not in the local cache, and the hub cannot be "
-            "reached: download it first or give a folder"
-        ) from error
-    except EntryNotFoundError:
+    except hub.LocalEntryNotFoundError as error:
+        raise CheckpointError(f"the hub stopped answering while {name} was fetched") from error
+    except hub.EntryNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot fetch {file} of {name} from the hub: {error}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"cannot fetch {file} of {name} from the hub: {first}") from error

@@ -1,0 +1,175 @@
+"""How fast weight-only inspection is, against forming the D × D products, and how much it holds.
+
+    python -m analyses.benchmarks.weights [--gpt2 FOLDER] [--out FILE.json]
+
+On a synthetic checkpoint of Llama-7B's layer shapes (no embedding, no MLP), both sides read the
+same file layer by layer and see every head:
+
+    dense       M = W_Q W_Kᵀ and W_V W_O formed; trace, norm and diagonal taken of them
+    basic       trace_share, diag_ratio, identity_energy, identity_coefficient from factors
+    all         every metric of single heads from factors (scores; nulls are analytic or a shared
+                sample, and timed apart)
+
+JSON keys: ``speedup_basic`` and ``speedup_all`` (dense seconds over ours, no nulls),
+``speedup_all_with_nulls``, ``peak_memory_ratio`` (peak resident memory of the full table above
+the memory after import, over the largest tensor in float32, measured in its own process) and
+``gpt2_seconds`` (real GPT-2: all metrics, compositions, singular values and nulls; null without
+the weights), ``gpt2_basic_seconds``. Ratios, not absolute speeds, are what carries over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["main", "measure", "synthetic_llama"]
+
+WIDTH, HEADS, LAYERS = 4096, 32, 4
+
+_MEMORY = """
+import resource, sys
+from interp.heads.weights import weight_table
+from interp.models.factors import open_factors
+import scipy.stats, torch
+torch.set_num_threads(2)
+page = 1 << 10
+base = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+weight_table(open_factors(sys.argv[1]))
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * page
+print(peak - base)
+"""
+
+
+def synthetic_llama(
+    folder: Path, *, width: int = WIDTH, heads: int = HEADS, layers: int = LAYERS, seed: int = 0
+) -> None:
+    """Write a random checkpoint with the attention shapes of a Llama, one shard a layer."""
+    import torch
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(seed)
+    where: dict[str, str] = {}
+    for layer in range(layers):
+        shard = f"model-{layer + 1:05d}-of-{layers:05d}.safetensors"
+        tensors = {
+            f"model.layers.{layer}.self_attn.{name}_proj.weight": torch.randn(
+                width, width, generator=generator
+            )
+            / width**0.5
+            for name in "qkvo"
+        }
+        tensors[f"model.layers.{layer}.input_layernorm.weight"] = torch.ones(width)
+        save_file(tensors, folder / shard)
+        where |= dict.fromkeys(tensors, shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    config = {
+        "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers,
+        "num_attention_heads": heads, "num_key_value_heads": heads,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def measure(folder: Path, gpt2: Path | None, repeats: int = 3) -> dict[str, float | None]:
+    """The numbers of this page for the checkpoint in ``folder``; the best of ``repeats``."""
+    from interp.heads.metrics import BASIC, METRICS
+    from interp.heads.weights import weight_table
+    from interp.models.factors import open_factors
+
+    factors = open_factors(folder)
+    spectral = [name for name, metric in METRICS.items() if metric.spectral]
+    dense = _best(lambda: _dense(factors), repeats)
+    basic = _best(lambda: _scores(factors, list(BASIC), spectrum=False), repeats)
+    everything = _best(lambda: _scores(factors, [*METRICS], spectrum=bool(spectral)), repeats)
+    with_nulls = _best(lambda: weight_table(factors), repeats)
+    gpt2_all = gpt2_basic = None
+    if gpt2 is not None:
+        real = open_factors(gpt2)
+        gpt2_basic = _best(lambda: weight_table(real, ["basic"]), repeats)
+        gpt2_all = _best(lambda: weight_table(real, ["all"]), repeats)
+    sizes = factors.layout.sizes
+    return {
+        "speedup_basic": dense / basic,
+        "speedup_all": dense / everything,
+        "speedup_all_with_nulls": dense / with_nulls,
+        "peak_memory_ratio": _peak(folder) / (4 * sizes.d_model * sizes.n_heads * sizes.d_head),
+        "gpt2_seconds": gpt2_all,
+        "gpt2_basic_seconds": gpt2_basic,
+        "dense_seconds": dense,
+        "basic_seconds": basic,
+        "all_seconds": everything,
+    }
+
+
+def _best(run: Callable[[], Any], repeats: int) -> float:
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _dense(factors: Any) -> list[tuple[float, float, float]]:
+    """Trace, squared norm and energy of the diagonal of every circuit, by forming it."""
+    found = []
+    for layer in factors:
+        for name in layer.circuits:
+            for left, right in layer.circuit(name).pairs():
+                dense = left @ right.mT
+                diagonal = dense.diagonal()
+                energy = float(dense.flatten() @ dense.flatten())
+                found.append((float(diagonal.sum()), energy, float(diagonal @ diagonal)))
+    return found
+
+
+def _scores(factors: Any, names: list[str], *, spectrum: bool) -> list[float]:
+    """The named metrics of every circuit from factors, without nulls."""
+    from interp.heads.metrics import METRICS
+    from interp.heads.moments import moments
+
+    found = []
+    for layer in factors:
+        for name in layer.circuits:
+            for left, right in layer.circuit(name).pairs():
+                known = moments(left, right, spectrum=spectrum)
+                found += [METRICS[metric].score(known) for metric in names]
+    return found
+
+
+def _peak(folder: Path) -> float:
+    command = [sys.executable, "-c", _MEMORY, str(folder)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
+    return float(run.stdout)
+
+
+def main() -> None:
+    """Measure, print the JSON and write it where asked."""
+    parser = argparse.ArgumentParser(description="Benchmark of weight-only inspection.")
+    parser.add_argument("--gpt2", type=Path, default=os.environ.get("PROOFLENS_GPT2"))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+
+    import torch
+
+    torch.set_num_threads(2)
+    with tempfile.TemporaryDirectory() as folder:
+        synthetic_llama(Path(folder))
+        found = measure(Path(folder), options.gpt2)
+    text = json.dumps(found, indent=2)
+    sys.stdout.write(text + "\n")
+    if options.out:
+        draft = options.out.with_name(options.out.name + ".tmp")
+        draft.write_text(text + "\n")
+        os.replace(draft, options.out)
+
+
+if __name__ == "__main__":
+    main()

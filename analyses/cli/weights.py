@@ -1,0 +1,99 @@
+"""``prooflens weights``: every head of a pretrained model, from its weights alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from interp.models.factors import Factors
+
+__all__ = ["weights"]
+
+_PAIRED_UP_TO = 512  # heads; above, a table of all pairs is asked for by name
+
+
+def weights(
+    model: Annotated[str, typer.Argument(help="Safetensors file, folder, or hub id.")],
+    out: Annotated[
+        Path | None, typer.Option(help="FILE.csv for the table, or a folder for all files.")
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="Comma-separated names or groups: basic, heads, composition, singular_value, all."
+        ),
+    ] = None,
+    fold_norm: Annotated[
+        bool, typer.Option("--fold-norm", help="Fold the norm's scale into the circuits.")
+    ] = False,
+    lag: Annotated[int, typer.Option(help="QK at this lag, for rotary positions.")] = 0,
+    basis: Annotated[str, typer.Option(help="residual, or token (needs embeddings).")] = "residual",
+    mapping: Annotated[
+        Path | None, typer.Option(help="TOML or JSON for an unknown architecture.")
+    ] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Heads to name in each list.")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampled nulls.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+) -> None:
+    """Inspect W_Q W_K^T and W_V W_O of every head: diagonals, copying, rank, compositions.
+
+    Nothing is run and no code of the model's is executed; the MLPs are never read.
+    """
+    from interp.errors import OutputError
+
+    if out is not None and out.exists() and not overwrite:
+        raise OutputError(f"{out} exists: choose another name or pass --overwrite")
+
+    from analyses.inspection.weights import Inspection, findings, write_page, write_table
+    from interp.heads.weights import weight_table
+    from interp.models.factors import open_factors
+
+    factors = open_factors(model, mapping=mapping, revision=revision)
+    options: dict[str, Any] = {"fold_norm": fold_norm, "lag": lag, "basis": basis}
+    names = metrics.split(",") if metrics else _default_metrics(factors, out)
+    table = weight_table(factors, names, **options, seed=seed, watch=_progress)
+    for note in _notes(factors, names):
+        typer.echo(f"note: {note}")
+    for line in findings(table, top):
+        typer.echo(line)
+    if out is None:
+        return
+    if out.suffix == ".csv":
+        write_table(table, out, overwrite=overwrite)
+    else:
+        write_page(Inspection(factors, table, options), out, overwrite=overwrite, watch=_progress)
+    typer.echo(f"{len(table)} rows written to {out}")
+
+
+def _default_metrics(factors: Factors, out: Path | None) -> list[str]:
+    pairs = factors.n_layers * factors.n_heads <= _PAIRED_UP_TO
+    spectrum = out is not None and out.suffix != ".csv"
+    return ["heads", *(["composition"] * pairs), *(["singular_value"] * spectrum)]
+
+
+def _notes(factors: Factors, names: list[str]) -> list[str]:
+    notes = list(factors.layout.notes)
+    heads = factors.n_layers * factors.n_heads
+    if heads > _PAIRED_UP_TO and not {"composition", "all"} & set(names):
+        notes.append(
+            f"compositions of {heads} heads are left out: --metrics heads,composition has them"
+        )
+    if any("QK" not in layer.circuits for layer in factors):
+        notes.append("some layers score without a dot product: they have no QK circuit")
+    return notes
+
+
+def _progress(items: Any) -> Any:
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    return track(
+        items, total=len(items), description="working", console=console, disable=quiet,
+        transient=True,
+    )  # fmt: skip

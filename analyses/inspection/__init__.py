@@ -1,0 +1,1 @@
+"""Inspecting pretrained models: tables, figures and what stands out in words."""

@@ -1,0 +1,232 @@
+"""What a model's weights alone show, as files: tables, figures and a few sentences.
+
+``write_page`` fills a folder with ``weights.csv`` (a row a head, circuit and metric),
+``compositions.csv`` (a row a pair of heads), ``singular_values.csv``, ``weights.json`` (both
+tables' strongest rows, the findings and where they come from), ``findings.txt`` and figures as PNG
+(the diagonals also as SVG). The folder is written under a temporary name and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from interp.errors import OutputError
+from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
+from interp.figures.style import save
+from interp.heads.composition import COMPOSITIONS
+from interp.heads.weights import SINGULAR, circuit_crop
+from interp.models.factors import Factors
+
+__all__ = [
+    "CSV_COLUMNS",
+    "Inspection",
+    "Watch",
+    "findings",
+    "strongest",
+    "write_page",
+    "write_table",
+]
+
+CSV_COLUMNS = (
+    "layer", "head", "circuit", "metric", "score", "null_mean", "null_std", "p", "q",
+    "effect", "target", "component", "group",
+)  # fmt: skip
+Watch = Callable[[Sequence[Any]], Iterable[Any]]
+"""Something that passes items through and may show how far it is."""
+
+_FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
+_UNITS = {"trace": "sum of the diagonal", "diag_ratio": "RMS on / RMS off the diagonal",
+          "effective_rank": "effective rank (dimensions)"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A model, its table, and how the table was made.
+
+    Attributes:
+        factors: the model's head factors.
+        table: from :func:`interp.heads.weights.weight_table`.
+        options: fold_norm, lag and basis, as given to it.
+    """
+
+    factors: Factors
+    table: pd.DataFrame
+    options: dict[str, Any]
+
+
+def strongest(
+    table: pd.DataFrame, circuit: str, metric: str, n: int, *, sign: int = 0
+) -> pd.DataFrame:
+    """The ``n`` heads with the largest score (sign 1), the smallest (−1) or the largest |score|."""
+    chosen = table[(table["circuit"] == circuit) & (table["metric"] == metric)]
+    key = chosen["score"].abs() if sign == 0 else sign * chosen["score"]
+    chosen = chosen.assign(_key=key)
+    if sign:
+        chosen = chosen[chosen["_key"] > 0]
+    order = chosen.sort_values(["_key", "layer", "head"], ascending=[False, True, True])
+    return order.drop(columns="_key").head(n)
+
+
+def findings(table: pd.DataFrame, n: int = 5) -> list[str]:
+    """What stands out, in sentences with their numbers."""
+    said: list[str] = []
+    shares = table[table["metric"] == "trace_share"]
+    for circuit, plus, minus in (
+        ("QK", "attend from a direction to itself (symbol equality)", "attend away from it"),
+        ("OV", "copy what they read (copying)", "write its negative (anti-copying)"),
+    ):
+        mine = shares[shares["circuit"] == circuit]
+        if mine.empty:
+            continue
+        clear = mine[(mine["q"] < 0.01) & (mine["score"].abs() >= _FLOOR)]
+        said.append(
+            f"{circuit}: {len(clear)} of {len(mine)} heads have a clear diagonal (|trace share| at "
+            f"least {_FLOOR}, q < 0.01): {int((clear['score'] > 0).sum())} positive, "
+            f"{int((clear['score'] < 0).sum())} negative."
+        )
+        for sign, meaning in ((1, plus), (-1, minus)):
+            top = strongest(table, circuit, "trace_share", n, sign=sign)
+            if len(top):
+                said.append(f"{circuit} that would {meaning}: {_listed(top)}.")
+    for kind in COMPOSITIONS:
+        pairs = table[table["metric"] == kind].nlargest(n, "effect")
+        if len(pairs):
+            shown = ", ".join(
+                f"{r.target} → {r.layer}.{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
+                for r in pairs.itertuples()
+            )
+            said.append(f"Strongest {kind.replace('_', '-')}: {shown}.")
+    return said
+
+
+def _listed(rows: pd.DataFrame) -> str:
+    return ", ".join(f"{r.layer}.{r.head} ({r.score:+.3f})" for r in rows.itertuples())
+
+
+def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
+    """The table as CSV, complete or not at all.
+
+    Raises:
+        OutputError: if the file exists and may not be replaced, or cannot be written.
+    """
+    if path.exists() and not overwrite:
+        raise OutputError(f"{path} exists: choose another name or pass --overwrite")
+    draft = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table[list(CSV_COLUMNS)].to_csv(draft, index=False)
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise OutputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def write_page(
+    inspection: Inspection, folder: Path, *, overwrite: bool, watch: Watch = iter
+) -> None:
+    """Everything about the model's weights, in one folder; ``watch`` wraps the figures' loop.
+
+    Raises:
+        OutputError: if the folder exists and may not be replaced, or cannot be written.
+    """
+    if folder.exists() and not overwrite:
+        raise OutputError(f"{folder} exists: choose another folder or pass --overwrite")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder.parent}: {error.strerror}") from error
+    try:
+        _write_tables(inspection, draft)
+        _write_figures(inspection, draft, watch)
+        draft.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(draft, folder)
+    except OSError as error:
+        raise OutputError(f"cannot write {folder}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _write_tables(inspection: Inspection, folder: Path) -> None:
+    table, said = inspection.table, findings(inspection.table)
+    pairs, spectrum = table["metric"].isin(COMPOSITIONS), table["metric"] == SINGULAR
+    for name, rows in (
+        ("weights.csv", table[~pairs & ~spectrum]),
+        ("compositions.csv", table[pairs]),
+        ("singular_values.csv", table[spectrum]),
+    ):
+        if len(rows):
+            write_table(rows, folder / name, overwrite=False)
+    (folder / "findings.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
+    factors, sizes = inspection.factors, inspection.factors.layout.sizes
+    heads = table[~pairs & ~spectrum]
+    about = {
+        "model": factors.name,
+        "family": factors.layout.family,
+        "sizes": vars(sizes),
+        "options": inspection.options,
+        "notes": list(factors.layout.notes),
+        "findings": said,
+        "heads": _records(heads),
+        "compositions": _records(table[pairs].nlargest(100, "effect")),
+    }
+    text = json.dumps(about, indent=1, allow_nan=False)
+    (folder / "weights.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON data; numbers that are not finite become null."""
+    kept = rows[list(CSV_COLUMNS[:11])]
+    records: list[dict[str, Any]] = json.loads(kept.to_json(orient="records", double_precision=12))
+    return records
+
+
+def _write_figures(inspection: Inspection, folder: Path, watch: Watch) -> None:
+    table = inspection.table[~inspection.table["metric"].isin((*COMPOSITIONS, SINGULAR))]
+    for circuit in table["circuit"].unique():
+        top = strongest(table, circuit, "trace_share", 8)
+        if len(top):
+            save(_crops(inspection, circuit, top), folder / f"diagonals-{_file(circuit)}")
+    for metric, rows in watch(list(table.groupby("metric", sort=False))):
+        label = _UNITS.get(metric, metric.replace("_", " "))
+        by_circuit = dict(iter(rows.groupby("circuit", sort=False)))
+        titles = [f"{circuit}: {metric}" for circuit in by_circuit]
+        maps = [
+            part.pivot(index="layer", columns="head", values="score").to_numpy()
+            for part in by_circuit.values()
+        ]
+        labels = [label] * len(maps)
+        drawn = head_maps(maps, labels, titles=titles, strongest=6)
+        save(drawn, folder / f"map-{metric}", formats=("png",))
+        known = {c: part for c, part in by_circuit.items() if part["null_std"].gt(0).any()}
+        if known:
+            columns = ("score", "null_mean", "null_std")
+            triples = [tuple(part[c].to_numpy() for c in columns) for part in known.values()]
+            titles = [f"{circuit}: {metric}" for circuit in known]
+            drawn = null_histograms(triples, label, titles=titles)
+            save(drawn, folder / f"histogram-{metric}", formats=("png",))
+
+
+def _file(circuit: str) -> str:
+    return circuit.replace("+", "-")
+
+
+def _crops(inspection: Inspection, circuit: str, top: pd.DataFrame) -> Any:
+    crops = [
+        circuit_crop(inspection.factors, layer, head, circuit, **inspection.options)
+        for layer, head in zip(top["layer"].tolist(), top["head"].tolist(), strict=True)
+    ]
+    titles = [f"{r.layer}.{r.head}: {r.score:+.3f}" for r in top.itertuples()]
+    name = Path(inspection.factors.name).name
+    return circuit_crops(crops, titles, title=f"{circuit} of {name}: largest |trace share|")
