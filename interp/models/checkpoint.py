@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from interp.errors import ArgumentError, CheckpointError, OutputError
+from interp.errors import ArgumentError, CheckpointError, OutputError, Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
@@ -46,9 +46,13 @@ def save_checkpoint(
         overwrite: Replace an existing folder.
 
     Raises:
+        ArgumentError: if ``about`` uses a key of the format itself.
         OutputError: if the folder exists and may not be replaced, or cannot be written.
     """
-    path = Path(path)
+    path, problems = Path(path), Problems("save_checkpoint")
+    for key in sorted({"format", "spec", "weights_sha256"} & set(about or {})):
+        problems.need(False, "about", "must not redefine the format's own keys", key, "rename it")
+    problems.raise_if_any()
     if path.exists() and not overwrite:
         raise OutputError(f"{path} exists: choose another folder or allow overwriting")
     try:
@@ -66,7 +70,8 @@ def save_checkpoint(
             **(about or {}),
         }
         (draft / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
-        draft.chmod(0o755)
+        for entry, mode in ((draft, 0o755), (draft / _WEIGHTS, 0o644)):
+            entry.chmod(mode)  # private by default: mkdtemp and safetensors make them so
         if path.exists():
             shutil.rmtree(path)
         os.replace(draft, path)

@@ -1,6 +1,6 @@
 """Where a sequence enters and leaves: embedding, positions, unembedding.
 
-Real inputs are embedded linearly (``x W_E``), tokens by row; the output is read linearly.
+Real inputs are embedded linearly (``x W_E``, in the model's dtype), tokens by row; the output is read linearly.
 Sinusoidal positions are fixed: dimension 2i is sin(t·10000^{−2i/D}), 2i+1 the cosine.
 """
 
@@ -27,7 +27,7 @@ class Embed(nn.Module):
         self, inputs: Float[Tensor, "batch pos d_in"] | Int[Tensor, "batch pos"]
     ) -> Float[Tensor, "batch pos d_model"]:
         """The embedded sequence."""
-        return inputs @ self.W_E if self.real else self.W_E[inputs]
+        return inputs.to(self.W_E.dtype) @ self.W_E if self.real else self.W_E[inputs]
 
 
 class PosEmbed(nn.Module):
@@ -45,7 +45,8 @@ class PosEmbed(nn.Module):
         self, embedded: Float[Tensor, "batch pos d_model"]
     ) -> Float[Tensor, "batch pos d_model"]:
         """The positions' code, for every row of the batch."""
-        return self.W_pos[: embedded.shape[1]].expand_as(embedded)
+        # A copy: a hook may edit it in place, and must not reach the parameter.
+        return self.W_pos[: embedded.shape[1]].expand_as(embedded).clone()
 
 
 def sinusoids(n_ctx: int, d_model: int) -> Float[Tensor, "n_ctx d_model"]:
@@ -83,7 +84,7 @@ class TiedUnembed(nn.Module):
         self.b_U = nn.Parameter(torch.zeros(spec.d_out, dtype=spec.torch_dtype))
 
     @property
-    def W_U(self) -> Float[Tensor, "d_model d_out"]:  # noqa: N802
+    def W_U(self) -> Float[Tensor, "d_model d_out"]:
         """The embedding, transposed."""
         return self.embed.W_E.T
 

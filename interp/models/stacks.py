@@ -39,12 +39,12 @@ class WeightStacks:
         return self._stack(_STACKED[name], name)
 
     @property
-    def W_E(self) -> Float[Tensor, "d_in d_model"]:  # noqa: N802
+    def W_E(self) -> Float[Tensor, "d_in d_model"]:
         """The embedding."""
         return self.embed.W_E
 
     @property
-    def W_pos(self) -> Float[Tensor, "n_ctx d_model"]:  # noqa: N802
+    def W_pos(self) -> Float[Tensor, "n_ctx d_model"]:
         """The positions' codes.
 
         Raises:
@@ -55,12 +55,12 @@ class WeightStacks:
         return self.pos_embed.W_pos
 
     @property
-    def W_U(self) -> Float[Tensor, "d_model d_out"]:  # noqa: N802
+    def W_U(self) -> Float[Tensor, "d_model d_out"]:
         """The unembedding."""
         return self.unembed.W_U
 
     @property
-    def b_U(self) -> Float[Tensor, "d_out"]:  # noqa: N802
+    def b_U(self) -> Float[Tensor, "d_out"]:
         """The unembedding's bias."""
         return self.unembed.b_U
 

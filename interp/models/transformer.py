@@ -9,24 +9,39 @@ Hook names, shapes and meaning are TransformerLens', so its ``ActivationCache``,
 ``hook_pos_embed`` where it exists) is always what enters block 0: with an input FFN the raw
 embedding is ``hook_input_ffn_in`` and ``hook_embed`` is what the FFN makes of it.
 
-With ``residual=False`` a block replaces its input: decompositions of the residual stream into
-summands do not apply then.
+Limits, all tested beside the tools themselves:
+
+- With ``residual=False`` a block replaces its input: decompositions of the residual stream into
+  summands do not apply then.
+- With ``identity_ov``, what b writes is in ``hook_result`` and not in ``hook_z``. Tools that take
+  a head's write to be ``hook_z W_O`` miss it: ``patching.get_act_patch_direct_path``, node (not
+  edge) attribution, patching of ``z``, and ``stack_head_results`` on a cache that was filtered to
+  leave ``hook_result`` out.
+- Heads a narrower layer lacks write nothing, but their patterns exist (spread evenly or by the lag
+  bias): pass ``heads=`` to ``detect_head``.
+- A bias of the final norm belongs to no component: attributions sum to the logit without it (and
+  without b_U).
+- Real-valued inputs need ``index_df`` in ``patching`` functions that iterate over positions
+  (TransformerLens takes the last axis, the channels, for positions); ``attribution_patch`` takes
+  token ids alone, and models with an FFN alone.
+- ``interchange.reinitialized`` refuses these models: build one with another seed.
+- Without layers only ``decompose_resid`` has something to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.errors import Problems
-from interp.lens import ActivationCache, HookedRootModule, HookPoint, TransformerLensConfig
+from interp.lens import HookPoint, TransformerLensConfig
 from interp.models.attention.heads import Attention
 from interp.models.ends import Embed, PosEmbed, TiedUnembed, Unembed
 from interp.models.ffn import FFN
-from interp.models.hook_names import position_axis, require_hooks
+from interp.models.hooked import HookedModule
 from interp.models.init import initialize
 from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
@@ -63,14 +78,15 @@ class Block(nn.Module):
         attn_out = self.hook_attn_out(self.attn(resid, self.ln1))
         resid = self.hook_resid_mid(resid + attn_out if self.residual else attn_out)
         if self.mlp is not None:
-            mlp_in = self.hook_mlp_in(resid) if self.cfg.use_hook_mlp_in else resid
+            # A copy: what a hook changes in place is what the FFN reads, not the stream.
+            mlp_in = self.hook_mlp_in(resid.clone()) if self.cfg.use_hook_mlp_in else resid
             mlp_out = self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
             resid = resid + mlp_out if self.residual else mlp_out
         out: Residual = self.hook_resid_post(resid)
         return out
 
 
-class SequenceTransformer(WeightStacks, HookedRootModule):
+class SequenceTransformer(WeightStacks, HookedModule):
     """A transformer built from a :class:`~interp.models.spec.TransformerSpec`.
 
     Args:
@@ -127,59 +143,6 @@ class SequenceTransformer(WeightStacks, HookedRootModule):
         output: Tensor = self.unembed(self.ln_final(resid))
         return output
 
-    def run_with_cache(
-        self,
-        inputs: Tensor,
-        *,
-        names_filter: str | Sequence[str] | Callable[[str], bool] | None = None,
-        return_cache_object: bool = True,
-        remove_batch_dim: bool = False,
-        pos_slice: Any = None,
-        **options: Any,
-    ) -> tuple[Tensor, Any]:
-        """Run and keep activations, as TransformerLens does.
-
-        Unlike TransformerLens', a name that the model does not have, or that did not fire, is an
-        error, and ``pos_slice`` knows the position axis of every hook.
-
-        Returns:
-            The output, and an ``ActivationCache`` (a dict with ``return_cache_object=False``).
-
-        Raises:
-            HookError: for a hook that is absent or did not fire.
-        """
-        names = None if callable(names_filter) else names_filter
-        names = [names] if isinstance(names, str) else names
-        if names is not None:
-            require_hooks(names, self.hook_dict, "does not have")
-            names_filter = list(names)
-        output, cache = super().run_with_cache(
-            inputs, names_filter=names_filter, remove_batch_dim=remove_batch_dim, **options
-        )
-        if names is not None:
-            require_hooks(names, cache, "did not fire")
-        if pos_slice is not None:
-            wanted = pos_slice if isinstance(pos_slice, slice) else slice(*_bounds(pos_slice))
-            cache = {name: _slice(value, position_axis(name), wanted)
-                     for name, value in cache.items()}  # fmt: skip
-        if not return_cache_object:
-            return output, cache
-        return output, ActivationCache(cache, self, has_batch_dim=not remove_batch_dim)
-
-    def run_with_hooks(
-        self, *args: Any, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any
-    ) -> Any:
-        """Run with temporary hooks.
-
-        Raises:
-            HookError: for a hook name the model does not have.
-        """
-        hooks = [*fwd_hooks, *bwd_hooks]
-        require_hooks([n for n, _ in hooks if isinstance(n, str)], self.hook_dict, "does not have")
-        return super().run_with_hooks(
-            *args, fwd_hooks=list(fwd_hooks), bwd_hooks=list(bwd_hooks), **options
-        )
-
     def set_use_attn_result(self, use: bool) -> None:
         """Always fire ``attn.hook_result`` (it fires anyway when hooked)."""
         self.cfg.use_attn_result = use
@@ -209,6 +172,12 @@ class SequenceTransformer(WeightStacks, HookedRootModule):
         """Token ids pass through; there is no tokenizer."""
         return int(token)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SequenceTransformer:
+        """``to``, ``double`` …: ``cfg`` follows, because TransformerLens' tools read it."""
+        super()._apply(fn, recurse)
+        self.cfg.device, self.cfg.dtype = str(self.W_E.device), self.W_E.dtype
+        return self
+
     def _enter(self, inputs: Tensor) -> Residual:
         embedded: Tensor = self.embed(inputs)
         if self.input_ffn is not None:
@@ -236,20 +205,6 @@ class SequenceTransformer(WeightStacks, HookedRootModule):
             rule, advice = f"must have at most n_ctx = {spec.n_ctx} positions", "shorten them"
             problems.need(shape[1] <= spec.n_ctx, "inputs", rule, shape[1], advice)
         problems.raise_if_any()
-
-
-def _bounds(pos_slice: Any) -> tuple[int, int | None]:
-    """A position, or a (start, stop) pair, as slice bounds."""
-    if isinstance(pos_slice, int):
-        return pos_slice, pos_slice + 1 if pos_slice != -1 else None
-    start, stop = pos_slice
-    return start, stop
-
-
-def _slice(value: Tensor, axis: int, wanted: slice) -> Tensor:
-    index = [slice(None)] * value.ndim
-    index[axis] = wanted
-    return value[tuple(index)]
 
 
 def lens_config(spec: TransformerSpec) -> Any:

@@ -111,8 +111,11 @@ class Attention(nn.Module):
             return x, x, x
         per_head = repeat(resid, "b pos m -> b pos h m", h=self.W_V.shape[0])
         hooks = (self.hook_q_input, self.hook_k_input, self.hook_v_input)
-        query, key, value = (norm.apply_to(hook(per_head)) for hook in hooks)
-        return query, key, value
+        # Copies: a hook that edits its tensor in place must not reach another one's.
+        query, key, value = (norm.apply_to(hook(per_head.clone())) for hook in hooks)
+        # Scores that read no query or key still give a gradient there, zero: TransformerLens'
+        # edge attribution asks for it.
+        return query, key, value + 0.0 * (query + key)
 
     def _pattern(self, x_query: Tensor, x_key: Tensor) -> Float[Tensor, "batch head query key"]:
         q = k = x_query.new_empty(0)

@@ -20,9 +20,10 @@ def rotate(
 ) -> Float[Tensor, "batch pos head d_head"]:
     """Turn the first ``width`` dimensions of each vector by its position; the rest is padding."""
     half = width // 2
-    inverse = _BASE ** (-torch.arange(half, device=x.device, dtype=x.dtype) / half)
-    angle = torch.arange(x.shape[1], device=x.device, dtype=x.dtype)[:, None] * inverse
-    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    exact = torch.promote_types(x.dtype, torch.float32)  # half precision cannot count past 256
+    inverse = _BASE ** (-torch.arange(half, device=x.device, dtype=exact) / half)
+    angle = torch.arange(x.shape[1], device=x.device, dtype=exact)[:, None] * inverse
+    cos, sin = angle.cos()[:, None].to(x.dtype), angle.sin()[:, None].to(x.dtype)
     first, second, padding = x[..., :half], x[..., half:width], x[..., width:]
     turned = (first * cos - second * sin, second * cos + first * sin, padding)
     return torch.cat(turned, dim=-1)

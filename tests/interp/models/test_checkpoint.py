@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from interp.errors import CheckpointError, OutputError
+from interp.errors import ArgumentError, CheckpointError, OutputError
 from interp.models.checkpoint import load_checkpoint, read_metadata, save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -54,6 +54,12 @@ def test_existing_folder_is_kept_unless_told(saved: Path) -> None:
     )
 
 
+def test_what_is_told_about_a_model_cannot_redefine_it(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="own keys, got 'spec'"):
+        save_checkpoint(SequenceTransformer(SPEC), tmp_path / "m", about={"spec": {}})
+    assert not list(tmp_path.iterdir())
+
+
 def test_unwritable_place_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write to"):
@@ -73,7 +79,7 @@ def test_flipped_byte_is_found(saved: Path) -> None:
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(CheckpointError, match="is not the file its model.json describes"):
+    with pytest.raises(CheckpointError, match=r"is not the file its model\.json describes"):
         load_checkpoint(saved)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError
+from interp.models.attention.rotary import rotate
 from interp.models.ffn import activate
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -271,6 +272,8 @@ def test_positions_are_sliced_along_the_right_axis() -> None:
     batch = inputs(model)
     _, whole = model.run_with_cache(batch)
     _, last = model.run_with_cache(batch, pos_slice=-1)
+    _, chosen = model.run_with_cache(batch, pos_slice=[0, 3])
+    _, stretch = model.run_with_cache(batch, pos_slice=(1, 4))
     for name, value in last.items():
         axis = (
             whole[name].ndim - 2
@@ -278,6 +281,55 @@ def test_positions_are_sliced_along_the_right_axis() -> None:
             else 1
         )
         torch.testing.assert_close(value, whole[name].narrow(axis, 5, 1))
+        two = whole[name].index_select(axis, torch.tensor([0, 3]))
+        torch.testing.assert_close(chosen[name], two)
+        torch.testing.assert_close(stretch[name], whole[name].narrow(axis, 1, 3))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "hook", ["attn.hook_q_input", "attn.hook_k_input", "attn.hook_v_input", "hook_mlp_in"]
+)
+def test_a_hook_that_edits_in_place_reaches_its_own_reader_alone(hook: str) -> None:
+    model = build("dot")
+    batch = inputs(model)
+    model.set_use_split_qkv_input(True)
+    model.set_use_hook_mlp_in(True)
+
+    def in_place(x: Tensor, hook: object) -> Tensor:
+        x[:, :, 1] = 0
+        return x
+
+    def copied(x: Tensor, hook: object) -> Tensor:
+        return in_place(x.clone(), hook)
+
+    name = f"blocks.0.{hook}"
+    torch.testing.assert_close(
+        model.run_with_hooks(batch, fwd_hooks=[(name, in_place)]),
+        model.run_with_hooks(batch, fwd_hooks=[(name, copied)]),
+    )
+
+
+@torch.no_grad()
+def test_a_hook_on_the_positions_does_not_reach_the_parameter() -> None:
+    model = build("learned positions")
+    before = model.W_pos.clone()
+    model.run_with_hooks(
+        inputs(model, batch=1), fwd_hooks=[("hook_pos_embed", lambda x, hook: x.zero_())]
+    )
+    assert torch.equal(model.W_pos, before)
+
+
+def test_configuration_follows_device_and_dtype() -> None:
+    model = build("dot")
+    assert model.float().cfg.dtype == torch.float32
+    assert model.to("meta").cfg.device == "meta"
+
+
+def test_rotation_is_exact_far_out_in_half_precision() -> None:
+    x = torch.ones(1, 700, 1, 2, dtype=torch.bfloat16)
+    exact = rotate(x.double(), 2)
+    torch.testing.assert_close(rotate(x, 2).double(), exact, rtol=0, atol=0.02)
 
 
 def test_hooks_that_are_absent_or_do_not_fire_are_errors() -> None:
@@ -301,6 +353,8 @@ def test_wrong_inputs_are_refused() -> None:
         model(torch.zeros(2, 10, dtype=torch.long))
     with pytest.raises(ArgumentError, match=r"must be real \[batch, pos, 2\]"):
         build("real")(torch.zeros(2, 3, 4))
+    with pytest.raises(ArgumentError, match=r"dtype torch\.float64, got .*float32"):
+        build("real")(torch.zeros(2, 3, 2))
 
 
 def test_pair_sign_is_exact_at_any_size() -> None:
