@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from transformer_lens.config import TransformerLensConfig as TransformerLensConfig
     from transformer_lens.hook_points import HookPoint as HookPoint
     from transformer_lens.HookedRootModule import HookedRootModule as HookedRootModule
+    from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
 
 __all__ = [
     "ActivationCache",
     "HookPoint",
     "HookedModel",
     "HookedRootModule",
+    "TransformerBridge",
     "TransformerLensConfig",
 ]
 
@@ -32,6 +34,7 @@ _HOMES = {
     "ActivationCache": "transformer_lens",
     "HookPoint": "transformer_lens.hook_points",
     "HookedRootModule": "transformer_lens.HookedRootModule",
+    "TransformerBridge": "transformer_lens.model_bridge",
     "TransformerLensConfig": "transformer_lens.config",
 }
 
