@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli import doctor, train, weights
+from analyses.cli import doctor, extract, store, train, weights
 from interp.errors import ProoflensError
 
 __all__ = ["app", "main"]
@@ -27,6 +27,8 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("doctor")(doctor.doctor)
+app.command("extract")(extract.extract)
+app.add_typer(store.app, name="store")
 app.command("train")(train.train)
 app.command("weights")(weights.weights)
 

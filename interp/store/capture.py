@@ -8,7 +8,7 @@ nor the unembedding are computed.
 
 A hook that fires twice a forward, fires no tensor, or fires something that is not one entry per
 row is refused: TransformerLens' own cache keeps the last value, or drops it, without a word.
-That names of hooks are right is not checked here, see :mod:`interp.store.conformance`.
+That hooks carry what their names say is not checked here: see ``interp.models.conformance``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -64,10 +64,12 @@ class Survey:
     Attributes:
         hooks: one per distinct tensor.
         aliases: other name → canonical name.
+        silent: wanted by ``*`` and not fired.
     """
 
     hooks: tuple[Firing, ...]
     aliases: dict[str, str]
+    silent: tuple[str, ...] = ()
 
 
 def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str], bool]:
@@ -159,7 +161,8 @@ def survey(model: HookedModel, inputs: Tensor, patterns: Sequence[str]) -> Surve
             " or switch them on in the model (such as model.set_use_attn_result(True))"
         )
     _refuse_unusable(fired, len(inputs))
-    return _distinct(model, [n for n in wanted if n not in silent], fired, inputs)
+    found = _distinct(model, [n for n in wanted if n not in silent], fired, inputs)
+    return replace(found, silent=tuple(silent))
 
 
 def _point(model: HookedModel, name: str) -> int:

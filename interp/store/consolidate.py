@@ -19,7 +19,7 @@ import numpy as np
 
 from interp.errors import OutputError, StoreError
 from interp.store import arrays, layout
-from interp.store.files import Files, Indices
+from interp.store.files import Files, Indices, SealedPart
 from interp.store.reader import ActivationStore
 
 __all__ = ["consolidate"]
@@ -86,11 +86,15 @@ def _write(store: ActivationStore, file: h5py.File, advanced: Callable[[int], No
     file.create_dataset("index", data=json.dumps(index), dtype=text)
 
 
+def _shape(part: SealedPart) -> tuple[int, ...]:
+    return part.shapes["inputs"][1:]
+
+
 def _by_shape(store: ActivationStore) -> dict[tuple[int, ...], Indices]:
     found: dict[tuple[int, ...], list[Indices]] = {}
     for part in store.parts:
         ids = [np.arange(start, stop) for start, stop in part.ranges]
-        found.setdefault(part.shapes["inputs"][1:], []).extend(ids)
+        found.setdefault(_shape(part), []).extend(ids)
     return {shape: np.sort(np.concatenate(ids)) for shape, ids in sorted(found.items())}
 
 
@@ -103,8 +107,10 @@ def _copy(
     files = Files()
     first = next(part for part in store.parts if part.ranges[0][0] in ids)
     source = files.get(first.file)[first.group]
+    overflows: dict[str, int] = {}
     shapes = {name: (len(ids), *shape[1:]) for name, shape in first.shapes.items()}
     for name, shape in shapes.items():
+        lost = sum(p.overflows.get(name, 0) for p in store.parts if _shape(p) == _shape(first))
         made = arrays.create(
             group,
             name,
@@ -115,6 +121,9 @@ def _copy(
             batch=_ROWS,
             compression=store.manifest["plan"]["compression"],
         )
+        if lost:
+            made.attrs["overflows"] = lost
+            overflows[name] = lost
     for start in range(0, len(ids), _ROWS):
         rows = ids[start : start + _ROWS]
         for name in shapes:
@@ -124,4 +133,5 @@ def _copy(
             advanced(len(rows))
     runs = np.split(ids, np.flatnonzero(np.diff(ids) != 1) + 1)
     ranges = [[int(run[0]), int(run[-1]) + 1] for run in runs]
-    return {"rows": ranges, "shapes": {name: list(shape) for name, shape in shapes.items()}}
+    stored = {name: list(shape) for name, shape in shapes.items()}
+    return {"rows": ranges, "shapes": stored, "overflows": overflows}

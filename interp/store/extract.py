@@ -13,7 +13,7 @@ activation says what the model computed on these rows, not what it uses.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -75,6 +75,7 @@ def extract(
     overwrite: bool = False,
     backend: Backend = "local",
     loader: Callable[[], HookedModel] | None = None,
+    about: Mapping[str, Any] | None = None,
     report: Callable[[str], None] | None = None,
 ) -> ActivationStore:
     """Run a model over a source and store what its hooks fire.
@@ -98,6 +99,7 @@ def extract(
         overwrite: replace the store at ``out``.
         backend: ``local``, or ``ray`` to make each part a task on a Ray cluster.
         loader: for ``ray``: builds the model on a worker, if it cannot be pickled.
+        about: JSON data kept in the manifest, such as a conformance report.
         report: given the plan as text before work starts.
 
     Returns:
@@ -117,7 +119,7 @@ def extract(
     if report is not None:
         report(plan.describe())
     _check_space(out, plan)
-    with _opened(out, plan, overwrite) as done:
+    with _opened(out, plan, overwrite, dict(about or {})) as done:
         todo = _remaining(found, plan, done)
         with Progress(plan, done) as progress:
             _run(backend, todo, model, loader, plan, out, progress)
@@ -204,7 +206,9 @@ def _check_space(out: Path, plan: Plan) -> None:
 
 
 @contextmanager
-def _opened(out: Path, plan: Plan, overwrite: bool) -> Iterator[dict[int, dict[str, Any]]]:
+def _opened(
+    out: Path, plan: Plan, overwrite: bool, about: dict[str, Any]
+) -> Iterator[dict[int, dict[str, Any]]]:
     """Hold the lock over a store of this plan; gives the parts that it has already."""
     out.mkdir(parents=True, exist_ok=True)
     with writing(out):
@@ -217,7 +221,7 @@ def _opened(out: Path, plan: Plan, overwrite: bool) -> Iterator[dict[int, dict[s
             _check_same(out, plan)
             layout.rewrite_index(out, layout.read_index(out))
         else:
-            layout.write_manifest(out, plan.manifest())
+            layout.write_manifest(out, {**plan.manifest(), "about": about})
         yield {e["part"]: e for e in layout.read_index(out) if e["kind"] == "part"}
 
 

@@ -13,7 +13,7 @@ import os
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,14 @@ class SealedPart:
         group: of the datasets inside it; ``/`` in a part.
         ranges: half-open runs of row ids, in the order of the file.
         shapes: dataset → shape.
+        overflows: dataset → finite values that became infinite when cast.
     """
 
     file: Path
     group: str
     ranges: tuple[tuple[int, int], ...]
     shapes: Mapping[str, tuple[int, ...]]
+    overflows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:

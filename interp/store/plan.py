@@ -22,7 +22,6 @@ import torch
 from interp.errors import HookError, Problems, StoreError
 from interp.store import arrays
 from interp.store.capture import Capture, Survey, survey
-from interp.store.conformance import Conformance, conformance
 from interp.store.layout import FORMAT, VERSION, product_version
 from interp.store.selection import DTYPES, Selection
 from interp.store.sources import Columns, Source
@@ -95,7 +94,6 @@ class Plan:
         hooks: name → how it is stored, as the manifest has it.
         row_bytes: activations of one row of the surveyed length.
         batch_seconds: one forward to the last hook, measured once.
-        conformance: what the named hooks were checked against.
     """
 
     record: dict[str, Any]
@@ -104,7 +102,6 @@ class Plan:
     hooks: dict[str, dict[str, Any]]
     row_bytes: int
     batch_seconds: float
-    conformance: Conformance
 
     @property
     def rows(self) -> int | None:
@@ -133,13 +130,12 @@ class Plan:
             "plan": self.record,
             "hooks": self.hooks,
             "aliases": self.survey.aliases,
-            "conformance": self.conformance.to_dict(),
             "rows": self.rows,
             "complete": False,
         }
 
     def describe(self) -> str:
-        """The plan for people: hooks, rows, bytes, time, and what did not conform."""
+        """The plan for people: hooks, rows, bytes and time."""
         rows = "as many as the source has" if self.rows is None else f"{self.rows:,}"
         size = f"{self.row_bytes:,} a row"
         if self.bytes is not None:
@@ -150,6 +146,7 @@ class Plan:
             f"  ({', '.join(hook['labels'][1:])})"
             for name, hook in self.hooks.items()
         ]
+        silent = [f"left out  {len(self.survey.silent)} hooks that do not fire"]
         return "\n".join(
             [
                 f"hooks     {len(self.hooks)}, each row:",
@@ -159,7 +156,7 @@ class Plan:
                 f"parts of {self.record['part_rows']}",
                 f"on disk   {size}",
                 f"time      {seconds}",
-                f"conforms  {self.conformance.describe()}",
+                *(silent if self.survey.silent else []),
             ]
         )
 
@@ -210,7 +207,7 @@ def make_plan(
         "torch": torch.__version__,
     }
     seconds = _time_batch(model, found, first, device)
-    return Plan(record, found, selection, stored, row_bytes, seconds, conformance(model, few))
+    return Plan(record, found, selection, stored, row_bytes, seconds)
 
 
 def _check_options(

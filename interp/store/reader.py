@@ -144,6 +144,16 @@ class ActivationStore:
         return dict(sorted(found.items()))
 
     @property
+    def overflows(self) -> dict[str, int]:
+        """Hook → finite values that the cast to the stored dtype made infinite."""
+        found: dict[str, int] = {}
+        for part in self._index.parts:
+            for name, count in part.overflows.items():
+                hook = name.removeprefix("activations/")
+                found[hook] = found.get(hook, 0) + count
+        return found
+
+    @property
     def parts(self) -> tuple[SealedPart, ...]:
         """The sealed parts."""
         return self._index.parts
@@ -351,6 +361,7 @@ def _sealed(folder: Path, entry: dict[str, Any]) -> SealedPart:
             "/",
             tuple((int(a), int(b)) for a, b in entry["rows"]),
             {name: tuple(shape) for name, shape in entry["shapes"].items()},
+            entry.get("overflows", {}),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{folder}: the index entry {entry!r} is damaged: {error}") from error
@@ -365,6 +376,6 @@ def _consolidated(files: Files, path: Path) -> tuple[dict[str, Any], list[Sealed
     entries = json.loads(file["index"].asstr()[()])
     return manifest, [
         SealedPart(path, e["group"], tuple((a, b) for a, b in e["rows"]),
-                   {name: tuple(shape) for name, shape in e["shapes"].items()})
+                   {name: tuple(shape) for name, shape in e["shapes"].items()}, e["overflows"])
         for e in entries
     ]  # fmt: skip

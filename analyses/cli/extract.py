@@ -1,0 +1,230 @@
+"""``prooflens extract``: stream a model's activations into a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+__all__ = ["extract", "load_model", "load_task"]
+
+
+def extract(
+    model: Annotated[
+        str, typer.Argument(help="A shipped model, a checkpoint's folder, or a Hugging Face name.")
+    ],
+    hooks: Annotated[
+        list[str], typer.Option(help="A hook or glob; repeat for more. '!GLOB' takes out.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder of the store.")],
+    task: Annotated[
+        str | None, typer.Option(help="A task, KIND or KIND:ARGUMENT=VALUE,…; 'own': the model's.")
+    ] = None,
+    tokens: Annotated[
+        Path | None, typer.Option(help="A file of token ids, one row a line.")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="A Hugging Face data set, or a .jsonl or .parquet file.")
+    ] = None,
+    column: Annotated[str, typer.Option(help="The data set's column.")] = "input_ids",
+    split: Annotated[str, typer.Option(help="The data set's split.")] = "train",
+    rows: Annotated[int | None, typer.Option(help="How many; needed for a task.")] = None,
+    batch: Annotated[int, typer.Option(help="Rows of one forward pass.")] = 32,
+    dtype: Annotated[
+        str | None, typer.Option(help="float64, float32, float16 or bfloat16.")
+    ] = None,
+    positions: Annotated[str, typer.Option(help="all, last or START:STOP[:STEP].")] = "all",
+    heads: Annotated[str | None, typer.Option(help="Heads to keep, such as 0,3.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the task's sampling.")] = 0,
+    part_rows: Annotated[int | None, typer.Option(help="Rows of a part file.")] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="gzip, lzf, zstd, lz4 or bitshuffle.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(help="PyTorch threads; part of the plan.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on with the store at --out.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace the store at --out.")] = False,
+    backend: Annotated[
+        Literal["local", "ray"], typer.Option(help="Ray makes each part a task on your cluster.")
+    ] = "local",
+    dry_run: Annotated[bool, typer.Option(help="Print the plan and stop.")] = False,
+) -> None:
+    """Stream a model's activations into a store that can be interrupted and resumed."""
+    import torch
+
+    from interp.store import extract as run
+    from interp.store import plan_extraction
+
+    kept = _heads(heads)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    built = load_model(model)
+    source = _source(model, built, task, tokens, dataset, column, split)
+    options: dict[str, Any] = {
+        "rows": rows,
+        "batch": batch,
+        "dtype": dtype,
+        "positions": positions,
+        "heads": kept,
+        "seed": seed,
+        "part_rows": part_rows,
+        "compression": compression,
+    }
+    if dry_run:
+        typer.echo(plan_extraction(built, source, hooks, **options).describe())
+        return
+    store = run(
+        built,
+        source,
+        hooks,
+        out,
+        **options,
+        resume=resume,
+        overwrite=overwrite,
+        backend=backend,
+        loader=_Loader(model),
+        about={"model": model, "conformance": _conformance(built, source, rows, seed)},
+        report=typer.echo,
+    )
+    typer.echo(f"{store.rows:,} rows of {len(store.hooks)} hooks in {out}")
+    if lost := store.overflows:
+        total = sum(lost.values())
+        typer.echo(f"note: {total:,} finite values became infinite as {dtype}", err=True)
+
+
+class _Loader:
+    """Builds the model on a worker; a bridge cannot be pickled."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self) -> Any:
+        return load_model(self.name)
+
+
+def load_model(name: str) -> Any:
+    """A shipped model, a checkpoint's folder, or a Hugging Face model through a bridge.
+
+    Raises:
+        CheckpointError: if it is none of these or cannot be loaded.
+    """
+    from interp.models.checkpoint import load_checkpoint
+    from trained import zoo
+
+    if name in zoo.names():
+        return zoo.load(name).model
+    if (Path(name) / "model.json").is_file():
+        return load_checkpoint(name)
+    return _bridge(name)
+
+
+def _bridge(name: str) -> Any:
+    from interp.errors import CheckpointError
+    from interp.lens import TransformerBridge
+    from trained import zoo
+
+    try:
+        return TransformerBridge.boot_transformers(name, device="cpu")
+    except Exception as error:  # Hugging Face and TransformerLens raise anything
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"model {name!r} is not a shipped model ({', '.join(zoo.names())}), not a checkpoint's "
+            f"folder, and cannot be loaded from Hugging Face: {reason}"
+        ) from error
+
+
+def load_task(text: str) -> Any:
+    """A task from ``KIND`` or ``KIND:ARGUMENT=VALUE,…`` (values as JSON, or else as text).
+
+    Raises:
+        ArgumentError: if it is written otherwise, or the catalogue refuses it.
+    """
+    import json
+    import re
+
+    from interp.errors import ArgumentError
+    from interp.tasks.catalogue import task_from_dict
+
+    kind, _, rest = text.partition(":")
+    data: dict[str, Any] = {"kind": kind}
+    for pair in filter(None, re.split(r",(?=\s*\w+=)", rest)):
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ArgumentError(f"task must be KIND:ARGUMENT=VALUE,… , got {text!r}: add a '='")
+        try:
+            data[name.strip()] = json.loads(value)
+        except ValueError:
+            data[name.strip()] = value.strip()
+    return task_from_dict(data)
+
+
+def _source(
+    name: str,
+    model: Any,
+    task: str | None,
+    tokens: Path | None,
+    dataset: str | None,
+    column: str,
+    split: str,
+) -> Any:
+    from interp.errors import ArgumentError, CheckpointError
+    from interp.store.sources import TokenFile
+    from trained import zoo
+
+    given = [source for source in (task, tokens, dataset) if source is not None]
+    if len(given) != 1:
+        raise ArgumentError(
+            f"source must be one of --task, --tokens and --dataset, got {len(given)}: give one"
+        )
+    if tokens is not None:
+        return TokenFile(tokens)
+    if dataset is not None:
+        return _dataset(dataset, column, split, model)
+    if task != "own":
+        return load_task(str(task))
+    if name not in zoo.names():
+        raise CheckpointError(f"--task own needs a shipped model, got {name!r}: name a task")
+    return zoo.load(name).task
+
+
+def _dataset(name: str, column: str, split: str, model: Any) -> Any:
+    import datasets
+
+    from interp.errors import ArgumentError
+    from interp.store.sources import HuggingFaceRows
+
+    kinds = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text"}
+    kind = kinds.get(Path(name).suffix)
+    try:
+        if kind is not None:
+            rows = datasets.load_dataset(kind, data_files=name, split=split, streaming=True)
+        else:
+            rows = datasets.load_dataset(name, split=split, streaming=True)
+    except Exception as error:  # the library raises anything
+        raise ArgumentError(f"dataset {name!r} cannot be opened: {error}") from error
+    tokenizer = getattr(model, "tokenizer", None)
+    tokenize = None if tokenizer is None else (lambda text: tokenizer(text)["input_ids"])
+    return HuggingFaceRows(rows, column, tokenize, name)
+
+
+def _heads(text: str | None) -> list[int] | None:
+    from interp.errors import ArgumentError
+
+    if text is None:
+        return None
+    try:
+        return [int(head) for head in text.split(",")]
+    except ValueError:
+        raise ArgumentError(f"heads must be integers and commas, got {text!r}: as 0,3") from None
+
+
+def _conformance(model: Any, source: Any, rows: int | None, seed: int) -> list[str]:
+    """What fails of the conformance check on two rows; also printed."""
+    from interp.models.conformance import conformance
+    from interp.store.sources import as_source
+
+    first = as_source(source, rows=rows, seed=seed).first(2)["inputs"]
+    failed = [str(check) for check in conformance(model, first, changes=False).failures]
+    for line in failed:
+        typer.echo(f"note: hooks do not conform: {line}", err=True)
+    return failed

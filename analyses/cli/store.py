@@ -1,0 +1,125 @@
+"""``prooflens store``: look at, check, mend and give away activation stores."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from interp.store import ActivationStore
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Look at, check, mend and give away activation stores.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Folder = Annotated[Path, typer.Argument(help="The store.")]
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error; silent without a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda n: bar.advance(task, n)
+
+
+def _bytes(path: Path) -> int:
+    from interp.store.layout import store_files
+
+    return sum(file.stat().st_size for file in store_files(path)) if path.is_dir() else 0
+
+
+@app.command("info")
+def info(store: Folder) -> None:
+    """Print what is in a store."""
+    from interp.store import ActivationStore
+
+    opened = ActivationStore(store)
+    typer.echo("\n".join(_summary(opened)))
+
+
+def _summary(store: ActivationStore) -> Iterator[str]:
+    manifest, plan = store.manifest, store.manifest["plan"]
+    model, source = plan["model"], plan["source"]
+    state = "complete" if store.complete else "not complete: resume its extraction"
+    size = _bytes(store.path) if store.path.is_dir() else store.path.stat().st_size
+    yield f"store     {store.path}, version {manifest['version']}, by {manifest['product']}"
+    yield f"model     {model['name'] or model['class']}, weights {model['weights_sha256'][:16]}…"
+    yield f"source    {source['kind']} {source.get('name', '')}, seed {plan['seed']}"
+    yield f"rows      {store.rows:,} in {len(store.parts)} parts, {state}"
+    lengths = ", ".join(f"{length} ({rows:,} rows)" for length, rows in store.lengths.items())
+    yield f"lengths   {lengths or 'none yet'}"
+    yield f"on disk   {size / 1e6:,.1f} MB, compression {plan['compression'] or 'none'}"
+    yield f"plan      {manifest['plan_digest'][:16]}…, batches of {plan['batch']}"
+    yield f"hooks     {len(store.hooks)}, and {len(store.aliases)} aliases"
+    for name, hook in manifest["hooks"].items():
+        axes = " × ".join(f"{label} {n}" for label, n in
+                          zip(hook["labels"][1:], hook["shape"], strict=True))  # fmt: skip
+        lost = store.overflows.get(name)
+        note = f", {lost:,} values overflowed" if lost else ""
+        yield f"  {name}  {axes}  {hook['dtype']}{note}"
+    for line in manifest.get("about", {}).get("conformance", ()):
+        yield f"  does not conform: {line}"
+    tables = store.measurements
+    yield f"measurements  {len(tables)}"
+    for name in tables:
+        table = store.measurement(name)
+        columns = ", ".join(map(str, table.columns))
+        yield f"  {name}  {len(table):,} rows: {columns}"
+
+
+@app.command("verify")
+def verify(store: Folder) -> None:
+    """Re-read every checksum and shape; exit with 1 if something is damaged."""
+    from interp.store import verify as check
+
+    with _progress("verify", _bytes(store)) as advanced:
+        faults = check(store, advanced=advanced)
+    for fault in faults:
+        typer.echo(str(fault))
+    if faults:
+        bad = len({fault.file for fault in faults})
+        typer.echo(f"{bad} of its files are damaged: prooflens store repair {store}", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{store}: sound")
+
+
+@app.command("repair")
+def repair(store: Folder) -> None:
+    """Drop damaged files, so that extract --resume refills them."""
+    from interp.store import repair as mend
+
+    dropped = mend(store)
+    for name in dropped:
+        typer.echo(f"dropped {name}")
+    if any(name.startswith("part-") for name in dropped):
+        typer.echo("run the extraction again with --resume to refill the parts")
+    if not dropped:
+        typer.echo(f"{store}: nothing to drop")
+
+
+@app.command("consolidate")
+def consolidate(
+    store: Folder,
+    out: Annotated[Path, typer.Option(help="The HDF5 file to write.")],
+    overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
+) -> None:
+    """Write a complete store as one HDF5 file."""
+    from interp.store import ActivationStore
+    from interp.store import consolidate as write
+
+    with _progress("consolidate", ActivationStore(store).rows) as advanced:
+        written = write(store, out, overwrite=overwrite, advanced=advanced)
+    typer.echo(f"{written}: {written.stat().st_size / 1e6:,.1f} MB")
