@@ -1,6 +1,7 @@
 """Where a sequence enters and leaves: embedding, positions, unembedding.
 
-Real inputs are embedded linearly (``x W_E``, in the model's dtype), tokens by row; the output is read linearly.
+Real inputs are embedded linearly (``x W_E``, in the model's dtype), tokens by row; the output is
+read linearly.
 Sinusoidal positions are fixed: dimension 2i is sin(t·10000^{−2i/D}), 2i+1 the cosine.
 """
 

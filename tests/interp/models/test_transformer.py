@@ -353,8 +353,12 @@ def test_wrong_inputs_are_refused() -> None:
         model(torch.zeros(2, 10, dtype=torch.long))
     with pytest.raises(ArgumentError, match=r"must be real \[batch, pos, 2\]"):
         build("real")(torch.zeros(2, 3, 4))
-    with pytest.raises(ArgumentError, match=r"dtype torch\.float64, got .*float32"):
-        build("real")(torch.zeros(2, 3, 2))
+
+
+def test_real_inputs_are_taken_in_the_models_dtype() -> None:
+    model = build("real")
+    batch = inputs(model).float()
+    assert torch.equal(model(batch), model(batch.double()))
 
 
 def test_pair_sign_is_exact_at_any_size() -> None:

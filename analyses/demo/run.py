@@ -1,0 +1,133 @@
+"""``prooflens demo``: a trained and a constructed model of one task, measured and compared.
+
+    task → hooked models → activation stores → scores with nulls → roles → report.html
+
+With real GPT-2 weights at hand the report shows its diagonal circuits as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import trained
+from analyses.demo.gpt2 import diagonals
+from analyses.demo.memory import Comparison, findings, sections
+from analyses.output import output_folder
+from analyses.report.page import Page, Section, render
+from analyses.study import ROWS, study
+from interp.errors import CheckpointError
+from interp.models.factors import Factors, open_factors
+from interp.proofs.memory import construct_fixed_memory
+from interp.tasks.memory import FixedMemory
+
+__all__ = ["find_gpt2", "run_demo"]
+
+MODEL, SEED = "fixed-memory-multiplexer", 0
+_HUB_NAMES = ("openai-community/gpt2", "gpt2")
+
+
+def run_demo(
+    out: Path, *, gpt2: Path | None, overwrite: bool, step: Callable[[str], None]
+) -> list[str]:
+    """Run the main job and write its folder.
+
+    Args:
+        out: Where ``report.html``, the figures, the numbers and the stores go.
+        gpt2: Folder or safetensors file of GPT-2; None looks in the usual places.
+        overwrite: Replace an existing folder.
+        step: Told what is being done.
+
+    Returns:
+        The three main findings, in words.
+
+    Raises:
+        OutputError: if ``out`` may not be replaced or written.
+        CheckpointError: if the shipped model or GPT-2 is damaged, or not where it was said to be.
+    """
+    with output_folder(out, overwrite=overwrite) as folder:
+        factors = find_gpt2(gpt2)
+        step("loading the trained model, building the proof")
+        shipped = trained.load(MODEL)
+        task = shipped.task
+        if not isinstance(task, FixedMemory):
+            raise CheckpointError(f"{MODEL} was trained on {task.name}: the demo needs FixedMemory")
+        construction = construct_fixed_memory(task)
+        step("measuring the trained model")
+        studied = study("trained", shipped.model, task, folder / "stores" / "trained", seed=SEED)
+        step("measuring the constructed model")
+        built = study(
+            "constructed", construction.model, task, folder / "stores" / "constructed", seed=SEED
+        )
+        comparison = Comparison(studied, built, construction)
+        said, parts = findings(comparison), sections(comparison, folder)
+        if factors is not None:
+            step(f"reading GPT-2's heads from {factors.name}")
+            looked = diagonals(factors, folder)
+            said, parts = [*said[:2], looked.finding], [*parts, looked.section]
+            looked.table.to_csv(folder / "gpt2.csv", index=False)
+        step("writing the report")
+        _write_numbers(comparison, said, folder)
+        (folder / "report.html").write_text(render(_page(comparison, said, parts)))
+    return said
+
+
+def find_gpt2(given: Path | None) -> Factors | None:
+    """GPT-2's head factors: from ``given``, ``PROOFLENS_GPT2``, or the local hub cache, if there.
+
+    Raises:
+        CheckpointError: if a place was named and does not hold them.
+    """
+    named = given or os.environ.get("PROOFLENS_GPT2")
+    if named:
+        return open_factors(named, download=False)
+    for name in _HUB_NAMES:
+        try:
+            return open_factors(name, download=False)
+        except CheckpointError:
+            continue  # not in the cache, which nobody promised
+    return None
+
+
+def _page(comparison: Comparison, said: list[str], parts: list[Section]) -> Page:
+    packages = ", ".join(f"{p} {version(p)}" for p in ("torch", "transformer-lens", "scikit-learn"))
+    return Page(
+        title="What a transformer does, against a proof of what it can do",
+        findings=said,
+        sections=parts,
+        facts=(
+            f"Task {comparison.trained.task.name}, {ROWS} fresh rows of "
+            f"{comparison.trained.task.length} positions, seed {SEED}. {packages}.",
+            "All numbers of this page: scores.csv, roles.csv, agreement.csv and numbers.json "
+            "beside it; the same tables are sealed into the activation stores under stores/.",
+        ),
+    )
+
+
+def _write_numbers(comparison: Comparison, said: list[str], folder: Path) -> None:
+    models = (comparison.trained, comparison.constructed)
+    tables = {
+        "scores": pd.concat([s.scores.assign(model=s.name) for s in models], ignore_index=True),
+        "roles": pd.concat([s.roles.assign(model=s.name) for s in models], ignore_index=True),
+        "agreement": comparison.agreement,
+    }
+    numbers: dict[str, Any] = {
+        "findings": said,
+        "task": comparison.trained.task.to_dict(),
+        "certificate": {
+            "error": comparison.construction.certificate.error,
+            "parts": dict(comparison.construction.certificate.parts),
+            "domain": comparison.construction.certificate.domain,
+        },
+        "models": {s.name: {"accuracy": s.accuracy, "error": s.error} for s in models},
+    }
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+        numbers[name] = json.loads(table.to_json(orient="records", double_precision=15))
+    (folder / "numbers.json").write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n")

@@ -1,0 +1,125 @@
+"""A report as data: a page of sections, each with words, figures and tables, rendered as one
+self-contained HTML file.
+
+Figures are embedded, styles are in the file, nothing is fetched: the file opens anywhere. Words are
+escaped, so what a model or a task is called cannot become markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, StrictUndefined
+
+__all__ = ["Page", "Picture", "Section", "Table", "render"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG file with a caption; the caption is its alternative text too."""
+
+    path: Path
+    caption: str
+
+    @property
+    def data(self) -> str:
+        """The file as a data URL."""
+        return "data:image/png;base64," + base64.b64encode(self.path.read_bytes()).decode()
+
+    @property
+    def width(self) -> int:
+        """In CSS pixels: figures are saved at twice the size they are shown."""
+        return self._size()[0]
+
+    @property
+    def height(self) -> int:
+        """In CSS pixels."""
+        return self._size()[1]
+
+    def _size(self) -> tuple[int, int]:
+        with self.path.open("rb") as stream:
+            width, height = struct.unpack(">16x2I", stream.read(24))
+        return math.ceil(width * _SHOWN), math.ceil(height * _SHOWN)
+
+
+_SHOWN = 0.66
+"""Shown size of a figure's pixels; figures are saved at 150 dots an inch."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A frame with a caption; numbers are shown to three significant digits."""
+
+    frame: pd.DataFrame
+    caption: str
+
+    @property
+    def columns(self) -> list[str]:
+        """Headings."""
+        return [str(name).replace("_", " ") for name in self.frame.columns]
+
+    @property
+    def rows(self) -> list[list[tuple[str, str]]]:
+        """Each cell as (class, text)."""
+        records = self.frame.itertuples(index=False, name=None)
+        return [[_cell(value) for value in record] for record in records]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what stands under it, in this order: words, pictures, tables."""
+
+    title: str
+    words: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report.
+
+    Attributes:
+        title: At the top.
+        findings: What was found, in full sentences, first thing on the page.
+        sections: The rest.
+        facts: Small print at the end: versions, seeds, settings.
+    """
+
+    title: str
+    findings: Sequence[str]
+    sections: Sequence[Section]
+    facts: Sequence[str] = field(default_factory=tuple)
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+                              lstrip_blocks=True)  # fmt: skip
+    template = (files("analyses.report") / "page.html.j2").read_text()
+    return environment.from_string(template).render(page=page, version=version("prooflens"))
+
+
+def _cell(value: Any) -> tuple[str, str]:
+    if isinstance(value, bool):
+        return ("yes", "yes") if value else ("no", "no")
+    if isinstance(value, float):
+        return "number", "" if math.isnan(value) else _number(value)
+    if isinstance(value, int):
+        return "number", str(value)
+    return "text", str(value)
+
+
+def _number(value: float) -> str:
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.1e}"

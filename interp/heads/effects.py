@@ -1,0 +1,113 @@
+"""What a component is needed for: the model run again without it.
+
+Mean ablation replaces a component's output at every position by its mean over rows at that
+position, so what is removed is its variation and not its offset. A head is ablated at
+``hook_result`` (all it writes, the identity term included), an FFN at ``hook_mlp_out``.
+
+An effect shows that the rest of the model relies on the component as it is now. It does not show
+what the component computes, and a missing effect can mean that another one stands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.lens import HookedModel
+
+__all__ = ["Component", "components", "mean_outputs", "run_without"]
+
+
+@dataclass(frozen=True, order=True)
+class Component:
+    """A head or an FFN.
+
+    Attributes:
+        kind: ``head`` or ``ffn``.
+        layer: Counted from 0.
+        head: Of a head; −1 for an FFN.
+    """
+
+    kind: str
+    layer: int
+    head: int = -1
+
+    @property
+    def name(self) -> str:
+        """``L0H1`` or ``L0 FFN``."""
+        return f"L{self.layer}H{self.head}" if self.kind == "head" else f"L{self.layer} FFN"
+
+    @property
+    def hook(self) -> str:
+        """The hook at which its output can be replaced."""
+        if self.kind == "head":
+            return f"blocks.{self.layer}.attn.hook_result"
+        return f"blocks.{self.layer}.hook_mlp_out"
+
+
+def components(model: HookedModel) -> tuple[Component, ...]:
+    """Every layer's heads, then its FFN; heads that only pad a narrower layer are left out."""
+    return tuple(_components(model))
+
+
+def _components(model: Any) -> Iterator[Component]:
+    spec = getattr(model, "spec", None)
+    for layer in range(model.cfg.n_layers):
+        heads = spec.heads[layer] if spec is not None else model.cfg.n_heads
+        yield from (Component("head", layer, head) for head in range(heads))
+        has_ffn = bool(spec.ffn_widths[layer]) if spec is not None else not model.cfg.attn_only
+        if has_ffn:
+            yield Component("ffn", layer)
+
+
+@torch.no_grad()
+def mean_outputs(
+    model: HookedModel, inputs: Tensor, parts: Sequence[Component]
+) -> dict[str, Float[Tensor, "pos ..."]]:
+    """Hook → mean over rows of what is there, position by position."""
+    hooks = sorted({part.hook for part in parts})
+    _, cache = model.run_with_cache(inputs, names_filter=hooks)
+    return {hook: cache[hook].mean(dim=0) for hook in hooks}
+
+
+@torch.no_grad()
+def run_without(
+    model: HookedModel,
+    inputs: Tensor,
+    part: Component,
+    means: Mapping[str, Tensor],
+    keep: Sequence[str] = (),
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output without a component, and the activations kept on the way.
+
+    Args:
+        model: Any hooked model.
+        inputs: ``[row, pos(, channel)]``.
+        part: What to ablate.
+        means: From :func:`mean_outputs`.
+        keep: Hooks to return.
+    """
+    kept: dict[str, Tensor] = {}
+
+    def keeper(name: str) -> Callable[[Tensor, Any], None]:
+        def keep_value(value: Tensor, hook: Any) -> None:
+            kept[name] = value
+
+        return keep_value
+
+    def ablate(value: Tensor, hook: Any) -> Tensor:
+        mean = means[part.hook].expand_as(value)
+        if part.kind == "ffn":
+            return mean
+        value = value.clone()
+        value[:, :, part.head] = mean[:, :, part.head]
+        return value
+
+    hooks = [(part.hook, ablate), *((name, keeper(name)) for name in keep)]
+    output = model.run_with_hooks(inputs, fwd_hooks=hooks)
+    return output, kept

@@ -1,0 +1,76 @@
+"""Head tables: every score with its null, p, q and effect, as one tidy frame.
+
+A row is one score of one component: ``component`` (``head``, ``ffn``, ``layer``, ``group``),
+``layer``, ``head`` (−1 where it does not apply), ``group`` (a set of heads that act together),
+``circuit``, ``metric``, ``target`` (a latent, a lag, another head …), then ``score``,
+``null_mean``, ``null_std``, ``p``, ``q`` and ``effect`` = score − null_mean, in the metric's own
+unit. q is Benjamini–Hochberg over all rows of one circuit and metric.
+
+A small q says that a component is not random, which trained ones rarely are: every rule that
+decides something puts a floor under the effect as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float64
+from scipy.stats import false_discovery_control
+
+from interp.heads.nulls import Null
+
+__all__ = ["COLUMNS", "adjust", "head_table", "score_row"]
+
+COLUMNS = (
+    "component", "layer", "head", "group", "circuit", "metric", "target",
+    "score", "null_mean", "null_std", "p", "q", "effect",
+)  # fmt: skip
+
+
+def score_row(
+    metric: str,
+    score: float,
+    null: Null,
+    *,
+    component: str,
+    layer: int,
+    head: int = -1,
+    group: str = "",
+    circuit: str = "",
+    target: str = "",
+) -> dict[str, Any]:
+    """One row, all but its q."""
+    return {
+        "component": component,
+        "layer": layer,
+        "head": head,
+        "group": group,
+        "circuit": circuit,
+        "metric": metric,
+        "target": target,
+        "score": score,
+        "null_mean": null.mean,
+        "null_std": null.std,
+        "p": null.p,
+        "effect": score - null.mean,
+    }
+
+
+def head_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows of :func:`score_row` as a frame, with q over each circuit and metric."""
+    table = pd.DataFrame(list(rows), columns=[c for c in COLUMNS if c != "q"])
+    family = table.groupby(["circuit", "metric"], sort=False)["p"]
+    table["q"] = family.transform(lambda p: adjust(p.to_numpy()))
+    return table[list(COLUMNS)]
+
+
+def adjust(p: Float64[np.ndarray, "test"]) -> Float64[np.ndarray, "test"]:
+    """Benjamini–Hochberg q values of one family of tests; NaN stays NaN and counts for nothing."""
+    q = np.full(len(p), np.nan)
+    known = ~np.isnan(p)
+    if known.any():
+        q[known] = false_discovery_control(p[known])
+    return q

@@ -1,0 +1,82 @@
+"""What a proof says about a model: which component does what, where, and how exactly.
+
+A :class:`Construction` is a proof written down as weights: the model, its :class:`Mechanism`
+(ground truth for every measurement) and a :class:`Certificate` (a number computed from the weights
+that bounds the output's error for all inputs of the stated domain). A trained model may solve the
+same task by another mechanism: disagreement refutes nothing but the claim that it does it this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.models.transformer import SequenceTransformer
+
+__all__ = ["Certificate", "Construction", "Mechanism", "Part"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One component's job.
+
+    Attributes:
+        component: ``head`` or ``ffn``.
+        layer: Counted from 0.
+        head: Of a head; None for an FFN.
+        role: E.g. ``memory-location``, ``readout``.
+        target: The latent it serves: the memory it extracts, the function it computes.
+        lag: Of a memory-location head, the lag its group selects.
+    """
+
+    component: str
+    layer: int
+    head: int | None
+    role: str
+    target: str
+    lag: int | None = None
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """Which components do what, and which residual directions hold what.
+
+    Attributes:
+        parts: Every component that does something.
+        directions: Latent → unit vector ``[d_model]`` of the residual stream that holds it.
+        written: Latent → the first hook at which that direction holds it.
+    """
+
+    parts: tuple[Part, ...]
+    directions: Mapping[str, Float[Tensor, "d_model"]] = field(default_factory=dict)
+    written: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A bound on the output's error, computed from the weights.
+
+    Attributes:
+        error: |output − target| is at most this on the whole domain.
+        parts: What the bound is made of, by name.
+        domain: The inputs and positions it holds for, in words.
+    """
+
+    error: float
+    parts: Mapping[str, float]
+    domain: str
+
+
+@dataclass(frozen=True)
+class Construction:
+    """A proof as a model."""
+
+    name: str
+    task: Any
+    model: SequenceTransformer
+    mechanism: Mechanism
+    certificate: Certificate

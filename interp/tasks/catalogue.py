@@ -1,0 +1,40 @@
+"""Which task a piece of JSON or TOML names: ``kind`` chooses the class, the rest its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any
+
+from interp.errors import Problems
+from interp.tasks.base import Task
+from interp.tasks.memory import FixedMemory
+
+__all__ = ["KINDS", "task_from_dict"]
+
+KINDS: dict[str, type[Any]] = {"fixed_memory": FixedMemory}
+
+
+def task_from_dict(data: Mapping[str, Any]) -> Task:
+    """The task of :meth:`Task.to_dict`, or of a recipe's ``[task]`` table.
+
+    Raises:
+        ArgumentError: for an unknown kind, unknown or missing keys, or arguments a task refuses.
+    """
+    problems = Problems("task")
+    kind = data.get("kind")
+    problems.need(kind in KINDS, "kind", f"must be one of {', '.join(KINDS)}", kind, "name one")
+    problems.raise_if_any()
+    cls = KINDS[str(kind)]
+    known = {f.name: f for f in fields(cls)}
+    required = {
+        n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING
+    }
+    arguments = {key: value for key, value in data.items() if key != "kind"}
+    for key in sorted(set(arguments) - set(known)):
+        problems.need(False, key, f"must be an argument of {kind}", arguments[key], "remove it")
+    for key in sorted(required - set(arguments)):
+        problems.need(False, key, f"must be given for {kind}", None, "add it")
+    problems.raise_if_any()
+    task: Task = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
+    return task

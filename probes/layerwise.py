@@ -1,0 +1,61 @@
+"""At which sublayer does each latent become linearly decodable?
+
+The residual stream is probed where it enters the first block, after each attention and after each
+FFN, for every latent of the task. Read the map along a row: where a memory's score rises, that
+sublayer put it there; where an answer's score rises at an FFN while its arguments were decodable
+before, the FFN is the candidate for its readout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from interp.heads.nulls import from_draws, rows_null
+from interp.heads.table import head_table, score_row
+from probes.activations import Sampled
+from probes.controls import decode_nonlinearly
+from probes.linear import Decoding, Features, Latent, decode
+
+__all__ = ["decodability", "residual_sites"]
+
+
+def residual_sites(ffn_layers: Sequence[bool]) -> tuple[str, ...]:
+    """Hooks of the residual stream in order; ``ffn_layers`` says which layers have an FFN."""
+    sites = ["hook_embed"]
+    for layer, has_ffn in enumerate(ffn_layers):
+        sites.append(f"blocks.{layer}.hook_resid_mid")
+        if has_ffn:
+            sites.append(f"blocks.{layer}.hook_resid_post")
+    return tuple(sites)
+
+
+def decodability(sampled: Sampled, sites: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
+    """Linear (and, in front of an FFN, nonlinear) decodability of every latent at every site.
+
+    Returns:
+        A head table: component ``layer``, metrics ``decodability`` and
+        ``nonlinear_decodability``, circuit = the site's hook, target = the latent. The null
+        permutes rows. q is over all latents of a site.
+    """
+    return head_table(_rows(sampled, sites, seed))
+
+
+def _rows(sampled: Sampled, sites: Sequence[str], seed: int) -> Iterator[dict[str, Any]]:
+    latents = sampled.latents()
+    for site in sites:
+        features = sampled.features(site)
+        layer = int(site.split(".")[1]) if site.startswith("blocks.") else -1
+        probes: dict[str, Callable[[Features, Latent], Decoding]] = {"decodability": decode}
+        if site.endswith("resid_mid"):
+            probes["nonlinear_decodability"] = decode_nonlinearly
+        for name, latent in latents.items():
+            for metric, probe in probes.items():
+                found = probe(features, latent)
+                null = from_draws(found.score, rows_null(found.predicted, latent, seed=seed))
+                yield score_row(
+                    metric, found.score, null,
+                    component="layer", layer=layer, circuit=site, target=name,
+                )  # fmt: skip
