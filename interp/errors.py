@@ -12,6 +12,7 @@ from typing import Any
 __all__ = [
     "ArgumentError",
     "CheckpointError",
+    "ConformanceError",
     "HookError",
     "MissingDependencyError",
     "OutputError",
@@ -35,6 +36,10 @@ class HookError(ProoflensError, KeyError):
     def __str__(self) -> str:
         """The message itself: ``KeyError`` would show its ``repr``."""
         return str(self.args[0]) if self.args else ""
+
+
+class ConformanceError(ProoflensError):
+    """A model's hooks do not carry what their names say."""
 
 
 class CheckpointError(ProoflensError):

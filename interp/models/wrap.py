@@ -1,0 +1,263 @@
+"""Your own module, hooked like every other model here.
+
+    model = wrap(module, {"blocks.0.hook_resid_pre": "layers.0:in", …}, example=inputs)
+
+``names`` maps TransformerLens' hook names to places in the module (see
+:mod:`interp.models.places` for the notation). The hooks then cache *and* intervene: what a hook
+returns takes the tensor's place in the module, and gradients flow through. The module's code is
+not touched: its forward hooks are set while the wrapped model runs and removed after.
+
+A wrong mapping gives plausible numbers, so ``wrap`` runs the conformance check on the example and
+raises where a relation fails. What it cannot check (hooks without a partner in a relation) it
+believes: see the limits in :mod:`interp.models.conformance`.
+
+Not for tensors that never enter or leave a submodule (scores inside a fused attention): make them
+do so, e.g. by passing them through an ``nn.Identity``. TransformerLens tools that read weights
+(``W_O``, ``W_U``, ``ln_final``) need a model that has them under these names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from interp.errors import HookError, Problems
+from interp.lens import HookPoint
+from interp.models.conformance import ConformanceReport, conformance
+from interp.models.hook_names import nearest, unknown_in_block
+from interp.models.hooked import HookedModule
+from interp.models.places import Place, parse_place
+
+__all__ = ["Place", "WrappedModule", "wrap"]
+
+
+class WrappedModule(HookedModule):
+    """A module behind hook points; made by :func:`wrap`.
+
+    Attributes:
+        module: The user's module, whose parameters these are.
+        places: Hook name → place.
+        cfg: What TransformerLens' tools read.
+        report: The conformance report of the example; ``None`` if it was not checked.
+    """
+
+    report: ConformanceReport | None = None
+
+    def __init__(self, module: nn.Module, places: Mapping[str, Place], output: int | str | None,
+                 cfg: Any) -> None:  # fmt: skip
+        super().__init__()
+        self.module, self.places, self.output, self.cfg = module, dict(places), output, cfg
+        self.hook_dict = {name: HookPoint() for name in places}
+        # HookedRootModule.setup would write a ``name`` onto each of the user's submodules.
+        self.mod_dict = dict(self.hook_dict)
+        for name, point in self.hook_dict.items():
+            point.name = name
+            point.read_only = places[name].side == "read"
+        self._fired: Counter[str] = Counter()
+        self.training = module.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module returns (or the element of it named by ``output``).
+
+        Raises:
+            HookError: if a hook fires twice, or one in use does not fire.
+        """
+        self._fired.clear()
+        with self._attached():
+            out = self.module(*args, **kwargs)
+        silent = [name for name, point in self.hook_dict.items()
+                  if point.has_hooks() and not self._fired[name]]  # fmt: skip
+        if silent:
+            raise HookError(f"these hooks did not fire: {self._described(silent)}")
+        return out if self.output is None else out[self.output]
+
+    @contextmanager
+    def _attached(self) -> Iterator[None]:
+        handles = []
+        try:
+            for name, place in self.places.items():
+                submodule = self.module.get_submodule(place.module)
+                if place.side == "out":
+                    hook = self._output_hook(name, place)
+                    handles.append(submodule.register_forward_hook(hook))
+                else:
+                    before = self._input_hook(name, place)
+                    handles.append(submodule.register_forward_pre_hook(before, with_kwargs=True))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _output_hook(self, name: str, place: Place) -> Callable[..., Any]:
+        return lambda module, args, returned: self._pass(name, place, returned)
+
+    def _input_hook(self, name: str, place: Place) -> Callable[..., Any]:
+        return lambda module, args, kwargs: self._pass(name, place, (args, kwargs))
+
+    def _pass(self, name: str, place: Place, container: Any) -> Any:
+        """Send the tensor at a place through its hook point; ``None`` where nothing changes."""
+        self._fired[name] += 1
+        if self._fired[name] > 1:
+            raise HookError(
+                f"{self._described([name])} fires more than once in a run: the submodule is shared "
+                "or called repeatedly, so the name would not say which call it means"
+            )
+        point = self.hook_dict[name]
+        if not point.has_hooks():
+            return None
+        try:
+            tensor = place.find(container)
+        except (IndexError, KeyError, TypeError, StopIteration):
+            raise HookError(f"{self._described([name])} has no element there") from None
+        if not isinstance(tensor, Tensor):
+            raise HookError(
+                f"{self._described([name])} is a {type(tensor).__name__}, not a tensor: name an "
+                "element, like ':out[0]' or ':in[1]'"
+            )
+        try:
+            viewed = place.view(tensor)
+        except HookError as error:
+            raise HookError(f"{self._described([name])}: {error}") from None
+        if place.side == "read":
+            return self._show(name, point, viewed)
+        # A copy: what a hook changes in place must not reach another reader of the same memory.
+        result = point(viewed.clone())
+        if result.shape != viewed.shape:
+            raise HookError(
+                f"the hook on {name} must return the shape it was given, "
+                f"{tuple(viewed.shape)}, got {tuple(result.shape)}"
+            )
+        return place.put(container, place.merge(tensor, result))
+
+    def _show(self, name: str, point: HookPoint, viewed: Tensor) -> None:
+        if point.has_hooks("bwd"):
+            raise HookError(
+                f"{self._described([name])} may only be read: it takes no backward hook"
+            )
+        before = viewed.detach().clone()
+        after = point(viewed)
+        same = after.shape == before.shape and torch.allclose(
+            after.detach(), before, rtol=0.0, atol=0.0, equal_nan=True
+        )
+        if not same:
+            raise HookError(
+                f"{self._described([name])} may only be read: other code reads the same tensor and "
+                "would not see the change"
+            )
+
+    def _described(self, names: list[str]) -> str:
+        paths: dict[int, list[str]] = {}
+        for path, submodule in self.module.named_modules(remove_duplicate=False):
+            paths.setdefault(id(submodule), []).append(path or "the module itself")
+        shown = []
+        for name in names:
+            place = self.places[name]
+            known = paths[id(self.module.get_submodule(place.module))]
+            shown.append(f"{name} ({place.side} of {' = '.join(known)})")
+        return ", ".join(shown)
+
+
+def wrap(
+    module: nn.Module,
+    names: Mapping[str, str | Place],
+    *,
+    example: Any = None,
+    cfg: Any = None,
+    output: int | str | None = None,
+    normalizer: Callable[[Tensor], Tensor] | None = None,
+    check: bool = True,
+) -> WrappedModule:
+    """Hook a module's tensors under TransformerLens' names, and check that they are what they say.
+
+    Args:
+        module: Your model; it keeps its parameters and its code.
+        names: Hook name, e.g. ``blocks.0.attn.hook_z`` → place, e.g. ``"layers.0.proj:in/4"``.
+        example: Inputs of a row or two (a tuple is several arguments). Needed for the check and
+            for ``cfg``; without it nothing is run.
+        cfg: What TransformerLens' tools read as ``model.cfg``. By default what the example shows:
+            ``n_layers``, ``d_model``, ``n_heads``, ``d_head``, ``d_mlp`` and ``device``, and
+            nothing that would have to be guessed.
+        output: Which element of what the module returns is the output.
+        normalizer: From scores to pattern, for the check; by default a softmax.
+        check: Raise if the conformance check fails on the example.
+
+    Returns:
+        The hooked model: ``run_with_cache``, ``run_with_hooks``, ``hooks``, ``hook_dict``.
+
+    Raises:
+        ArgumentError: naming every place that is malformed or not in the module.
+        HookError: if a hook does not fire on the example, fires twice, or carries no tensor.
+        ConformanceError: naming every relation that fails, unless ``check`` is off.
+    """
+    model = WrappedModule(module, _places(module, names), output, cfg)
+    if example is None:
+        return model
+    args = example if isinstance(example, tuple) else (example,)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(*args, return_cache_object=False)
+    if cfg is None:
+        model.cfg = _config_seen(cache)
+    if check:
+        reference = _unhooked(module, output)
+        model.report = conformance(model, example, reference, normalizer=normalizer)
+        model.report.raise_if_failed("the hooks are not what their names say")
+    return model
+
+
+def _places(module: nn.Module, names: Mapping[str, str | Place]) -> dict[str, Place]:
+    """The places named, all problems reported at once."""
+    problems = Problems("wrap")
+    problems.need(bool(names), "names", "must map at least one hook", names, "see docs/howto-wrap")
+    submodules = {path for path, _ in module.named_modules(remove_duplicate=False)}
+    places: dict[str, Place] = {}
+    for name, text in names.items():
+        slip = unknown_in_block(name)
+        problems.need(
+            not slip, "names", "must be hook names of TransformerLens", name, "correct it"
+        )
+        try:
+            places[name] = parse_place(text)
+        except HookError as error:
+            problems.need(False, name, str(error), text, "see interp.models.places")
+            continue
+        path = places[name].module
+        near = ", ".join(nearest(path, submodules)) or "see named_modules()"
+        problems.need(path in submodules, name, "must name a submodule", path, f"near it: {near}")
+    problems.raise_if_any()
+    return places
+
+
+def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:
+    """What the activations of a run say of the model; the rest is left out, not guessed."""
+    layers = [int(name.split(".")[1]) for name in cache if name.startswith("blocks.")]
+    seen: dict[str, Any] = {"n_layers": max(layers, default=-1) + 1, "attn_only": False}
+    seen["n_key_value_heads"] = None
+    for name, value in cache.items():
+        kind = name.rsplit("hook_", 1)[-1]
+        if kind in ("resid_pre", "resid_mid", "resid_post"):
+            seen["d_model"] = value.shape[-1]
+        elif kind == "pattern":
+            seen["n_heads"] = value.shape[1]
+        elif kind == "z" and value.ndim == 4:
+            seen["n_heads"], seen["d_head"] = value.shape[2:]
+        elif kind == "post":
+            seen["d_mlp"] = value.shape[-1]
+        seen["device"] = value.device
+    heads = [value.shape[2] for name, value in cache.items() if name.endswith("attn.hook_v")]
+    if heads and heads[0] != seen.get("n_heads"):
+        seen["n_key_value_heads"] = heads[0]
+    return SimpleNamespace(**seen)
+
+
+def _unhooked(module: nn.Module, output: int | str | None) -> Callable[..., Any]:
+    def reference(*args: Any) -> Any:
+        out = module(*args)
+        return out if output is None else out[output]
+
+    return reference
