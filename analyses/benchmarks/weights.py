@@ -1,6 +1,6 @@
 """How fast weight-only inspection is, against forming the D × D products, and how much it holds.
 
-    python -m analyses.benchmarks.weights [--gpt2 FOLDER] [--out FILE.json]
+    python -m analyses.benchmarks.weights [--gpt2 FOLDER] [--out FILE.json] [--threads N]
 
 On a synthetic checkpoint of Llama-7B's layer shapes (no embedding, no MLP), both sides read the
 same file layer by layer and see every head:
@@ -35,16 +35,17 @@ __all__ = ["main", "measure", "synthetic_llama"]
 WIDTH, HEADS, LAYERS = 4096, 32, 4
 
 _MEMORY = """
-import resource, sys
+import re, sys
+import scipy.stats
 from interp.heads.weights import weight_table
 from interp.models.factors import open_factors
-import scipy.stats, torch
-torch.set_num_threads(2)
-page = 1 << 10
-base = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+
+def kib(field):
+    return int(re.search(field + r":\\s+(\\d+)", open("/proc/self/status").read()).group(1))
+
+base = kib("VmRSS")
 weight_table(open_factors(sys.argv[1]))
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * page
-print(peak - base)
+print((kib("VmHWM") - base) * 1024)
 """
 
 
@@ -84,10 +85,9 @@ def measure(folder: Path, gpt2: Path | None, repeats: int = 3) -> dict[str, floa
     from interp.models.factors import open_factors
 
     factors = open_factors(folder)
-    spectral = [name for name, metric in METRICS.items() if metric.spectral]
-    dense = _best(lambda: _dense(factors), repeats)
+    dense = _best(lambda: _dense(factors), max(1, repeats - 1))
     basic = _best(lambda: _scores(factors, list(BASIC), spectrum=False), repeats)
-    everything = _best(lambda: _scores(factors, [*METRICS], spectrum=bool(spectral)), repeats)
+    everything = _best(lambda: _scores(factors, [*METRICS], spectrum=True), repeats)
     with_nulls = _best(lambda: weight_table(factors), repeats)
     gpt2_all = gpt2_basic = None
     if gpt2 is not None:
@@ -155,11 +155,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Benchmark of weight-only inspection.")
     parser.add_argument("--gpt2", type=Path, default=os.environ.get("PROOFLENS_GPT2"))
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
 
     import torch
 
-    torch.set_num_threads(2)
+    torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         synthetic_llama(Path(folder))
         found = measure(Path(folder), options.gpt2)

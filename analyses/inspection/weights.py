@@ -3,7 +3,8 @@
 ``write_page`` fills a folder with ``weights.csv`` (a row a head, circuit and metric),
 ``compositions.csv`` (a row a pair of heads), ``singular_values.csv``, ``weights.json`` (both
 tables' strongest rows, the findings and where they come from), ``findings.txt`` and figures as PNG
-(the diagonals also as SVG). The folder is written under a temporary name and renamed when it is complete.
+(the diagonals also as SVG). The folder is written under a temporary name and renamed when it is
+complete.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +55,7 @@ class Metric:
     Attributes:
         score: from the moments.
         null: from the moments, and the spectrum of random factors.
-        spectral: whether singular values or eigenvalues are needed.
+        spectral: whether the spectrum (or tr M²) is needed.
         scales: whether the score grows with the norms of the factors.
     """
 
@@ -64,6 +65,7 @@ class Metric:
     scales: bool = False
 
 
+_T = TypeVar("_T")
 _UNDEFINED = Null(math.nan, math.nan)
 
 
@@ -72,7 +74,7 @@ def effective_rank(singular: NDArray[np.float64]) -> NDArray[np.float64]:
     total = singular.sum(-1, keepdims=True)
     share = np.divide(singular, total, out=np.zeros_like(singular), where=total > 0)
     entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)
-    return np.exp(entropy) * (total[..., 0] > 0)
+    return np.asarray(np.exp(entropy) * (total[..., 0] > 0))
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -114,16 +116,23 @@ def _diag_contrast(m: Moments) -> float:
     return _ratio(m.trace / m.width - _off_mean(m), _off_std(m))
 
 
-def _sigma(m: Moments) -> NDArray[np.float64]:
-    if m.singular is None:
+def _asked(found: _T | None) -> _T:
+    if found is None:
         raise ArgumentError("spectrum must be True for this metric, got False: ask for it")
-    return m.singular
+    return found
+
+
+def _sigma(m: Moments) -> NDArray[np.float64]:
+    return _asked(m.singular)
 
 
 def _copying(m: Moments) -> float:
-    if m.eigen is None:
-        raise ArgumentError("spectrum must be True for this metric, got False: ask for it")
-    return _ratio(float(m.eigen.real.sum()), float(np.abs(m.eigen).sum()))
+    eigen = _asked(m.eigen)
+    return _ratio(float(eigen.real.sum()), float(np.abs(eigen).sum()))
+
+
+def _symmetric_share(m: Moments) -> float:
+    return 0.5 + 0.5 * _ratio(_asked(m.square_trace), m.energy)
 
 
 def _key_bias(m: Moments) -> float:
@@ -230,8 +239,9 @@ METRICS: dict[str, Metric] = {
     ),
     "copying_score": Metric(_copying, _null_copying, spectral=True),
     "symmetric_share": Metric(
-        lambda m: 0.5 + 0.5 * _ratio(m.square_trace, m.energy),
+        _symmetric_share,
         lambda m, _: Null(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width),
+        spectral=True,
     ),
     "key_bias_energy": Metric(_key_bias, _null_key_bias),
 }
