@@ -39,6 +39,7 @@ def site_after(part: Component) -> str:
     return f"blocks.{part.layer}.{name}"
 
 
+@torch.no_grad()
 def ablation_table(
     model: SequenceTransformer, batch: Batch, latents: Sequence[str], *, seed: int = 0
 ) -> pd.DataFrame:
@@ -55,7 +56,6 @@ def ablation_table(
     return head_table(_rows(model, batch, latents, seed))
 
 
-@torch.no_grad()
 def _rows(
     model: SequenceTransformer, batch: Batch, latents: Sequence[str], seed: int
 ) -> Iterator[dict[str, Any]]:

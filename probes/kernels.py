@@ -15,7 +15,6 @@ ablation to say.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,8 +104,7 @@ def kernel_table(
     Null draws are pooled over memories (and heads, for masses), each at its own lag, until there
     are at least ``draws``.
     """
-    with _one_thread():
-        null = _null(model, batch[:_NULL_ROWS], measured.layer, memories, seed, draws)
+    null = _null(model, batch[:_NULL_ROWS], measured.layer, memories, seed, draws)
     return head_table(_rows(measured, memories, null))
 
 
@@ -128,17 +126,6 @@ def _rows(
                     metric, score, from_draws(score, null[metric]),
                     component="head", layer=layer, head=head, group=name, target=name,
                 )  # fmt: skip
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Hundreds of tiny models run faster on one thread, many times so on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _null(

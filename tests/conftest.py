@@ -10,7 +10,7 @@ from pathlib import Path  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # tiny models: more threads only wait for each other
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LEAVES = {"interp.errors", "interp.lens"}
+LEAVES = {"interp.errors", "interp.lens", "interp.output"}
 
 # Each room, and the rooms it may import from (always itself and the leaves besides).
 MAY_IMPORT = {
     "interp.errors": set(),
     "interp.lens": set(),
+    "interp.output": {"interp.errors"},
     "interp.crasp": set(),
     "interp.models": set(),
     "interp.tasks": {"interp.crasp"},
@@ -23,7 +24,7 @@ MAY_IMPORT = {
     "trained": {"interp"},
     "analyses": {"interp", "probes", "trained"},
 }
-WITHOUT_LEAVES = {"interp.errors", "interp.lens", "interp.figures"}
+WITHOUT_LEAVES = {"interp.errors", "interp.lens", "interp.output", "interp.figures"}
 
 
 def modules() -> list[Path]:

@@ -17,14 +17,13 @@ def train(
     overwrite: Annotated[bool, typer.Option(help="Replace an existing checkpoint.")] = False,
 ) -> None:
     """Train a recipe's model and write a checkpoint."""
-    from interp.errors import OutputError
     from interp.models.checkpoint import save_checkpoint
+    from interp.output import check_output
     from trained.fit import fit
     from trained.recipe import read_recipe
 
     plan = read_recipe(recipe)
-    if out.exists() and not overwrite:
-        raise OutputError(f"{out} exists: choose another folder or pass --overwrite")
+    check_output(out, overwrite=overwrite, marker="model.json")
     done = fit(plan, progress=sys.stderr.isatty())
     about = {
         "name": plan.name,

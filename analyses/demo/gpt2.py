@@ -85,7 +85,7 @@ def _heat_map(table: pd.DataFrame, factors: Factors, folder: Path) -> Picture:
         titles=list(_CIRCUITS.values()),
         strongest=_SHOWN,
     )
-    png = save(figure, folder / "figures" / "gpt2-diagonals")[0]
+    (png,) = save(figure, folder / "figures" / "gpt2-diagonals", formats=("png",))
     return Picture(png, "Diagonal strength of both circuits of every head, with sign.")
 
 
@@ -94,6 +94,7 @@ def _crops(table: pd.DataFrame, factors: Factors, circuit: str, folder: Path) ->
     places = [(int(row.layer), int(row.head)) for row in top.itertuples()]
     crops = [circuit_crop(factors, layer, head, circuit) for layer, head in places]
     figure = circuit_crops(crops, [f"{layer}.{head}" for layer, head in places])
-    png = save(figure, folder / "figures" / f"gpt2-{circuit.lower()}")[0]
+    name = f"gpt2-{circuit.lower()}"
+    (png,) = save(figure, folder / "figures" / name, formats=("png",))
     return Picture(png, f"First 100 × 100 entries of {_CIRCUITS[circuit]} of the heads with the "
                         "strongest diagonals (layer.head).")  # fmt: skip

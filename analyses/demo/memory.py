@@ -219,5 +219,5 @@ def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]
 
 
 def _picture(figure: object, folder: Path, name: str, caption: str) -> Picture:
-    png = save(figure, folder / "figures" / name)[0]
+    (png,) = save(figure, folder / "figures" / name, formats=("png",))
     return Picture(png, caption)

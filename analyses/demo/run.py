@@ -19,11 +19,11 @@ import pandas as pd
 import trained
 from analyses.demo.gpt2 import diagonals
 from analyses.demo.memory import Comparison, findings, sections
-from analyses.output import output_folder
 from analyses.report.page import Page, Section, render
 from analyses.study import ROWS, study
 from interp.errors import CheckpointError
 from interp.models.factors import Factors, open_factors
+from interp.output import output_folder
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
 
@@ -51,7 +51,7 @@ def run_demo(
         OutputError: if ``out`` may not be replaced or written.
         CheckpointError: if the shipped model or GPT-2 is damaged, or not where it was said to be.
     """
-    with output_folder(out, overwrite=overwrite) as folder:
+    with output_folder(out, overwrite=overwrite, marker="report.html") as folder:
         factors = find_gpt2(gpt2)
         step("loading the trained model, building the proof")
         shipped = trained.load(MODEL)

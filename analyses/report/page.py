@@ -37,7 +37,7 @@ class Picture:
 
     @property
     def width(self) -> int:
-        """In CSS pixels: figures are saved at twice the size they are shown."""
+        """In CSS pixels."""
         return self._size()[0]
 
     @property
@@ -53,6 +53,8 @@ class Picture:
 
 _SHOWN = 0.66
 """Shown size of a figure's pixels; figures are saved at 150 dots an inch."""
+_SHORT = 24
+"""Characters of a cell that is kept on one line."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def _cell(value: Any) -> tuple[str, str]:
         return "number", "" if math.isnan(value) else _number(value)
     if isinstance(value, int):
         return "number", str(value)
-    return "text", str(value)
+    return "short" if len(str(value)) <= _SHORT else "long", str(value)
 
 
 def _number(value: float) -> str:

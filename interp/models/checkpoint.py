@@ -11,9 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,9 +19,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from interp.errors import ArgumentError, CheckpointError, OutputError, Problems
+from interp.errors import ArgumentError, CheckpointError, Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.output import output_folder
 
 __all__ = ["FORMAT_VERSION", "load_checkpoint", "read_metadata", "save_checkpoint"]
 
@@ -43,7 +41,7 @@ def save_checkpoint(
 
     Args:
         about: JSON data kept beside the spec (task, recipe hash, metrics …).
-        overwrite: Replace an existing folder.
+        overwrite: Replace an existing checkpoint.
 
     Raises:
         ArgumentError: if ``about`` uses a key of the format itself.
@@ -53,16 +51,10 @@ def save_checkpoint(
     for key in sorted({"format", "spec", "weights_sha256"} & set(about or {})):
         problems.need(False, "about", "must not redefine the format's own keys", key, "rename it")
     problems.raise_if_any()
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists: choose another folder or allow overwriting")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    except OSError as error:
-        raise OutputError(f"cannot write to {path.parent}: {error.strerror}") from error
-    try:
+    with output_folder(path, overwrite=overwrite, marker=_METADATA) as draft:
         weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
         save_file(weights, draft / _WEIGHTS)
+        (draft / _WEIGHTS).chmod(0o644)  # safetensors makes files private
         metadata = {
             "format": {"name": "prooflens-checkpoint", "version": FORMAT_VERSION},
             "spec": model.spec.to_dict(),
@@ -70,15 +62,6 @@ def save_checkpoint(
             **(about or {}),
         }
         (draft / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
-        for entry, mode in ((draft, 0o755), (draft / _WEIGHTS, 0o644)):
-            entry.chmod(mode)  # private by default: mkdtemp and safetensors make them so
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(draft, path)
-    except OSError as error:
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return path
 
 
@@ -98,6 +81,8 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     form = metadata.get("format") if isinstance(metadata, dict) else None
     if not isinstance(form, dict) or form.get("name") != "prooflens-checkpoint":
         raise CheckpointError(f"{file} does not describe a prooflens checkpoint")
+    if not isinstance(metadata.get("spec"), dict):
+        raise CheckpointError(f"{file} has no spec: it is damaged")
     if not isinstance(form.get("version"), int) or form["version"] > FORMAT_VERSION:
         raise CheckpointError(
             f"{file} has format version {form.get('version')}, this prooflens reads up to "
@@ -123,7 +108,7 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> SequenceTransfo
             f"expected {str(told)[:12]}…"
         )
     try:
-        spec = TransformerSpec.from_dict(metadata.get("spec") or {})
+        spec = TransformerSpec.from_dict(metadata["spec"])
         weights = load_file(file)
     except ArgumentError as error:
         raise CheckpointError(f"{path / _METADATA} has a spec that is refused: {error}") from error

@@ -1,0 +1,78 @@
+"""Roles on models whose mechanism is known, on decoys, and on random models."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from analyses.study import Study, study
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.memory import construct_fixed_memory
+from interp.tasks.memory import FixedMemory
+from probes.agreement import agreement
+
+TASK = FixedMemory((1, 2), "multiplexer", length=16)
+PROOF = construct_fixed_memory(TASK)
+
+Measure = Callable[[SequenceTransformer], Study]
+
+
+@pytest.fixture
+def measure(tmp_path: Path) -> Measure:
+    return lambda model: study("model", model, TASK, tmp_path / "store", seed=5)
+
+
+def decided(roles: pd.DataFrame) -> set[tuple[str, int, str, str]]:
+    columns = roles[["component", "head", "target", "status"]]
+    return set(columns.itertuples(index=False, name=None))
+
+
+def test_every_part_of_the_construction_is_confirmed(measure: Measure) -> None:
+    found = measure(PROOF.model)
+    expected = {
+        (part.component, -1 if part.head is None else part.head, part.target, "confirmed")
+        for part in PROOF.mechanism.parts
+    }
+    assert decided(found.roles) == expected
+    assert found.accuracy == 1.0
+    statements = agreement(PROOF.mechanism, found.roles)
+    assert statements["holds"].all()
+    assert len(statements) == 4
+    sealed = found.store.measurement("roles")
+    assert sealed["evidence"].tolist() == found.roles["evidence"].tolist()
+    assert found.store.provenance("scores")["seed"] == 5
+
+
+def test_heads_with_the_right_pattern_and_no_effect_are_only_candidates(measure: Measure) -> None:
+    """The readout is cut off from the second memory: its heads still extract it, for nobody."""
+    decoy = construct_fixed_memory(TASK).model
+    decoy.blocks[0].mlp.W_in.data[2] = 0
+    roles = measure(decoy).roles
+    second = roles[roles["target"] == "x[t-2]"]
+    assert set(second["status"]) == {"candidate"}
+    assert len(second) == 3
+    assert set(roles[roles["target"] == "x[t-1]"]["status"]) <= {"confirmed", "candidate"}
+    assert "readout" not in set(roles["role"])
+    assert not agreement(PROOF.mechanism, roles)["holds"].iloc[1:].any()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_models_have_no_roles(measure: Measure, seed: int) -> None:
+    found = measure(SequenceTransformer(PROOF.model.spec, seed=seed))
+    assert found.roles.empty
+    assert not agreement(PROOF.mechanism, found.roles)["holds"].any()
+
+
+@torch.no_grad()
+def test_roles_follow_a_permutation_of_heads(measure: Measure) -> None:
+    shuffled = construct_fixed_memory(TASK).model
+    order = torch.tensor([3, 0, 4, 1, 2])
+    attn = shuffled.blocks[0].attn
+    for weight in (attn.W_V, attn.W_O, attn.b_V, attn.terms["lag"].p):
+        weight.copy_(weight[order].clone())
+    owners = ["x[t-1]"] * 2 + ["x[t-2]"] * 3
+    roles = measure(shuffled).roles
+    heads = roles[roles["component"] == "head"].sort_values("head")
+    assert heads["target"].tolist() == [owners[i] for i in order]

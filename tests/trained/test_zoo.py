@@ -1,0 +1,54 @@
+from dataclasses import replace
+from importlib.resources import files
+
+import pytest
+import torch
+
+import trained
+from interp.errors import CheckpointError
+from interp.models.checkpoint import read_metadata
+from trained.fit import evaluate, fit, loss_of
+from trained.recipe import read_recipe
+
+FOLDER = files("trained")
+
+
+@pytest.mark.parametrize("name", trained.names())
+def test_shipped_models_reach_what_their_recipes_promise(name: str) -> None:
+    shipped = trained.load(name)
+    recipe = read_recipe(str(FOLDER / "recipes" / f"{name}.toml"))
+    metadata = read_metadata(str(FOLDER / "checkpoints" / name))
+    assert metadata["recipe_sha256"] == recipe.sha256
+    assert shipped.model.spec == recipe.spec
+    found = evaluate(shipped.model, shipped.task)
+    assert found == pytest.approx(dict(shipped.metrics), rel=1e-3, abs=1e-7)
+    for metric, least in recipe.expected.items():
+        assert found[metric] >= least
+
+
+def test_unknown_names_are_refused_with_near_ones() -> None:
+    with pytest.raises(CheckpointError, match="there is fixed-memory-multiplexer"):
+        trained.load("fixed-memory-multiplex")
+
+
+def test_training_is_reproducible_and_learns() -> None:
+    recipe = read_recipe(str(FOLDER / "recipes" / "fixed-memory-multiplexer.toml"))
+    recipe = replace(recipe, training=replace(recipe.training, steps=60))
+    first, second = fit(recipe), fit(recipe)
+    for one, two in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(one, two)
+    losses = first.history["loss"]
+    assert losses.iloc[-10:].mean() < 0.8 * losses.iloc[:10].mean()
+    other = fit(replace(recipe, training=replace(recipe.training, seed=1)))
+    assert not torch.equal(other.model.W_E, first.model.W_E)
+
+
+def test_loss_counts_scored_positions_only() -> None:
+    shipped = trained.load("fixed-memory-multiplexer")
+    batch = shipped.task.sample(3, seed=1)
+    output = batch.targets.clone()
+    output[:, :3] += 100  # before the largest lag: not scored
+    output[1, 7] += 2
+    losses = loss_of(output, batch)
+    assert losses.shape == (3 * 29,)
+    assert losses.sum() == 4
