@@ -76,7 +76,7 @@ def style() -> Iterator[None]:
         yield
 
 
-def size(rows: float = 1, columns: float = 1) -> tuple[float, float]:
+def size(rows: int | float = 1, columns: int | float = 1) -> tuple[float, float]:
     """Inches for a grid of panels, 3.2 wide and 2.6 high each."""
     return 3.2 * columns, 2.6 * rows
 

@@ -31,7 +31,7 @@ from interp.heads.metrics import BASIC, METRICS, choose
 from interp.heads.moments import Moments, moments
 from interp.heads.weight_nulls import Null, SpectrumNull, adjust, p_value
 from interp.models.factors.circuit import Circuit
-from interp.models.factors.layers import Basis, Factors, LayerFactors
+from interp.models.factors.layers import BASES, Factors, LayerFactors
 
 __all__ = ["COLUMNS", "GROUPS", "Watch", "circuit_crop", "singular_values", "weight_table"]
 
@@ -61,7 +61,7 @@ def weight_table(
     *,
     fold_norm: bool = False,
     lag: int = 0,
-    basis: Basis = "residual",
+    basis: str = "residual",
     draws: int = 256,
     seed: int = 0,
     watch: Watch = iter,
@@ -88,7 +88,7 @@ def weight_table(
     """
     problems = Problems("weight_table")
     problems.need(draws >= 2, "draws", "must be at least 2", draws, "a spread needs two")
-    problems.need(basis in ("residual", "token"), "basis", "must be residual or token", basis, "")
+    problems.need(basis in BASES, "basis", "must be residual or token", basis, "pick one")
     rotary = factors.layout.rope is not None
     problems.need(lag == 0 or rotary, "lag", "must be 0 without rotary positions", lag, "drop it")
     problems.raise_if_any()

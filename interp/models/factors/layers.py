@@ -21,9 +21,9 @@ from interp.models.factors.layout import Layout, Part, PartName
 from interp.models.factors.rope import Rope
 from interp.models.factors.tensors import TensorFiles
 
-__all__ = ["Basis", "Factors", "LayerFactors"]
+__all__ = ["BASES", "Factors", "LayerFactors"]
 
-Basis = Literal["residual", "token"]
+BASES = ("residual", "token")
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class LayerFactors:
         return tuple(name for name, there in names.items() if there)
 
     def circuit(
-        self, name: str, *, fold_norm: bool = False, lag: int = 0, basis: Basis = "residual"
+        self, name: str, *, fold_norm: bool = False, lag: int = 0, basis: str = "residual"
     ) -> Circuit:
         """One circuit of every head.
 
@@ -183,6 +183,8 @@ class LayerFactors:
                 f"circuit must be one of {list(self.circuits)} in layer {self.index} of "
                 f"{self.model.name}, got {name!r}: the layer has no such factors"
             )
+        if basis not in BASES:
+            raise ArgumentError(f"basis must be one of {list(BASES)}, got {basis!r}: pick one")
         if lag and self.model.layout.rope is None:
             raise ArgumentError(
                 f"lag must be 0, got {lag}: a {self.model.layout.family} has no rotary positions"

@@ -1,0 +1,152 @@
+"""``prooflens weights`` from the outside."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from analyses.benchmarks.weights import measure, synthetic_llama
+from analyses.cli.main import main
+from analyses.inspection.weights import findings
+from interp.heads.weights import weight_table
+from interp.models.factors import open_factors
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """Two layers of three heads: 1.2 matches and 0.1 copies, the rest is random."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(0)
+    tensors: dict[str, torch.Tensor] = {}
+    for layer in range(2):
+        q, k, v = torch.randn(3, 3, 24, 8, generator=generator)
+        o = torch.randn(3, 8, 24, generator=generator)
+        if layer == 1:
+            k[2] = q[2]
+        else:
+            o[1] = v[1].T
+        fused = torch.cat([w.permute(1, 0, 2).reshape(24, 24) for w in (q, k, v)], dim=1)
+        tensors[f"h.{layer}.attn.c_attn.weight"] = fused
+        tensors[f"h.{layer}.attn.c_proj.weight"] = o.reshape(24, 24)
+        tensors[f"h.{layer}.ln_1.weight"] = torch.ones(24)
+    save_file(tensors, folder / "model.safetensors")
+    config = {"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 3}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr("sys.argv", ["prooflens", "weights", *map(str, words)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def test_csv_has_the_columns_and_finds_what_was_planted(model, monkeypatch, capsys) -> None:
+    out = model.parent / "table.csv"
+    assert run(monkeypatch, model, "--out", out) == 0
+    table = pd.read_csv(out)
+    wanted = ["layer", "head", "circuit", "metric", "score", "null_mean", "null_std", "p", "q"]
+    assert list(table.columns[:9]) == wanted
+    for metric in ("trace_share", "diag_ratio", "identity_energy", "identity_coefficient",
+                   "effective_rank", "copying_score"):  # fmt: skip
+        assert len(table[table["metric"] == metric]) == 12, metric
+    shares = table[table["metric"] == "trace_share"].set_index(["circuit", "layer", "head"])
+    assert shares["score"].idxmax() in (("QK", 1, 2), ("OV", 0, 1))
+    for planted in (("QK", 1, 2), ("OV", 0, 1)):
+        assert shares.loc[planted, "q"] < 1e-6
+        assert shares.loc[planted, "score"] > 0.4
+    assert (shares["q"] > 0.01).sum() >= 9
+    assert (table["metric"] == "k_composition").sum() == 9
+    said = capsys.readouterr().out
+    assert "1.2 (+0." in said
+    assert "0.1 (+0." in said
+
+
+def test_folder_holds_tables_figures_and_findings(model, monkeypatch) -> None:
+    out = model.parent / "page"
+    options = ("--metrics", "trace_share,effective_rank,composition,singular_value")
+    assert run(monkeypatch, model, "--out", out, *options) == 0
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"weights.csv", "compositions.csv", "singular_values.csv", "weights.json",
+                     "findings.txt", "diagonals-QK.png", "diagonals-OV.svg",
+                     "map-effective_rank.png", "histogram-trace_share.png"}  # fmt: skip
+    about = json.loads((out / "weights.json").read_text())
+    assert about["sizes"]["n_heads"] == 3
+    assert len(about["heads"]) == 24
+    assert about["findings"] == (out / "findings.txt").read_text().splitlines()
+    assert not list(model.parent.glob(".page-*"))
+
+
+def test_existing_output_is_refused_without_overwrite(model, monkeypatch, capsys) -> None:
+    out = model.parent / "table.csv"
+    out.write_text("mine")
+    assert run(monkeypatch, model, "--out", out) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "exists" in error
+    assert out.read_text() == "mine"
+    assert run(monkeypatch, model, "--out", out, "--overwrite", "--metrics", "basic") == 0
+    assert out.read_text() != "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("/nowhere/at/all",), "does not exist"),
+        (("{model}", "--metrics", "trase"), "metrics must be"),
+        (("{model}", "--lag", "2"), "lag must be 0"),
+        (("{model}", "--basis", "token"), "holds no embedding"),
+        (("{model}", "--basis", "letters"), "basis must be residual or token"),
+        (("{model}", "--mapping", "/nowhere.toml"), "cannot be read"),
+        (("{model}", "--out", "/proc/no/table.csv"), "cannot write"),
+    ],
+)
+def test_refusals_are_one_line_and_code_two(words, said, model, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, *(w.format(model=model) for w in words)) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1, error
+    assert said in error
+
+
+def test_lag_and_token_basis_of_a_rotary_model(tmp_path: Path) -> None:
+    synthetic_llama(tmp_path, width=16, heads=2, layers=2)
+    plain, turned = (weight_table(open_factors(tmp_path), ["trace"], lag=lag) for lag in (0, 3))
+    same = plain["score"] == turned["score"]
+    assert same[plain["circuit"] == "OV"].all()
+    assert not same[plain["circuit"] == "QK"].any()
+
+
+def test_token_basis_null_covers_random_heads(tmp_path: Path) -> None:
+    synthetic_llama(tmp_path, width=16, heads=8, layers=2)
+    embedding = torch.randn(40, 16, generator=torch.Generator().manual_seed(5))
+    embedding[:, :2] *= 6  # correlated tokens: random heads have a diagonal
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    save_file({"model.embed_tokens.weight": embedding}, tmp_path / "embed.safetensors")
+    index["weight_map"]["model.embed_tokens.weight"] = "embed.safetensors"
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    table = weight_table(open_factors(tmp_path), ["trace", "diag_ratio"], basis="token")
+    z = (table["score"] - table["null_mean"]) / table["null_std"]
+    ratio = table["metric"] == "diag_ratio"
+    assert table.loc[ratio, "null_mean"].min() > 1.05
+    assert z.abs().mean() < 1.6
+
+
+def test_benchmark_measures_what_it_names(tmp_path: Path) -> None:
+    synthetic_llama(tmp_path, width=32, heads=2, layers=1)
+    found = measure(tmp_path, None, repeats=1)
+    assert found["gpt2_seconds"] is None
+    for key in ("speedup_basic", "speedup_all", "peak_memory_ratio"):
+        assert found[key] > 0
+
+
+def test_gpt2_findings_name_the_known_heads(gpt2_folder: Path) -> None:
+    table = weight_table(open_factors(gpt2_folder), ["trace_share", "k_composition"])
+    said = "\n".join(findings(table))
+    for head in ("0.1 (+0.214)", "0.10 (+0.236)", "5.1 (+0.140)"):  # duplicate-token; induction
+        assert head in said
+    assert "4.11 → 5.1" in said  # previous-token head into induction head
