@@ -84,9 +84,12 @@ class _Scores:
 
     def __init__(self, table: pd.DataFrame) -> None:
         keys = ["metric", "component", "layer", "head", "circuit", "target"]
-        values = table[["score", "p", "q"]].to_dict("records")
         names = table[keys].itertuples(index=False, name=None)
-        self.rows: dict[tuple[Any, ...], Score] = dict(zip(names, values, strict=True))
+        values = table[["score", "p", "q"]].itertuples(index=False, name=None)
+        self.rows: dict[tuple[Any, ...], Score] = {
+            name: {"score": score, "p": p, "q": q}
+            for name, (score, p, q) in zip(names, values, strict=True)
+        }
 
     def __call__(
         self, metric: str, component: str, layer: int, target: str, head: int = -1, site: str = ""

@@ -21,6 +21,10 @@ def demo(
     """Measure a trained and a constructed model of one task and write a report."""
     from rich.console import Console
 
+    from interp.output import check_output
+
+    check_output(out, overwrite=overwrite, marker="report.html")
+
     from analyses.demo.run import run_demo
 
     console = Console(stderr=True)

@@ -91,7 +91,7 @@ def _heat_map(table: pd.DataFrame, factors: Factors, folder: Path) -> Picture:
 
 def _crops(table: pd.DataFrame, factors: Factors, circuit: str, folder: Path) -> Picture:
     top = strongest(table, circuit, "trace_share", _SHOWN)
-    places = [(int(row.layer), int(row.head)) for row in top.itertuples()]
+    places = list(zip(top["layer"].tolist(), top["head"].tolist(), strict=True))
     crops = [circuit_crop(factors, layer, head, circuit) for layer, head in places]
     figure = circuit_crops(crops, [f"{layer}.{head}" for layer, head in places])
     name = f"gpt2-{circuit.lower()}"

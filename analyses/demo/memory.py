@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from analyses.report.page import Picture, Section, Table
 from analyses.study import Study
@@ -218,6 +219,6 @@ def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]
     )  # fmt: skip
 
 
-def _picture(figure: object, folder: Path, name: str, caption: str) -> Picture:
+def _picture(figure: Figure, folder: Path, name: str, caption: str) -> Picture:
     (png,) = save(figure, folder / "figures" / name, formats=("png",))
     return Picture(png, caption)

@@ -1,0 +1,65 @@
+"""The command as its user meets it: help, versions, and one clear line for every refusal."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from analyses.cli import main as cli
+
+
+def prooflens(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from analyses.cli.main import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_help_lists_the_commands_without_loading_anything_heavy() -> None:
+    heavy = "('torch', 'numpy', 'transformer_lens', 'pandas', 'matplotlib', 'h5py')"
+    code = (
+        "import sys; from analyses.cli.main import app\n"
+        "try: app(['--help'])\n"
+        f"except SystemExit: print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+    for command in ("demo", "doctor", "extract", "store", "train", "weights"):
+        assert f"\n  {command}" in done.stdout
+
+
+def test_version_and_doctor() -> None:
+    runner = CliRunner()
+    assert runner.invoke(cli.app, ["--version"]).output.startswith("prooflens 0.")
+    output = runner.invoke(cli.app, ["doctor"]).output
+    for word in ("python", "torch", "transformer-lens", "device", "threads", "ray (optional"):
+        assert word in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("demo", "--out", "{folder}"), "exists"),
+        (("demo", "--out", "{folder}", "--overwrite"), "holds other things and no report.html"),
+        (("demo", "--out", "{file}/x"), "cannot write to"),
+        (("demo", "--out", "{folder}/new", "--gpt2", "{folder}/none"), "does not exist"),
+        (("train", "{file}", "--out", "{folder}/new"), "cannot be read"),
+        (("weights", "{folder}"), "holds no .safetensors file"),
+    ],
+)
+def test_refusals_are_one_line_and_leave_nothing(
+    tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    folder, file = tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    (folder / "keep.txt").write_text("mine")
+    file.write_text("not toml = [")
+    done = prooflens(*(a.format(folder=folder, file=file) for a in arguments))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert done.stderr.startswith("prooflens: ")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert [p.name for p in folder.iterdir()] == ["keep.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]

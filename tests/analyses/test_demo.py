@@ -1,0 +1,81 @@
+"""The main job, run once, and what a reader finds in its folder."""
+
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import trained
+from analyses.demo.memory import Comparison, findings
+from analyses.demo.run import find_gpt2, run_demo
+from analyses.study import study
+from interp.errors import CheckpointError
+from interp.proofs.memory import construct_fixed_memory
+from interp.store import ActivationStore
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PROOFLENS_GPT2", raising=False)
+        patch.setattr("analyses.demo.run._HUB_NAMES", ())
+        out = tmp_path_factory.mktemp("demo") / "out"
+        said = run_demo(out, gpt2=None, overwrite=False, step=lambda words: None)
+    return out, said
+
+
+def test_findings_name_heads_and_ffn_with_numbers(demo: tuple[Path, list[str]]) -> None:
+    _, said = demo
+    assert len(said) == 3
+    for memory, lag in (("x[t-1]", 1), ("x[t-3]", 3)):
+        assert re.search(rf"head L0H[01] extracts {re.escape(memory)} \(lag {lag}; r²", said[0])
+    assert "the FFN of layer 0 computes the Boolean function (r² lost without it 0." in said[0]
+    assert "4 of its 4 statements hold" in said[1]
+
+
+def test_folder_holds_report_figures_numbers_and_stores(demo: tuple[Path, list[str]]) -> None:
+    out, said = demo
+    html = (out / "report.html").read_text()
+    for finding in said:
+        assert finding.replace("'", "&#39;") in html
+    assert {p.name for p in (out / "figures").iterdir()} == {
+        "ablation.png", "attention-by-lag.png", "decodability.png", "kernels-by-lag.png",
+    }  # fmt: skip
+    numbers = json.loads((out / "numbers.json").read_text())
+    assert numbers["models"]["trained"]["accuracy"] > 0.999
+    roles = pd.read_csv(out / "roles.csv")
+    assert len(roles) == len(numbers["roles"]) == 3 + 7
+    assert set(roles["status"]) == {"confirmed"}
+    sealed = ActivationStore(out / "stores" / "trained").measurement("roles")
+    written = roles[roles["model"] == "trained"]["evidence"].tolist()
+    assert sealed["evidence"].tolist() == written
+
+
+def test_what_is_not_confirmed_is_said_not_to_be(tmp_path: Path) -> None:
+    """A model whose heads look nowhere in particular: the report must not name any."""
+    shipped = trained.load("fixed-memory-multiplexer")
+    shipped.model.blocks[0].attn.terms["table"].bias.data.zero_()
+    blurred = study("trained", shipped.model, shipped.task, tmp_path / "store")
+    comparison = Comparison(blurred, blurred, construct_fixed_memory(shipped.task))
+    said = findings(comparison)
+    assert "no head is confirmed to extract x[t-1]" in said[0]
+    assert "no FFN is confirmed to compute the Boolean function" in said[0]
+    assert "0 of its 4 statements hold" in said[1]
+
+
+def test_gpt2_is_added_where_it_is(gpt2_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    said = run_demo(out, gpt2=gpt2_folder, overwrite=False, step=lambda words: None)
+    assert said[2].startswith("Of GPT-2's 144 heads")
+    table = pd.read_csv(out / "gpt2.csv")
+    shares = table[(table["metric"] == "trace_share") & (table["circuit"] == "QK")]
+    assert len(shares) == 144
+    assert (out / "figures" / "gpt2-diagonals.png").stat().st_size > 10_000
+    assert "GPT-2: heads with diagonal circuits" in (out / "report.html").read_text()
+
+
+def test_a_named_place_without_gpt2_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no"):
+        find_gpt2(tmp_path)

@@ -1,0 +1,43 @@
+import re
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analyses.report.page import Page, Picture, Section, Table, render
+from interp.figures.style import save
+
+
+def page(tmp_path: Path) -> str:
+    figure = Figure(figsize=(3, 2))
+    figure.add_subplot().plot([0, 1])
+    (png,) = save(figure, tmp_path / "line", formats=("png",))
+    frame = pd.DataFrame({"name": ["<b>x</b>"], "big_one": [123456.0], "tiny": [1.5e-7],
+                          "none": [float("nan")], "flag": [True], "n": [3]})  # fmt: skip
+    section = Section("One & two", ("if a < b",), (Picture(png, 'a "line"'),), (Table(frame, "t"),))
+    return render(Page("Title", ["first", "second"], [section], ["seed 0"]))
+
+
+def test_page_is_self_contained(tmp_path: Path) -> None:
+    html = page(tmp_path)
+    sources = re.findall(r'(?:src|href)="([^"]*)"', html)
+    assert sources
+    assert all(s.startswith(("data:image/png;base64,", "#")) for s in sources)
+    assert "http" not in html
+    assert "<script" not in html
+
+
+def test_words_are_escaped_and_pictures_have_size_and_text(tmp_path: Path) -> None:
+    html = page(tmp_path)
+    assert "&lt;b&gt;x&lt;/b&gt;" in html
+    assert "One &amp; two" in html
+    (image,) = re.findall(r"<img [^>]*>", html)
+    assert re.search(r'width="\d+" height="\d+" alt="a &#34;line&#34;"', image)
+
+
+def test_numbers_are_short_and_missing_ones_empty(tmp_path: Path) -> None:
+    cells = re.findall(r'<td class="(\w+)">(.*?)</td>', page(tmp_path))
+    assert cells == [
+        ("short", "&lt;b&gt;x&lt;/b&gt;"), ("number", "1.2e+05"), ("number", "1.5e-07"),
+        ("number", ""), ("yes", "yes"), ("number", "3"),
+    ]  # fmt: skip
