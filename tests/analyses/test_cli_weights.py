@@ -1,6 +1,7 @@
 """``prooflens weights`` from the outside."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -150,3 +151,17 @@ def test_gpt2_findings_name_the_known_heads(gpt2_folder: Path) -> None:
     for head in ("0.1 (+0.214)", "0.10 (+0.236)", "5.1 (+0.140)"):  # duplicate-token; induction
         assert head in said
     assert "4.11 → 5.1" in said  # previous-token head into induction head
+
+
+def test_documented_gpt2_numbers_are_those_of_the_weights(gpt2_folder: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "gpt2-heads.md"
+    table = weight_table(open_factors(gpt2_folder), ["trace_share"])
+    shares = table.set_index(["circuit", "layer", "head"])["score"]
+    number = r"(\d+)\.(\d+) \| ([+−][\d.]+)"
+    qk, ov = page.read_text(encoding="utf-8").split("## Copying")
+    for circuit, text, least in (("QK", qk, 8), ("OV", ov, 16)):
+        rows = re.findall(number, text)
+        assert len(rows) == least
+        for layer, head, told in rows:
+            share = shares[circuit, int(layer), int(head)]
+            assert float(told.replace("−", "-")) == pytest.approx(share, abs=6e-4)
