@@ -64,7 +64,7 @@ def chunk_shape(shape: Sequence[int], itemsize: int, batch: int) -> tuple[int, .
     if fit >= batch:
         rows = fit // batch * batch
     else:
-        least = max(1, _SMALLEST_CHUNK // (math.prod(row) * itemsize))
+        least = math.ceil(_SMALLEST_CHUNK / (math.prod(row) * itemsize))
         aligned = max(d for d in range(1, fit + 1) if batch % d == 0)
         rows = aligned if aligned >= least else fit
     return (max(1, min(rows, shape[0])), *row)

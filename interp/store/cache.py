@@ -59,6 +59,9 @@ class LazyTensors(MutableMapping[str, Tensor]):
     def __delitem__(self, hook: str) -> None:
         del self._loaded[hook]
 
+    def __contains__(self, hook: object) -> bool:
+        return hook in self._loaded
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._loaded)
 

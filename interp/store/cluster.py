@@ -12,6 +12,7 @@ Not worth it for one machine whose cores a single forward pass already fills.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from interp.store.pipeline import Sealed, write_parts
 from interp.store.plan import Plan, weights_sha256
 from interp.store.sources import Part
 
-__all__ = ["run_on_ray"]
+__all__ = ["require_ray", "run_on_ray"]
 
 _RETRIES = 3
 _models: dict[str, Any] = {}
@@ -52,7 +53,7 @@ def run_on_ray(
         StoreError: if the model cannot be sent, a worker dies again and again, or a part does
             not arrive in the folder.
     """
-    ray = _ray()
+    ray = require_ray()
     started = not ray.is_initialized()
     if started:
         ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
@@ -63,7 +64,12 @@ def run_on_ray(
             ray.shutdown()
 
 
-def _ray() -> Any:
+def require_ray() -> Any:
+    """The module ``ray``.
+
+    Raises:
+        MissingDependencyError: saying how to install it.
+    """
     try:
         import ray
     except ImportError:
@@ -88,6 +94,7 @@ def _run(
     cores = int(ray.cluster_resources().get("CPU", 1))
     task = ray.remote(num_cpus=min(threads, cores), max_retries=_RETRIES)(_write_part)
     at_once = 2 * max(1, cores // min(threads, cores))
+    run = uuid.uuid4().hex
     running: dict[Any, Part] = {}
 
     def collect(keep: int) -> None:
@@ -98,7 +105,7 @@ def _run(
             advanced(len(part.rows))
 
     for part in parts:
-        running[task.remote(sent, plan_sent, part, str(folder))] = part
+        running[task.remote(sent, plan_sent, part, str(folder), run)] = part
         collect(at_once - 1)
     collect(0)
 
@@ -107,8 +114,10 @@ def _send(ray: Any, model: Any) -> Any:
     try:
         return ray.put(model)
     except Exception as error:
+        cause = error.__cause__ or error.__context__ or error
+        reason = str(cause).partition("\n")[0]
         raise StoreError(
-            f"backend 'ray' cannot send a {type(model).__name__} to a worker ({error}): give "
+            f"backend 'ray' cannot send a {type(model).__name__} to a worker ({reason}): give "
             "loader=…, a function that builds it there"
         ) from error
 
@@ -132,14 +141,14 @@ def _arrived(ray: Any, reference: Any, part: Part, folder: Path) -> dict[str, An
     return entry
 
 
-def _write_part(model: Any, plan: Plan, part: Part, folder: str) -> dict[str, Any]:
+def _write_part(model: Any, plan: Plan, part: Part, folder: str, run: str) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(plan.record["threads"])
     found: list[dict[str, Any]] = []
     write_parts(
         [part],
-        _model(model, plan),
+        _model(model, plan, run),
         plan,
         Path(folder),
         sealed=found.append,
@@ -148,13 +157,12 @@ def _write_part(model: Any, plan: Plan, part: Part, folder: str) -> dict[str, An
     return found[0]
 
 
-def _model(model: Any, plan: Plan) -> Any:
-    """The model of this worker process: built or unpickled once, and checked."""
-    wanted = plan.record["model"]["weights_sha256"]
-    if wanted not in _models:
+def _model(model: Any, plan: Plan, run: str) -> Any:
+    """The model of this worker process: built or unpickled once a run, and checked."""
+    if run not in _models:
         built = model if hasattr(model, "hook_dict") else model()
-        if weights_sha256(built) != wanted:
+        if weights_sha256(built) != plan.record["model"]["weights_sha256"]:
             raise StoreError(f"the model on worker {os.uname().nodename} has other weights")
         _models.clear()
-        _models[wanted] = built
-    return _models[wanted]
+        _models[run] = built
+    return _models[run]

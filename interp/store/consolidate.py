@@ -57,7 +57,7 @@ def consolidate(
     temporary = out.with_name(f"{out.name}.{uuid.uuid4().hex[:8]}{layout.TEMPORARY}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(temporary, "w", locking=False) as file:
+        with h5py.File(temporary, "w") as file:
             _write(store, file, advanced)
         layout.fsync(temporary)
         temporary.replace(out)

@@ -114,6 +114,10 @@ def extract(
     """
     out = Path(out)
     _check_out(out, resume, overwrite, backend)
+    if backend == "ray":
+        from interp.store.cluster import require_ray
+
+        require_ray()
     found = _source(source, rows, seed)
     plan = _plan(model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression)
     if report is not None:

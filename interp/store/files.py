@@ -156,7 +156,7 @@ class Files:
             self._open.move_to_end(path)
             return self._open[path]
         try:
-            file = h5py.File(path, "r", locking=False)
+            file = h5py.File(path, "r")
         except OSError as error:
             raise StoreError(
                 f"{path}: cannot be opened: {error}: see prooflens store verify"

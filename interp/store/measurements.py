@@ -139,7 +139,7 @@ def _kind(column: pandas.Series[Any]) -> str:
 
 
 def _write_file(path: Path, table: pandas.DataFrame, text: str) -> None:
-    with h5py.File(path, "w", locking=False) as file:
+    with h5py.File(path, "w") as file:
         file.attrs["format"] = layout.FORMAT
         file.attrs["version"] = f"{layout.VERSION[0]}.{layout.VERSION[1]}"
         file.create_dataset("provenance", data=text, dtype=h5py.string_dtype())
@@ -177,7 +177,7 @@ def _open(folder: Path, name: str) -> Path:
 
 def _load(path: Path, what: Any) -> Any:
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with h5py.File(path, "r") as file:
             return what(file)
     except (OSError, KeyError) as error:
         raise StoreError(f"{path}: cannot be read: {error}: see prooflens store verify") from error

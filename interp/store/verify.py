@@ -99,7 +99,7 @@ def _missing_hooks(manifest: dict[str, Any], entry: dict[str, Any]) -> list[Faul
 
 def _dataset_faults(path: Path, entry: dict[str, Any]) -> Iterator[Fault]:
     try:
-        file = h5py.File(path, "r", locking=False)
+        file = h5py.File(path, "r")
     except OSError as error:
         yield Fault(path.name, "", f"cannot be opened: {error}")
         return

@@ -106,7 +106,7 @@ class PartFile:
                 self.overflows[path] += column.overflows
 
     def _create(self, columns: Mapping[str, Array]) -> h5py.File:
-        file = h5py.File(self._temporary, "w", rdcc_nbytes=_CHUNK_CACHE, rdcc_w0=1.0, locking=False)
+        file = h5py.File(self._temporary, "w", rdcc_nbytes=_CHUNK_CACHE, rdcc_w0=1.0)
         file.attrs["format"] = FORMAT
         file.attrs["version"] = f"{VERSION[0]}.{VERSION[1]}"
         file.attrs["part"] = self.number

@@ -1,6 +1,9 @@
 """Small hooked models and tasks for the store's tests; importable from their subprocesses."""
 
+import os
+import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -94,3 +97,17 @@ class Echo:
 
     def to_dict(self) -> dict[str, int | str]:
         return {"kind": "echo", "lag": self.lag, "length": self.length}
+
+
+class DiesOnce(TinyTransformer):
+    """Kills the first other process in which it runs; ``marker`` says that it did."""
+
+    def __init__(self, marker: Path) -> None:
+        super().__init__()
+        self.marker, self.home = marker, os.getpid()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if os.getpid() != self.home and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(x)

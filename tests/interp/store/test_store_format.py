@@ -1,0 +1,183 @@
+"""The format: what plain h5py sees, what a golden store holds, what is refused."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from store_models import Echo, TinyTransformer
+
+from interp.errors import StoreError
+from interp.store import ActivationStore, consolidate, extract, verify
+from interp.store.arrays import CHUNK_BYTES, chunk_shape
+from interp.store.layout import INDEX, MANIFEST, read_index
+from interp.store.sources import Part
+from interp.store.writer import PartFile, row_ranges, sha256_file
+
+GOLDEN = Path(__file__).parent / "golden"
+HOOKS = ["blocks.0.attn.hook_pattern", "blocks.1.hook_resid_post"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return extract(
+        TinyTransformer(), Echo(), HOOKS, tmp_path_factory.mktemp("f") / "s", rows=10, batch=4,
+        part_rows=8,
+    )  # fmt: skip
+
+
+def test_plain_h5py_reads_a_part(store):
+    with h5py.File(store.path / "part-00001.h5") as file:
+        assert sorted(file) == ["activations", "inputs", "latents", "mask", "row", "targets"]
+        assert file["row"][:].tolist() == [8, 9]
+        pattern = file["activations"][HOOKS[0]]
+        assert [dim.label for dim in pattern.dims] == ["row", "head", "query", "key"]
+        assert pattern.fletcher32
+        assert np.isnan(pattern.fillvalue)
+        assert pattern.compression is None
+        assert pattern.chunks[1:] == pattern.shape[1:]
+        assert np.array_equal(pattern[:], store.activation(HOOKS[0], [8, 9]))
+        assert file.libver[0] == "earliest"
+
+
+def test_h5ls_reads_a_part(store):
+    program = shutil.which("h5ls")
+    if program is None:
+        pytest.skip("h5ls is not installed (hdf5-tools)")
+    done = subprocess.run(  # noqa: S603
+        [program, "-r", str(store.path / "part-00000.h5")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "/activations/blocks.0.attn.hook_pattern Dataset {8, 2, 6, 6}" in done.stdout
+
+
+def test_index_and_manifest_say_what_is_there(store):
+    entries = read_index(store.path)
+    assert [e["file"] for e in entries] == ["part-00000.h5", "part-00001.h5"]
+    assert [e["rows"] for e in entries] == [[[0, 8]], [[8, 10]]]
+    for entry in entries:
+        assert sha256_file(store.path / entry["file"]) == entry["sha256"]
+    manifest = json.loads((store.path / MANIFEST).read_text())
+    assert manifest["format"] == "prooflens-store"
+    assert manifest["complete"] is True
+    assert manifest["rows"] == 10
+    assert manifest["plan"]["seed"] == 0
+    assert manifest["plan"]["source"]["task"] == Echo().to_dict()
+    assert manifest["hooks"][HOOKS[0]]["labels"] == ["row", "head", "query", "key"]
+    assert len(manifest["plan_digest"]) == len(manifest["plan"]["model"]["weights_sha256"]) == 64
+
+
+def test_golden_store_reads_as_it_always_did():
+    store = ActivationStore(GOLDEN)
+    assert verify(GOLDEN) == []
+    assert store.rows == 5
+    assert store.lengths == {2: 3, 3: 2}
+    expected = np.arange(24.0).reshape(3, 2, 2, 2) / 8
+    assert np.array_equal(store.activation("blocks.0.attn.hook_pattern", [0, 2, 3]), expected)
+    assert store.activation("hook_embed", [4])[0, :, 0].tolist() == [1.5, -2.0, np.inf]
+    assert store.dtype("hook_embed") == "bfloat16"
+    assert store.canonical("blocks.0.hook_resid_pre") == "hook_embed"
+    assert store.inputs([1, 4]).tolist() == [[7, 8, 9], [4, 5, 6]]
+    assert store.measurement("heads")["role"].tolist()[0] == "induction"
+    assert store.provenance("heads") == {"analysis": "by hand"}
+
+
+def test_golden_bytes_are_still_written(tmp_path):
+    """The same content gives the same file, so that digests are comparable across versions."""
+    from golden_store import golden_parts
+
+    for number, (rows, columns) in enumerate(golden_parts()):
+        part = PartFile(tmp_path, number, rows, 2, None, "")
+        part.write(0, columns)
+        part.seal()
+        name = f"part-{number:05d}.h5"
+        assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"version": "2.0"}, r"store version 2\.0 is newer than 1\.x.*install a newer prooflens"),
+        ({"version": "x"}, "is not MAJOR.MINOR"),
+        ({"format": "zarr"}, "not an activation store"),
+    ],
+)
+def test_other_versions_are_refused(store, tmp_path, changes, match):
+    shutil.copytree(store.path, tmp_path / "s")
+    manifest = json.loads((tmp_path / "s" / MANIFEST).read_text())
+    (tmp_path / "s" / MANIFEST).write_text(json.dumps(manifest | changes))
+    with pytest.raises(StoreError, match=match):
+        ActivationStore(tmp_path / "s")
+
+
+def test_a_newer_minor_version_is_read(store, tmp_path):
+    shutil.copytree(store.path, tmp_path / "s")
+    manifest = json.loads((tmp_path / "s" / MANIFEST).read_text())
+    (tmp_path / "s" / MANIFEST).write_text(json.dumps(manifest | {"version": "1.7", "new": 1}))
+    assert ActivationStore(tmp_path / "s").rows == 10
+
+
+def test_torn_and_damaged_index_lines(store, tmp_path):
+    shutil.copytree(store.path, tmp_path / "s")
+    index = tmp_path / "s" / INDEX
+    index.write_bytes(index.read_bytes()[:-20])
+    assert ActivationStore(tmp_path / "s").rows == 8
+    index.write_bytes(b"nonsense\n" + index.read_bytes())
+    with pytest.raises(StoreError, match="line 1 is damaged"):
+        ActivationStore(tmp_path / "s")
+
+
+@given(
+    row=st.lists(st.integers(1, 40), min_size=0, max_size=3),
+    rows=st.integers(1, 5000),
+    batch=st.integers(1, 300),
+    itemsize=st.sampled_from([1, 2, 4, 8]),
+)
+def test_chunks_are_whole_rows_of_at_most_a_mebibyte(row, rows, batch, itemsize):
+    chunk = chunk_shape((rows, *row), itemsize, batch)
+    size = int(np.prod(chunk)) * itemsize
+    assert size <= CHUNK_BYTES
+    assert 1 <= chunk[0] <= rows
+    if int(np.prod(row)) * itemsize <= CHUNK_BYTES:
+        assert chunk[1:] == tuple(row)
+        assert size >= CHUNK_BYTES // 4 or chunk[0] == rows or chunk[0] >= batch
+
+
+def test_rows_beyond_a_mebibyte_are_cut_along_heads():
+    assert chunk_shape((8, 12, 1024, 1024), 4, 8) == (1, 1, 256, 1024)
+    assert chunk_shape((8, 12, 256, 256), 4, 8) == (1, 4, 256, 256)
+
+
+@given(st.lists(st.integers(0, 500), min_size=1, unique=True))
+def test_row_ranges_round_trip(rows):
+    ids = np.array(sorted(rows))
+    assert [r for a, b in row_ranges(ids) for r in range(a, b)] == ids.tolist()
+
+
+def test_part_digest_sees_every_column():
+    inputs = torch.zeros(2, 3)
+    part = Part(0, np.arange(2), {"inputs": inputs, "mask": torch.ones(2, 3, dtype=torch.bool)})
+    other = Part(0, np.arange(2), {"inputs": inputs, "mask": torch.zeros(2, 3, dtype=torch.bool)})
+    shifted = Part(0, np.arange(1, 3), part.columns)
+    assert len({p.sha256() for p in (part, other, shifted)}) == 3
+
+
+def test_consolidated_file_reads_like_the_store(store, tmp_path):
+    file = consolidate(store.path, tmp_path / "one.h5")
+    one = ActivationStore(file)
+    for hook in store.hooks:
+        assert np.array_equal(one.activation(hook), store.activation(hook))
+    assert np.array_equal(one.latents()["lag"], store.latents()["lag"])
+    golden = ActivationStore(consolidate(GOLDEN, tmp_path / "golden.h5"))
+    assert golden.lengths == {2: 3, 3: 2}
+    assert golden.activation("hook_embed", [1, 4]).shape == (2, 3, 1)
+    with h5py.File(tmp_path / "golden.h5") as plain:
+        assert "heads" in plain["measurements"]
+    with pytest.raises(Exception, match=r"one\.h5: exists"):
+        consolidate(store.path, file)
