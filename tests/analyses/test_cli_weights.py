@@ -157,7 +157,7 @@ def test_documented_gpt2_numbers_are_those_of_the_weights(gpt2_folder: Path) -> 
     page = Path(__file__).parents[2] / "docs" / "gpt2-heads.md"
     table = weight_table(open_factors(gpt2_folder), ["trace_share"])
     shares = table.set_index(["circuit", "layer", "head"])["score"]
-    number = r"(\d+)\.(\d+) \| ([+−][\d.]+)"
+    number = r"\| (\d+)\.(\d+) \| ([+−][\d.]+)"
     qk, ov = page.read_text(encoding="utf-8").split("## Copying")
     for circuit, text, least in (("QK", qk, 8), ("OV", ov, 16)):
         rows = re.findall(number, text)
