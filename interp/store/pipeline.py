@@ -1,6 +1,6 @@
-"""From rows to sealed parts: compute in this thread, write in another.
+"""From rows to sealed parts: compute in this thread, write in a second, seal in a third.
 
-    rows → forward to the last hook → select and cast → bounded queue → HDF5 → seal → index
+    rows → forward to the last hook → select and cast → bounded queue → HDF5 → queue → seal → index
 
 A batch never crosses a part, so every part is computed by the same batches whether the run was
 interrupted or not, and by whichever process.
@@ -17,7 +17,7 @@ from interp.store.capture import Capture
 from interp.store.plan import Plan, model_device
 from interp.store.selection import to_array
 from interp.store.sources import Columns, Part
-from interp.store.writer import Array, Background, PartFile
+from interp.store.writer import Array, Background, Pace, PartFile
 
 if TYPE_CHECKING:
     from interp.lens import HookedModel
@@ -26,6 +26,7 @@ __all__ = ["Sealed", "write_parts"]
 
 Sealed = Callable[[dict[str, Any]], None]
 _AHEAD = 4
+_SEALED_AHEAD = 1
 
 
 def write_parts(
@@ -44,7 +45,7 @@ def write_parts(
         model: the model of the plan.
         plan: hooks and selection.
         folder: the store.
-        sealed: called in the writer's thread with each part's index entry.
+        sealed: called in the sealing thread with each part's index entry.
         advanced: called with the number of rows of each batch that was computed.
 
     Raises:
@@ -52,9 +53,14 @@ def write_parts(
     """
     record = plan.record
     files: dict[int, PartFile] = {}
+    pace = Pace()
     device = model_device(model)
     try:
-        with Capture(model, plan.survey.hooks).running() as forward, Background(_AHEAD) as writer:
+        with (
+            Capture(model, plan.survey.hooks).running() as forward,
+            Background(_SEALED_AHEAD) as sealer,
+            Background(_AHEAD, on_exit=pace.finish) as writer,
+        ):
             for part in parts:
                 file = PartFile(
                     folder,
@@ -63,6 +69,7 @@ def write_parts(
                     record["batch"],
                     record["compression"],
                     part.sha256(),
+                    pace,
                 )
                 files[part.number] = file
                 for start in range(0, len(part.rows), record["batch"]):
@@ -71,8 +78,10 @@ def write_parts(
                     columns = _compute(forward, batch, plan, device, part)
                     writer.submit(_to_disk, file.write, start, columns)
                     advanced(len(batch["inputs"]))
-                writer.submit(_seal, files, file, sealed)
+                writer.submit(_close, file, sealer, files, sealed)
             writer.finish()
+            pace.finish()
+            sealer.finish()
     finally:
         for file in files.values():
             file.abandon()
@@ -109,6 +118,11 @@ def _to_disk(write: Callable[..., Any], *arguments: Any) -> Any:
         raise StoreError(
             f"writing failed: {error}; sealed parts stay readable: free space and resume"
         ) from error
+
+
+def _close(file: PartFile, sealer: Background, files: dict[int, PartFile], sealed: Sealed) -> None:
+    _to_disk(file.close)
+    sealer.submit(_seal, files, file, sealed)
 
 
 def _seal(files: dict[int, PartFile], file: PartFile, sealed: Sealed) -> None:

@@ -1,9 +1,10 @@
 """How a part becomes sealed, and how writing keeps out of the way of computing.
 
 :class:`PartFile` is one part: rows are written into a temporary HDF5 file, which is closed,
-fsynced, hashed and renamed. :class:`Background` runs such calls in order in a second thread,
+fsynced, hashed and renamed. :class:`Background` runs such calls in order in another thread,
 at most a few ahead of the caller, so that disk and compute overlap while memory stays bounded.
-HDF5, ``fsync`` and SHA-256 all release Python's lock.
+HDF5, ``fsync`` and SHA-256 all release Python's lock. :class:`Pace` keeps writing and hashing in
+step.
 
 A failed or abandoned part leaves nothing behind; parts sealed before it are untouched.
 """
@@ -30,10 +31,12 @@ from interp.errors import StoreError
 from interp.store import arrays
 from interp.store.layout import FORMAT, TEMPORARY, VERSION, fsync, part_name
 
-__all__ = ["Array", "Background", "PartFile", "Rows", "row_ranges", "sha256_file"]
+__all__ = ["Array", "Background", "Pace", "PartFile", "Rows", "row_ranges", "sha256_file"]
 
 Rows = NDArray[np.int64]
 _CHUNK_CACHE = 2 * arrays.CHUNK_BYTES
+_BUFFER = 1 << 20
+_REST = 0.05
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,49 @@ class Array:
     overflows: int = 0
 
 
-def sha256_file(path: Path) -> str:
+class Pace:
+    """Keeps one thread's reading in step with another's writing.
+
+    A forward pass that fills all cores waits for its slowest thread, so two short jobs beside it
+    cost half as much at the same time as one after the other: hashing a sealed file goes on
+    while the next one is written, and rests meanwhile. It never rests longer than a moment at a
+    time, so that nothing depends on there being a next file.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._bytes = 0
+        self._free = False
+
+    def wrote(self, n: int) -> None:
+        """Let as many bytes be read."""
+        with self._changed:
+            self._bytes += n
+            self._changed.notify_all()
+
+    def reading(self, n: int) -> None:
+        """Wait a moment unless enough was written."""
+        with self._changed:
+            if self._bytes <= 0 and not self._free:
+                self._changed.wait(_REST)
+            self._bytes = max(0, self._bytes - n)
+
+    def finish(self) -> None:
+        """Nothing more is written: read without waiting."""
+        with self._changed:
+            self._free = True
+            self._changed.notify_all()
+
+
+def sha256_file(path: Path, pace: Pace | None = None) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    digest, buffer = hashlib.sha256(), bytearray(_BUFFER)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            if pace is not None:
+                pace.reading(count)
+            digest.update(memoryview(buffer)[:count])
+    return digest.hexdigest()
 
 
 def row_ranges(rows: Rows) -> list[list[int]]:
@@ -76,6 +118,7 @@ class PartFile:
         batch: rows of one write.
         compression: a filter, or ``None``.
         source_sha256: digest of the part's inputs, to recognise another source on resuming.
+        pace: shared with the files sealed meanwhile.
     """
 
     folder: Path
@@ -84,12 +127,15 @@ class PartFile:
     batch: int
     compression: str | None
     source_sha256: str
+    pace: Pace | None = None
     overflows: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         name = f"{part_name(self.number)}.{uuid.uuid4().hex[:8]}{TEMPORARY}"
         self._temporary = self.folder / name
         self._file: h5py.File | None = None
+        self._shapes: dict[str, list[int]] = {}
+        self._datasets: dict[str, h5py.Dataset] = {}  # closing one would empty its chunk cache
 
     def write(self, start: int, columns: Mapping[str, Array]) -> None:
         """Write a batch at row ``start`` of the part.
@@ -99,9 +145,11 @@ class PartFile:
         """
         if self._file is None:
             self._file = self._create(columns)
+        if self.pace is not None:
+            self.pace.wrote(sum(column.values.nbytes for column in columns.values()))
         for path, column in columns.items():
             stop = start + len(column.values)
-            self._file[path][start:stop] = np.ascontiguousarray(column.values)
+            self._datasets[path][start:stop] = np.ascontiguousarray(column.values)
             if column.overflows:
                 self.overflows[path] += column.overflows
 
@@ -113,7 +161,7 @@ class PartFile:
         file.create_dataset("row", data=self.rows, fletcher32=True)
         file["row"].dims[0].label = "row"
         for path, column in columns.items():
-            arrays.create(
+            self._datasets[path] = arrays.create(
                 file,
                 path,
                 (len(self.rows), *column.values.shape[1:]),
@@ -125,8 +173,8 @@ class PartFile:
             )
         return file
 
-    def seal(self) -> dict[str, Any]:
-        """Close, fsync, hash and rename the file; return its index entry.
+    def close(self) -> None:
+        """Close the file; what is left is :meth:`seal`.
 
         Raises:
             OSError: if the disk refuses.
@@ -136,11 +184,19 @@ class PartFile:
             raise StoreError(f"part {self.number} has no rows")
         for path, count in sorted(self.overflows.items()):
             self._file[path].attrs["overflows"] = count
-        shapes = _shapes(self._file)
+        self._shapes = _shapes(self._file)
+        self._datasets.clear()
         self._file.close()
         self._file = None
+
+    def seal(self) -> dict[str, Any]:
+        """Fsync, hash and rename the closed file; return its index entry.
+
+        Raises:
+            OSError: if the disk refuses.
+        """
         fsync(self._temporary)
-        size, digest = self._temporary.stat().st_size, sha256_file(self._temporary)
+        size, digest = self._temporary.stat().st_size, sha256_file(self._temporary, self.pace)
         final = self.folder / part_name(self.number)
         self._temporary.replace(final)
         fsync(self.folder)
@@ -153,12 +209,13 @@ class PartFile:
             "bytes": size,
             "sha256": digest,
             "source_sha256": self.source_sha256,
-            "shapes": shapes,
+            "shapes": self._shapes,
             "overflows": dict(sorted(self.overflows.items())),
         }
 
     def abandon(self) -> None:
         """Drop what was written; after a full disk, closing may itself fail."""
+        self._datasets.clear()
         if self._file is not None:
             with contextlib.suppress(OSError, RuntimeError, ValueError):
                 self._file.close()
@@ -185,9 +242,11 @@ class Background:
 
     Args:
         ahead: how many calls may wait.
+        on_exit: called before the thread is joined at the end of the ``with`` block.
     """
 
-    def __init__(self, ahead: int) -> None:
+    def __init__(self, ahead: int, on_exit: Callable[[], None] | None = None) -> None:
+        self._on_exit = on_exit
         self._calls: queue.Queue[tuple[Callable[..., object], Sequence[Any]] | None]
         self._calls = queue.Queue(maxsize=ahead)
         self._error: BaseException | None = None
@@ -244,4 +303,6 @@ class Background:
     ) -> None:
         if kind is not None:
             self._dropping.set()
+        if self._on_exit is not None:
+            self._on_exit()
         self._stop()

@@ -56,6 +56,7 @@ def main(folder: Path) -> None:
     for number, (rows, columns) in enumerate(golden_parts()):
         part = PartFile(folder, number, rows, 2, None, "")
         part.write(0, columns)
+        part.close()
         layout.append_index(folder, part.seal())
     table = pd.DataFrame({"head": [0, 1], "score": [0.5, np.nan], "role": ["induction", None]})
     write_measurement(folder, "heads", table, {"analysis": "by hand"})

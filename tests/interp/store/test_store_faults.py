@@ -48,7 +48,7 @@ def whole(tmp_path_factory):
 def killed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("killed")
     path = os.pathsep.join([str(HERE), str(HERE.parents[2])])
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [sys.executable, str(HERE / "store_killer.py"), str(folder)],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,

@@ -50,7 +50,7 @@ def test_h5ls_reads_a_part(store):
     program = shutil.which("h5ls")
     if program is None:
         pytest.skip("h5ls is not installed (hdf5-tools)")
-    done = subprocess.run(  # noqa: S603
+    done = subprocess.run(
         [program, "-r", str(store.path / "part-00000.h5")],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -95,6 +95,7 @@ def test_golden_bytes_are_still_written(tmp_path):
     for number, (rows, columns) in enumerate(golden_parts()):
         part = PartFile(tmp_path, number, rows, 2, None, "")
         part.write(0, columns)
+        part.close()
         part.seal()
         name = f"part-{number:05d}.h5"
         assert (tmp_path / name).read_bytes() == (GOLDEN / name).read_bytes()

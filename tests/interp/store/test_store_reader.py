@@ -179,7 +179,7 @@ def test_reading_imports_neither_torch_nor_transformerlens(store):
         "heavy = {'torch', 'transformer_lens', 'pandas'} & set(sys.modules);"
         "assert not heavy, heavy"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_measurements_round_trip(store, tmp_path):

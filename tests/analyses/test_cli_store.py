@@ -1,0 +1,112 @@
+"""``prooflens extract`` and ``prooflens store`` from the command line."""
+
+import json
+
+import h5py
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from analyses.cli.extract import load_task
+from analyses.cli.main import app
+from interp.errors import ArgumentError, CheckpointError, StoreError
+from interp.models.checkpoint import save_checkpoint
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore
+
+
+@pytest.fixture
+def run():
+    def invoke(*words):
+        result = CliRunner().invoke(app, [str(word) for word in words])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return invoke
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    spec = TransformerSpec(d_in=9, d_out=9, n_ctx=8, d_model=8, n_layers=2, n_heads=2, d_head=4)
+    return save_checkpoint(SequenceTransformer(spec), tmp_path_factory.mktemp("m") / "model")
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    (tmp_path / "t.txt").write_text("1 2 3 4\n5 6 7 8\n1 2 3\n" * 4)
+    return tmp_path / "t.txt"
+
+
+def test_extract_info_verify_repair_consolidate(run, model, tokens, tmp_path):
+    out = tmp_path / "s"
+    words = ["extract", model, "--tokens", tokens, "--out", out, "--batch", 2, "--part-rows", 4]
+    words += ["--hooks", "blocks.*.attn.hook_pattern", "--hooks", "*.hook_resid_post"]
+    plan = run(*words, "--dry-run").stdout
+    assert not out.exists()
+    assert "blocks.0.attn.hook_pattern  2 × 4 × 4  float32  (head, query, key)" in plan
+    assert "on disk" in plan
+    assert "time" in plan
+    said = run(*words).stdout
+    assert said.startswith(plan.split("time")[0])
+    assert "12 rows of 4 hooks" in said
+    info = run("store", "info", out).stdout
+    assert "12 in 3 parts, complete" in info
+    assert "3 (4 rows), 4 (8 rows)" in info
+    assert "sound" in run("store", "verify", out).stdout
+    part = out / "part-00001.h5"
+    with h5py.File(part) as file:
+        dataset = file["activations/blocks.1.hook_resid_post"]
+        at = dataset.id.get_chunk_info(0).byte_offset
+    data = bytearray(part.read_bytes())
+    data[at] ^= 255
+    part.write_bytes(data)
+    bad = run("store", "verify", out)
+    assert bad.exit_code == 1
+    assert "part-00001.h5: activations/blocks.1.hook_resid_post: cannot be read" in bad.stdout
+    assert "dropped part-00001.h5" in run("store", "repair", out).stdout
+    assert "not complete" in run("store", "info", out).stdout
+    assert "12 rows" in run(*words, "--resume").stdout
+    assert "sound" in run("store", "verify", out).stdout
+    run("store", "consolidate", out, "--out", tmp_path / "one.h5")
+    assert ActivationStore(tmp_path / "one.h5").rows == 12
+    with pytest.raises(StoreError, match="batch was 2, is now 4"):
+        run(*words, "--batch", 4, "--resume")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_extract_from_a_data_set_file(run, model, tmp_path):
+    rows = [{"input_ids": [1, 2, 3]}, {"input_ids": [4, 5, 6]}]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run(
+        "extract", model, "--dataset", path, "--hooks", "hook_embed", "--out", tmp_path / "s",
+        "--dtype", "float16", "--heads", "0", "--hooks", "*.hook_q",
+    )  # fmt: skip
+    store = ActivationStore(tmp_path / "s")
+    assert store.inputs().tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert store.activation("blocks.0.attn.hook_q").shape == (2, 3, 1, 4)
+
+
+def test_refusals(run, model, tokens, tmp_path):
+    words = ["extract", model, "--hooks", "hook_embed", "--out", tmp_path / "s"]
+    with pytest.raises(ArgumentError, match="source must be one of --task, --tokens and --dataset"):
+        run(*words)
+    with pytest.raises(ArgumentError, match="heads must be integers and commas"):
+        run(*words, "--tokens", tokens, "--heads", "a")
+    with pytest.raises(CheckpointError, match="--task own needs a shipped model"):
+        run(*words, "--task", "own")
+    with pytest.raises(StoreError, match="not an activation store"):
+        run("store", "info", tmp_path)
+
+
+def test_tasks_are_written_as_kind_and_arguments():
+    task = load_task("fixed_memory:lags=[1,3],length=12")
+    assert task.to_dict()["lags"] in ((1, 3), [1, 3])
+    batch = task.sample(2, seed=0)
+    assert batch.inputs.shape[:2] == torch.Size([2, 12])
+    with pytest.raises(ArgumentError, match="kind must be one of"):
+        load_task("nothing")
+    with pytest.raises(ArgumentError, match="add a '='"):
+        load_task("fixed_memory:lags")
