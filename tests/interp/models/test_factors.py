@@ -71,7 +71,7 @@ def test_opening_reads_no_tensor_and_imports_no_model(folder: Path) -> None:
         f"open_factors({str(folder)!r}); "
         "sys.exit('transformer_lens' in sys.modules or 'transformers' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_fold_norm_puts_the_gain_into_the_circuits(folder: Path) -> None:
