@@ -16,6 +16,7 @@ from analyses.study import Study
 from interp.figures.lags import kernels_by_lag
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
+from interp.heads.effects import components
 from interp.proofs.mechanism import Construction
 from probes.agreement import agreement
 
@@ -111,6 +112,7 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
                 "The trained model has a learned bias per lag and a softmax. The constructed one "
                 "has heads that decay exponentially with the lag, without a softmax: T + 1 of them "
                 "together select lag T, and an FFN reads f off with clipped ramps.",
+                "The trained model is one seed of its recipe, which says what other seeds do.",
             ),
             tables=(Table(_performance(comparison), "Both models on the same fresh rows."),),
         ),
@@ -119,6 +121,8 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
             (
                 "A role is confirmed only when what a component does and what is lost without it "
                 "agree; every test has a null and a floor under its effect.",
+                *[f"Without a role in the {study.name} model: {_without_role(study)}."
+                  for study in comparison.studies],
             ),
             tables=tuple(
                 Table(_role_table(study), f"Roles in the {study.name} model, with the evidence.")
@@ -164,6 +168,11 @@ def _worst(study: Study) -> float:
 def _role_table(study: Study) -> pd.DataFrame:
     columns = ["role", "target", "status", "strength", "effect", "q", "evidence"]
     return pd.concat([_names(study.roles), study.roles[columns]], axis=1)
+
+
+def _without_role(study: Study) -> str:
+    has = set(_names(study.roles))
+    return ", ".join(p.name for p in components(study.model) if p.name not in has) or "none"
 
 
 def _names(rows: pd.DataFrame) -> pd.Series:
