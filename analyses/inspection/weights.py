@@ -1,10 +1,10 @@
 """What a model's weights alone show, as files: tables, figures and a few sentences.
 
-``write_page`` fills a folder with ``weights.csv`` (a row a head, circuit and metric),
-``compositions.csv`` (a row a pair of heads), ``singular_values.csv``, ``weights.json`` (both
-tables' strongest rows, the findings and where they come from), ``findings.txt`` and figures as PNG
-(the diagonals also as SVG). The folder is written under a temporary name and renamed when it is
-complete.
+``write_page`` fills a folder with ``report.html`` (one page of it all), ``weights.csv`` (a row a
+head, circuit and metric), ``compositions.csv`` (a row a pair of heads), ``singular_values.csv``,
+``weights.json`` (all heads, the strongest pairs, the findings and where they come from),
+``findings.txt`` and figures as PNG (the diagonals also as SVG). The folder is written under a
+temporary name and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.inspection.page import weights_page
 from interp.errors import OutputError
 from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
 from interp.figures.style import save
@@ -149,6 +150,7 @@ def write_page(
     try:
         _write_tables(inspection, draft)
         _write_figures(inspection, draft, watch)
+        _write_html(inspection, draft)
         draft.chmod(0o755)
         if folder.exists():
             shutil.rmtree(folder)
@@ -184,6 +186,21 @@ def _write_tables(inspection: Inspection, folder: Path) -> None:
     }
     text = json.dumps(about, indent=1, allow_nan=False)
     (folder / "weights.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_html(inspection: Inspection, folder: Path) -> None:
+    factors, name = inspection.factors, Path(inspection.factors.name).name
+    facts = [
+        f"{factors.layout.family}: {_listed_options(vars(factors.layout.sizes))}",
+        f"options: {_listed_options(inspection.options)}",
+        *factors.layout.notes,
+    ]
+    page = weights_page(folder, name, inspection.table, findings(inspection.table), facts)
+    (folder / "report.html").write_text(page, encoding="utf-8")
+
+
+def _listed_options(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items())
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:

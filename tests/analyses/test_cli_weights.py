@@ -73,8 +73,8 @@ def test_folder_holds_tables_figures_and_findings(model, monkeypatch) -> None:
     options = ("--metrics", "trace_share,effective_rank,composition,singular_value")
     assert run(monkeypatch, model, "--out", out, *options) == 0
     names = {path.name for path in out.iterdir()}
-    assert names >= {"weights.csv", "compositions.csv", "singular_values.csv", "weights.json",
-                     "findings.txt", "diagonals-QK.png", "diagonals-OV.svg",
+    assert names >= {"report.html", "weights.csv", "compositions.csv", "singular_values.csv",
+                     "weights.json", "findings.txt", "diagonals-QK.png", "diagonals-OV.svg",
                      "map-effective_rank.png", "histogram-trace_share.png"}  # fmt: skip
     about = json.loads((out / "weights.json").read_text())
     assert about["sizes"]["n_heads"] == 3
