@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -86,9 +87,10 @@ def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str],
     lost = [p for p in asked + dropped if not any(fnmatchcase(name, p) for name in known)]
     if lost or not asked:
         what = ", ".join(map(repr, lost)) or "nothing"
+        near = [name for p in lost for name in get_close_matches(p, known, 2)]
         raise HookError(
             f"hooks: {what} matches none of the model's {len(known)} hooks"
-            f" (such as {', '.join(known[:4])}): give names or globs of hooks it has"
+            f" (such as {', '.join(near or known[:4])}): give names or globs of hooks it has"
         )
     names = [
         name

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +79,21 @@ class Index:
         """Ids of all rows there are, ascending."""
         spans = [np.arange(start, stop) for start, stop, _, _ in self._runs]
         return np.concatenate(spans) if spans else np.empty(0, np.int64)
+
+    def lengths(self) -> dict[int, int]:
+        """Positions of a row → how many rows have so many."""
+        found: Counter[int] = Counter()
+        for part in self.parts:
+            found[(*part.shapes["inputs"], 0)[1]] += part.rows
+        return dict(sorted(found.items()))
+
+    def overflows(self) -> dict[str, int]:
+        """Hook → values that became infinite, in all parts."""
+        found: Counter[str] = Counter()
+        for part in self.parts:
+            for name, count in part.overflows.items():
+                found[name.removeprefix("activations/")] += count
+        return dict(found)
 
     def resolve(self, rows: RowSelector) -> Indices:
         """Row ids of a request.
@@ -165,13 +180,6 @@ class Files:
         if len(self._open) > _OPEN_FILES:
             self._open.popitem(last=False)[1].close()
         return file
-
-    def close(self) -> None:
-        """Close every file."""
-        if self._process == os.getpid():
-            for file in self._open.values():
-                file.close()
-        self._open.clear()
 
 
 def read_rows(

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp.errors import HookError, StoreError
+from interp.store.background import Background, Pace
 from interp.store.capture import Capture
 from interp.store.plan import Plan, model_device
 from interp.store.selection import to_array
 from interp.store.sources import Columns, Part
-from interp.store.writer import Array, Background, Pace, PartFile
+from interp.store.writer import Array, PartFile
 
 if TYPE_CHECKING:
     from interp.lens import HookedModel

@@ -14,7 +14,6 @@ Not for writing activations: that is :func:`interp.store.extract.extract`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,6 +32,7 @@ from interp.store.measurements import (
     read_provenance,
     write_measurement,
 )
+from interp.store.opening import consolidated_parts, folder_parts
 
 if TYPE_CHECKING:
     import pandas
@@ -86,11 +86,10 @@ class ActivationStore:
         self.path = Path(path)
         self._files = Files()
         if self.path.is_file():
-            self.manifest, parts = _consolidated(self._files, self.path)
+            self.manifest, parts = consolidated_parts(self._files, self.path)
         else:
             self.manifest = layout.read_manifest(self.path)
-            parts = [_sealed(self.path, e) for e in layout.read_index(self.path)
-                     if e["kind"] == "part"]  # fmt: skip
+            parts = folder_parts(self.path)
         self._index = Index(parts)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -104,10 +103,6 @@ class ActivationStore:
     def __repr__(self) -> str:
         """Path, rows and hooks in a line."""
         return f"ActivationStore({str(self.path)!r}, rows={self.rows}, hooks={len(self.hooks)})"
-
-    def close(self) -> None:
-        """Close open files; they reopen when needed."""
-        self._files.close()
 
     @property
     def hooks(self) -> tuple[str, ...]:
@@ -137,21 +132,12 @@ class ActivationStore:
     @cached_property
     def lengths(self) -> dict[int, int]:
         """Positions of a row → how many rows have so many."""
-        found: dict[int, int] = {}
-        for part in self._index.parts:
-            length = (*part.shapes["inputs"], 0)[1]
-            found[length] = found.get(length, 0) + part.rows
-        return dict(sorted(found.items()))
+        return self._index.lengths()
 
     @property
     def overflows(self) -> dict[str, int]:
         """Hook → finite values that the cast to the stored dtype made infinite."""
-        found: dict[str, int] = {}
-        for part in self._index.parts:
-            for name, count in part.overflows.items():
-                hook = name.removeprefix("activations/")
-                found[hook] = found.get(hook, 0) + count
-        return found
+        return self._index.overflows()
 
     @property
     def parts(self) -> tuple[SealedPart, ...]:
@@ -313,7 +299,7 @@ class ActivationStore:
         """
         wanted = self._index.resolve(rows)
         found = list(self._index.locate(wanted))
-        shapes = {self._shape(part, dataset)[1:] for part, _, _ in found}
+        shapes = {_shape(part, dataset)[1:] for part, _, _ in found}
         if len(shapes) > 1:
             raise ArgumentError(
                 f"rows must be of one length, got {dataset} of shapes {sorted(shapes)}: read them "
@@ -332,10 +318,11 @@ class ActivationStore:
         ]
         return _assembled(pieces, len(wanted))
 
-    def _shape(self, part: SealedPart, dataset: str) -> tuple[int, ...]:
-        if dataset not in part.shapes:
-            raise StoreError(f"{self.path}: {part.file.name} has no {dataset}: the source had none")
-        return part.shapes[dataset]
+
+def _shape(part: SealedPart, dataset: str) -> tuple[int, ...]:
+    if dataset not in part.shapes:
+        raise StoreError(f"{part.file.name} has no {dataset}: the source had none")
+    return part.shapes[dataset]
 
 
 def _assembled(pieces: list[tuple[Indices, NDArray[Any]]], rows: int) -> NDArray[Any]:
@@ -352,30 +339,3 @@ def _axis(hook: str, labels: tuple[str, ...], wanted: tuple[str, ...], what: str
         if label in labels:
             return label
     raise ArgumentError(f"{what} cannot be picked from {hook}: its axes are {', '.join(labels)}")
-
-
-def _sealed(folder: Path, entry: dict[str, Any]) -> SealedPart:
-    try:
-        return SealedPart(
-            folder / entry["file"],
-            "/",
-            tuple((int(a), int(b)) for a, b in entry["rows"]),
-            {name: tuple(shape) for name, shape in entry["shapes"].items()},
-            entry.get("overflows", {}),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder}: the index entry {entry!r} is damaged: {error}") from error
-
-
-def _consolidated(files: Files, path: Path) -> tuple[dict[str, Any], list[SealedPart]]:
-    file = files.get(path)
-    if "manifest" not in file:
-        raise StoreError(f"{path}: not a consolidated store (it has no manifest)")
-    manifest = json.loads(file["manifest"].asstr()[()])
-    layout.check_version(path, manifest)
-    entries = json.loads(file["index"].asstr()[()])
-    return manifest, [
-        SealedPart(path, e["group"], tuple((a, b) for a, b in e["rows"]),
-                   {name: tuple(shape) for name, shape in e["shapes"].items()}, e["overflows"])
-        for e in entries
-    ]  # fmt: skip

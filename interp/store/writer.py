@@ -1,26 +1,19 @@
-"""How a part becomes sealed, and how writing keeps out of the way of computing.
+"""How a part becomes sealed.
 
-:class:`PartFile` is one part: rows are written into a temporary HDF5 file, which is closed,
-fsynced, hashed and renamed. :class:`Background` runs such calls in order in another thread,
-at most a few ahead of the caller, so that disk and compute overlap while memory stays bounded.
-HDF5, ``fsync`` and SHA-256 all release Python's lock. :class:`Pace` keeps writing and hashing in
-step.
-
-A failed or abandoned part leaves nothing behind; parts sealed before it are untouched.
+Rows are written into a temporary HDF5 file, which is closed, fsynced, hashed and renamed; its
+index entry is for the caller to write. A failed or abandoned part leaves nothing behind; parts
+sealed before it are untouched.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import queue
-import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import h5py
@@ -29,14 +22,14 @@ from numpy.typing import NDArray
 
 from interp.errors import StoreError
 from interp.store import arrays
+from interp.store.background import Pace
 from interp.store.layout import FORMAT, TEMPORARY, VERSION, fsync, part_name
 
-__all__ = ["Array", "Background", "Pace", "PartFile", "Rows", "row_ranges", "sha256_file"]
+__all__ = ["Array", "PartFile", "Rows", "row_ranges", "sha256_file"]
 
 Rows = NDArray[np.int64]
 _CHUNK_CACHE = 2 * arrays.CHUNK_BYTES
 _BUFFER = 1 << 20
-_REST = 0.05
 
 
 @dataclass(frozen=True)
@@ -54,40 +47,6 @@ class Array:
     logical: str
     labels: tuple[str, ...]
     overflows: int = 0
-
-
-class Pace:
-    """Keeps one thread's reading in step with another's writing.
-
-    A forward pass that fills all cores waits for its slowest thread, so two short jobs beside it
-    cost half as much at the same time as one after the other: hashing a sealed file goes on
-    while the next one is written, and rests meanwhile. It never rests longer than a moment at a
-    time, so that nothing depends on there being a next file.
-    """
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._bytes = 0
-        self._free = False
-
-    def wrote(self, n: int) -> None:
-        """Let as many bytes be read."""
-        with self._changed:
-            self._bytes += n
-            self._changed.notify_all()
-
-    def reading(self, n: int) -> None:
-        """Wait a moment unless enough was written."""
-        with self._changed:
-            if self._bytes <= 0 and not self._free:
-                self._changed.wait(_REST)
-            self._bytes = max(0, self._bytes - n)
-
-    def finish(self) -> None:
-        """Nothing more is written: read without waiting."""
-        with self._changed:
-            self._free = True
-            self._changed.notify_all()
 
 
 def sha256_file(path: Path, pace: Pace | None = None) -> str:
@@ -232,77 +191,3 @@ def _shapes(file: h5py.File) -> dict[str, list[int]]:
 
     file.visititems(visit)
     return found
-
-
-class Background:
-    """Runs calls in order in one thread, at most ``ahead`` of them waiting.
-
-    An exception of a call is raised by the next :meth:`submit` or :meth:`finish`; calls queued
-    behind it are not run. Leaving the ``with`` block by an exception drops what still waits.
-
-    Args:
-        ahead: how many calls may wait.
-        on_exit: called before the thread is joined at the end of the ``with`` block.
-    """
-
-    def __init__(self, ahead: int, on_exit: Callable[[], None] | None = None) -> None:
-        self._on_exit = on_exit
-        self._calls: queue.Queue[tuple[Callable[..., object], Sequence[Any]] | None]
-        self._calls = queue.Queue(maxsize=ahead)
-        self._error: BaseException | None = None
-        self._dropping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="prooflens-writer", daemon=True)
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            if self._error is not None or self._dropping.is_set():
-                continue
-            function, arguments = call
-            try:
-                function(*arguments)
-            except BaseException as error:  # handed to the caller's thread
-                self._error = error
-            del call, function, arguments
-
-    def submit(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Queue a call, waiting while the queue is full.
-
-        Raises:
-            BaseException: whatever an earlier call raised.
-        """
-        self._raise()
-        self._calls.put((function, arguments))
-
-    def finish(self) -> None:
-        """Wait for every call.
-
-        Raises:
-            BaseException: whatever a call raised.
-        """
-        self._stop()
-        self._raise()
-
-    def _stop(self) -> None:
-        if self._thread.is_alive():
-            self._calls.put(None)
-            self._thread.join()
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def __enter__(self) -> Background:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._dropping.set()
-        if self._on_exit is not None:
-            self._on_exit()
-        self._stop()
