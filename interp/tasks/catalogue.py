@@ -8,11 +8,16 @@ from typing import Any
 
 from interp.errors import Problems
 from interp.tasks.base import Task
-from interp.tasks.memory import FixedMemory
+from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 
 __all__ = ["KINDS", "task_from_dict"]
 
-KINDS: dict[str, type[Any]] = {"fixed_memory": FixedMemory}
+KINDS: dict[str, type[Any]] = {
+    "fixed_memory": FixedMemory,
+    "real_memory": RealMemory,
+    "adaptive_memory": AdaptiveMemory,
+    "kernel_memory": KernelMemory,
+}
 
 
 def task_from_dict(data: Mapping[str, Any]) -> Task:

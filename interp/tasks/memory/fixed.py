@@ -1,6 +1,6 @@
-"""Memory tasks (`memory` §1.2): the answer at t depends on a few earlier inputs.
+"""Fixed sparse memory (`memory` §1.2, Task I) with a Boolean readout.
 
-Task I, fixed memory:  y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M}), x uniform on {−1, +1}, f Boolean.
+    y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M}),   x uniform on {−1, +1}, f Boolean.
 
 The latents of a batch are the contents ``x[t]``, ``x[t-T]`` and the answer ``f``. A ±1 input has a
 shortcut: one head with geometric weights is a binary code of the history which an FFN can decode,
@@ -9,9 +9,7 @@ so a model that solves the task need not give each memory its own head. Measure,
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import product
 from typing import Any, Literal, get_args
 
 import torch
@@ -20,10 +18,11 @@ from torch import Tensor
 
 from interp.errors import Problems
 from interp.tasks.base import Batch
+from interp.tasks.memory.readouts import Readout, inputs_like
 
-__all__ = ["FixedMemory"]
+__all__ = ["FixedMemory", "shifted"]
 
-Readout = Literal["parity", "majority", "multiplexer", "table"]
+_Name = Literal["parity", "majority", "multiplexer", "table"]
 _MOST_LAGS = 12
 
 
@@ -44,7 +43,7 @@ class FixedMemory:
     """
 
     lags: tuple[int, ...]
-    readout: Readout = "parity"
+    readout: _Name = "parity"
     length: int = 32
     table_seed: int = 0
 
@@ -60,8 +59,8 @@ class FixedMemory:
         longest = max(self.lags, default=0)
         rule = f"must exceed the largest lag {longest}"
         need(self.length > longest, "length", rule, self.length, "lengthen rows or shorten lags")
-        rule = f"must be one of {', '.join(get_args(Readout))}"
-        need(self.readout in get_args(Readout), "readout", rule, self.readout, "pick one")
+        rule = f"must be one of {', '.join(get_args(_Name))}"
+        need(self.readout in get_args(_Name), "readout", rule, self.readout, "pick one")
         odd = self.readout != "majority" or len(self.lags) % 2 == 0
         need(odd, "lags", "must be even in number for a majority with x_t", self.lags, "add a lag")
         two = self.readout != "multiplexer" or len(self.lags) == 2
@@ -82,18 +81,15 @@ class FixedMemory:
 
     def truth_table(self) -> dict[tuple[int, ...], int]:
         """f on every corner of {−1, +1}^{M+1}, arguments in the order of :attr:`arguments`."""
-        corners = list(product((-1, 1), repeat=len(self.lags) + 1))
-        if self.readout == "table":
-            return dict(zip(corners, _random_table(len(corners), self.table_seed), strict=True))
-        return {corner: _FORMULAS[self.readout](corner) for corner in corners}
+        return self._f.truth_table()
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, 1]``, targets ``[batch, pos, 1]``."""
         generator = torch.Generator().manual_seed(seed)
-        x = torch.randint(2, (n, self.length), generator=generator) * 2.0 - 1.0
-        arguments = [x, *(_shift(x, lag) for lag in self.lags)]
-        f = self._answer(arguments)
+        x = inputs_like("signs", n, self.length, generator)
+        arguments = [x, *(shifted(x, lag) for lag in self.lags)]
         mask = torch.arange(self.length) >= max(self.lags)
+        f = self._f(arguments) * mask
         latents = dict(zip(self.arguments, arguments, strict=True)) | {"f": f}
         batch = Batch(x[..., None], f[..., None], mask.expand(n, -1).clone(), latents)
         return batch.to(device)
@@ -102,39 +98,11 @@ class FixedMemory:
         """The task as JSON data."""
         return {"kind": "fixed_memory", **asdict(self)}
 
-    def _answer(self, arguments: list[Tensor]) -> Float[Tensor, "batch pos"]:
-        """f of ±1 arguments by its truth table; 0 where an argument lies before the start."""
-        bits = torch.stack(arguments) > 0
-        place = 2 ** torch.arange(len(arguments) - 1, -1, -1)
-        table = torch.tensor(list(self.truth_table().values()), dtype=arguments[0].dtype)
-        known = torch.stack(arguments).ne(0).all(dim=0)
-        return table[(bits * place[:, None, None]).sum(0)] * known
+    @property
+    def _f(self) -> Readout:
+        return Readout(self.readout, len(self.lags), seed=self.table_seed)
 
 
-def _shift(x: Float[Tensor, "batch pos"], lag: int) -> Float[Tensor, "batch pos"]:
+def shifted(x: Float[Tensor, "batch pos"], lag: int) -> Float[Tensor, "batch pos"]:
     """x_{t−lag}, zero before the start."""
     return torch.nn.functional.pad(x, (lag, 0))[:, : x.shape[1]]
-
-
-def _product(corner: tuple[int, ...]) -> int:
-    return -1 if sum(v < 0 for v in corner) % 2 else 1
-
-
-def _majority(corner: tuple[int, ...]) -> int:
-    return 1 if sum(corner) > 0 else -1
-
-
-def _multiplexer(corner: tuple[int, ...]) -> int:
-    return corner[1] if corner[0] > 0 else corner[2]
-
-
-_FORMULAS: dict[str, Callable[[tuple[int, ...]], int]] = {
-    "parity": _product,
-    "majority": _majority,
-    "multiplexer": _multiplexer,
-}
-
-
-def _random_table(size: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return [2 * int(bit) - 1 for bit in torch.randint(2, (size,), generator=generator)]

@@ -1,0 +1,13 @@
+"""Memory tasks (`memory` §1.2): the answer at t depends on a few earlier inputs, or on kernels.
+
+fixed     y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M}), f Boolean on ±1; `real`: the same, f Lipschitz
+adaptive  the lags depend on what the tokens say, round after round
+kernels   y_t = f((ρ_1 * x)(t), …, (ρ_M * x)(t))
+"""
+
+from interp.tasks.memory.adaptive import AdaptiveMemory
+from interp.tasks.memory.fixed import FixedMemory
+from interp.tasks.memory.kernels import KernelMemory
+from interp.tasks.memory.real import RealMemory
+
+__all__ = ["AdaptiveMemory", "FixedMemory", "KernelMemory", "RealMemory"]

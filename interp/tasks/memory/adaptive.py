@@ -1,0 +1,209 @@
+"""Adaptive sparse memory (`memory` §1.2, Task II): where to look depends on what was read.
+
+A token is a value x_t and an address a_t of ``bits`` channels ±1. One memory a round for K rounds,
+then C memories at once:
+
+    t_1 = g_1(a_t),   t_2 = g_2(a_{t−t_1}),   …,   t_K = g_K(a_{t−t_{K−1}})
+    t_{K+c} = g_{K+c}(a_{t−t_K}),   c = 1 … C        (a_t itself when K = 0)
+    y_t = f(x_t, x_{t−t_1}, …, x_{t−t_{K+C}})
+
+All locations count from t. R = K + 1[C > 0] rounds follow one another; R = 1 is the adaptive task
+without nesting. Each g_i is a random table of the address, as balanced as it can be and *not*
+affine in the channels, so that no embedding supplies a location and the first one needs an FFN.
+Memories fetched together never coincide.
+
+Not for measuring whether content matters at two locations: width replaces depth there. That a
+model solves R rounds does not show it ran them one after another: it may read every location and
+choose (a range of A locations costs A head groups).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.tasks.base import Batch
+from interp.tasks.memory.readouts import BOOLEAN, INPUTS, REAL, Readout, inputs_like
+
+__all__ = ["AdaptiveMemory"]
+
+_MOST_BITS = 8
+
+
+@dataclass(frozen=True)
+class AdaptiveMemory:
+    """Memories whose locations are read from the tokens (`memory` Task II).
+
+    Attributes:
+        locations: The lags a table may name, distinct and at least 1.
+        rounds: K, memories fetched one after another.
+        concurrent: C, memories fetched together after them.
+        bits: Address channels of a token.
+        readout: f: of ``signs`` any readout, of ``gaussian`` values a real one.
+        inputs: Values: ``signs`` (±1) or ``gaussian`` (standard normal).
+        length: Positions of a row; targets count from position max(locations) on.
+        table_seed: Of the tables g_i.
+        readout_seed: Of ``table`` and ``network``.
+        frequency: Of ``waves``.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+
+    locations: tuple[int, ...]
+    rounds: int = 1
+    concurrent: int = 0
+    bits: int = 2
+    readout: str = "single"
+    inputs: str = "signs"
+    length: int = 32
+    table_seed: int = 0
+    readout_seed: int = 0
+    frequency: float = 1.0
+
+    def __post_init__(self) -> None:
+        problems = Problems("AdaptiveMemory")
+        need, lags = problems.need, self.locations
+        need(len(lags) >= 2, "locations", "must be two or more", lags, "one is a fixed memory")
+        need(all(lag >= 1 for lag in lags), "locations", "must be at least 1", lags, "x_t is in")
+        distinct = len(set(lags)) == len(lags)
+        need(distinct, "locations", "must be distinct", lags, "drop duplicates")
+        need(self.rounds >= 0, "rounds", "must be at least 0", self.rounds, "0 nests nothing")
+        rule = f"must be at least 0 and at most the {len(lags)} locations"
+        fits = 0 <= self.concurrent <= len(lags)
+        need(fits, "concurrent", rule, self.concurrent, "memories fetched together must differ")
+        some = self.rounds + self.concurrent > 0
+        rule = "and concurrent must make at least one memory"
+        need(some, "rounds", rule, self.rounds, "set rounds to 1")
+        rule = f"must be 2 to {_MOST_BITS}"
+        wide = 2 <= self.bits <= _MOST_BITS
+        need(wide, "bits", rule, self.bits, "every table of one bit is affine")
+        rule = f"must give an address to each of {len(lags)} locations"
+        need(not wide or len(lags) <= 2**self.bits, "bits", rule, self.bits, "add bits")
+        longest = max(lags, default=0)
+        rule = f"must exceed the largest location {longest}"
+        advice = "addresses would point before the start at every position"
+        need(self.length > longest, "length", rule, self.length, advice)
+        rule = f"must be one of {', '.join(INPUTS)}"
+        need(self.inputs in INPUTS, "inputs", rule, self.inputs, "pick one")
+        allowed = (*REAL, *BOOLEAN) if self.inputs == "signs" else REAL
+        self.f.check(problems, allowed, "rounds and concurrent")
+        problems.raise_if_any()
+
+    @property
+    def memories(self) -> int:
+        """M = K + C."""
+        return self.rounds + self.concurrent
+
+    @property
+    def sequential_rounds(self) -> int:
+        """R, the rounds that follow one another."""
+        return self.rounds + (self.concurrent > 0)
+
+    @property
+    def name(self) -> str:
+        """E.g. ``adaptive-memory-single-2+0-at-1-2-4``."""
+        depth = f"{self.rounds}+{self.concurrent}"
+        return "-".join(["adaptive-memory", self.readout, depth, "at", *map(str, self.locations)])
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The latents that f reads: ``x[t]`` and one ``x[t-t_i]`` a memory."""
+        return ("x[t]", *(f"x[t-t_{i}]" for i in range(1, self.memories + 1)))
+
+    @property
+    def f(self) -> Readout:
+        """The readout."""
+        seed, frequency = self.readout_seed, self.frequency
+        return Readout(self.readout, self.memories, seed=seed, frequency=frequency)
+
+    def location_tables(self) -> tuple[tuple[int, ...], ...]:
+        """g_1 … g_M: the lag of each address, addresses counted in binary, first channel highest.
+
+        Memories fetched together share one table, moved on by one location each.
+        """
+        generator = torch.Generator().manual_seed(self.table_seed)
+        tables = [self._tables(1, generator)[0] for _ in range(self.rounds)]
+        if self.concurrent:
+            tables += self._tables(self.concurrent, generator)
+        return tuple(tables)
+
+    def _tables(self, count: int, generator: torch.Generator) -> list[tuple[int, ...]]:
+        """``count`` tables, drawn until none is affine: two in three draws at most are turned down
+        for the smallest case, two bits and two locations, and fewer beyond."""
+        lags, codes = sorted(self.locations), 2**self.bits
+        while True:
+            order = torch.randperm(codes, generator=generator) % len(lags)
+            found = [tuple(lags[(k + j) % len(lags)] for k in order.tolist()) for j in range(count)]
+            if not any(_is_affine(table, self.bits) for table in found):
+                return found
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows: inputs ``[batch, pos, 1 + bits]``, targets ``[batch, pos, 1]``.
+
+        Latents: the contents of :attr:`arguments`, the locations ``t_i`` = g_i, the addresses
+        ``a[t]`` and ``a[t-t_i]`` that later locations are read from (``[batch, pos, bits]``) and
+        the answer ``f``; 0 where one lies before the start.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        x = inputs_like(self.inputs, n, self.length, generator)
+        shape = (n, self.length, self.bits)
+        address = torch.randint(2, shape, generator=generator) * 2.0 - 1.0
+        latents = {"x[t]": x, "a[t]": address} | self._fetched(x, address)
+        mask = torch.arange(self.length) >= max(self.locations)
+        f = self.f([latents[name] for name in self.arguments]) * mask
+        inputs = torch.cat([x[..., None], address], dim=-1)
+        latents = latents | {"f": f}
+        return Batch(inputs, f[..., None], mask.expand(n, -1).clone(), latents).to(device)
+
+    def _fetched(
+        self, x: Float[Tensor, "batch pos"], address: Float[Tensor, "batch pos bit"]
+    ) -> dict[str, Tensor]:
+        """Locations, contents and addresses, memory after memory."""
+        found: dict[str, Tensor] = {}
+        pointer = address
+        for i, table in enumerate(self.location_tables(), start=1):
+            lag = torch.tensor(table)[_code(pointer)] * pointer.ne(0).all(-1)
+            found[f"t_{i}"] = lag.to(x.dtype)
+            found[f"x[t-t_{i}]"] = _fetch(x[..., None], lag)[..., 0]
+            if i <= self.rounds and i < self.memories:
+                pointer = found[f"a[t-t_{i}]"] = _fetch(address, lag)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "adaptive_memory", **asdict(self)}
+
+
+def _code(address: Float[Tensor, "batch pos bit"]) -> Int[Tensor, "batch pos"]:
+    place = 2 ** torch.arange(address.shape[-1] - 1, -1, -1)
+    return ((address > 0) * place).sum(-1)
+
+
+def _fetch(
+    values: Float[Tensor, "batch pos channel"], lag: Int[Tensor, "batch pos"]
+) -> Float[Tensor, "batch pos channel"]:
+    """values_{t−lag}; 0 before the start and where the lag is unknown (0)."""
+    source = torch.arange(values.shape[1]) - lag
+    index = source.clamp_min(0)[..., None].expand_as(values)
+    return values.gather(1, index) * ((source >= 0) & (lag > 0))[..., None]
+
+
+def _is_affine(table: tuple[int, ...], bits: int) -> bool:
+    """Whether the table is c_0 + Σ_b c_b · channel_b: flipping one channel always adds the same."""
+    value = dict(zip(product((0, 1), repeat=bits), table, strict=True))
+    for bit in range(bits):
+        steps = {
+            value[(*code[:bit], 1, *code[bit + 1 :])] - value[code]
+            for code in value
+            if code[bit] == 0
+        }
+        if len(steps) > 1:
+            return False
+    return True
