@@ -14,7 +14,7 @@ process; each one's best turn counts, since other work on the machine can only s
 
 The last line is JSON: ``vs_forward``, ``vs_transformerlens``, ``vs_tuned`` (best turn against best
 turn, the smaller of the two hook sets) and ``memory_growth`` (of the peak, as a share, when rows
-grow eightfold; the larger of the two). Numbers of one machine; the ratios travel better than the rates.
+grow eightfold; the larger of the two). Numbers of one machine; ratios travel better than rates.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ __all__ = [
 BFLOAT16 = "bfloat16"
 DTYPE_ATTRIBUTE = "prooflens_dtype"
 CHUNK_BYTES = 1 << 20
+_WANTED_CHUNK = CHUNK_BYTES // 2
 _SMALLEST_CHUNK = CHUNK_BYTES // 4
 _BFLOAT16_NAN = 0x7FC0
 _PLUGINS = ("zstd", "lz4", "bitshuffle")
@@ -57,10 +58,11 @@ def chunk_shape(shape: Sequence[int], itemsize: int, batch: int) -> tuple[int, .
     """Chunks of whole rows of 0.25–1 MiB, aligned with batches where that is possible.
 
     A batch is written at once: the number of rows is the largest divisor of ``batch`` that fits
-    in a MiB, or a multiple of the batch when a batch is small.
+    in half a MiB, or a multiple of the batch when a batch is small. Half, because random rows
+    are read faster from smaller chunks and writing does not care (``analyses.benchmarks.chunks``).
     """
     row = split_rows(shape, itemsize)
-    fit = max(1, CHUNK_BYTES // (math.prod(row) * itemsize))
+    fit = max(1, _WANTED_CHUNK // (math.prod(row) * itemsize))
     if fit >= batch:
         rows = fit // batch * batch
     else:
