@@ -27,7 +27,10 @@ def doctor() -> None:
     rows = [("python", platform.python_version())]
     rows += [(name, _installed(name) or "missing") for name in _NEEDED]
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-    rows += [("device", f"cuda ({gpu})" if gpu else "cpu"), ("threads", str(torch.get_num_threads()))]
+    rows += [
+        ("device", f"cuda ({gpu})" if gpu else "cpu"),
+        ("threads", str(torch.get_num_threads())),
+    ]
     for name, purpose in _EXTRAS.items():
         found = _installed(name)
         rows.append((f"{name} (optional, {purpose})", found or "not installed"))
