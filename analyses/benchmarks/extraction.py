@@ -20,7 +20,6 @@ grow eightfold; the larger of the two). Numbers of one machine; ratios travel be
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -226,7 +225,7 @@ def _compressed(name: str) -> Callable[..., float]:
 
 
 def peak_memory(chosen: HookSet, rows: int, batch: int, threads: int, folder: Path) -> int:
-    """Peak resident bytes of a process that extracts ``rows`` rows."""
+    """Peak resident bytes of a process while it extracts ``rows`` rows (Linux)."""
     done = subprocess.run(  # noqa: S603
         [
             *(sys.executable, "-m", "analyses.benchmarks.extraction", "--peak-of", chosen.name),
@@ -243,8 +242,10 @@ def peak_memory(chosen: HookSet, rows: int, batch: int, threads: int, folder: Pa
 def _print_peak(chosen: HookSet, rows: int, batch: int, folder: Path) -> None:
     model = TransformerBridge.boot_transformers(str(folder), device="cpu").eval()
     with tempfile.TemporaryDirectory() as out:
+        Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading the model
         extract(model, _rows(rows), chosen.hooks, Path(out) / "store", batch=batch)
-    typer.echo(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    status = Path("/proc/self/status").read_text()
+    typer.echo(int(status.partition("VmHWM:")[2].split()[0]) * 1024)
 
 
 def main(
