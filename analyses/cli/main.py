@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli import demo, doctor, extract, store, train, weights
+from analyses.cli import crasp, demo, doctor, extract, store, train, weights
 from interp.errors import ProoflensError
 
 __all__ = ["app", "main"]
@@ -26,6 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(crasp.app, name="crasp")
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("extract")(extract.extract)

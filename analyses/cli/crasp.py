@@ -1,0 +1,91 @@
+"""``prooflens crasp``: run and check C-RASP programs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app", "check", "run"]
+
+app = typer.Typer(
+    help="Run and check programs that count (C-RASP).", no_args_is_help=True, rich_markup_mode=None
+)
+
+_File = Annotated[Path, typer.Argument(help="A program (.cr).")]
+
+
+@app.command("run")
+def run(
+    file: _File,
+    tokens: Annotated[
+        list[str] | None, typer.Argument(help="One input; its tokens are set apart by white space.")
+    ] = None,
+    cases: Annotated[
+        Path | None, typer.Option("--file", help="Inputs, one a line; - is standard input.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write every line at every position to this HTML file.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the trace.")] = False,
+) -> None:
+    """Print True or False for every input: does the last line hold at the last position?
+
+    Empty lines of inputs and lines that begin with // are skipped. A token that begins with a dash
+    goes after a lone --.
+    """
+    from interp.crasp import evaluate, read_program
+    from interp.crasp.trace import write_trace
+    from interp.errors import Problems
+    from interp.output import check_output
+
+    problems = Problems("crasp run")
+    given = tokens is not None and bool(tokens), cases is not None
+    advice = "give TOKENS or --file CASES"
+    problems.need(sum(given) == 1, "input", "must be given once", list(tokens or ()), advice)
+    problems.raise_if_any()
+    if trace is not None:
+        check_output(trace, overwrite=overwrite)
+    program = read_program(file)
+    lines = [" ".join(tokens)] if tokens else _read_cases(cases)
+    strings = [line.split() for line in lines if line.strip()]
+    problems.need(bool(strings), "input", "must hold a line with tokens", lines, "add one")
+    problems.raise_if_any()
+    for accepted in evaluate(program, strings).accepted:
+        typer.echo(bool(accepted))
+    if trace is not None:
+        write_trace(program, strings, trace, title=file.name, overwrite=overwrite)
+
+
+@app.command("check")
+def check(file: _File) -> None:
+    """Print a program's depth, alphabet, names and warnings."""
+    from interp.crasp import analyse, read_program
+
+    program = read_program(file)
+    found = analyse(program)
+    typer.echo(f"depth     {found.depth}")
+    typer.echo(f"counts    {'the past only' if found.past_only else 'past and future'}")
+    typer.echo(f"alphabet  {' '.join(found.alphabet) or '(no tokens)'}")
+    typer.echo(f"imports   {' '.join(p.name for p in program.imports) or '(none)'}")
+    for name, level in found.names.items():
+        typer.echo(f"name      {name}, depth {level}")
+    for warning in found.warnings:
+        typer.echo(f"warning   {warning}")
+
+
+def _read_cases(cases: Path | None) -> list[str]:
+    """The file's lines without its comments."""
+    from interp.errors import ArgumentError
+
+    try:
+        if cases is None or str(cases) == "-":
+            text = sys.stdin.read()
+        else:
+            text = cases.read_text(encoding="utf-8-sig")
+        return [line for line in text.splitlines() if not line.startswith("//")]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ArgumentError(f"{cases} cannot be read: {reason}") from error

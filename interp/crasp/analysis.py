@@ -1,0 +1,125 @@
+"""What can be said about a program without running it: depth, alphabet, unused names, direction.
+
+    depth(# φ) = depth(φ) + 1,   depth(name) = depth(its line),   otherwise the largest inside
+
+The depth of the last line is the number of attention layers the compiler spends (`depth` §3.2).
+It is that of this text: another program for the same language may be shallower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from interp.crasp.syntax import (
+    Count,
+    Expression,
+    Formula,
+    FormulaName,
+    Holds,
+    Program,
+    Symbol,
+    TermName,
+    children,
+)
+
+__all__ = ["Findings", "alphabet", "analyse", "depth", "depths", "is_past_only", "used_names"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A program at a glance.
+
+    Attributes:
+        depth: Of the last line.
+        past_only: Whether no count looks at the future; otherwise the program is two-sided.
+        alphabet: Tokens it names, sorted.
+        names: Line's name → its depth, in order.
+        warnings: What is probably not meant.
+    """
+
+    depth: int
+    past_only: bool
+    alphabet: tuple[str, ...]
+    names: dict[str, int]
+    warnings: tuple[str, ...]
+
+
+def analyse(program: Program) -> Findings:
+    """All of this module's findings."""
+    levels = depths(program)
+    return Findings(
+        depth=depth(program),
+        past_only=is_past_only(program),
+        alphabet=alphabet(program),
+        names=levels,
+        warnings=tuple(_warnings(program, levels)),
+    )
+
+
+def depths(program: Program) -> dict[str, int]:
+    """The nesting of counts of every line, names followed."""
+    known: dict[str, int] = {}
+    for line in program.lines:
+        known[line.name] = _depth(line.expression, known)
+    return known
+
+
+def depth(program: Program) -> int:
+    """The nesting of counts of the last line."""
+    return depths(program)[program.lines[-1].name]
+
+
+def alphabet(program: Program) -> tuple[str, ...]:
+    """The tokens that the program names, sorted. Inputs may hold others, which satisfy none."""
+    found = {part.token for part in _parts(program) if isinstance(part, Symbol)}
+    return tuple(sorted(found))
+
+
+def is_past_only(program: Program) -> bool:
+    """Whether no line counts the future."""
+    return not any(isinstance(part, Count) and part.future for part in _parts(program))
+
+
+def used_names(program: Program) -> frozenset[str]:
+    """The last line's name and every name that it depends on."""
+    used = {program.lines[-1].name}
+    for line in reversed(program.lines):
+        if line.name in used:
+            inside = children(line.expression, deep=True)
+            used |= {part.name for part in inside if isinstance(part, FormulaName | TermName)}
+    return frozenset(used)
+
+
+def _depth(expression: Expression, known: dict[str, int]) -> int:
+    if isinstance(expression, FormulaName | TermName):
+        return known[expression.name]
+    inside = max((_depth(part, known) for part in children(expression)), default=0)
+    return inside + isinstance(expression, Count)
+
+
+def _parts(program: Program) -> list[Expression]:
+    return [part for line in program.lines for part in children(line.expression, deep=True)]
+
+
+def _warnings(program: Program, levels: dict[str, int]) -> list[str]:
+    used, answer = used_names(program), program.lines[-1]
+    warnings = []
+    unused = [name for name in levels if name not in used]
+    if unused:
+        warnings.append(f"{', '.join(unused)}: not used by the last line {answer.name}")
+    deeper = [name for name in unused if levels[name] > levels[answer.name]]
+    if deeper:
+        warnings.append(f"{', '.join(deeper)}: deeper than the last line, whose depth counts")
+    parts = _parts(program)
+    asked = {part.predicate for part in parts if isinstance(part, Holds)}
+    asked |= {part.guard for part in parts if isinstance(part, Count) and part.guard}
+    idle = [predicate.name for predicate in program.imports if predicate.name not in asked]
+    if idle:
+        warnings.append(f"{', '.join(idle)}: imported and not used")
+    spaced = [token for token in alphabet(program) if not token or token.split() != [token]]
+    if spaced:
+        told = ", ".join(f'"{token}"' for token in spaced)
+        warnings.append(f"{told}: holds white space or nothing, so no token of a line equals it")
+    if not isinstance(answer.expression, Formula):
+        warnings.append(f"{answer.name}, the last line, is a number: it accepts nothing")
+    return warnings

@@ -1,0 +1,207 @@
+"""The language's operators in Python: the same trees without text.
+
+    lines = Lines()
+    opened = lines.let("opened", count(sym("(")))
+    closed = lines.let("closed", count(sym(")")))
+    lines.let("balanced", (opened == closed) & (count(opened < closed) == 0))
+    lines.program()
+
+Formulas combine with ``&``, ``|``, ``~``, numbers with ``+``, ``-``, ``*`` and comparisons. The
+wrappers here carry the operators, so that trees themselves compare by structure. Python's ``and``,
+``or``, ``not`` and chained comparisons ask for a truth value there is none of, and are refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NoReturn, overload
+
+from interp.crasp.predicates import Predicate
+from interp.crasp.syntax import (
+    And,
+    Assignment,
+    Choice,
+    Comparison,
+    Constant,
+    Count,
+    Difference,
+    Expression,
+    Formula,
+    FormulaName,
+    Holds,
+    Larger,
+    Multiple,
+    Not,
+    Or,
+    Program,
+    Smaller,
+    Sum,
+    Symbol,
+    Term,
+    TermName,
+    Truth,
+)
+from interp.errors import ArgumentError, Problems
+
+__all__ = [
+    "Boolean",
+    "Lines",
+    "Number",
+    "choose",
+    "count",
+    "false",
+    "holds",
+    "larger",
+    "smaller",
+    "sym",
+    "true",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class _Wrapped:
+    def __bool__(self) -> NoReturn:
+        raise ArgumentError(
+            "an expression has a truth value at each position only: combine with & | ~ "
+            "(in brackets), and write a < b < c as (a < b) & (b < c)"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Boolean(_Wrapped):
+    """A formula with operators."""
+
+    tree: Formula
+
+    def __and__(self, other: Boolean) -> Boolean:
+        return Boolean(And(self.tree, _formula(other)))
+
+    def __or__(self, other: Boolean) -> Boolean:
+        return Boolean(Or(self.tree, _formula(other)))
+
+    def __invert__(self) -> Boolean:
+        return Boolean(Not(self.tree))
+
+
+@dataclass(frozen=True, eq=False)
+class Number(_Wrapped):
+    """A term with operators; the other operand may be an ``int``."""
+
+    tree: Term
+
+    def __add__(self, other: Number | int) -> Number:
+        return Number(Sum(self.tree, _term(other)))
+
+    def __radd__(self, other: int) -> Number:
+        return Number(Sum(_term(other), self.tree))
+
+    def __sub__(self, other: Number | int) -> Number:
+        return Number(Difference(self.tree, _term(other)))
+
+    def __rsub__(self, other: int) -> Number:
+        return Number(Difference(_term(other), self.tree))
+
+    def __mul__(self, factor: int) -> Number:
+        return Number(Multiple(factor, self.tree))
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Number:
+        return Number(Multiple(-1, self.tree))
+
+    def __lt__(self, other: Number | int) -> Boolean:
+        return Boolean(Comparison("<", self.tree, _term(other)))
+
+    def __le__(self, other: Number | int) -> Boolean:
+        return Boolean(Comparison("<=", self.tree, _term(other)))
+
+    def __gt__(self, other: Number | int) -> Boolean:
+        return Boolean(Comparison(">", self.tree, _term(other)))
+
+    def __ge__(self, other: Number | int) -> Boolean:
+        return Boolean(Comparison(">=", self.tree, _term(other)))
+
+    def __eq__(self, other: Number | int) -> Boolean:  # type: ignore[override]
+        return Boolean(Comparison("==", self.tree, _term(other)))
+
+    def __ne__(self, other: Number | int) -> Boolean:  # type: ignore[override]
+        return Boolean(Comparison("!=", self.tree, _term(other)))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+true = Boolean(Truth(True))
+false = Boolean(Truth(False))
+
+
+def sym(token: str) -> Boolean:
+    """The token here is ``token``."""
+    return Boolean(Symbol(token))
+
+
+def holds(predicate: Predicate) -> Boolean:
+    """An imported predicate of one position."""
+    return Boolean(Holds(predicate.name))
+
+
+def count(of: Boolean, *, guard: Predicate | None = None, future: bool = False) -> Number:
+    """How many positions up to here (with ``future``: from here on) satisfy ``of``."""
+    return Number(Count(_formula(of), None if guard is None else guard.name, future))
+
+
+def smaller(left: Number | int, right: Number | int) -> Number:
+    """``min(left, right)``."""
+    return Number(Smaller(_term(left), _term(right)))
+
+
+def larger(left: Number | int, right: Number | int) -> Number:
+    """``max(left, right)``."""
+    return Number(Larger(_term(left), _term(right)))
+
+
+def choose(condition: Boolean, then: Number | int, other: Number | int) -> Number:
+    """``then if condition else other``."""
+    return Number(Choice(_term(then), _formula(condition), _term(other)))
+
+
+class Lines:
+    """A program in the making: lines in order, after the predicates it imports."""
+
+    def __init__(self, *imports: Predicate) -> None:
+        self._imports = imports
+        self._lines: list[Assignment] = []
+
+    @overload
+    def let(self, name: str, value: Boolean) -> Boolean: ...
+    @overload
+    def let(self, name: str, value: Number) -> Number: ...
+
+    def let(self, name: str, value: Boolean | Number) -> Boolean | Number:
+        """Add the line ``name = value``; what is returned stands for the name."""
+        tree: Expression = value.tree
+        self._lines.append(Assignment(name, tree))
+        return Boolean(FormulaName(name)) if isinstance(tree, Formula) else Number(TermName(name))
+
+    def program(self) -> Program:
+        """The lines as a program.
+
+        Raises:
+            ArgumentError: if a name is given twice or a predicate is not imported.
+        """
+        return Program(tuple(self._lines), self._imports)
+
+
+def _term(value: Number | int) -> Term:
+    problems = Problems("expression")
+    good = isinstance(value, Number | int) and not isinstance(value, bool)
+    problems.need(good, "operand", "must be a number or an int", value, "e.g. count(sym('a'))")
+    problems.raise_if_any()
+    return value.tree if isinstance(value, Number) else Constant(value)
+
+
+def _formula(value: Boolean) -> Formula:
+    problems = Problems("expression")
+    good = isinstance(value, Boolean)
+    problems.need(good, "operand", "must be a formula", value, "e.g. sym('a') or count(…) >= 1")
+    problems.raise_if_any()
+    return value.tree
