@@ -55,7 +55,7 @@ class Metric:
     Attributes:
         score: from the moments.
         null: from the moments, and the spectrum of random factors.
-        spectral: whether the spectrum (or tr M²) is needed.
+        spectral: whether more than the moments that are always there is needed.
         scales: whether the score grows with the norms of the factors.
     """
 
@@ -99,7 +99,7 @@ def _diag_mean(m: Moments) -> float:
 
 
 def _off_mean(m: Moments) -> float:
-    return (m.total - m.trace) / (m.width * (m.width - 1))
+    return (_asked(m.total) - m.trace) / (m.width * (m.width - 1))
 
 
 def _off_std(m: Moments) -> float:
@@ -211,12 +211,14 @@ METRICS: dict[str, Metric] = {
     "offdiag_mean": Metric(
         _off_mean,
         _signed(lambda m: m.energy * (1 - 1 / m.width) / (m.width * (m.width - 1)) ** 2),
+        spectral=True,
         scales=True,
     ),
-    "offdiag_std": Metric(_off_std, _null_off_std, scales=True),
+    "offdiag_std": Metric(_off_std, _null_off_std, spectral=True, scales=True),
     "diag_contrast": Metric(
         _diag_contrast,
         _signed(lambda m: 1 / m.width + (1 - 1 / m.width) / (m.width - 1) ** 2),
+        spectral=True,
     ),
     "frobenius_norm": Metric(
         _norm, _sampled(lambda s: np.sqrt((s**2).sum(-1)), scales=True), scales=True

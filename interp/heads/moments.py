@@ -38,8 +38,8 @@ class Moments:
         energy: ‖M‖², the squared Frobenius norm.
         fourth: Σσ⁴.
         diagonal_energy: Σ M_ii².
-        total: Σ_ij M_ij.
-        square_trace: tr M², or None when the spectrum was not asked for.
+        total: Σ_ij M_ij, or None when the spectrum was not asked for.
+        square_trace: tr M², or None likewise.
         factor_norm: ‖L‖·‖R‖.
         identity: c.
         bias: (‖R b‖², and its mean and variance for a random direction of b), or None.
@@ -53,8 +53,8 @@ class Moments:
     energy: float
     fourth: float
     diagonal_energy: float
-    total: float
     factor_norm: float
+    total: float | None = None
     square_trace: float | None = None
     identity: float = 0.0
     bias: tuple[float, float, float] | None = None
@@ -76,19 +76,19 @@ def moments(
         left, right: factors [n, r].
         identity: c.
         bias: a query bias b [r] in the head's own basis.
-        spectrum: also compute singular values, eigenvalues and tr M².
+        spectrum: also compute singular values, eigenvalues, tr M² and Σ_ij M_ij.
     """
     n, r = left.shape
-    left, right = _by_column(left), _by_column(right)
-    gram_left, gram_right = (left.mT @ left).double(), (right.mT @ right).double()
-    product = gram_left @ gram_right
+    left, right = _alike(left, right)
+    gram_left, gram_right = left.mT @ left, right.mT @ right
+    product = gram_left.double() @ gram_right.double()
     diagonal = (left * right).sum(-1).double()
     trace, c = float(diagonal.sum()), identity
     shift = 2 * c * trace + c * c * n
     fourth = float((product * product.mT).sum())
-    singular = eigen = square_trace = None
+    singular = eigen = square_trace = total = None
     if spectrum or c:
-        singular = _singular(gram_left, gram_right, min(r, n))
+        singular = _singular(gram_left.double(), gram_right.double(), min(r, n))
     if c:
         singular = _shifted_singular(left.double(), right.double(), c)
         fourth = float((singular**4).sum())
@@ -96,30 +96,32 @@ def moments(
         cross = (right.mT @ left).double()
         square_trace = float((cross * cross.mT).sum()) + shift
         eigen = _eigenvalues(cross, n, c)
+        total = float((left.sum(0) * right.sum(0)).double().sum()) + c * n
     return Moments(
         width=n,
         rank=min(r, n),
         trace=trace + c * n,
-        energy=float((gram_left * gram_right).sum()) + shift,
+        energy=float(product.trace()) + shift,
         fourth=fourth,
-        diagonal_energy=float((diagonal**2).sum()) + shift,
-        total=float((left.sum(0) * right.sum(0)).double().sum()) + c * n,
-        factor_norm=float((gram_left.trace() * gram_right.trace()).sqrt()),
+        diagonal_energy=float(diagonal @ diagonal) + shift,
+        factor_norm=float(gram_left.trace() * gram_right.trace()) ** 0.5,
+        total=total,
         square_trace=square_trace,
         identity=c,
-        bias=None if bias is None else _bias(gram_right, bias.double()),
+        bias=None if bias is None else _bias(gram_right.double(), bias.double()),
         singular=singular,
         eigen=eigen,
     )
 
 
-def _by_column(factor: Tensor) -> Tensor:
-    """The factor with its columns contiguous, as most checkpoints have them.
+def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Both by column, as most checkpoints have them, or else both by row.
 
-    Products of one layout are several times faster than mixed ones, and torch turns a contiguous
-    matrix several times faster than a strided one: hence the two steps.
+    Entrywise products of two layouts are several times slower than of one.
     """
-    return factor if factor.mT.is_contiguous() else factor.contiguous().mT.contiguous().mT
+    if left.mT.is_contiguous() and right.mT.is_contiguous():
+        return left, right
+    return left.contiguous(), right.contiguous()
 
 
 def _singular(gram_left: Tensor, gram_right: Tensor, rank: int) -> NDArray[np.float64]:
