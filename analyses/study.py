@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import torch
 from threadpoolctl import threadpool_limits
 
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract
+from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
 from probes.ablation import ablation_table
 from probes.activations import Sampled, sampled_positions
@@ -26,9 +26,24 @@ from probes.kernels import LayerKernels, kernel_table, layer_kernels
 from probes.layerwise import decodability, residual_sites
 from probes.roles import decide_roles
 
-__all__ = ["Study", "study"]
+__all__ = ["Performance", "Study", "study"]
 
 ROWS, BATCH, POSITIONS = 256, 64, 8
+
+
+@dataclass(frozen=True)
+class Performance:
+    """How well a model solves its task, over scored positions.
+
+    Attributes:
+        accuracy: Share with the right sign.
+        error: Mean squared error over the target's variance.
+        worst: Largest absolute error.
+    """
+
+    accuracy: float
+    error: float
+    worst: float
 
 
 @dataclass(frozen=True)
@@ -43,9 +58,7 @@ class Study:
         scores: Every score with its null (a head table).
         roles: What was decided, with evidence.
         kernels: Attention by lag of each layer.
-        accuracy: Share of scored positions with the right sign.
-        error: Mean squared error over the target's variance.
-        seed: Of the rows and of the nulls.
+        performance: How well it solves the task.
     """
 
     name: str
@@ -55,9 +68,7 @@ class Study:
     scores: pd.DataFrame
     roles: pd.DataFrame
     kernels: tuple[LayerKernels, ...]
-    accuracy: float
-    error: float
-    seed: int
+    performance: Performance
 
     @property
     def memories(self) -> Mapping[str, int]:
@@ -100,7 +111,7 @@ def study(
     hooks = [*sites, *[f"blocks.{layer}.attn.hook_{kind}" for layer in layers
                        for kind in ("pattern", "z")]]  # fmt: skip
     store = extract(model, task, hooks, out, rows=ROWS, batch=BATCH, seed=seed)
-    batch = task.sample(ROWS, seed=seed)
+    batch = _rows_of(store)
     memories = dict(zip(task.arguments[1:], task.lags, strict=True))
     kernels = tuple(layer_kernels(model, batch, layer, memories) for layer in layers)
     sampled = Sampled(store, sampled_positions(store.mask(), POSITIONS))
@@ -116,13 +127,25 @@ def study(
     provenance = {"model": name, "task": task.to_dict(), "seed": seed, "rows": ROWS}
     store.write_measurement("scores", scores, provenance)
     store.write_measurement("roles", roles, provenance)
-    accuracy, error = _performance(model, task, seed)
-    return Study(name, model, task, store, scores, roles, kernels, accuracy, error, seed)
+    return Study(name, model, task, store, scores, roles, kernels, _performance(model, batch))
 
 
-def _performance(model: SequenceTransformer, task: FixedMemory, seed: int) -> tuple[float, float]:
-    batch = task.sample(ROWS, seed=seed)
-    output = model(batch.inputs).detach().double().numpy()
-    scored, found = batch.targets[batch.mask].double().numpy(), output[batch.mask.numpy()]
-    accuracy = float(np.mean(np.sign(found) == np.sign(scored)))
-    return accuracy, float(np.mean((found - scored) ** 2) / scored.var())
+def _rows_of(store: ActivationStore) -> Batch:
+    """The very rows whose activations the store holds."""
+    return Batch(
+        inputs=torch.from_numpy(store.inputs()),
+        targets=torch.from_numpy(store.targets()),
+        mask=torch.from_numpy(store.mask()),
+        latents={name: torch.from_numpy(value) for name, value in store.latents().items()},
+    )
+
+
+@torch.no_grad()
+def _performance(model: SequenceTransformer, batch: Batch) -> Performance:
+    found, scored = (t[batch.mask].double() for t in (model(batch.inputs), batch.targets))
+    wrong = found - scored
+    return Performance(
+        accuracy=float((found.sign() == scored.sign()).double().mean()),
+        error=float(wrong.square().mean() / scored.var(correction=0)),
+        worst=float(wrong.abs().max()),
+    )

@@ -1,9 +1,12 @@
-"""The Python code of README.md and docs/*.md runs, block after block, file by file.
+"""The code of README.md and docs/*.md runs: python and sh blocks in order, file by file.
 
 A block that cannot run is marked by a comment on the line before it: ``<!-- not run: reason -->``.
 """
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,17 +14,30 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FILES = sorted(p for p in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")) if p.is_file())
 _BLOCK = re.compile(
-    r"^(?:<!-- not run:(?P<reason>.*?)-->[ \t]*\n+)?```python[ \t]*\n(?P<code>.*?)^```[ \t]*$",
+    r"^(?:<!-- not run:(?P<reason>.*?)-->[ \t]*\n+)?"
+    r"```(?P<language>python|sh)[ \t]*\n(?P<code>.*?)^```[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
 
+Block = tuple[int, str, str, str | None]
 
-def blocks(text: str) -> list[tuple[int, str, str | None]]:
-    """(line of the code, code, reason not to run it)."""
+
+def blocks(text: str) -> list[Block]:
+    """(line of the code, language, code, reason not to run it)."""
     return [
-        (text.count("\n", 0, found.start("code")), found["code"], found["reason"])
-        for found in _BLOCK.finditer(text)
+        (text.count("\n", 0, b.start("code")), b["language"], b["code"], b["reason"])
+        for b in _BLOCK.finditer(text)
     ]
+
+
+def run_shell(code: str) -> None:
+    """As a user with the environment active; the first command that fails fails the block."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["/bin/sh", "-ec", code], env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -30,21 +46,35 @@ def test_code_in_the_documentation_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for line, code, reason in blocks(path.read_text()):
-        if reason is None:
+    for line, language, code, reason in blocks(path.read_text()):
+        if reason is not None:
+            continue
+        if language == "sh":
+            run_shell(code)
+        else:
             # Empty lines in front, so that a traceback shows the line of the document.
             exec(compile("\n" * line + code, str(path), "exec"), namespace)  # noqa: S102
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_python_block_is_found_and_excused_only_with_a_reason(path: Path) -> None:
+def test_every_block_is_found_and_excused_only_with_a_reason(path: Path) -> None:
     text = path.read_text()
     found = blocks(text)
-    assert len(found) == len(re.findall(r"^[ \t]*```[ \t]*(?:python|py)\b", text, re.MULTILINE))
-    assert all(reason is None or reason.strip() for _, _, reason in found)
+    fences = re.findall(r"^[ \t]*```[ \t]*(?:python|py|sh|bash|shell)\b", text, re.MULTILINE)
+    assert len(found) == len(fences)
+    assert all(reason is None or reason.strip() for *_, reason in found)
 
 
 def test_blocks_are_found_with_their_lines_and_excuses() -> None:
     excused = "<!-- not run: needs a GPU -->\n```python\ny\n```\n"
-    text = "a\n```python\nx = 1\n```\n" + excused + "```sh\nz\n```\n"
-    assert blocks(text) == [(2, "x = 1\n", None), (6, "y\n", " needs a GPU ")]
+    text = "a\n```python\nx = 1\n```\n" + excused + "```sh\nz\n```\n```toml\nw\n```\n"
+    assert blocks(text) == [
+        (2, "python", "x = 1\n", None),
+        (6, "python", "y\n", " needs a GPU "),
+        (9, "sh", "z\n", None),
+    ]
+
+
+def test_a_failing_command_fails_its_block() -> None:
+    with pytest.raises(AssertionError, match="prooflens: store: not an activation store"):
+        run_shell("prooflens store info store\ntrue")

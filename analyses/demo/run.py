@@ -125,7 +125,7 @@ def _write_numbers(comparison: Comparison, said: list[str], folder: Path) -> Non
             "parts": dict(comparison.construction.certificate.parts),
             "domain": comparison.construction.certificate.domain,
         },
-        "models": {s.name: {"accuracy": s.accuracy, "error": s.error} for s in models},
+        "models": {s.name: vars(s.performance) for s in models},
     }
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False)

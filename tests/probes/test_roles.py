@@ -36,7 +36,7 @@ def test_every_part_of_the_construction_is_confirmed(measure: Measure) -> None:
         for part in PROOF.mechanism.parts
     }
     assert decided(found.roles) == expected
-    assert found.accuracy == 1.0
+    assert found.performance.accuracy == 1.0
     statements = agreement(PROOF.mechanism, found.roles)
     assert statements["holds"].all()
     assert len(statements) == 4
