@@ -145,6 +145,27 @@ def test_too_little_space_is_refused_before_work(tmp_path, monkeypatch):
     assert not (tmp_path / "s").exists()
 
 
+def test_a_second_process_is_refused_and_the_lock_dies_with_its_holder(tmp_path):
+    folder = tmp_path / "s"
+    folder.mkdir()
+    hold = (
+        "import sys; from pathlib import Path; from interp.store.lock import writing\n"
+        f"with writing(Path({str(folder)!r})): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout.readline() == "held\n"
+        message = rf"another process \(pid {holder.pid}\) is writing"
+        with pytest.raises(StoreError, match=message):
+            run(folder)
+    finally:
+        holder.kill()
+        holder.communicate()
+    assert run(folder).complete
+
+
 def test_a_second_writer_is_refused(tmp_path):
     run(tmp_path / "s", rows=4)
     with (
