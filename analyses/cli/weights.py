@@ -43,10 +43,11 @@ def weights(
 
     Nothing is run and no code of the model's is executed; the MLPs are never read.
     """
-    from interp.errors import OutputError
+    from interp.output import check_output
 
-    if out is not None and out.exists() and not overwrite:
-        raise OutputError(f"{out} exists: choose another name or pass --overwrite")
+    if out is not None:
+        marker = None if out.suffix == ".csv" else "weights.json"
+        check_output(out, overwrite=overwrite, marker=marker)
 
     from analyses.inspection.weights import Inspection, findings, write_page, write_table
     from interp.heads.weights import weight_table

@@ -10,9 +10,6 @@ temporary name and renamed when it is complete.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +18,12 @@ from typing import Any
 import pandas as pd
 
 from analyses.inspection.page import weights_page
-from interp.errors import OutputError
 from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
 from interp.figures.style import save
 from interp.heads.composition import COMPOSITIONS
 from interp.heads.weights import SINGULAR, circuit_crop
 from interp.models.factors import Factors
+from interp.output import output_file, output_folder
 
 __all__ = [
     "CSV_COLUMNS",
@@ -120,16 +117,8 @@ def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
     Raises:
         OutputError: if the file exists and may not be replaced, or cannot be written.
     """
-    if path.exists() and not overwrite:
-        raise OutputError(f"{path} exists: choose another name or pass --overwrite")
-    draft = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with output_file(path, overwrite=overwrite) as draft:
         table[list(CSV_COLUMNS)].to_csv(draft, index=False)
-        os.replace(draft, path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise OutputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def write_page(
@@ -140,25 +129,10 @@ def write_page(
     Raises:
         OutputError: if the folder exists and may not be replaced, or cannot be written.
     """
-    if folder.exists() and not overwrite:
-        raise OutputError(f"{folder} exists: choose another folder or pass --overwrite")
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    except OSError as error:
-        raise OutputError(f"cannot write to {folder.parent}: {error.strerror}") from error
-    try:
+    with output_folder(folder, overwrite=overwrite, marker="weights.json") as draft:
         _write_tables(inspection, draft)
         _write_figures(inspection, draft, watch)
         _write_html(inspection, draft)
-        draft.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(draft, folder)
-    except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror}") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _write_tables(inspection: Inspection, folder: Path) -> None:

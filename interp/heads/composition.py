@@ -31,7 +31,7 @@ import torch
 from scipy.special import gammaincc
 from torch import Tensor
 
-from interp.heads.weight_nulls import adjust
+from interp.heads.table import COLUMNS, adjust
 from interp.models.factors.circuit import Circuit
 from interp.models.factors.layers import Factors, LayerFactors
 
@@ -79,18 +79,12 @@ def compositions(
         if "OV" in layer.circuits:
             writers.append(_stack(layer.circuit("OV", fold_norm=fold_norm), layer.index, "right"))
     if not blocks:
-        return pd.DataFrame(columns=list(_COLUMNS))
+        return pd.DataFrame(columns=list(COLUMNS))
     table = pd.concat(blocks, ignore_index=True)
     table["q"] = table.groupby("metric")["p"].transform(lambda p: adjust(p.to_numpy()))
     table["effect"] = table["score"] - table["null_mean"]
     table["component"], table["group"] = "head", ""
-    return table[list(_COLUMNS)]
-
-
-_COLUMNS = (
-    "component", "layer", "head", "group", "circuit", "metric", "target",
-    "score", "null_mean", "null_std", "p", "q", "effect",
-)  # fmt: skip
+    return table[list(COLUMNS)]
 
 
 def _reader(layer: LayerFactors, kind: str, fold_norm: bool) -> _Stack | None:

@@ -33,12 +33,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
-from scipy.stats import false_discovery_control
 
 __all__ = [
     "Null",
     "SpectrumNull",
-    "adjust",
     "diagonal_energy_variance",
     "mean_modulus",
     "p_value",
@@ -68,15 +66,6 @@ def p_value(score: float, null: Null) -> float:
         return float(2 * ndtr(-abs(score - null.mean) / null.std))
     shape = (null.mean / null.std) ** 2
     return float(gammaincc(shape, max(score, 0.0) * null.mean / null.std**2))
-
-
-def adjust(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Benjamini-Hochberg q values of one family of tests; NaN stays NaN and counts for nothing."""
-    q = np.full(len(p), np.nan)
-    known = ~np.isnan(p)
-    if known.any():
-        q[known] = false_discovery_control(p[known])
-    return q
 
 
 def diagonal_energy_variance(n: int, energy: float, fourth: float) -> float:

@@ -29,16 +29,13 @@ from interp.heads.basis_null import BasisNull
 from interp.heads.composition import COMPOSITIONS, compositions
 from interp.heads.metrics import BASIC, METRICS, choose
 from interp.heads.moments import Moments, moments
-from interp.heads.weight_nulls import Null, SpectrumNull, adjust, p_value
+from interp.heads.table import COLUMNS, adjust
+from interp.heads.weight_nulls import Null, SpectrumNull, p_value
 from interp.models.factors.circuit import Circuit
 from interp.models.factors.layers import BASES, Factors, LayerFactors
 
-__all__ = ["COLUMNS", "GROUPS", "Watch", "circuit_crop", "singular_values", "weight_table"]
+__all__ = ["GROUPS", "Watch", "circuit_crop", "singular_values", "weight_table"]
 
-COLUMNS = (
-    "component", "layer", "head", "group", "circuit", "metric", "target",
-    "score", "null_mean", "null_std", "p", "q", "effect",
-)  # fmt: skip
 SINGULAR = "singular_value"
 _BASIS_DRAWS = 32  # each draw goes through the whole vocabulary
 GROUPS: dict[str, Sequence[str]] = {

@@ -12,7 +12,8 @@ from torch import Tensor
 from interp.errors import ArgumentError
 from interp.heads.metrics import BASIC, METRICS, choose, effective_rank
 from interp.heads.moments import moments
-from interp.heads.weight_nulls import Null, SpectrumNull, adjust, mean_modulus, p_value
+from interp.heads.table import adjust
+from interp.heads.weight_nulls import Null, SpectrumNull, mean_modulus, p_value
 from interp.heads.weights import GROUPS, circuit_crop, singular_values, weight_table
 from interp.models.factors import open_factors
 
