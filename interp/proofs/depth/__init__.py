@@ -1,0 +1,1 @@
+"""C-RASP programs as transformers (`depth` §3.3)."""

@@ -1,0 +1,157 @@
+"""Formulas and terms of one depth as a circuit over what earlier layers left behind.
+
+A number t is carried as t / (i + 1), where i counts the tokens so far and BOS is one more: then a
+count is an average over the prefix, a constant c is c · avg_BOS, and
+
+    t ≥ 0  ⇔  z = t/(i + 1) + ½ avg_BOS > 0,  and |z| ≥ 1 / 2(i + 1) ≥ 1 / 2(n + 1)
+    bit = clip(2(n + 1) z + ½, 0, 1)
+
+with n the longest input: the ramp reads at most −½ or at least 3/2, so the bit is exact while
+rounding stays below ½. min(s, t) = s − relu(s − t), and a choice gates its two branches by the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from interp.crasp.syntax import (
+    And,
+    Choice,
+    Comparison,
+    Constant,
+    Count,
+    Difference,
+    Expression,
+    Formula,
+    FormulaName,
+    Larger,
+    Multiple,
+    Not,
+    Or,
+    Program,
+    Smaller,
+    Sum,
+    Term,
+    TermName,
+    Truth,
+)
+from interp.proofs.depth.circuits import Affine, Circuit
+
+__all__ = ["FormulaCircuit"]
+
+
+class FormulaCircuit:
+    """Builds the circuit of one layer.
+
+    Args:
+        program: Where names are looked up.
+        circuit: What is built on.
+        places: Expression → coordinate that holds it when the layer runs: bits and averages.
+        average_bos: Coordinate of avg_BOS.
+        longest: n.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        circuit: Circuit,
+        places: Mapping[Expression, int],
+        average_bos: int,
+        longest: int,
+    ) -> None:
+        self.program, self.circuit, self.places = program, circuit, places
+        self.unit = Affine(((average_bos, 1.0),))
+        self.slope = 2.0 * (longest + 1)
+
+    def bit(self, formula: Formula) -> Affine:
+        """1 where the formula holds, 0 elsewhere."""
+        if formula in self.places:
+            return Affine(((self.places[formula], 1.0),))
+        match formula:
+            case Truth(value):
+                return Affine((), float(value))
+            case FormulaName(name):
+                return self.bit(_formula(self.program[name]))
+            case Not(of):
+                return self.bit(of) * -1.0 + 1.0
+            case And(left, right):
+                return self.circuit.both(self.bit(left), self.bit(right))
+            case Or(left, right):
+                return self.bit(Not(And(Not(left), Not(right))))
+            case Comparison(relation, left, right):
+                return self.compared(relation, self.number(left), self.number(right))
+        raise TypeError(f"{type(formula).__name__} has no place and no circuit")
+
+    def compared(self, relation: str, left: Affine, right: Affine) -> Affine:
+        """The bit of a comparison."""
+        if relation in (">=", "<="):
+            return self.at_least(left, right) if relation == ">=" else self.at_least(right, left)
+        if relation in (">", "<"):
+            swapped = (right, left) if relation == ">" else (left, right)
+            return self.at_least(*swapped) * -1.0 + 1.0
+        equal = self.circuit.both(self.at_least(left, right), self.at_least(right, left))
+        return equal if relation == "==" else equal * -1.0 + 1.0
+
+    def at_least(self, left: Affine, right: Affine) -> Affine:
+        """left ≥ right."""
+        z = left - right + self.unit * 0.5
+        return self.circuit.step(z * self.slope + 0.5)
+
+    def number(self, term: Term) -> Affine:
+        """The term over i + 1."""
+        if term in self.places:
+            return Affine(((self.places[term], 1.0),))
+        match term:
+            case Constant(value):
+                return self.unit * float(value)
+            case TermName(name):
+                return self.number(_term(self.program[name]))
+            case Sum(left, right):
+                return self.number(left) + self.number(right)
+            case Difference(left, right):
+                return self.number(left) - self.number(right)
+            case Multiple(factor, of):
+                return self.number(of) * float(factor)
+            case Smaller(left, right):
+                first = self.number(left)
+                return first - self.circuit.relu(first - self.number(right))
+            case Larger(left, right):
+                first = self.number(left)
+                return first + self.circuit.relu(self.number(right) - first)
+            case Choice(then, condition, other):
+                bit = self.bit(condition)
+                if_true = self.circuit.gate(self.number(then), bit, self.bound(then))
+                otherwise = bit * -1.0 + 1.0
+                return if_true + self.circuit.gate(self.number(other), otherwise, self.bound(other))
+        raise TypeError(f"{type(term).__name__} has no place and no circuit")
+
+    def bound(self, term: Term) -> float:
+        """The largest size of the term over i + 1."""
+        match term:
+            case Count():
+                return 1.0
+            case Constant(value):
+                return float(abs(value))
+            case TermName(name):
+                return self.bound(_term(self.program[name]))
+            case Sum(left, right) | Difference(left, right):
+                return self.bound(left) + self.bound(right)
+            case Multiple(factor, of):
+                return abs(factor) * self.bound(of)
+            case Smaller(left, right) | Larger(left, right):
+                return max(self.bound(left), self.bound(right))
+            case Choice(then, _, other):
+                return max(self.bound(then), self.bound(other))
+        raise TypeError(f"{type(term).__name__} is no term")
+
+
+def _formula(expression: Expression) -> Formula:
+    if not isinstance(expression, Formula):
+        raise TypeError("the name is a number")
+    return expression
+
+
+def _term(expression: Expression) -> Term:
+    if not isinstance(expression, Term):
+        raise TypeError("the name is a formula")
+    return expression
