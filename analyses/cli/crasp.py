@@ -1,4 +1,4 @@
-"""``prooflens crasp``: run and check C-RASP programs."""
+"""``prooflens crasp``: run, check and compile C-RASP programs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["app", "check", "run"]
+__all__ = ["app", "check", "compile_", "run"]
 
 app = typer.Typer(
-    help="Run and check programs that count (C-RASP).", no_args_is_help=True, rich_markup_mode=None
+    help="Run, check and compile programs that count (C-RASP).",
+    no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 _File = Annotated[Path, typer.Argument(help="A program (.cr).")]
@@ -74,6 +76,31 @@ def check(file: _File) -> None:
         typer.echo(f"name      {name}, depth {level}")
     for warning in found.warnings:
         typer.echo(f"warning   {warning}")
+
+
+@app.command("compile")
+def compile_(
+    file: _File,
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
+    longest: Annotated[int, typer.Option(help="Tokens of the longest input.")] = 1000,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+) -> None:
+    """Write a transformer that computes the program, with as many layers as its counts nest.
+
+    Programs that count the future or import predicates of positions are refused.
+    """
+    from interp.crasp import program_text, read_program
+    from interp.models.checkpoint import save_checkpoint
+    from interp.proofs.depth.compiler import compile_program
+    from interp.proofs.depth.vocabulary import vocabulary_of
+
+    program = read_program(file)
+    made = compile_program(program, longest=longest)
+    about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}
+    save_checkpoint(made.model, out, about=about, overwrite=overwrite)
+    spec = made.model.spec
+    typer.echo(f"{spec.n_layers} layers, width {spec.d_model}, written to {out}")
+    typer.echo(f"exact for {made.certificate.domain}")
 
 
 def _read_cases(cases: Path | None) -> list[str]:

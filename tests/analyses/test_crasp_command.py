@@ -1,13 +1,17 @@
 """``prooflens crasp`` from the outside."""
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from analyses.cli.main import main
+from interp.crasp import parse
+from interp.models.checkpoint import load_checkpoint
 
 DYCK = """// one kind of brackets
 open = # "("
@@ -85,6 +89,22 @@ def test_check_tells_depth_alphabet_names_and_warnings(dyck, monkeypatch, capsys
     ]
 
 
+def test_compile_writes_a_checkpoint_that_computes_the_program(dyck, monkeypatch, capsys) -> None:
+    out = dyck.parent / "model"
+    assert run(monkeypatch, "compile", dyck, "--out", out, "--longest", 6) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].startswith("2 layers, width")
+    assert said[1] == "exact for every string of 1 to 6 tokens, at every position after BOS"
+    about = json.loads((out / "model.json").read_text())
+    assert about["vocabulary"] == [None, "(", ")", None]
+    assert parse(about["program"]) == parse(DYCK)
+    model = load_checkpoint(out)
+    answers = model(torch.tensor([[0, 1, 2, 1, 1, 2, 2]]))[0, 1:, 0]
+    assert answers.tolist() == [0, 1, 0, 0, 0, 1]
+    assert run(monkeypatch, "compile", dyck, "--out", out) == 2
+    assert "exists" in capsys.readouterr().err
+
+
 def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
     dyck.write_text('x = # "a" &&\ny = z\n')
     for command in (["check", dyck], ["run", dyck, "a"]):
@@ -105,6 +125,8 @@ def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
         (("run", "{file}", " "), "input must hold a line with tokens"),
         (("run", "{file}", "--file", "/nowhere.txt"), "/nowhere.txt cannot be read: No such file"),
         (("run", "/nowhere.cr", "a"), "/nowhere.cr cannot be read: No such file"),
+        (("compile", "{file}", "--out", "{folder}/m", "--longest", "0"), "longest must be at"),
+        (("compile", "{number}", "--out", "{folder}/m"), "program must end with a formula"),
         (("check", "{folder}"), "cannot be read: Is a directory"),
         (("run", "{number}", "a"), "last line must be a formula"),
         (("run", "{file}", "a", "--trace", "/proc/no/trace.html"), "cannot write"),

@@ -106,6 +106,15 @@ def test_every_operator() -> None:
     check(EVERYTHING, compile_program(EVERYTHING).model, [*SHORT, *random_strings(0, 8, 1000)])
 
 
+def test_a_choice_within_a_choice_keeps_its_size() -> None:
+    program = parse(
+        'inner = 9 * # "a" if # "b" > 1 else -5\n'
+        'outer = inner if # "a" > # "b" else 2 * # "b"\n'
+        "last = outer > 17 || outer == -5"
+    )
+    check(program, compile_program(program).model, [*SHORT, *random_strings(4, 10, 60)])
+
+
 @pytest.mark.parametrize("k", range(2, 13))
 def test_prediction_programs_have_k_minus_2_layers(k: int) -> None:
     program = prediction_program(k)
