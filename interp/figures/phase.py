@@ -31,7 +31,7 @@ def phase_diagram(table: pd.DataFrame, *, epsilon: float) -> Figure:
         epsilon: The error asked for, named in the title.
     """
     with style():
-        figure = Figure(figsize=size(1.35, 2.5))
+        figure = Figure(figsize=size(1.45, 2.9))
         heads, bits = figure.subplots(1, 2)
         _heads(heads, table)
         _bits(bits, table)
@@ -58,15 +58,17 @@ def _heads(axes: Axes, table: pd.DataFrame) -> None:
             height = np.full(len(missing), top + row)
             axes.plot(missing, height, mark, color=colour, mfc="none", clip_on=False)
         beside = axes.get_yaxis_transform()
-        axes.text(1.01, top + row, str(precision), transform=beside, color=colour, size=7)
+        axes.text(
+            1.01, top + row, str(precision), transform=beside, color=colour, va="center", size=7
+        )
     lags = np.array(sorted(set(table["lag"])))
     axes.plot(lags, lags + 1, "--", color=MUTED, lw=1, label="T + 1, exact arithmetic", zorder=0)
     axes.axhline(top - 1, color=MUTED, lw=0.6)
     axes.set(ylabel="fewest heads found, H", ylim=(0, top + len(groups)))
-    axes.set_title("heads   (× impossible,  ○ not found)")
+    axes.set_title("heads (× impossible, ○ none found)")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick < top - 0.5])
-    axes.legend(loc="center right")
+    axes.legend(loc="lower right", fontsize=7, labelspacing=0.25)
 
 
 def _bits(axes: Axes, table: pd.DataFrame) -> None:
@@ -81,8 +83,7 @@ def _bits(axes: Axes, table: pd.DataFrame) -> None:
         highest = max(highest, np.nanmax([low, high]))
     for name, (_, _, bits) in _LINES.items():
         axes.axhline(bits, color=INK, lw=0.8, ls="--")
-        axes.text(0.99, bits, name, transform=axes.get_yaxis_transform(), ha="right", va="bottom",
-                  size=8)  # fmt: skip
+        axes.text(1.01, bits, name, transform=axes.get_yaxis_transform(), va="center", size=7)
     axes.set(ylabel="significant bits", ylim=(0, 1.12 * max(highest, 53)))
-    axes.set_title("precision   (shaded: no number of heads)")
+    axes.set_title("precision (light shade: impossible)")
     axes.legend(loc="upper left")
