@@ -7,7 +7,8 @@ complete homogeneous symmetric polynomial h_{s−T}(z): 0 for s < T, 1 at s = T,
 The ℓ1 error is therefore Π_h (1 − z_h)^{−1} − 1 in closed form. Small nodes make it small and the
 coefficients large, of the order ε^{−T}, and what is gained in the fit is lost in rounding: the fit
 here minimises the sum of both at the working precision. Beyond T ≈ 6 these nodes leave float64
-nothing to trade (`sums` gets a little further with more heads); a fit that exists in exact arithmetic says nothing about one that can be trained.
+nothing to trade (`sums` gets a little further with more heads); a fit that exists in exact
+arithmetic says nothing about one that can be trained.
 """
 
 from __future__ import annotations
