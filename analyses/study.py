@@ -7,28 +7,30 @@ Every table is sealed into the store it came from, so that it can be read back w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 import torch
-from threadpoolctl import threadpool_limits
 
+from interp.errors import Problems
+from interp.heads.effects import Component
+from interp.heads.table import adjusted
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
 from probes.ablation import ablation_table
 from probes.activations import Sampled, sampled_positions
-from probes.kernels import LayerKernels, kernel_table, layer_kernels
+from probes.kernels import KernelNull, LayerKernels, kernel_null, kernel_table, layer_kernels
 from probes.layerwise import decodability, residual_sites
-from probes.roles import decide_roles
+from probes.roles import Floors, decide_roles
+from trained.threads import one_thread
 
 __all__ = ["Performance", "Study", "study"]
 
-ROWS, BATCH, POSITIONS = 256, 64, 8
+ROWS, BATCH = 256, 64
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,8 @@ class Study:
         store: Its activations, with the tables.
         scores: Every score with its null (a head table).
         roles: What was decided, with evidence.
-        kernels: Attention by lag of each layer.
+        kernels: Attention by lag.
+        null: What :attr:`kernels` were compared with.
         performance: How well it solves the task.
     """
 
@@ -67,7 +70,8 @@ class Study:
     store: ActivationStore
     scores: pd.DataFrame
     roles: pd.DataFrame
-    kernels: tuple[LayerKernels, ...]
+    kernels: LayerKernels
+    null: KernelNull
     performance: Performance
 
     @property
@@ -81,53 +85,65 @@ class Study:
         return residual_sites([bool(widths) for widths in self.model.spec.ffn_widths])
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Thousands of tiny operations run faster on one thread, many times so on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@_one_thread()
+@one_thread()
 def study(
-    name: str, model: SequenceTransformer, task: FixedMemory, out: Path, *, seed: int = 0
+    name: str,
+    model: SequenceTransformer,
+    task: FixedMemory,
+    out: Path,
+    *,
+    seed: int = 0,
+    null: KernelNull | None = None,
 ) -> Study:
     """Measure ``model`` on ``task`` and seal everything into a store at ``out``.
 
     Args:
         name: What to call the model.
-        model: A one-layer or deeper model of the task.
+        model: A causal model of one layer: in a deeper one a head's lag is not the memory's.
         task: A fixed-memory task.
         out: Folder of the activation store.
         seed: Of the rows and of the nulls.
+        null: The kernels' null of another study with the same spec, task and seed, to save time.
+
+    Raises:
+        ArgumentError: for a model that this cannot measure.
     """
-    layers = range(model.spec.n_layers)
+    _check_measurable(model)
     sites = residual_sites([bool(widths) for widths in model.spec.ffn_widths])
-    hooks = [*sites, *[f"blocks.{layer}.attn.hook_{kind}" for layer in layers
-                       for kind in ("pattern", "z")]]  # fmt: skip
+    hooks = [*sites, "blocks.0.attn.hook_pattern", "blocks.0.attn.hook_z"]
     store = extract(model, task, hooks, out, rows=ROWS, batch=BATCH, seed=seed)
-    batch = _rows_of(store)
+    batch, floors = _rows_of(store), Floors()
     memories = dict(zip(task.arguments[1:], task.lags, strict=True))
-    kernels = tuple(layer_kernels(model, batch, layer, memories) for layer in layers)
-    sampled = Sampled(store, sampled_positions(store.mask(), POSITIONS))
-    scores = pd.concat(
+    kernels = layer_kernels(model, batch, 0, memories)
+    null = kernel_null(model, batch, 0, memories, seed=seed) if null is None else null
+    groups = {
+        memory: [Component("head", 0, head) for head in kernels.group(
+            memory, lag, share=floors.share, part=floors.part)]
+        for memory, lag in memories.items()
+    }  # fmt: skip
+    sampled = Sampled(store, sampled_positions(store.mask()))
+    scores = adjusted(
         [
             decodability(sampled, sites, seed=seed),
-            *[kernel_table(k, model, batch, memories, seed=seed) for k in kernels],
-            ablation_table(model, batch, [*task.arguments, "f"], seed=seed),
-        ],
-        ignore_index=True,
+            kernel_table(kernels, memories, null),
+            ablation_table(model, batch, [*task.arguments, "f"], groups, seed=seed),
+        ]
     )
-    roles = decide_roles(scores, memories, "f", task.arguments)
+    roles = decide_roles(scores, memories, "f", task.arguments, floors=floors)
     provenance = {"model": name, "task": task.to_dict(), "seed": seed, "rows": ROWS}
     store.write_measurement("scores", scores, provenance)
     store.write_measurement("roles", roles, provenance)
-    return Study(name, model, task, store, scores, roles, kernels, _performance(model, batch))
+    performance = _performance(model, batch)
+    return Study(name, model, task, store, scores, roles, kernels, null, performance)
+
+
+def _check_measurable(model: SequenceTransformer) -> None:
+    problems, spec = Problems("study"), model.spec
+    rule = "must have one layer: a head's lag is the memory's lag there alone"
+    problems.need(spec.n_layers == 1, "model", rule, spec.n_layers, "measure a one-layer model")
+    problems.need(spec.causal, "model", "must be causal: kernels are over the past", False, "as is")
+    problems.need(any(spec.heads), "model", "must have a head", spec.n_heads, "add one")
+    problems.raise_if_any()
 
 
 def _rows_of(store: ActivationStore) -> Batch:

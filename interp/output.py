@@ -56,27 +56,50 @@ def output_folder(out: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
     Args:
         out: The folder to be.
         overwrite: Whether an existing one may be replaced.
-        marker: A file that every such result holds; a folder without it is never replaced.
+        marker: A file that every such result holds (made if the block does not make it); a
+            folder without it is never replaced.
 
     Raises:
         OutputError: before the block as :func:`check_output`; after it if the disk refuses.
     """
+    out = out.absolute()
     check_output(out, overwrite=overwrite, marker=marker)
-    try:
+    with _told(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    except OSError as error:
-        raise OutputError(f"cannot write to {out.parent}: {error.strerror}") from error
     try:
         yield draft
-        draft.chmod(0o755)
-        if out.exists():
-            shutil.rmtree(out)
-        os.replace(draft, out)
-    except OSError as error:
-        raise OutputError(f"cannot write {out}: {error.strerror or error}") from error
+        with _told(out):
+            (draft / marker).touch()
+            draft.chmod(0o755)
+            _replace(out, draft)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _replace(out: Path, draft: Path) -> None:
+    """Put ``draft`` in the place of ``out``; an older folder is moved aside first, dropped last."""
+    if not out.exists():
+        draft.replace(out)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent)) / out.name
+    out.replace(aside)
+    try:
+        draft.replace(out)
+    except OSError:
+        aside.replace(out)
+        raise
+    finally:
+        shutil.rmtree(aside.parent, ignore_errors=True)
+
+
+@contextmanager
+def _told(place: Path) -> Iterator[None]:
+    """The disk's refusals as one line about the place; other errors pass as they are."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(f"cannot write to {place}: {error.strerror or error}") from error
 
 
 @contextmanager
@@ -88,11 +111,11 @@ def output_file(out: Path, *, overwrite: bool) -> Iterator[Path]:
     """
     check_output(out, overwrite=overwrite)
     draft = out.with_name(f".{out.name}.tmp")
-    try:
+    with _told(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
+    try:
         yield draft
-        os.replace(draft, out)
-    except OSError as error:
-        raise OutputError(f"cannot write {out}: {error.strerror or error}") from error
+        with _told(out):
+            draft.replace(out)
     finally:
         draft.unlink(missing_ok=True)

@@ -3,8 +3,8 @@
     loss_increase       mean squared error without the component, minus with it, as a share of the
                         target's variance
     decodability_drop   decodability of a latent right after the component's sublayer, with it
-                        minus without it; the probe is refitted, so what is lost is the information
-                        and not the old probe's direction
+                        minus without it; the probe is refitted, so what is lost is what a linear
+                        probe can read and not the old probe's direction
 
 The null of the first flips the signs of rows' differences, that of the second exchanges a row's
 two predictions. A drop shows that the component carries the information at present; another one
@@ -13,7 +13,7 @@ might take over after training.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,12 +25,12 @@ from interp.heads.nulls import from_draws, signs_null, swaps_null
 from interp.heads.table import head_table, score_row
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
-from probes.activations import sampled_positions
+from probes.activations import POSITIONS, sampled_positions
 from probes.linear import Decoding, decode
 
 __all__ = ["ablation_table", "site_after"]
 
-_POSITIONS = 8
+_ROUNDING = 1e-6
 
 
 def site_after(part: Component) -> str:
@@ -41,58 +41,85 @@ def site_after(part: Component) -> str:
 
 @torch.no_grad()
 def ablation_table(
-    model: SequenceTransformer, batch: Batch, latents: Sequence[str], *, seed: int = 0
+    model: SequenceTransformer,
+    batch: Batch,
+    latents: Sequence[str],
+    groups: Mapping[str, Sequence[Component]],
+    *,
+    seed: int = 0,
 ) -> pd.DataFrame:
-    """Mean-ablate every head and FFN of a model on a batch.
+    """Mean-ablate every head and FFN of a model on a batch, and groups of heads at once.
 
     Args:
         model: Which.
         batch: Rows with real-valued targets.
         latents: Those whose decodability is followed.
+        groups: Name → heads of one layer that act together.
+        seed: Of the nulls.
 
     Returns:
-        A head table with metrics ``loss_increase`` and ``decodability_drop`` (target = latent).
+        A head table with metrics ``loss_increase`` and ``decodability_drop`` (target = latent),
+        for components ``head``, ``ffn`` and ``group``.
     """
-    return head_table(_rows(model, batch, latents, seed))
+    return head_table(_rows(model, batch, latents, groups, seed))
 
 
 def _rows(
-    model: SequenceTransformer, batch: Batch, latents: Sequence[str], seed: int
+    model: SequenceTransformer,
+    batch: Batch,
+    latents: Sequence[str],
+    groups: Mapping[str, Sequence[Component]],
+    seed: int,
 ) -> Iterator[dict[str, Any]]:
-    inputs = batch.inputs
+    inputs = batch.inputs.to(model.cfg.device)
     parts = components(model)
     means = mean_outputs(model, inputs, parts)
-    positions = sampled_positions(batch.mask.numpy(), _POSITIONS)
+    positions = sampled_positions(batch.mask.numpy(), POSITIONS)
     sites = sorted({site_after(part) for part in parts})
     output, cache = model.run_with_cache(inputs, names_filter=sites, return_cache_object=False)
     truth = {name: batch.latents[name][:, positions].double().numpy() for name in latents}
     whole = {site: _decode(cache[site], positions, truth) for site in sites}
     variance = float(batch.targets[batch.mask].double().var())
-    for part in parts:
-        site = site_after(part)
-        without, kept = run_without(model, inputs, part, means, keep=[site])
-        where: dict[str, Any] = {"component": part.kind, "layer": part.layer, "head": part.head}
+    for where, ablated in _ablations(parts, groups):
+        site = site_after(ablated[0])
+        without, kept = run_without(model, inputs, ablated, means, keep=[site])
         lost = (_row_losses(without, batch) - _row_losses(output, batch)) / variance
-        null = from_draws(float(lost.mean()), signs_null(lost, seed=seed))
-        yield score_row("loss_increase", float(lost.mean()), null, target="output", **where)
+        rise = _beyond_rounding(float(lost.mean()))
+        null = from_draws(rise, signs_null(lost, seed=seed), normal_tail=True)
+        yield score_row("loss_increase", rise, null, target="output", **where)
         for name, after in _decode(kept[site], positions, truth).items():
             before = whole[site][name]
-            drop = before.score - after.score
+            drop = _beyond_rounding(before.score - after.score)
             draws = swaps_null(before.predicted, after.predicted, truth[name], seed=seed)
-            yield score_row(
-                "decodability_drop", drop, from_draws(drop, draws), target=name, **where
-            )
+            null = from_draws(drop, draws, normal_tail=True)
+            yield score_row("decodability_drop", drop, null, target=name, **where)
+
+
+def _ablations(
+    parts: Sequence[Component], groups: Mapping[str, Sequence[Component]]
+) -> Iterator[tuple[dict[str, Any], Sequence[Component]]]:
+    """What a row is about, and what is ablated for it."""
+    for part in parts:
+        yield {"component": part.kind, "layer": part.layer, "head": part.head}, [part]
+    for name, heads in groups.items():
+        if heads:
+            yield {"component": "group", "layer": heads[0].layer, "group": name}, heads
+
+
+def _beyond_rounding(score: float) -> float:
+    """Zero for what rounding can make: it would look significant against a null of rounding."""
+    return score if abs(score) > _ROUNDING else 0.0
 
 
 def _decode(
     resid: torch.Tensor, positions: np.ndarray, truth: dict[str, np.ndarray]
 ) -> dict[str, Decoding]:
-    features = resid[:, positions].double().numpy()
+    features = resid[:, positions].double().cpu().numpy()
     return {name: decode(features, latent) for name, latent in truth.items()}
 
 
 def _row_losses(output: torch.Tensor, batch: Batch) -> np.ndarray:
     """Mean squared error of each row over its scored positions."""
-    squared = (output.double() - batch.targets.double()).square().mean(-1) * batch.mask
+    squared = (output.cpu().double() - batch.targets.double()).square().mean(-1) * batch.mask
     losses: np.ndarray = (squared.sum(1) / batch.mask.sum(1)).numpy()
     return losses

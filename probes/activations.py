@@ -15,10 +15,15 @@ from interp.errors import ArgumentError
 from interp.store import ActivationStore
 from probes.linear import Features, Latent
 
-__all__ = ["Sampled", "sampled_positions"]
+__all__ = ["POSITIONS", "Sampled", "sampled_positions"]
+
+POSITIONS = 8
+"""Sampled positions of a row, unless told otherwise."""
 
 
-def sampled_positions(mask: Bool[np.ndarray, "row pos"], count: int) -> Int[np.ndarray, "sample"]:
+def sampled_positions(
+    mask: Bool[np.ndarray, "row pos"], count: int = POSITIONS
+) -> Int[np.ndarray, "sample"]:
     """At most ``count`` positions, evenly spread over those scored in every row.
 
     Raises:

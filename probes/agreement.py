@@ -3,8 +3,8 @@
 A :class:`~interp.proofs.mechanism.Mechanism` says which kind of component serves which latent. Each
 of its statements is checked against a model's decided roles: *x_{t−T} is extracted by attention
 heads*, *each memory owns its heads*, *f is computed by an FFN that comes after them*. A statement
-holds when confirmed roles say so; its strength is the share of the latent's decodability that the
-strongest such component accounts for.
+holds when confirmed roles say so; its strength is the decodability of the latent that is lost
+without the strongest such component (NaN for ownership, which is true or false).
 
 Trained models are judged on kind and order, not on how many heads serve a memory or in which
 layer. Disagreement means another mechanism was found, not that the proof is wrong.
@@ -17,6 +17,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp.heads.effects import Component
 from interp.proofs.mechanism import Mechanism
 
 __all__ = ["agreement"]
@@ -43,19 +44,21 @@ def _statements(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[
     for memory, lag in memories.items():
         serving = heads[heads["target"] == memory]
         yield _row(f"{memory} is extracted by attention heads that select lag {lag}", serving)
-    owners = heads.groupby(["layer", "head"])["target"].nunique()
+    acting = confirmed[confirmed["role"].isin(["memory-location", "memory-correction"])]
+    owners = acting.groupby(["layer", "head"])["target"].nunique()
     alone = len(owners) > 0 and bool((owners == 1).all()) and set(heads["target"]) == set(memories)
     yield {
         "statement": "each memory owns its heads",
         "holds": alone,
-        "strength": float((owners == 1).mean()) if len(owners) else 0.0,
-        "by": "; ".join(f"{name}: {_names(group)}" for name, group in heads.groupby("target")),
+        "strength": float("nan"),
+        "by": "; ".join(f"{name}: {_names(group)}" for name, group in acting.groupby("target")),
     }
     for part in mechanism.parts:
         if part.role == "readout":
             serving = readouts[readouts["target"] == part.target]
-            last = heads["layer"].max() if len(heads) else -1
-            after = serving[serving["layer"] >= last]
+            found = heads[heads["target"].isin(memories)].groupby("target")["layer"].min()
+            complete = len(found) == len(memories)
+            after = serving[serving["layer"] >= found.max()] if complete else serving.iloc[:0]
             yield _row(f"{part.target} is computed by an FFN after the memories are there", after)
 
 
@@ -71,7 +74,4 @@ def _row(statement: str, serving: pd.DataFrame) -> dict[str, Any]:
 
 def _names(rows: pd.DataFrame) -> str:
     columns = rows[["component", "layer", "head"]].itertuples(index=False, name=None)
-    return ", ".join(
-        f"L{layer}H{head}" if component == "head" else f"L{layer} FFN"
-        for component, layer, head in columns
-    )
+    return ", ".join(Component(*values).name for values in columns)

@@ -4,9 +4,6 @@
 did it receive f in a form that a line cannot read? If a small network reads f from the FFN's
 input, everything f needs is there, and what the FFN adds is the form: it is the readout. If it
 cannot, the input does not determine f, and the FFN is not where f comes from.
-
-*Untrained control.* The same probe on a re-initialised model of the same shape: what the
-architecture and the input alone make decodable.
 """
 
 from __future__ import annotations

@@ -3,9 +3,11 @@
 A linear probe gives the residual direction w that holds x_{t−T} after the layer. Along w each head
 has a signed kernel over lags (:func:`interp.heads.patterns.kernel_by_lag`); their sum is what the
 layer puts there. ``kernel_concentration`` is the share of the summed kernel at lag T,
-``kernel_share`` a head's part of the absolute weight Σ_h Σ_s |kernel_h(s)|: the heads with a part
-in a concentrated kernel are the memory's *group*. One head that attends to T alone is a group of
-one; the T + 1 heads of the construction (`memory` §1.4) select T only as a group.
+``kernel_share`` a head's share of the absolute weight Σ_h Σ_s |kernel_h(s)|, ``kernel_part`` its
+own kernel at lag T relative to the sum there. The heads with enough of both are the memory's
+*group*; a head that only cancels what another one leaks at other lags has a share and no part. One
+head that attends to T alone is a group of one; the T + 1 heads of the construction (`memory` §1.4)
+select T only as a group.
 
 The null is the same measurement, probe included, on re-initialised models of the same shapes. A
 concentrated kernel shows what the layer writes along w; whether later layers read it is for
@@ -14,6 +16,7 @@ ablation to say.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,10 +35,12 @@ from interp.tasks.base import Batch
 from probes.activations import sampled_positions
 from probes.linear import direction
 
-__all__ = ["LayerKernels", "kernel_table", "layer_kernels"]
+__all__ = ["KernelNull", "LayerKernels", "kernel_null", "kernel_table", "layer_kernels"]
 
 _NULL_ROWS = 48
-_POSITIONS = 8
+
+KernelNull = Mapping[tuple[str, str], Float[np.ndarray, "draw"]]
+"""(metric, memory) → scores of re-initialised models."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,17 @@ class LayerKernels:
         weight = np.abs(self.kernels[memory]).sum(1)
         return weight / (weight.sum() or 1.0)
 
+    def parts(self, memory: str, lag: int) -> Float[np.ndarray, "head"]:
+        """Each head's own kernel at the lag, relative to the sum there: 0 for one that only
+        cancels what another leaks at other lags."""
+        at_lag = self.kernels[memory][:, lag]
+        return np.abs(at_lag) / (abs(at_lag.sum()) or 1.0)
+
+    def group(self, memory: str, lag: int, *, share: float, part: float) -> tuple[int, ...]:
+        """The heads that make the memory's kernel: enough of its weight, and a part at its lag."""
+        enough = (self.shares(memory) >= share) & (self.parts(memory, lag) >= part)
+        return tuple(np.flatnonzero(enough).tolist())
+
 
 @torch.no_grad()
 def layer_kernels(
@@ -69,82 +85,85 @@ def layer_kernels(
     """Measure one layer.
 
     Args:
-        model: A model with ``hook_v`` and ``W_O`` in TransformerLens' layout.
+        model: A model whose attention is causal.
         batch: Rows with the memories among their latents.
         layer: Which.
         memories: Latent → its lag.
     """
-    at = f"blocks.{layer}."
-    hooks = [at + "attn.hook_pattern", at + "attn.hook_v", at + "hook_resid_mid"]
-    _, cache = model.run_with_cache(batch.inputs, names_filter=hooks, return_cache_object=False)
-    pattern, v, resid = (cache[hook].double().numpy() for hook in hooks)
-    heads = model.spec.heads[layer]
-    w_o = model.blocks[layer].attn.W_O.double().numpy()
-    mask, longest = batch.mask.numpy(), max(memories.values()) + 2
-    positions = sampled_positions(mask, _POSITIONS)
+    at, attn = f"blocks.{layer}.", model.blocks[layer].attn
+    hooks = ["attn.hook_pattern", "attn.hook_v", "hook_resid_mid", "ln1.hook_normalized"]
+    names = [at + hook for hook in hooks]
+    inputs = batch.inputs.to(model.cfg.device)
+    _, cache = model.run_with_cache(inputs, names_filter=names, return_cache_object=False)
+    pattern, v, resid, x = (cache[name].double().cpu().numpy() for name in names)
+    heads, mask = model.spec.heads[layer], batch.mask.numpy()
+    w_o = attn.W_O.double().cpu().numpy()
+    positions = sampled_positions(mask)
     kernels = {}
     for name in memories:
         w = direction(resid[:, positions], batch.latents[name][:, positions].double().numpy())
         values = np.einsum("rkhd,hd->rkh", v, w_o @ w)
-        kernels[name] = kernel_by_lag(pattern[:, :heads], values[..., :heads], mask, longest)
-    return LayerKernels(layer, mass_by_lag(pattern[:, :heads], mask, longest), kernels)
+        if model.spec.identity_ov:
+            values += (x @ w)[..., None] * attn.effective_b.double().cpu().numpy()
+        kernels[name] = kernel_by_lag(pattern[:, :heads], values[..., :heads], mask)
+    return LayerKernels(layer, mass_by_lag(pattern[:, :heads], mask), kernels)
 
 
 def kernel_table(
-    measured: LayerKernels,
-    model: SequenceTransformer,
-    batch: Batch,
-    memories: Mapping[str, int],
-    *,
-    seed: int = 0,
-    draws: int = DRAWS,
+    measured: LayerKernels, memories: Mapping[str, int], null: KernelNull
 ) -> pd.DataFrame:
-    """Concentrations, shares and masses of a layer against re-initialised models.
-
-    Null draws are pooled over memories (and heads, for masses), each at its own lag, until there
-    are at least ``draws``.
-    """
-    null = _null(model, batch[:_NULL_ROWS], measured.layer, memories, seed, draws)
+    """Concentrations, shares, parts and masses of a layer against re-initialised models."""
     return head_table(_rows(measured, memories, null))
 
 
 def _rows(
-    measured: LayerKernels, memories: Mapping[str, int], null: Mapping[str, Any]
+    measured: LayerKernels, memories: Mapping[str, int], null: KernelNull
 ) -> Iterator[dict[str, Any]]:
     layer = measured.layer
     for name, lag in memories.items():
         score = measured.concentration(name, lag)
         yield score_row(
-            "kernel_concentration", score, from_draws(score, null["kernel_concentration"]),
+            "kernel_concentration", score, from_draws(score, null["kernel_concentration", name]),
             component="group", layer=layer, group=name, target=name,
         )  # fmt: skip
         shares = measured.shares(name).tolist()
         masses = measured.mass[:, lag].tolist()
-        for metric, scores in (("kernel_share", shares), ("lag_mass", masses)):
+        parts = measured.parts(name, lag).tolist()
+        by_head = (("kernel_share", shares), ("kernel_part", parts), ("lag_mass", masses))
+        for metric, scores in by_head:
             for head, score in enumerate(scores):
                 yield score_row(
-                    metric, score, from_draws(score, null[metric]),
+                    metric, score, from_draws(score, null[metric, name]),
                     component="head", layer=layer, head=head, group=name, target=name,
                 )  # fmt: skip
 
 
-def _null(
+def kernel_null(
     model: SequenceTransformer,
     batch: Batch,
     layer: int,
     memories: Mapping[str, int],
-    seed: int,
-    draws: int,
-) -> dict[str, Float[np.ndarray, "draw"]]:
-    found: dict[str, list[float]] = {"kernel_concentration": [], "kernel_share": [], "lag_mass": []}
+    *,
+    seed: int = 0,
+    draws: int = DRAWS,
+) -> KernelNull:
+    """The same scores on ``draws`` re-initialised models of a model's shapes.
+
+    Each memory has its own null, at its own lag; scores of single heads pool the heads. Fewer rows
+    (48) than for a measurement make directions noisier and concentrations a little lower: the floor
+    under the score matters more than p.
+
+    Returns:
+        (metric, memory) → draws.
+    """
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
     fresh = SequenceTransformer(model.spec)
-    count = 0
-    while len(found["kernel_concentration"]) < draws:
-        initialize(fresh, seed + count)
-        count += 1
-        kernels = layer_kernels(fresh, batch, layer, memories)
+    for draw in range(draws):
+        initialize(fresh, seed + draw)
+        kernels = layer_kernels(fresh, batch[:_NULL_ROWS], layer, memories)
         for name, lag in memories.items():
-            found["kernel_concentration"].append(kernels.concentration(name, lag))
-            found["kernel_share"] += kernels.shares(name).tolist()
-            found["lag_mass"] += kernels.mass[:, lag].tolist()
-    return {metric: np.array(values) for metric, values in found.items()}
+            found["kernel_concentration", name].append(kernels.concentration(name, lag))
+            found["kernel_share", name] += kernels.shares(name).tolist()
+            found["kernel_part", name] += kernels.parts(name, lag).tolist()
+            found["lag_mass", name] += kernels.mass[:, lag].tolist()
+    return {key: np.array(values) for key, values in found.items()}

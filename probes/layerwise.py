@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.heads.nulls import from_draws, rows_null
+from interp.heads.nulls import decodability_null
 from interp.heads.table import head_table, score_row
 from probes.activations import Sampled
 from probes.controls import decode_nonlinearly
@@ -54,7 +54,7 @@ def _rows(sampled: Sampled, sites: Sequence[str], seed: int) -> Iterator[dict[st
         for name, latent in latents.items():
             for metric, probe in probes.items():
                 found = probe(features, latent)
-                null = from_draws(found.score, rows_null(found.predicted, latent, seed=seed))
+                null = decodability_null(found.predicted, latent, seed=seed)
                 yield score_row(
                     metric, found.score, null,
                     component="layer", layer=layer, circuit=site, target=name,

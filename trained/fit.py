@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import cos, pi
 
+import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -20,10 +21,11 @@ from torch import Tensor
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch, Task
 from trained.recipe import Recipe, Training
+from trained.threads import one_thread
 
 __all__ = ["Fit", "evaluate", "fit", "loss_of"]
 
-_EVALUATION_SEED = 2**31 - 1
+_EVALUATION_SEED = 2**63 - 1
 _ROWS = 1024
 
 
@@ -36,6 +38,7 @@ class Fit:
     history: pd.DataFrame
 
 
+@one_thread()
 def fit(recipe: Recipe, *, progress: bool = False) -> Fit:
     """Train the recipe's model from its seed.
 
@@ -70,7 +73,8 @@ def evaluate(model: SequenceTransformer, task: Task, *, rows: int = _ROWS) -> di
 
     Returns:
         ``loss`` (mean over scored positions), ``error`` (loss over the trivial predictor's, which
-        always gives the mean target) and ``accuracy`` (sign of the output, or the top token).
+        always gives the mean target; NaN where that is never wrong) and ``accuracy`` (sign of
+        the output, or the top token).
     """
     batch = task.sample(rows, seed=_EVALUATION_SEED)
     output = model(batch.inputs).float()
@@ -84,7 +88,8 @@ def evaluate(model: SequenceTransformer, task: Task, *, rows: int = _ROWS) -> di
         share = torch.bincount(scored).float() / len(scored)
         trivial = float(torch.special.entr(share).sum())
         right = output[batch.mask].argmax(-1) == scored
-    return {"loss": loss, "error": loss / trivial, "accuracy": float(right.float().mean())}
+    error = loss / trivial if trivial > 0 else float("nan")
+    return {"loss": loss, "error": error, "accuracy": float(right.float().mean())}
 
 
 def loss_of(output: Tensor, batch: Batch) -> Tensor:
@@ -110,5 +115,5 @@ def _rate(step: int, training: Training) -> float:
 
 
 def _row_seed(seed: int, step: int) -> int:
-    """Distinct for every (seed, step) with fewer than a million steps."""
-    return seed * 1_000_000 + step
+    """A seed of its own for every (seed, step); the evaluation's is of another kind."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64)[0] >> 1)

@@ -23,7 +23,7 @@ def demo(
 
     from interp.output import check_output
 
-    check_output(out, overwrite=overwrite, marker="report.html")
+    check_output(out, overwrite=overwrite, marker=".prooflens-demo")
 
     from analyses.demo.run import run_demo
 

@@ -36,12 +36,14 @@ def extract(
     ] = None,
     positions: Annotated[str, typer.Option(help="all, last or START:STOP[:STEP].")] = "all",
     heads: Annotated[str | None, typer.Option(help="Heads to keep, such as 0,3.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the task's sampling.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the task's sampling.")] = 0,
     part_rows: Annotated[int | None, typer.Option(help="Rows of a part file.")] = None,
     compression: Annotated[
         str | None, typer.Option(help="gzip, lzf, zstd, lz4 or bitshuffle.")
     ] = None,
-    threads: Annotated[int | None, typer.Option(help="PyTorch threads; part of the plan.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="PyTorch threads, part of the plan.")
+    ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the store at --out.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the store at --out.")] = False,
     backend: Annotated[

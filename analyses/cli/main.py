@@ -6,7 +6,6 @@ answer at once, so each command imports what it needs when it runs.
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -60,9 +59,3 @@ def main() -> None:
     except ProoflensError as error:
         typer.echo(f"prooflens: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("prooflens: interrupted", err=True)
-        sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)

@@ -35,6 +35,5 @@ def train(
     save_checkpoint(done.model, out, about=about, overwrite=overwrite)
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in done.metrics.items())
     typer.echo(f"{plan.name}: {numbers}; written to {out}")
-    for name, least in plan.expected.items():
-        if done.metrics[name] < least:
-            typer.echo(f"note: {name} is below the recipe's expected {least}")
+    for words in plan.missed(done.metrics):
+        typer.echo(f"note: {words}")

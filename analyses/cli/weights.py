@@ -46,7 +46,7 @@ def weights(
     from interp.output import check_output
 
     if out is not None:
-        marker = None if out.suffix == ".csv" else "weights.json"
+        marker = None if out.suffix == ".csv" else ".prooflens-weights"
         check_output(out, overwrite=overwrite, marker=marker)
 
     from analyses.inspection.weights import Inspection, findings, write_page, write_table

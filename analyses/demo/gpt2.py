@@ -9,6 +9,7 @@ import pandas as pd
 
 from analyses.inspection.weights import strongest
 from analyses.report.page import Picture, Section, Table
+from interp.errors import CheckpointError
 from interp.figures.diagonals import circuit_crops, head_maps
 from interp.figures.style import save
 from interp.heads.weights import circuit_crop, weight_table
@@ -36,7 +37,13 @@ class Diagonals:
 
 
 def diagonals(factors: Factors, folder: Path) -> Diagonals:
-    """Score the diagonals of every head's circuits and draw the strongest."""
+    """Score the diagonals of every head's circuits and draw the strongest.
+
+    Raises:
+        CheckpointError: if the model's heads have no QK circuit.
+    """
+    if any("QK" not in layer.circuits for layer in factors):
+        raise CheckpointError(f"{factors.name} is no GPT-2: it has heads without a QK circuit")
     table = weight_table(factors, ["basic"])
     figures = (
         _heat_map(table, factors, folder),
@@ -53,23 +60,27 @@ def diagonals(factors: Factors, folder: Path) -> Diagonals:
     words = (
         f"All {heads} heads of {Path(factors.name).name}, read from the attention weights; the "
         "model is not run. A circuit near a multiple of the identity makes a head attend from a "
-        "symbol to the same symbol (W_K W_Qᵀ), or copy what it reads (W_V W_Oᵀ), also for symbols "
-        "never seen. A diagonal alone does not show that the head is used so.",
+        "symbol to the same symbol (W_K W_Qᵀ), or copy what it reads (W_V W_Oᵀ), also for "
+        "symbols never seen. These are circuits of directions of the residual stream, with the "
+        "norm's scale left out, not of tokens; and a diagonal alone does not show that the head "
+        "is used so.",
     )
     section = Section("GPT-2: heads with diagonal circuits", words, figures, tables)
-    return Diagonals(table, _finding(table, heads), section)
+    return Diagonals(
+        table, _finding(table, heads, (factors.d_head / factors.d_model) ** 0.5), section
+    )
 
 
-def _finding(table: pd.DataFrame, heads: int) -> str:
+def _finding(table: pd.DataFrame, heads: int, ceiling: float) -> str:
     parts = []
     for circuit, formula in _CIRCUITS.items():
         top = strongest(table, circuit, "trace_share", 3)
-        named = ", ".join(f"{r.layer}.{r.head} ({r.score:+.2f})" for r in top.itertuples())
+        named = ", ".join(f"L{r.layer}H{r.head} ({r.score:+.2f})" for r in top.itertuples())
         parts.append(f"{formula} {named}")
     return (
         f"Of GPT-2's {heads} heads, the circuits nearest a multiple of the identity are "
         + " and ".join(parts)
-        + " (layer.head, trace share; 1 is the identity itself)."
+        + f" (trace share, at most {ceiling:.3f} for heads of this width)."
     )
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analyses.demo import words
 from analyses.report.page import Picture, Section, Table
 from analyses.study import Study
 from interp.figures.lags import kernels_by_lag
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
-from interp.heads.effects import components
+from interp.heads.effects import Component, components
 from interp.proofs.mechanism import Construction
 from probes.agreement import agreement
 
@@ -27,77 +26,50 @@ _SITES = {"hook_embed": "embedding", "resid_mid": "after attention", "resid_post
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two studies of one task and the proof behind the second."""
+    """Studies of one task, and the proof behind the second.
+
+    Attributes:
+        trained: The shipped model.
+        constructed: The proof.
+        controls: Models for which not everything should hold: trained to the same accuracy in
+            another way, and untrained.
+        construction: The proof itself.
+    """
 
     trained: Study
     constructed: Study
+    controls: tuple[Study, ...]
     construction: Construction
 
     @property
-    def studies(self) -> tuple[Study, Study]:
-        """Trained, then constructed."""
-        return self.trained, self.constructed
+    def studies(self) -> tuple[Study, ...]:
+        """All of them, the controls last."""
+        return self.trained, self.constructed, *self.controls
 
     @cached_property
     def agreement(self) -> pd.DataFrame:
-        """The proof's statements, checked on both models."""
+        """The proof's statements checked on every model, long form with a column ``model``."""
         mechanism = self.construction.mechanism
-        ours, theirs = (agreement(mechanism, s.roles) for s in self.studies)
-        named = ("holds", "strength", "by")
-        return pd.concat(
-            [
-                theirs[["statement"]],
-                *[table[list(named)].add_suffix(f"_{name}")
-                  for name, table in (("constructed", theirs), ("trained", ours))],
-            ],
-            axis=1,
-        )  # fmt: skip
+        tables = [agreement(mechanism, s.roles).assign(model=s.name) for s in self.studies]
+        return pd.concat(tables, ignore_index=True)
+
+    @property
+    def held(self) -> pd.DataFrame:
+        """Statement × model: does it hold?"""
+        wide = self.agreement.pivot(index="statement", columns="model", values="holds")
+        statements = self.agreement["statement"].drop_duplicates()
+        return wide.loc[statements, [study.name for study in self.studies]]
 
 
 def findings(comparison: Comparison) -> list[str]:
-    """Three sentences: the trained model's roles, the proof's, and how exact each is."""
-    trained, construction = comparison.trained, comparison.construction
-    held = comparison.agreement["holds_trained"]
-    groups = comparison.constructed.roles.query("role == 'memory-location'").groupby("target")
-    sizes = ", ".join(f"{len(group)} for {memory}" for memory, group in groups)
-    trained_well, worst = trained.performance, comparison.constructed.performance.worst
-    bound = construction.certificate.error
+    """Three sentences: the trained model's roles, the proof's, and how well the task is solved."""
+    held = comparison.held.drop(columns=comparison.constructed.name)
+    certificate = comparison.construction.certificate
     return [
-        "In the trained model " + "; ".join(_said(trained)) + ".",
-        f"The constructed proof does the same with groups of heads ({sizes}): none of them looks "
-        "at its lag, only their signed sum does. "
-        f"{int(held.sum())} of its {len(held)} statements hold for the trained model.",
-        f"On fresh rows the trained model is right at {trained_well.accuracy:.2%} of positions "
-        f"(error {trained_well.error:.1e} of the target's variance); the construction's worst "
-        f"error is {worst:.1e}, {'within' if worst <= bound else 'ABOVE'} its certificate of "
-        f"{bound:.1e}.",
+        words.roles_in_words(comparison.trained),
+        words.proof_in_words(comparison.constructed, held, certificate),
+        words.solving(comparison.trained),
     ]
-
-
-def _said(study: Study) -> Iterator[str]:
-    """What each memory and the answer are served by, or that nothing is confirmed to serve them."""
-    roles = study.roles
-    for memory, lag in study.memories.items():
-        found = roles[(roles["target"] == memory) & (roles["role"] == "memory-location")]
-        sure = found[found["status"] == "confirmed"]
-        if len(sure):
-            heads = " and ".join(f"L{row.layer}H{row.head}" for row in sure.itertuples())
-            verb = "extract" if len(sure) > 1 else "extracts"
-            strength = sure["strength"].max()
-            yield f"head {heads} {verb} {memory} (lag {lag}; r² lost without it {strength:.2f})"
-        else:
-            rest = f" ({len(found)} candidates)" if len(found) else ""
-            yield f"no head is confirmed to extract {memory}{rest}"
-    readout = roles[roles["role"] == "readout"]
-    sure = readout[readout["status"] == "confirmed"]
-    if len(sure):
-        row = sure.iloc[0]
-        yield (
-            f"the FFN of layer {row['layer']} computes the Boolean function (r² lost without it "
-            f"{row['strength']:.2f}, loss up by {row['effect']:.0%} of the target's variance)"
-        )
-    else:
-        yield "no FFN is confirmed to compute the Boolean function"
 
 
 def sections(comparison: Comparison, folder: Path) -> list[Section]:
@@ -108,13 +80,11 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
         Section(
             "The task and the two models",
             (
-                f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. One transformer "
-                "layer with two heads was trained on it; a second model is the constructive proof "
-                "that one layer can do it, written down as weights.",
-                "The trained model has a learned bias per lag and a softmax. The constructed one "
-                "has heads that decay exponentially with the lag, without a softmax: T + 1 of them "
-                "together select lag T, and an FFN reads f off with clipped ramps.",
-                "The trained model is one seed of its recipe, which says what other seeds do.",
+                f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
+                "one layer was trained on it; a second model is the constructive proof that one "
+                "layer can do it, written down as weights.",
+                *[_describe(study) for study in comparison.studies],
+                words.margins(comparison.construction.certificate),
             ),
             tables=(Table(_performance(comparison), "Both models on the same fresh rows."),),
         ),
@@ -122,34 +92,53 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
             "Which component does what",
             (
                 "A role is confirmed only when what a component does and what is lost without it "
-                "agree; every test has a null and a floor under its effect.",
+                "agree. Every test has a floor, and all but the belonging to a group of heads have "
+                "a null that must be beaten (q is the false-discovery rate).",
                 *[f"Without a role in the {study.name} model: {_without_role(study)}."
                   for study in comparison.studies],
             ),
             tables=tuple(
-                Table(_role_table(study), f"Roles in the {study.name} model, with the evidence.")
-                for study in comparison.studies
+                Table(_role_table(study), f"Roles in the {study.name} model. Strength: r² of the "
+                      "target lost without the component (for heads: without its group); effect: "
+                      "rise of the loss, as a share of the target's variance.")
+                for study in comparison.studies if len(study.roles)
             ),
         ),
-        Section("Does the trained model do what the proof does?", tables=(
-            Table(comparison.agreement, "Statements of the proof, checked on both models; strength "
-                  "is the decodability (r²) that the strongest confirmed component accounts for."),
+        Section("Which models do what the proof does?", (
+            "The proof and a trained model may fill the same roles by different mechanisms: one by "
+            "cancellation, one by selection. The controls show that statements can fail.",
+        ), tables=(
+            Table(comparison.held.reset_index(), "Statements of the proof, checked on all models."),
+            Table(_by_whom(comparison.agreement), "Who fills them; strength is the r² lost "
+                  "without the strongest confirmed component or group."),
         )),
-        Section("Where each head looks", (
-            "A trained head can own a memory because a softmax over a learned table can look at "
-            "one lag. The constructed heads all look at the present; along the direction that "
-            "holds a memory their signed contributions cancel at every lag but one.",
-        ), _lag_pictures(comparison, folder)),
+        Section("Where each head looks",
+                tuple(words.looking(study) for study in _drawn(comparison)),
+                _lag_pictures(comparison, folder)),
         Section("What becomes readable where, and what ablation removes", (
-            "Rows of the first figure are places in the residual stream, in order. Memories appear "
-            "after attention, the answer after the FFN. Before the FFN a line reads only part of "
-            "the answer (r² about one half: each memory alone predicts it in half of the cases), "
-            "while a nonlinear probe reads all of it there: the FFN's job is the readout.",
+            "Rows of the first figure are places in the residual stream, in order.",
+            *[words.reading(study) for study in comparison.studies],
         ), _layer_pictures(comparison, folder)),
     ]  # fmt: skip
 
 
+def _by_whom(agreement: pd.DataFrame) -> pd.DataFrame:
+    found = agreement[agreement["holds"]]
+    return found[["model", "statement", "strength", "by"]]
+
+
+def _describe(study: Study) -> str:
+    spec = study.model.spec
+    score = {"table": "a learned bias per lag", "lin": "a bias −p·lag a head"}[spec.lag_bias]
+    normalizer = "a softmax" if spec.normalizer == "softmax" else "no normaliser"
+    return (
+        f"The {study.name} model: {sum(spec.heads)} heads with {score} and {normalizer}, an FFN of "
+        f"{sum(map(sum, spec.ffn_widths))} neurons, {spec.dtype}."
+    )
+
+
 def _performance(comparison: Comparison) -> pd.DataFrame:
+    bounds = {comparison.constructed.name: comparison.construction.certificate.error}
     rows = []
     for study in comparison.studies:
         weights = sum(p.count_nonzero().item() for p in study.model.parameters())
@@ -158,6 +147,7 @@ def _performance(comparison: Comparison) -> pd.DataFrame:
             "accuracy": study.performance.accuracy,
             "error (of the target's variance)": study.performance.error,
             "largest error": study.performance.worst,
+            "certificate": bounds.get(study.name, float("nan")),
         })  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -173,43 +163,50 @@ def _without_role(study: Study) -> str:
 
 
 def _names(rows: pd.DataFrame) -> pd.Series:
-    names = [f"L{row.layer}H{row.head}" if row.component == "head" else f"L{row.layer} FFN"
-             for row in rows.itertuples()]  # fmt: skip
+    parts = rows[["component", "layer", "head"]].itertuples(index=False, name=None)
+    names = [Component(*part).name for part in parts]
     return pd.Series(names, index=rows.index, name="component", dtype=object)
 
 
 def _lag_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]:
-    panels = []
-    for study in comparison.studies:
-        layers = enumerate(study.kernels)
-        rows = [f"L{layer}H{head}" for layer, k in layers for head in range(len(k.mass))]
-        panels.append(Panel(study.name, np.concatenate([k.mass for k in study.kernels]), rows))
-    lags = [str(lag) for lag in range(panels[0].values.shape[1])]
+    shown = max(comparison.trained.memories.values()) + 3
+    panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
+    lags = [str(lag) for lag in range(shown)]
     across = "lag (positions back)"
     masses = share_maps(panels, lags, label="share of attention", across=across)
     kernels = {
-        study.name: {memory: study.kernels[0].kernels[memory].sum(0) for memory in study.memories}
-        for study in comparison.studies
+        study.name: {m: study.kernels.kernels[m].sum(0) for m in study.memories}
+        for study in _drawn(comparison)
     }
+    figure = kernels_by_lag(kernels, comparison.trained.memories, longest=shown - 1)
     return (
         _picture(masses, folder, "attention-by-lag",
                  "Share of each head's attention at each lag, mean over scored positions."),
-        _picture(kernels_by_lag(kernels, comparison.trained.memories), folder, "kernels-by-lag",
+        _picture(figure, folder, "kernels-by-lag",
                  "What the heads of the layer put into the direction that holds each memory: their "
-                 "summed signed kernel over lags."),
+                 "summed signed kernel, as a share of its absolute weight over all lags."),
     )  # fmt: skip
+
+
+def _drawn(comparison: Comparison) -> tuple[Study, ...]:
+    return comparison.trained, comparison.controls[0], comparison.constructed
+
+
+def _head_names(study: Study) -> list[str]:
+    return [part.name for part in components(study.model) if part.kind == "head"]
 
 
 def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]:
     latents = [*comparison.trained.task.arguments, "f"]
     reads, losses = [], []
-    for study in comparison.studies:
+    for study in _drawn(comparison):
         layers = study.scores[study.scores["metric"] == "decodability"]
         read = layers.pivot(index="circuit", columns="target", values="score")
         sites = [site for site in study.sites if site in read.index]
         names = [next(word for key, word in _SITES.items() if key in site) for site in sites]
         reads.append(Panel(study.name, read.loc[sites, latents].to_numpy(), names))
-        drops = study.scores[study.scores["metric"] == "decodability_drop"]
+        scores = study.scores[study.scores["component"] != "group"]
+        drops = scores[scores["metric"] == "decodability_drop"]
         drops = drops.assign(component=_names(drops))
         lost = drops.pivot(index="component", columns="target", values="score")
         parts = list(dict.fromkeys(drops["component"]))

@@ -23,13 +23,15 @@ from analyses.report.page import Page, Section, render
 from analyses.study import ROWS, study
 from interp.errors import CheckpointError
 from interp.models.factors import Factors, open_factors
+from interp.models.transformer import SequenceTransformer
 from interp.output import output_folder
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
 
 __all__ = ["find_gpt2", "run_demo"]
 
-MODEL, SEED = "fixed-memory-multiplexer", 0
+MODEL, CONTROL = "fixed-memory-multiplexer", "fixed-memory-multiplexer-mixed"
+SEED = 10_007
 _HUB_NAMES = ("openai-community/gpt2", "gpt2")
 
 
@@ -51,7 +53,7 @@ def run_demo(
         OutputError: if ``out`` may not be replaced or written.
         CheckpointError: if the shipped model or GPT-2 is damaged, or not where it was said to be.
     """
-    with output_folder(out, overwrite=overwrite, marker="report.html") as folder:
+    with output_folder(out, overwrite=overwrite, marker=".prooflens-demo") as folder:
         factors = find_gpt2(gpt2)
         step("loading the trained model, building the proof")
         shipped = trained.load(MODEL)
@@ -59,13 +61,20 @@ def run_demo(
         if not isinstance(task, FixedMemory):
             raise CheckpointError(f"{MODEL} was trained on {task.name}: the demo needs FixedMemory")
         construction = construct_fixed_memory(task)
+        stores = folder / "stores"
         step("measuring the trained model")
-        studied = study("trained", shipped.model, task, folder / "stores" / "trained", seed=SEED)
+        studied = study("trained", shipped.model, task, stores / "trained", seed=SEED)
         step("measuring the constructed model")
-        built = study(
-            "constructed", construction.model, task, folder / "stores" / "constructed", seed=SEED
+        built = study("constructed", construction.model, task, stores / "constructed", seed=SEED)
+        step("measuring the controls")
+        controls = tuple(
+            study(name, model, task, stores / name, seed=SEED, null=studied.null)
+            for name, model in (
+                ("mixed", trained.load(CONTROL).model),
+                ("untrained", SequenceTransformer(shipped.model.spec, seed=SEED)),
+            )
         )
-        comparison = Comparison(studied, built, construction)
+        comparison = Comparison(studied, built, controls, construction)
         said, parts = findings(comparison), sections(comparison, folder)
         if factors is not None:
             step(f"reading GPT-2's heads from {factors.name}")
@@ -74,7 +83,9 @@ def run_demo(
             looked.table.to_csv(folder / "gpt2.csv", index=False)
         step("writing the report")
         _write_numbers(comparison, said, folder)
-        (folder / "report.html").write_text(render(_page(comparison, said, parts)))
+        (folder / "report.html").write_text(
+            render(_page(comparison, said, parts)), encoding="utf-8"
+        )
     return said
 
 
@@ -102,8 +113,11 @@ def _page(comparison: Comparison, said: list[str], parts: list[Section]) -> Page
         findings=said,
         sections=parts,
         facts=(
-            f"Task {comparison.trained.task.name}, {ROWS} fresh rows of "
-            f"{comparison.trained.task.length} positions, seed {SEED}. {packages}.",
+            f"Task {comparison.trained.task.name}, {ROWS} rows of "
+            f"{comparison.trained.task.length} positions drawn with seed {SEED}, which no training "
+            f"uses. Trained: the shipped {MODEL}; mixed: {CONTROL}, trained without weight decay; "
+            "one seed each, what other seeds do is said in their recipes. "
+            f"{packages}.",
             "All numbers of this page: scores.csv, roles.csv, agreement.csv and numbers.json "
             "beside it; the same tables are sealed into the activation stores under stores/.",
         ),
@@ -111,7 +125,7 @@ def _page(comparison: Comparison, said: list[str], parts: list[Section]) -> Page
 
 
 def _write_numbers(comparison: Comparison, said: list[str], folder: Path) -> None:
-    models = (comparison.trained, comparison.constructed)
+    models = comparison.studies
     tables = {
         "scores": pd.concat([s.scores.assign(model=s.name) for s in models], ignore_index=True),
         "roles": pd.concat([s.roles.assign(model=s.name) for s in models], ignore_index=True),

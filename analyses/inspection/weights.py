@@ -97,8 +97,9 @@ def findings(table: pd.DataFrame, n: int = 5) -> list[str]:
             if len(top):
                 said.append(f"{circuit} that would {meaning}: {_listed(top)}.")
     for kind in COMPOSITIONS:
-        pairs = table[table["metric"] == kind].nlargest(n, "effect")
+        pairs = table[table["metric"] == kind]
         if len(pairs):
+            pairs = pairs.nlargest(n, "effect")
             shown = ", ".join(
                 f"{r.target} → {r.layer}.{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
                 for r in pairs.itertuples()
@@ -129,7 +130,7 @@ def write_page(
     Raises:
         OutputError: if the folder exists and may not be replaced, or cannot be written.
     """
-    with output_folder(folder, overwrite=overwrite, marker="weights.json") as draft:
+    with output_folder(folder, overwrite=overwrite, marker=".prooflens-weights") as draft:
         _write_tables(inspection, draft)
         _write_figures(inspection, draft, watch)
         _write_html(inspection, draft)
@@ -156,7 +157,7 @@ def _write_tables(inspection: Inspection, folder: Path) -> None:
         "notes": list(factors.layout.notes),
         "findings": said,
         "heads": _records(heads),
-        "compositions": _records(table[pairs].nlargest(100, "effect")),
+        "compositions": _records(table[pairs].astype({"effect": float}).nlargest(100, "effect")),
     }
     text = json.dumps(about, indent=1, allow_nan=False)
     (folder / "weights.json").write_text(text + "\n", encoding="utf-8")

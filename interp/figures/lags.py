@@ -16,13 +16,17 @@ _WIDTH = 0.36
 
 
 def kernels_by_lag(
-    kernels: Mapping[str, Mapping[str, NDArray[np.floating]]], lags: Mapping[str, int]
+    kernels: Mapping[str, Mapping[str, NDArray[np.floating]]],
+    lags: Mapping[str, int],
+    *,
+    longest: int,
 ) -> Figure:
     """Summed signed kernels over lags, one panel a memory, one colour a model.
 
     Args:
         kernels: Model → memory → ``[lag]`` summed kernel; scaled to unit absolute weight here.
         lags: Memory → the lag it should select, shaded in its panel.
+        longest: Largest lag drawn; the scaling counts all of them.
     """
     colours = [PALETTE[name] for name in ("blue", "orange", "green", "red")]
     with style():
@@ -32,6 +36,7 @@ def kernels_by_lag(
             axes.axvspan(lag - 0.5, lag + 0.5, color=MUTED, alpha=0.15, label="the task's lag")
             for i, (model, by_memory) in enumerate(kernels.items()):
                 kernel = by_memory[memory] / (np.abs(by_memory[memory]).sum() or 1.0)
+                kernel = kernel[: longest + 1]
                 place = np.arange(len(kernel)) + _WIDTH * (i - (len(kernels) - 1) / 2)
                 axes.bar(place, kernel, _WIDTH, color=colours[i], label=model)
             axes.axhline(0, color=MUTED, linewidth=0.8)

@@ -10,8 +10,9 @@ what the component computes, and a missing effect can mean that another one stan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,35 +80,37 @@ def mean_outputs(
 def run_without(
     model: HookedModel,
     inputs: Tensor,
-    part: Component,
+    parts: Sequence[Component],
     means: Mapping[str, Tensor],
     keep: Sequence[str] = (),
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The output without a component, and the activations kept on the way.
+    """The output without some components, and the activations kept on the way.
+
+    Heads that work in a signed combination are to be ablated together: without one of them the
+    others' cancelling parts are left standing, far from anything the model ever computes.
 
     Args:
         model: Any hooked model.
         inputs: ``[row, pos(, channel)]``.
-        part: What to ablate.
+        parts: What to ablate, all at once.
         means: From :func:`mean_outputs`.
         keep: Hooks to return.
     """
     kept: dict[str, Tensor] = {}
 
-    def keeper(name: str) -> Callable[[Tensor, Any], None]:
-        def keep_value(value: Tensor, hook: Any) -> None:
-            kept[name] = value
+    def keep_value(value: Tensor, hook: Any) -> None:
+        kept[hook.name] = value
 
-        return keep_value
-
-    def ablate(value: Tensor, hook: Any) -> Tensor:
-        mean = means[part.hook].expand_as(value)
-        if part.kind == "ffn":
-            return mean
-        value = value.clone()
-        value[:, :, part.head] = mean[:, :, part.head]
-        return value
-
-    hooks = [(part.hook, ablate), *((name, keeper(name)) for name in keep)]
+    ablate = [(part.hook, partial(_ablate, part=part, mean=means[part.hook])) for part in parts]
+    hooks = [*ablate, *((name, keep_value) for name in keep)]
     output = model.run_with_hooks(inputs, fwd_hooks=hooks)
     return output, kept
+
+
+def _ablate(value: Tensor, hook: Any, part: Component, mean: Tensor) -> Tensor:
+    mean = mean.expand_as(value)
+    if part.kind == "ffn":
+        return mean
+    value = value.clone()
+    value[:, :, part.head] = mean[:, :, part.head]
+    return value

@@ -6,9 +6,9 @@
     signs      a mean paired difference when each row's sign is flipped at random
 
 Permutations move whole rows, so dependence between positions of a row is kept. p is
-(1 + #{null ≥ score}) / (1 + draws): it cannot be smaller than 1/(1 + draws), however far out the
-score is. A score beyond its null is not yet a mechanism: re-initialised models are a weak opponent
-for any trained one.
+(1 + #{null ≥ score}) / (1 + draws), or a normal tail for scores that sum over many rows and lie
+beyond nearly all draws. A score beyond its null is not yet a mechanism: re-initialised models are
+a weak opponent for any trained one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import ndtr
 
 __all__ = [
     "DRAWS",
     "Null",
     "correlation_squared",
+    "decodability_null",
     "from_draws",
     "rows_null",
     "signs_null",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 DRAWS = 1000
+_FEW = 10
 
 Predictions = Float[np.ndarray, "row pos"]
 
@@ -42,10 +45,44 @@ class Null:
     p: float
 
 
-def from_draws(score: float, draws: Float[np.ndarray, "draw"]) -> Null:
-    """The null that ``draws`` are, and how far up in it ``score`` is."""
-    p = (1 + int((draws >= score).sum())) / (1 + len(draws))
-    return Null(float(draws.mean()), float(draws.std()), p)
+def from_draws(
+    score: float, draws: Float[np.ndarray, "draw"], *, normal_tail: bool = False
+) -> Null:
+    """The null that ``draws`` are, and how far up in it ``score`` is.
+
+    Args:
+        score: What was measured.
+        draws: The same under the null.
+        normal_tail: For sums over many rows: where fewer than ten draws reach the score, take p
+            from the normal distribution of the draws' mean and spread, so that p is not bounded
+            by the number of draws (a hundred heads need p far below 1/1000).
+
+    Returns:
+        p is NaN where the score or a draw is not finite.
+    """
+    reached = int((draws >= score).sum())
+    mean, std = float(draws.mean()), float(draws.std())
+    if not (np.isfinite(score) and np.isfinite(draws).all()):
+        return Null(mean, std, float("nan"))
+    if normal_tail and reached < _FEW and std > 0:
+        return Null(mean, std, float(ndtr((mean - score) / std)))
+    return Null(mean, std, (1 + reached) / (1 + len(draws)))
+
+
+def decodability_null(
+    predicted: Predictions, actual: Predictions, *, seed: int, draws: int = DRAWS
+) -> Null:
+    """The null of :func:`correlation_squared` when the rows of ``actual`` are permuted.
+
+    The tail is that of the correlation itself, which is close to normal, not of its square.
+    """
+    centred = predicted - predicted.mean(), actual - actual.mean()
+    product, *sizes = _sums(*centred).sum(0).tolist()
+    size = float(np.sqrt(sizes[0] * sizes[1]))
+    found = rows_null(predicted, actual, seed=seed, draws=draws)
+    squares = found.clip(min=0) ** 2
+    p = from_draws(product / size, found, normal_tail=True).p if size > 0 else 1.0
+    return Null(float(squares.mean()), float(squares.std()), p)
 
 
 def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
@@ -57,15 +94,13 @@ def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
 def rows_null(
     predicted: Predictions, actual: Predictions, *, seed: int, draws: int = DRAWS
 ) -> Float[np.ndarray, "draw"]:
-    """:func:`correlation_squared` with the rows of ``actual`` permuted."""
+    """Correlations with the rows of ``actual`` permuted."""
     rng = np.random.default_rng(seed)
     predicted, actual = predicted - predicted.mean(), actual - actual.mean()
     products = predicted @ actual.T
-    size = float((predicted**2).sum()), float((actual**2).sum())
+    size = float(np.sqrt((predicted**2).sum() * (actual**2).sum())) or 1.0
     rows = np.arange(len(products))
-    return np.array(
-        [_squared(products[rows, rng.permutation(rows)].sum(), *size) for _ in range(draws)]
-    )
+    return np.array([products[rows, rng.permutation(rows)].sum() / size for _ in range(draws)])
 
 
 def swaps_null(

@@ -12,7 +12,7 @@ decides something puts a floor under the effect as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from scipy.stats import false_discovery_control
 
 from interp.heads.nulls import Null
 
-__all__ = ["COLUMNS", "adjust", "head_table", "score_row"]
+__all__ = ["COLUMNS", "adjust", "adjusted", "head_table", "score_row"]
 
 COLUMNS = (
     "component", "layer", "head", "group", "circuit", "metric", "target",
@@ -61,7 +61,12 @@ def score_row(
 
 def head_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows of :func:`score_row` as a frame, with q over each circuit and metric."""
-    table = pd.DataFrame(list(rows), columns=[c for c in COLUMNS if c != "q"])
+    return adjusted([pd.DataFrame(list(rows), columns=[c for c in COLUMNS if c != "q"])])
+
+
+def adjusted(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Tables of one model as one, with q taken anew over all their rows of a circuit and metric."""
+    table = pd.concat(tables, ignore_index=True)
     family = table.groupby(["circuit", "metric"], sort=False)["p"]
     table["q"] = family.transform(lambda p: adjust(p.to_numpy()))
     return table[list(COLUMNS)]

@@ -44,12 +44,23 @@ def save_checkpoint(
         overwrite: Replace an existing checkpoint.
 
     Raises:
-        ArgumentError: if ``about`` uses a key of the format itself.
+        ArgumentError: if ``about`` is not JSON or uses a key of the format itself, or the weights
+            are not finite or not of the spec's dtype.
         OutputError: if the folder exists and may not be replaced, or cannot be written.
     """
     path, problems = Path(path), Problems("save_checkpoint")
     for key in sorted({"format", "spec", "weights_sha256"} & set(about or {})):
         problems.need(False, "about", "must not redefine the format's own keys", key, "rename it")
+    told = model.spec.torch_dtype
+    rule, advice = f"must hold weights of its spec's dtype {told}", "convert it back"
+    for name, tensor in model.state_dict().items():
+        problems.need(tensor.dtype == told, "model", rule, f"{name}: {tensor.dtype}", advice)
+        finite = bool(torch.isfinite(tensor).all())
+        problems.need(finite, "model", "must hold finite weights", name, "did training diverge?")
+    try:
+        json.dumps(about or {}, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        problems.need(False, "about", "must be JSON data", str(error), "convert it")
     problems.raise_if_any()
     with output_folder(path, overwrite=overwrite, marker=_METADATA) as draft:
         weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
@@ -61,7 +72,7 @@ def save_checkpoint(
             "weights_sha256": _sha256(draft / _WEIGHTS),
             **(about or {}),
         }
-        (draft / _METADATA).write_text(json.dumps(metadata, indent=2) + "\n")
+        (draft / _METADATA).write_text(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
     return path
 
 
@@ -117,6 +128,9 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> SequenceTransfo
     broken = [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise CheckpointError(f"{file} holds NaN or infinity in {', '.join(broken)}")
+    odd = [name for name, tensor in weights.items() if tensor.dtype != spec.torch_dtype]
+    if odd:
+        raise CheckpointError(f"{file} is not of its spec's dtype {spec.dtype}: {', '.join(odd)}")
     model = SequenceTransformer(spec)
     try:
         model.load_state_dict(weights)

@@ -8,6 +8,7 @@ Sinusoidal positions are fixed: dimension 2i is sin(t·10000^{−2i/D}), 2i+1 th
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -28,7 +29,9 @@ class Embed(nn.Module):
         self, inputs: Float[Tensor, "batch pos d_in"] | Int[Tensor, "batch pos"]
     ) -> Float[Tensor, "batch pos d_model"]:
         """The embedded sequence."""
-        return inputs.to(self.W_E.dtype) @ self.W_E if self.real else self.W_E[inputs]
+        if self.real:
+            return inputs.to(self.W_E.dtype) @ self.W_E
+        return F.embedding(inputs, self.W_E)  # refuses ids out of range, negative ones too
 
 
 class PosEmbed(nn.Module):

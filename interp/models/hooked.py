@@ -71,13 +71,30 @@ class HookedModule(HookedRootModule):
         """Run with temporary hooks ``(name, fn)``; ``fn(tensor, hook)`` may replace the tensor.
 
         Raises:
-            HookError: for a hook name the model does not have.
+            HookError: for a hook name that the model does not have, or that did not fire: an
+                intervention that never happened would read as one without effect.
         """
         hooks = [*fwd_hooks, *bwd_hooks]
         require_hooks([n for n, _ in hooks if isinstance(n, str)], self.hook_dict, "does not have")
-        return super().run_with_hooks(
-            *inputs, fwd_hooks=list(fwd_hooks), bwd_hooks=list(bwd_hooks), **options
+        fired: set[str] = set()
+        watched = [(name, _watched(name, function, fired)) for name, function in fwd_hooks]
+        output = super().run_with_hooks(
+            *inputs, fwd_hooks=watched, bwd_hooks=list(bwd_hooks), **options
         )
+        require_hooks([n for n, _ in fwd_hooks if isinstance(n, str)], fired, "did not fire")
+        return output
+
+
+def _watched(name: Any, function: Callable[..., Any], fired: set[str]) -> Callable[..., Any]:
+    """``function``, which also notes that the hook of this name fired."""
+    if not isinstance(name, str):
+        return function
+
+    def call(tensor: Any, hook: Any) -> Any:
+        fired.add(name)
+        return function(tensor, hook=hook)
+
+    return call
 
 
 def _pick(value: Tensor, axis: int, positions: Any) -> Tensor:

@@ -52,7 +52,8 @@ class Norm(nn.Module):
             return x, torch.ones_like(x[..., :1])
         if self.kind == "layernorm":
             x = x - x.mean(dim=-1, keepdim=True)
-        return x, (x.pow(2).mean(dim=-1, keepdim=True) + self.eps).sqrt()
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))  # squares overflow float16
+        return x, (wide.pow(2).mean(dim=-1, keepdim=True) + self.eps).sqrt().to(x.dtype)
 
     def _gain(self, x: Tensor) -> Tensor:
         x = x if self.w is None else x * self.w

@@ -60,7 +60,7 @@ class TransformerSpec:
         positions: What is added to (or rotates) the input: ``none``, ``learned``, ``sinusoidal``,
             ``rope`` (rotates queries and keys).
         normalizer: ``softmax``, or ``none``: the numerator exp(score) alone.
-        causal: Attend to the past only; otherwise to every position, with |s| as the lag.
+        causal: Attend to the past only; otherwise to every position, lin and log seeing |s|.
         mask_self: A position may not attend to itself.
         identity_qk: Add a_h · X Xᵀ to the scores (`template` §2.2), a_h starting at 0.
         identity_ov: Add b_h · pattern @ X to each head's result, b_h starting at 0.
@@ -284,6 +284,11 @@ def _check_rest(spec: TransformerSpec, problems: Problems) -> None:
         need(
             all(w % 2 == 0 for w in widths), "ffn", "must be even for pair_sign", spec.ffn, "pairs"
         )
+    whole = spec.residual or (
+        all(spec.heads) and (all(spec.ffn_widths) or not any(spec.ffn_widths))
+    )
+    rule, advice = "false needs heads (and an FFN, if any has one) in every layer", "or keep it"
+    need(whole, "residual", rule, spec.residual, advice)
     tied = spec.tied_unembedding
     rule = "must equal d_in for a tied unembedding"
     need(not tied or spec.d_in == spec.d_out, "d_out", rule, spec.d_out, f"use {spec.d_in}")

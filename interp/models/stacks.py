@@ -13,8 +13,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import ArgumentError
-
 __all__ = ["WeightStacks"]
 
 _STACKED = {
@@ -48,10 +46,10 @@ class WeightStacks:
         """The positions' codes.
 
         Raises:
-            ArgumentError: for a model without absolute positions.
+            AttributeError: for a model without absolute positions.
         """
         if self.pos_embed is None:
-            raise ArgumentError("the model has no W_pos: its spec's positions are not absolute")
+            raise AttributeError("the model has no W_pos: its spec's positions are not absolute")
         return self.pos_embed.W_pos
 
     @property

@@ -33,6 +33,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -198,7 +199,8 @@ class SequenceTransformer(WeightStacks, HookedModule):
             good = inputs.ndim == 3 and shape[-1] == spec.d_in and inputs.is_floating_point()
             rule = f"must be real [batch, pos, {spec.d_in}]"
         else:
-            good = inputs.ndim == 2 and not inputs.is_floating_point()
+            integer = not (inputs.is_floating_point() or inputs.dtype == torch.bool)
+            good = inputs.ndim == 2 and integer
             rule = "must be token ids [batch, pos]"
         problems.need(good, "inputs", rule, (shape, str(inputs.dtype)), "reshape or convert them")
         if inputs.ndim >= 2:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from interp.errors import Problems
+from interp.errors import ArgumentError, Problems
 from interp.tasks.base import Task
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 
@@ -41,5 +41,10 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     for key in sorted(required - set(arguments)):
         problems.need(False, key, f"must be given for {kind}", None, "add it")
     problems.raise_if_any()
-    task: Task = cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
+    given = {k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()}
+    try:
+        task: Task = cls(**given)
+    except TypeError as error:
+        text = f"task {kind}: an argument is of the wrong type ({error}): got {given}"
+        raise ArgumentError(text) from error
     return task

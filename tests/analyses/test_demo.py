@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -32,7 +33,9 @@ def test_findings_name_heads_and_ffn_with_numbers(demo: tuple[Path, list[str]]) 
     for memory, lag in (("x[t-1]", 1), ("x[t-3]", 3)):
         assert re.search(rf"head L0H[01] extracts {re.escape(memory)} \(lag {lag}; r²", said[0])
     assert "the FFN of layer 0 computes the Boolean function (r² lost without it 0." in said[0]
-    assert "4 of its 4 statements hold" in said[1]
+    told = "4 hold for the trained model, 3 hold for the mixed model, 0 hold for the untrained"
+    assert told in said[1]
+    assert "within its certificate" in said[1]
 
 
 def test_folder_holds_report_figures_numbers_and_stores(demo: tuple[Path, list[str]]) -> None:
@@ -46,7 +49,9 @@ def test_folder_holds_report_figures_numbers_and_stores(demo: tuple[Path, list[s
     numbers = json.loads((out / "numbers.json").read_text())
     assert numbers["models"]["trained"]["accuracy"] > 0.999
     roles = pd.read_csv(out / "roles.csv")
-    assert len(roles) == len(numbers["roles"]) == 3 + 7
+    counts = roles["model"].value_counts().to_dict()
+    assert counts == {"constructed": 7, "mixed": 4, "trained": 3}
+    assert len(roles) == len(numbers["roles"])
     assert set(roles["status"]) == {"confirmed"}
     sealed = ActivationStore(out / "stores" / "trained").measurement("roles")
     written = roles[roles["model"] == "trained"]["evidence"].tolist()
@@ -58,11 +63,14 @@ def test_what_is_not_confirmed_is_said_not_to_be(tmp_path: Path) -> None:
     shipped = trained.load("fixed-memory-multiplexer")
     shipped.model.blocks[0].attn.terms["table"].bias.data.zero_()
     blurred = study("trained", shipped.model, shipped.task, tmp_path / "store")
-    comparison = Comparison(blurred, blurred, construct_fixed_memory(shipped.task))
+    assert blurred.roles.empty
+    built, control = (replace(blurred, name=name) for name in ("constructed", "control"))
+    comparison = Comparison(blurred, built, (control,), construct_fixed_memory(shipped.task))
     said = findings(comparison)
     assert "no head is confirmed to extract x[t-1]" in said[0]
     assert "no FFN is confirmed to compute the Boolean function" in said[0]
-    assert "0 of its 4 statements hold" in said[1]
+    assert "The constructed proof, unconfirmed" in said[1]
+    assert "ABOVE its certificate" in said[1]
 
 
 def test_gpt2_is_added_where_it_is(gpt2_folder: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Roles on models whose mechanism is known, on decoys, and on random models."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 import torch
 
 from analyses.study import Study, study
+from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
@@ -53,9 +55,29 @@ def test_heads_with_the_right_pattern_and_no_effect_are_only_candidates(measure:
     second = roles[roles["target"] == "x[t-2]"]
     assert set(second["status"]) == {"candidate"}
     assert len(second) == 3
-    assert set(roles[roles["target"] == "x[t-1]"]["status"]) <= {"confirmed", "candidate"}
+    assert len(roles) == len(second) + (roles["target"] == "x[t-1]").sum()
     assert "readout" not in set(roles["role"])
     assert not agreement(PROOF.mechanism, roles)["holds"].iloc[1:].any()
+
+
+def test_idle_heads_change_no_role(measure: Measure) -> None:
+    """Many more tests, hardly any of them true: q must still be small where it was."""
+    spec = replace(PROOF.model.spec, n_heads=40)
+    padded = SequenceTransformer(spec)
+    for name, tensor in padded.state_dict().items():
+        tensor.zero_()
+        own = PROOF.model.state_dict()[name]
+        tensor[tuple(slice(size) for size in own.shape)] = own
+    padded.blocks[0].attn.terms["lag"].p.data[5:] = 1
+    roles = measure(padded).roles
+    assert len(roles) == 6
+    assert set(roles["status"]) == {"confirmed"}
+
+
+def test_what_cannot_be_measured_is_refused(measure: Measure) -> None:
+    deeper = SequenceTransformer(replace(PROOF.model.spec, n_layers=2, causal=False))
+    with pytest.raises(ArgumentError, match=r"must have one layer.*must be causal"):
+        measure(deeper)
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -1,8 +1,8 @@
 """Score terms: attention scores are their sum.
 
 Each term is one small module that gives ``[batch, head, query, key]`` (or a shape that broadcasts
-to it) and fires ``hook_score`` with its contribution, so a measurement can ask what each term
-does. With lag s = query − key (|s| when attention looks both ways):
+to it) and fires ``hook_score`` with its contribution, in full shape, so a measurement can ask what
+each term does. With lag s = query − key (|s| in lin and log when attention looks both ways):
 
     dot            ⟨W_Q x_t, W_K x_j⟩ / √d_head            (with RoPE, both rotated first)
     identity       a_h ⟨x_t, x_j⟩                          `template` §2.2
@@ -61,8 +61,10 @@ class ScoreTerm(nn.Module):
 
     def forward(self, inputs: ScoreInputs) -> Scores:
         """The term's contribution to the scores."""
-        scores: Scores = self.hook_score(self.score(inputs))
-        return scores
+        scores = self.score(inputs)
+        n = inputs.lags.shape[0]
+        full: Tensor = self.hook_score(scores.expand(len(inputs.x_query), scores.shape[1], n, n))
+        return full
 
     def score(self, inputs: ScoreInputs) -> Scores:
         """The formula."""
@@ -126,12 +128,12 @@ class Lag(ScoreTerm):
 
     def score(self, inputs: ScoreInputs) -> Scores:
         """Minus slope times φ(|lag|)."""
-        phi = inputs.lags.abs().to(self.p.dtype)
+        phi = inputs.lags.abs().to(_wide(self.p))
         phi = phi.log1p() if self.log else phi
         slope = self.p.abs()[None, :, None, None]
         if self.w is not None:
             slope = slope + _query_scalar(inputs, self.w)
-        return -slope * phi
+        return (-slope * phi).to(self.p.dtype)
 
 
 class Table(ScoreTerm):
@@ -179,9 +181,14 @@ class Bump(ScoreTerm):
 
     def score(self, inputs: ScoreInputs) -> Scores:
         """A parabola in the lag whose top the query moves."""
-        s = inputs.lags.to(self.p.dtype)
+        s = inputs.lags.to(_wide(self.p))
         top = self.c[None, :, None, None] + _query_scalar(inputs, self.w)
-        return -self.p.abs()[:, None, None] * s**2 / 2 + top * s
+        return (-self.p.abs()[:, None, None] * s**2 / 2 + top * s).to(self.p.dtype)
+
+
+def _wide(weight: Tensor) -> torch.dtype:
+    """At least float32: half precision counts lags exactly only to 256 (or 2048)."""
+    return torch.promote_types(weight.dtype, torch.float32)
 
 
 def _query_scalar(

@@ -34,7 +34,7 @@ def test_ablated_run_equals_a_direct_computation() -> None:
     post = mid + model.blocks[0].mlp(mid)
     expected = model.unembed(model.blocks[1](post))
     site = "blocks.0.hook_resid_mid"
-    output, seen = run_without(model, tokens, Component("head", 0, 0), means, keep=[site])
+    output, seen = run_without(model, tokens, [Component("head", 0, 0)], means, keep=[site])
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(seen[site], mid)
 
@@ -45,5 +45,16 @@ def test_ablating_the_ffn_leaves_its_mean() -> None:
     means = mean_outputs(model, tokens, components(model))
     _, cache = model.run_with_cache(tokens)
     post = cache["blocks.0.hook_resid_mid"] + cache["blocks.0.hook_mlp_out"].mean(0)
-    output, _ = run_without(model, tokens, Component("ffn", 0), means)
+    output, _ = run_without(model, tokens, [Component("ffn", 0)], means)
     torch.testing.assert_close(output, model.unembed(model.blocks[1](post)))
+
+
+@torch.no_grad()
+def test_a_group_is_ablated_at_once() -> None:
+    model, tokens = model_and_tokens()
+    means = mean_outputs(model, tokens, components(model))
+    group = [Component("head", 0, 0), Component("head", 0, 1)]
+    _, cache = model.run_with_cache(tokens)
+    resid = cache["blocks.0.hook_resid_pre"] + cache["blocks.0.hook_attn_out"].mean(0)
+    expected = model.unembed(model.blocks[1](resid + model.blocks[0].mlp(resid)))
+    torch.testing.assert_close(run_without(model, tokens, group, means)[0], expected)

@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from interp.heads.nulls import correlation_squared, from_draws, rows_null, signs_null, swaps_null
+from interp.heads.nulls import (
+    correlation_squared,
+    decodability_null,
+    from_draws,
+    rows_null,
+    signs_null,
+    swaps_null,
+)
 
 RNG = np.random.default_rng(1)
 
@@ -21,21 +28,41 @@ def test_p_counts_draws_as_large() -> None:
     assert null.mean == 1.5
 
 
-def test_rows_null_equals_permuting_and_scoring_again() -> None:
+def test_what_is_not_a_number_has_no_p() -> None:
+    assert np.isnan(from_draws(float("nan"), np.zeros(5)).p)
+    assert np.isnan(from_draws(1.0, np.array([0.0, np.nan])).p)
+
+
+def test_normal_tail_goes_below_the_number_of_draws() -> None:
+    draws = RNG.normal(size=1000)
+    assert from_draws(6.0, draws).p == pytest.approx(1 / 1001)
+    assert 1e-12 < from_draws(6.0, draws, normal_tail=True).p < 1e-7
+    near = from_draws(1.0, draws, normal_tail=True).p
+    assert near == from_draws(1.0, draws).p == pytest.approx(0.16, abs=0.04)
+
+
+def test_rows_null_equals_permuting_and_correlating_again() -> None:
     x, y = RNG.normal(size=(2, 7, 3))
     found = rows_null(x, y, seed=4, draws=20)
     rng = np.random.default_rng(4)
     for value in found:
-        shuffled = np.empty_like(y)
         order = rng.permutation(7)
-        shuffled[np.arange(7)] = y
-        assert value == pytest.approx(correlation_squared(x, shuffled[order]), abs=1e-9)
+        assert value == pytest.approx(np.corrcoef(x.ravel(), y[order].ravel())[0, 1])
 
 
 def test_rows_null_keeps_dependence_within_rows() -> None:
     """Constant rows: as if there were only as many samples as rows."""
     x, y = (np.repeat(RNG.normal(size=(30, 1)), 50, axis=1) for _ in range(2))
-    assert rows_null(x, y, seed=0).mean() == pytest.approx(0.5 / 30, rel=0.5)
+    assert rows_null(x, y, seed=0).std() == pytest.approx(1 / np.sqrt(29), rel=0.1)
+
+
+def test_decodability_null_finds_signal_and_not_noise() -> None:
+    x, noise = RNG.normal(size=(2, 60, 4))
+    assert decodability_null(x, x + noise, seed=0).p < 1e-6
+    null = decodability_null(x, noise, seed=0)
+    assert null.p > 0.01
+    assert null.mean == pytest.approx(0.5 / 240, rel=0.4)
+    assert decodability_null(np.zeros((60, 4)), noise, seed=0).p == 1.0
 
 
 @pytest.mark.parametrize("same", [True, False])

@@ -60,6 +60,18 @@ def test_what_is_told_about_a_model_cannot_redefine_it(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    diverged = SequenceTransformer(SPEC)
+    diverged.W_E.data[0] = float("nan")
+    with pytest.raises(ArgumentError, match=r"finite weights, got 'embed\.W_E'"):
+        save_checkpoint(diverged, tmp_path / "m")
+    with pytest.raises(ArgumentError, match=r"spec's dtype torch\.float64, got 'embed\.W_E"):
+        save_checkpoint(SequenceTransformer(SPEC).float(), tmp_path / "m")
+    with pytest.raises(ArgumentError, match="about must be JSON data"):
+        save_checkpoint(SequenceTransformer(SPEC), tmp_path / "m", about={"task": object()})
+    assert not (tmp_path / "m").exists()
+
+
 def test_unwritable_place_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write to"):
@@ -109,6 +121,6 @@ def test_nan_and_misfits_are_named(saved: Path) -> None:
     replace_weights(saved, **{"blocks.0.mlp.b_in": torch.full((3,), float("nan"))})
     with pytest.raises(CheckpointError, match=r"NaN or infinity in blocks\.0\.mlp\.b_in"):
         load_checkpoint(saved)
-    replace_weights(saved, **{"blocks.0.mlp.b_in": torch.zeros(9)})
+    replace_weights(saved, **{"blocks.0.mlp.b_in": torch.zeros(9, dtype=torch.float64)})
     with pytest.raises(CheckpointError, match=r"does not fit its spec.*b_in"):
         load_checkpoint(saved)

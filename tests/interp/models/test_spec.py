@@ -34,6 +34,8 @@ def spec(**options: object) -> TransformerSpec:
         ({"d_model": 2.5}, "d_model must be an integer, got 2.5"),
         ({"score": "cosine"}, "score must be one of dot, scalar_gate, slope, none"),
         ({"causal": 1}, "causal must be true or false"),
+        ({"residual": False, "n_heads": (2, 0)}, "residual false needs heads"),
+        ({"residual": False, "ffn": ((4,), ())}, "residual false needs heads"),
     ],
 )
 def test_impossible_options_are_refused(options: dict[str, object], message: str) -> None:

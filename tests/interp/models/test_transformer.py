@@ -28,6 +28,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "relative keys": {"score": "none", "lag_bias": "relative_keys"},
     "relative keys bidirectional": {"lag_bias": "relative_keys", "causal": False},
     "bump": {"score": "none", "lag_bias": "bump"},
+    "bump bidirectional": {"lag_bias": "bump", "causal": False},
     "identity": {"identity_qk": True, "identity_ov": True, "identity_multiplier": 10.0},
     "mask self": {"mask_self": True},
     "rope": {"positions": "rope"},
@@ -341,8 +342,13 @@ def test_hooks_that_are_absent_or_do_not_fire_are_errors() -> None:
         model.run_with_cache(batch, names_filter="blocks.0.attn.hook_q_input")
     with pytest.raises(HookError, match="nonsense"):
         model.run_with_hooks(batch, fwd_hooks=[("nonsense", lambda x, hook: x)])
+    with pytest.raises(HookError, match="did not fire"):
+        model.run_with_hooks(
+            batch, fwd_hooks=[("blocks.0.attn.hook_q_input", lambda x, hook: 0 * x)]
+        )
     with pytest.raises(AttributeError, match="no W_Q"):
         _ = model.W_Q
+    assert not hasattr(model, "W_pos")
 
 
 def test_wrong_inputs_are_refused() -> None:

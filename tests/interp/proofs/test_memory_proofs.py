@@ -26,7 +26,6 @@ def test_error_stays_below_the_certificate(task: FixedMemory) -> None:
 
 
 @torch.no_grad()
-@torch.no_grad()
 def test_every_input_of_a_short_sequence_is_right() -> None:
     task = FixedMemory((1, 3), "parity", length=9)
     construction = construct_fixed_memory(task)
@@ -36,7 +35,6 @@ def test_every_input_of_a_short_sequence_is_right() -> None:
     assert float(error) <= construction.certificate.error
 
 
-@torch.no_grad()
 @torch.no_grad()
 def test_residual_directions_hold_what_the_mechanism_says() -> None:
     task = FixedMemory((1, 3), "multiplexer")

@@ -1,0 +1,125 @@
+"""The demo's sentences, each made from what was measured: none says more than its numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pandas as pd
+
+from analyses.study import Study
+from interp.proofs.mechanism import Certificate
+
+__all__ = ["looking", "margins", "proof_in_words", "reading", "roles_in_words", "solving"]
+
+
+def roles_in_words(study: Study) -> str:
+    """Which head extracts which memory and what the FFN computes, or that nothing is confirmed."""
+    return f"In the {study.name} model " + "; ".join(_served(study)) + "."
+
+
+def proof_in_words(built: Study, held: pd.DataFrame, certificate: Certificate) -> str:
+    """What is confirmed of the construction, how exact it is, and how much of it others do.
+
+    Args:
+        built: The construction's study.
+        held: Model → whether each statement holds for it.
+        certificate: The construction's.
+    """
+    heads = _memory_heads(built)
+    sizes = heads["target"].value_counts(sort=False)
+    groups = ", ".join(f"{count} for {memory}" for memory, count in sizes.items())
+    direct = _looking_at_their_lag(built)
+    worst, bound = built.performance.worst, certificate.error
+    exact = "within" if worst <= bound else "ABOVE"
+    counts = {name: int(holds.sum()) for name, holds in held.items()}
+    held_by = ", ".join(f"{count} hold for the {name} model" for name, count in counts.items())
+    found = f"with {len(heads)} confirmed memory heads ({groups})" if len(heads) else "unconfirmed"
+    return (
+        f"The constructed proof, {found}, of which {direct} attend most to the lag they serve, has "
+        f"a worst error of {worst:.1e}, {exact} its certificate of {bound:.1e}. Of its {len(held)} "
+        f"statements about which component does what, {held_by}."
+    )
+
+
+def solving(study: Study) -> str:
+    """How well the model solves its task."""
+    found = study.performance
+    return (
+        f"On fresh rows the {study.name} model is right at {found.accuracy:.2%} of positions "
+        f"(error {found.error:.1e} of the target's variance)."
+    )
+
+
+def looking(study: Study) -> str:
+    """Whether heads look at the lags they serve, and what their sum selects."""
+    heads = _memory_heads(study)
+    direct = _looking_at_their_lag(study)
+    sums = ", ".join(
+        f"{study.kernels.concentration(memory, lag):.1%} for {memory} at lag {lag}"
+        for memory, lag in study.memories.items()
+    )
+    return (
+        f"In the {study.name} model {direct} of {len(heads)} confirmed memory heads attend most to "
+        f"the lag they serve. Share of the heads' summed kernel at the memory's lag: {sums}."
+    )
+
+
+def reading(study: Study) -> str:
+    """What a probe reads of the answer before and after the FFN."""
+    answers = study.scores[study.scores["target"] == "f"].set_index(["metric", "circuit"])["score"]
+    middle, last = "blocks.0.hook_resid_mid", study.sites[-1]
+    return (
+        f"In the {study.name} model a linear probe reads f with r² "
+        f"{answers['decodability', middle]:.2f} after attention and "
+        f"{answers['decodability', last]:.2f} at the end; a nonlinear probe reads it with r² "
+        f"{answers['nonlinear_decodability', middle]:.2f} after attention already."
+    )
+
+
+def margins(certificate: Certificate) -> str:
+    """What the certificate is made of."""
+    parts = ", ".join(f"{name} {value:.2g}" for name, value in certificate.parts.items())
+    return (
+        f"The construction's certificate of {certificate.error:.1e} is for "
+        f"{certificate.domain}. It is made of: {parts}; the slots' errors must sum to less than "
+        "the margin, which the readout then removes."
+    )
+
+
+def _memory_heads(study: Study) -> pd.DataFrame:
+    roles = study.roles
+    return roles[(roles["role"] == "memory-location") & (roles["status"] == "confirmed")]
+
+
+def _looking_at_their_lag(study: Study) -> int:
+    """How many confirmed memory heads attend most to the lag of the memory they serve."""
+    columns = _memory_heads(study)[["head", "target"]]
+    return sum(
+        int(study.kernels.mass[head].argmax()) == study.memories[memory]
+        for head, memory in columns.itertuples(index=False, name=None)
+    )
+
+
+def _served(study: Study) -> Iterator[str]:
+    sure = _memory_heads(study)
+    for memory, lag in study.memories.items():
+        mine = sure[sure["target"] == memory]
+        candidates = int((study.roles["target"] == memory).sum())
+        if len(mine):
+            heads = " and ".join(f"L{row.layer}H{row.head}" for row in mine.itertuples())
+            verb = "extract" if len(mine) > 1 else "extracts"
+            strength = mine["strength"].max()
+            yield f"head {heads} {verb} {memory} (lag {lag}; r² lost without it {strength:.2f})"
+        else:
+            rest = f" ({candidates} candidates)" if candidates else ""
+            yield f"no head is confirmed to extract {memory}{rest}"
+    readout = study.roles[(study.roles["role"] == "readout")]
+    readout = readout[readout["status"] == "confirmed"]
+    if len(readout):
+        row = readout.iloc[0]
+        yield (
+            f"the FFN of layer {row['layer']} computes the Boolean function (r² lost without it "
+            f"{row['strength']:.2f}, loss up by {row['effect']:.0%} of the target's variance)"
+        )
+    else:
+        yield "no FFN is confirmed to compute the Boolean function"
