@@ -78,7 +78,7 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
     arguments = ", ".join(task.arguments)
     return [
         Section(
-            "The task and the two models",
+            "The task and the models",
             (
                 f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
                 "one layer was trained on it; a second model is the constructive proof that one "
@@ -86,7 +86,7 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
                 *[_describe(study) for study in comparison.studies],
                 words.margins(comparison.construction.certificate),
             ),
-            tables=(Table(_performance(comparison), "Both models on the same fresh rows."),),
+            tables=(Table(_performance(comparison), "All models on the same rows, which no training drew."),),
         ),
         Section(
             "Which component does what",

@@ -53,6 +53,8 @@ class Picture:
 
 _SHOWN = 0.66
 """Shown size of a figure's pixels; figures are saved at 150 dots an inch."""
+_LEAST = 1e-10
+"""Below it a p or q is the tail of a distribution far outside anything drawn: not a number to read."""
 _SHORT = 24
 """Characters of a cell that is kept on one line."""
 
@@ -73,7 +75,11 @@ class Table:
     def rows(self) -> list[list[tuple[str, str]]]:
         """Each cell as (class, text)."""
         records = self.frame.itertuples(index=False, name=None)
-        return [[_cell(value) for value in record] for record in records]
+        names = [str(name) for name in self.frame.columns]
+        return [
+            [_cell(value, name) for value, name in zip(record, names, strict=True)]
+            for record in records
+        ]
 
 
 @dataclass(frozen=True)
@@ -111,9 +117,11 @@ def render(page: Page) -> str:
     return environment.from_string(template).render(page=page, version=version("prooflens"))
 
 
-def _cell(value: Any) -> tuple[str, str]:
+def _cell(value: Any, name: str) -> tuple[str, str]:
     if isinstance(value, bool):
         return ("yes", "yes") if value else ("no", "no")
+    if name in ("p", "q") and isinstance(value, float) and value < _LEAST:
+        return "number", f"< {_LEAST:.0e}"
     if isinstance(value, float):
         return "number", "" if math.isnan(value) else _number(value)
     if isinstance(value, int):
