@@ -86,7 +86,7 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
                 *[_describe(study) for study in comparison.studies],
                 words.margins(comparison.construction.certificate),
             ),
-            tables=(Table(_performance(comparison), "All models on the same rows, which no training drew."),),
+            tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
         ),
         Section(
             "Which component does what",

@@ -54,7 +54,7 @@ class Picture:
 _SHOWN = 0.66
 """Shown size of a figure's pixels; figures are saved at 150 dots an inch."""
 _LEAST = 1e-10
-"""Below it a p or q is the tail of a distribution far outside anything drawn: not a number to read."""
+"""Below it a p or q is a tail far outside anything drawn: not a number to read."""
 _SHORT = 24
 """Characters of a cell that is kept on one line."""
 
