@@ -42,7 +42,7 @@ def test_version_and_doctor() -> None:
     ("arguments", "said"),
     [
         (("demo", "--out", "{folder}"), "exists"),
-        (("demo", "--out", "{folder}", "--overwrite"), "holds other things and no report.html"),
+        (("demo", "--out", "{folder}", "--overwrite"), "holds other things and no .prooflens-demo"),
         (("demo", "--out", "{file}/x"), "cannot write to"),
         (("demo", "--out", "{folder}/new", "--gpt2", "{folder}/none"), "does not exist"),
         (("train", "{file}", "--out", "{folder}/new"), "cannot be read"),
