@@ -31,6 +31,7 @@ class Part:
         role: E.g. ``memory-location``, ``readout``.
         target: The latent it serves: the memory it extracts, the function it computes.
         lag: Of a memory-location head, the lag its group selects.
+        round: Of a nested memory, the sequential round it is extracted in, from 1.
     """
 
     component: str
@@ -39,6 +40,7 @@ class Part:
     role: str
     target: str
     lag: int | None = None
+    round: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The papers' claims as experiments: one module a family, verdicts by rules written beforehand."""
