@@ -8,7 +8,20 @@ from typing import Any
 
 from interp.errors import ArgumentError, Problems
 from interp.tasks.base import Task
+from interp.tasks.coupling import (
+    IndexedAverage,
+    LinearKernel,
+    NearestPoint,
+    PermutedPatches,
+    PermutedTranslation,
+    PodCoupling,
+    SegmentCentres,
+)
+from interp.tasks.depth import Membership, PrefixPrediction
+from interp.tasks.induction import InContextTemplate, RepeatedTokens
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
+from interp.tasks.relation import TokenRelation
+from interp.tasks.template import TemplateTask
 
 __all__ = ["KINDS", "task_from_dict"]
 
@@ -17,6 +30,19 @@ KINDS: dict[str, type[Any]] = {
     "real_memory": RealMemory,
     "adaptive_memory": AdaptiveMemory,
     "kernel_memory": KernelMemory,
+    "token_relation": TokenRelation,
+    "template": TemplateTask,
+    "membership": Membership,
+    "prefix_prediction": PrefixPrediction,
+    "repeated_tokens": RepeatedTokens,
+    "in_context_template": InContextTemplate,
+    "pod_coupling": PodCoupling,
+    "linear_kernel": LinearKernel,
+    "nearest_point": NearestPoint,
+    "segment_centres": SegmentCentres,
+    "indexed_average": IndexedAverage,
+    "permuted_patches": PermutedPatches,
+    "permuted_translation": PermutedTranslation,
 }
 
 
@@ -41,10 +67,14 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     for key in sorted(required - set(arguments)):
         problems.need(False, key, f"must be given for {kind}", None, "add it")
     problems.raise_if_any()
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()}
+    given = {key: _as_tuples(value) for key, value in arguments.items()}
     try:
         task: Task = cls(**given)
     except TypeError as error:
         text = f"task {kind}: an argument is of the wrong type ({error}): got {given}"
         raise ArgumentError(text) from error
     return task
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(v) for v in value) if isinstance(value, list) else value

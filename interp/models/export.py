@@ -1,0 +1,185 @@
+"""Our transformer as a Hugging Face GPT-2 folder: the same function under the names others read.
+
+    config.json           sizes, activation, ε; no tokenizer, since our tokens are numbers
+    model.safetensors     GPT-2's names and layouts (matrices are [in, out], Q K V side by side)
+
+Exact for what GPT-2 can express: token input, learned positions, dot-product scores with a softmax
+over the past, LayerNorm with gain and bias before every part and at the end, one hidden layer or
+none (an attention-only model gets an FFN of one neuron that is zero). GPT-2 has no bias on the
+logits; ours goes into the final norm's bias where the unembedding can carry it,
+
+    b_final W_U = b_U   (solvable whenever the tokens are fewer than the model is wide).
+
+Anything else is refused with every option that does not fit: a near miss would run and be wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from einops import rearrange
+from safetensors.torch import save_file
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import Block, SequenceTransformer
+from interp.output import output_folder
+
+__all__ = ["export_gpt2"]
+
+_ABSORBED = 1e-5  # of the largest logit bias: what the final norm's bias may miss
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu"}
+_FIXED: dict[str, Any] = {
+    "input": "tokens",
+    "score": "dot",
+    "lag_bias": "none",
+    "positions": "learned",
+    "normalizer": "softmax",
+    "causal": True,
+    "mask_self": False,
+    "identity_qk": False,
+    "identity_ov": False,
+    "norm": "layernorm",
+    "norm_gain": True,
+    "norm_final": True,
+    "residual": True,
+    "input_ffn": (),
+}
+
+
+def export_gpt2(
+    model: SequenceTransformer, folder: str | Path, *, bos: int = -1, overwrite: bool = False
+) -> Path:
+    """Write ``model`` as a folder that Hugging Face and TransformerBridge load as a GPT-2.
+
+    Args:
+        model: A model whose options are GPT-2's.
+        folder: Where to; all of it or nothing.
+        bos: Id of the token that begins a row, for the configuration; −1 for none.
+        overwrite: Replace an existing folder of this kind.
+
+    Raises:
+        ArgumentError: naming every option that GPT-2 does not have.
+        OutputError: if the folder exists and may not be replaced, or cannot be written.
+    """
+    folder = Path(folder)
+    _check(model.spec, bos)
+    tensors = _tensors(model)
+    with output_folder(folder, overwrite=overwrite, marker="config.json") as draft:
+        save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
+        (draft / "model.safetensors").chmod(0o644)  # safetensors makes files private
+        text = json.dumps(_config(model.spec, bos), indent=2, sort_keys=True)
+        (draft / "config.json").write_text(text + "\n", encoding="utf-8")
+    return folder
+
+
+def _check(spec: TransformerSpec, bos: int) -> None:
+    problems = Problems("export_gpt2")
+    need = problems.need
+    for name, value in _FIXED.items():
+        found = getattr(spec, name)
+        need(found == value, name, f"must be {value!r}", found, "GPT-2 has nothing else")
+    need(spec.d_in == spec.d_out, "d_out", "must be d_in", spec.d_out, "GPT-2 predicts its tokens")
+    need(spec.n_layers > 0, "n_layers", "must be at least 1", spec.n_layers, "add a layer")
+    alike = len(set(spec.heads)) <= 1 and len(set(spec.head_widths)) <= 1
+    need(alike, "n_heads", "must be the same in all layers", spec.n_heads, "train another")
+    width = max(spec.heads, default=0) * max(spec.head_widths, default=0)
+    rule = f"times d_head must be d_model = {spec.d_model}"
+    need(width == spec.d_model, "n_heads", rule, width, "GPT-2 splits the width over its heads")
+    plain = len(set(spec.ffn_widths)) <= 1 and all(len(w) <= 1 for w in spec.ffn_widths)
+    need(plain, "ffn", "must be one hidden layer, alike in all layers", spec.ffn, "or none")
+    known = not any(spec.ffn_widths) or spec.activation_of(0) in _ACTIVATIONS
+    need(
+        known, "activation", f"must be one of {', '.join(_ACTIVATIONS)}", spec.activation, "retrain"
+    )
+    need(-1 <= bos < spec.d_in, "bos", "must be a token, or −1 for none", bos, "take one of them")
+    problems.raise_if_any()
+
+
+def _config(spec: TransformerSpec, bos: int) -> dict[str, Any]:
+    token = None if bos < 0 else bos
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": spec.d_in,
+        "n_positions": spec.n_ctx,
+        "n_embd": spec.d_model,
+        "n_layer": spec.n_layers,
+        "n_head": max(spec.heads),
+        "n_inner": _hidden(spec),
+        "activation_function": _ACTIVATIONS[str(spec.activation_of(0))],
+        "layer_norm_epsilon": spec.norm_eps,
+        "tie_word_embeddings": spec.tied_unembedding,
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.0,
+        "bos_token_id": token,
+        "eos_token_id": token,
+        "dtype": spec.dtype,
+    }
+
+
+def _hidden(spec: TransformerSpec) -> int:
+    return max((widths[0] for widths in spec.ffn_widths if widths), default=1)
+
+
+@torch.no_grad()
+def _tensors(model: SequenceTransformer) -> dict[str, Tensor]:
+    found = {
+        "transformer.wte.weight": model.W_E,
+        "transformer.wpe.weight": model.W_pos,
+        "transformer.ln_f.weight": model.ln_final.w,
+        "transformer.ln_f.bias": model.ln_final.b + _carried(model),
+    }
+    if not model.spec.tied_unembedding:
+        found["lm_head.weight"] = model.W_U.T
+    for layer, block in enumerate(model.blocks):
+        mine = _block(block, model.spec)
+        found |= {f"transformer.h.{layer}.{name}": tensor for name, tensor in mine.items()}
+    return {name: tensor.detach().contiguous().clone() for name, tensor in found.items()}
+
+
+def _block(block: Block, spec: TransformerSpec) -> dict[str, Tensor]:
+    attn, mlp = block.attn, block.mlp
+    joined = [rearrange(w, "h m d -> m (h d)") for w in (attn.W_Q, attn.W_K, attn.W_V)]
+    biases = [b.flatten() for b in (attn.b_Q, attn.b_K, attn.b_V)]
+    wide, hidden, like = spec.d_model, _hidden(spec), attn.W_O
+    empty = {
+        "ln_2.weight": like.new_ones(wide),
+        "ln_2.bias": like.new_zeros(wide),
+        "mlp.c_fc.weight": like.new_zeros(wide, hidden),
+        "mlp.c_fc.bias": like.new_zeros(hidden),
+        "mlp.c_proj.weight": like.new_zeros(hidden, wide),
+        "mlp.c_proj.bias": like.new_zeros(wide),
+    }
+    if mlp is not None:
+        filled = (block.ln2.w, block.ln2.b, mlp.W_in, mlp.b_in, mlp.W_out, mlp.b_out)
+        empty = dict(zip(empty, filled, strict=True))
+    return {
+        "ln_1.weight": block.ln1.w,
+        "ln_1.bias": block.ln1.b,
+        "attn.c_attn.weight": torch.cat(joined, dim=1),
+        "attn.c_attn.bias": torch.cat(biases),
+        "attn.c_proj.weight": rearrange(attn.W_O, "h d m -> (h d) m"),
+        "attn.c_proj.bias": attn.b_O,
+        **empty,
+    }
+
+
+def _carried(model: SequenceTransformer) -> Tensor:
+    """What the final norm's bias must add so that the logits get b_U; least squares in float64."""
+    wanted, W_U = model.unembed.b_U.double(), model.W_U.double()
+    if not wanted.any():
+        return torch.zeros_like(model.ln_final.b)
+    shift = torch.linalg.lstsq(W_U.T, wanted[:, None], driver="gelsd").solution[:, 0]
+    missed = float((shift @ W_U - wanted).abs().max() / wanted.abs().max())
+    problems = Problems("export_gpt2")
+    rule = "must lie in the span of the unembedding's rows, for GPT-2 has no bias on its logits"
+    advice = "train with fewer tokens than d_model, or with b_U kept at 0"
+    problems.need(missed <= _ABSORBED, "b_U", rule, f"a rest of {missed:.2g}", advice)
+    problems.raise_if_any()
+    return shift.to(model.ln_final.b.dtype)

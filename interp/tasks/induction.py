@@ -1,0 +1,236 @@
+"""In-context tasks on random tokens, for models whose weights nobody trained for them.
+
+    repeated tokens   BOS  s_0 … s_{p−1}  s_0 … s_{p−1}  s_0 …      period p drawn for every row
+    template aba      BOS  α β α  γ δ γ  …                          the third repeats the first
+    template same     BOS  α α S  γ δ D  ε ε S  …                   labels S, D drawn for every row
+
+Tokens are drawn uniformly and without replacement, so nothing but the row itself helps to predict
+one: what a model gets right it has read in its context (`template` §2.4, the roles of SCIENCE §5).
+``shuffled`` gives the control of the same tokens without the rule. In repeated tokens the period
+changes from row to row: a head that looks a fixed lag back does not solve them.
+
+Random tokens are far from text. A model that fails here may still copy in text, and a head that is
+needed here may do something else there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp.errors import Problems
+from interp.tasks.base import Batch
+
+__all__ = ["InContextTemplate", "RepeatedTokens"]
+
+Ids = NDArray[np.int64]
+_Template = Literal["aba", "same"]
+
+
+@dataclass(frozen=True)
+class RepeatedTokens:
+    """A block of distinct random tokens, repeated to the end of the row.
+
+    A target is the next token; those from the second occurrence of the block's first token on are
+    scored: there the token has been seen before, and what followed it then follows again.
+
+    Attributes:
+        vocabulary: Token ids are below this.
+        length: Positions of a row, BOS included.
+        periods: Least and largest period.
+        bos: Id of the first token of a row, never drawn; −1 for none.
+        shuffled: Every repetition has the block in a new random order (the control: the same
+            tokens, nothing to continue).
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+
+    vocabulary: int
+    length: int
+    periods: tuple[int, int]
+    bos: int = 0
+    shuffled: bool = False
+
+    def __post_init__(self) -> None:
+        problems, need = _checked("repeated_tokens", self.vocabulary, self.bos)
+        rising = len(self.periods) == 2 and 2 <= self.periods[0] <= self.periods[1]
+        need(
+            rising, "periods", "must be (least, largest), at least 2", self.periods, "e.g. (8, 20)"
+        )
+        longest, body = max(self.periods, default=0), self.length - (self.bos >= 0)
+        need(
+            body > longest + 1, "length", f"must leave a repeat of {longest}", self.length, "raise"
+        )
+        rule = f"must have {longest} tokens to draw"
+        need(self.vocabulary - 1 > longest, "vocabulary", rule, self.vocabulary, "raise it")
+        problems.raise_if_any()
+
+    @property
+    def name(self) -> str:
+        """E.g. ``repeated-tokens-8-20``."""
+        shuffled = ["shuffled"] * self.shuffled
+        return "-".join(["repeated-tokens", *map(str, self.periods), *shuffled])
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
+
+        Latents ``[batch, pos]``: ``source`` (the position after the token's last occurrence, which
+        holds the token to predict; −1 where it has not occurred), ``previous`` (the token before,
+        −1 at the start), ``period``, ``is_repeat`` (whether the token has occurred before).
+        """
+        rng = np.random.default_rng(seed)
+        start, (least, most) = int(self.bos >= 0), self.periods
+        period = rng.integers(least, most + 1, size=n)
+        blocks = _distinct(rng, n, most, self.vocabulary, self.bos)
+        places = np.arange(self.length + 1 - start)
+        at = places % period[:, None]
+        if self.shuffled:
+            at = _reordered(rng, at, places // period[:, None])
+        rows = _after_bos(np.take_along_axis(blocks, at, axis=1), self.bos)
+        inputs, targets = rows[:, :-1], rows[:, 1:]
+        since = np.arange(self.length) - start  # place in the body, −1 at BOS
+        repeated = since >= period[:, None]
+        latents = {
+            "source": _last(inputs[:, :, None] == inputs[:, None, :]) + repeated,
+            "previous": np.pad(inputs[:, :-1], ((0, 0), (1, 0)), constant_values=-1),
+            "period": np.broadcast_to(period[:, None], inputs.shape),
+            "is_repeat": repeated,
+        }
+        return _batch(inputs, targets, repeated, latents, device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "repeated_tokens", **asdict(self), "periods": list(self.periods)}
+
+
+@dataclass(frozen=True)
+class InContextTemplate:
+    """Examples of one rule, each of symbols that the row has not had (`template` §2.1).
+
+    Attributes:
+        template: ``aba`` (predict the third token of a triple, which is the first) or ``same``
+            (predict a triple's label: one token where the two before agree, another elsewhere).
+        vocabulary: Token ids are below this.
+        examples: Triples in a row.
+        bos: Id of the first token of a row, never drawn; −1 for none.
+        shuffled: The third token is a new symbol (aba) or a label at random (same): the control.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+
+    template: _Template
+    vocabulary: int
+    examples: int = 8
+    bos: int = 0
+    shuffled: bool = False
+
+    def __post_init__(self) -> None:
+        problems, need = _checked("in_context_template", self.vocabulary, self.bos)
+        known = get_args(_Template)
+        rule = f"must be one of {', '.join(known)}"
+        need(self.template in known, "template", rule, self.template, "take one")
+        need(self.examples >= 2, "examples", "must be at least 2", self.examples, "raise it")
+        rule = f"must have {3 * self.examples + 2} tokens to draw"
+        enough = self.vocabulary > 3 * self.examples + 2
+        need(enough, "vocabulary", rule, self.vocabulary, "raise it or take fewer examples")
+        problems.raise_if_any()
+
+    @property
+    def length(self) -> int:
+        """Positions of a row: BOS and the triples, without the last answer."""
+        return 3 * self.examples - 1 + (self.bos >= 0)
+
+    @property
+    def name(self) -> str:
+        """E.g. ``in-context-same``."""
+        return "-".join(["in-context", self.template, *["shuffled"] * self.shuffled])
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
+
+        Scored is the position before each answer, once every possible answer's kind has been
+        shown: from the second triple on (aba), or from the first after both labels occurred (same).
+        Latents ``[batch, pos]``: ``example`` (the triple's number, −1 at BOS), ``source`` (the
+        position that holds the answer; −1 where there is none), ``same`` (whether the triple's
+        first two tokens agree).
+        """
+        rng = np.random.default_rng(seed)
+        drawn = _distinct(rng, n, 3 * self.examples + 2, self.vocabulary, self.bos)
+        triples = drawn[:, 2:].reshape(n, self.examples, 3).copy()
+        same = np.zeros((n, self.examples), dtype=bool)
+        shown = np.broadcast_to(np.arange(self.examples) > 0, same.shape)
+        if self.template == "same":
+            same = rng.permuted(np.arange(self.examples) % 2 == 0, axis=None)[None].repeat(n, 0)
+            same = rng.permuted(same, axis=1)
+            triples[..., 1] = np.where(same, triples[..., 0], triples[..., 1])
+            told = rng.permuted(same, axis=1) if self.shuffled else same
+            triples[..., 2] = np.where(told, drawn[:, :1], drawn[:, 1:2])
+            before = np.cumsum(told, 1) - told
+            shown = (before > 0) & (np.arange(self.examples) - before > 0)
+        elif not self.shuffled:
+            triples[..., 2] = triples[..., 0]
+        rows = _after_bos(triples.reshape(n, -1), self.bos)
+        return self._scored(rows, same, shown, device)
+
+    def _scored(self, rows: Ids, same: NDArray[Any], shown: NDArray[Any], device: str) -> Batch:
+        start = int(self.bos >= 0)
+        inputs, targets = rows[:, :-1], rows[:, 1:]
+        place = np.arange(self.length) - start
+        example = np.where(place >= 0, place // 3, -1)
+        asks = (place % 3 == 1) & (place >= 0)
+        mask = asks & shown[:, example]
+        latents = {
+            "example": np.broadcast_to(example, inputs.shape),
+            "source": np.where(asks, _last(targets[:, :, None] == inputs[:, None, :]), -1),
+            "same": same[:, example] & (example >= 0),
+        }
+        return _batch(inputs, targets, mask, latents, device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "in_context_template", **asdict(self)}
+
+
+def _checked(kind: str, vocabulary: int, bos: int) -> tuple[Problems, Any]:
+    problems = Problems(kind)
+    rule = f"must be −1 (none) or a token below the vocabulary of {vocabulary}"
+    problems.need(-1 <= bos < vocabulary, "bos", rule, bos, "take one of them")
+    return problems, problems.need
+
+
+def _distinct(rng: np.random.Generator, n: int, most: int, vocabulary: int, bos: int) -> Ids:
+    """``[n, most]`` ids, distinct within a row, without BOS."""
+    there = vocabulary - (bos >= 0)
+    drawn = np.stack([rng.choice(there, size=most, replace=False) for _ in range(n)])
+    return drawn + (drawn >= bos) if bos >= 0 else drawn
+
+
+def _reordered(rng: np.random.Generator, at: Ids, turn: Ids) -> Ids:
+    """Places in the block, in a new order in every turn after the first."""
+    keys = np.where(turn > 0, rng.random(at.shape), at / (at.max() + 1))
+    order = np.lexsort((keys, turn), axis=1)
+    return np.take_along_axis(at, order, axis=1)
+
+
+def _last(equal: NDArray[np.bool_]) -> Ids:
+    """The last key before each query that ``equal`` [row, query, key] marks; −1 for none."""
+    earlier = np.tril(equal, -1)
+    return np.where(earlier.any(-1), equal.shape[-1] - 1 - earlier[..., ::-1].argmax(-1), -1)
+
+
+def _after_bos(body: Ids, bos: int) -> Ids:
+    return np.pad(body, ((0, 0), (1, 0)), constant_values=bos) if bos >= 0 else body
+
+
+def _batch(
+    inputs: Ids, targets: Ids, mask: NDArray[Any], latents: dict[str, NDArray[Any]], device: str
+) -> Batch:
+    as_tensor = {name: torch.from_numpy(np.array(values)) for name, values in latents.items()}
+    tensors = (torch.from_numpy(np.array(values)) for values in (inputs, targets, mask))
+    return Batch(*tensors, as_tensor).to(device)
