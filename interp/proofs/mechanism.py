@@ -66,11 +66,14 @@ class Certificate:
         error: |output − target| is at most this on the whole domain.
         parts: What the bound is made of, by name.
         domain: The inputs and positions it holds for, in words.
+        error_in_any_basis: The same bound when the weights are dense and round accordingly, as
+            after :func:`~interp.proofs.hide.hide`; None where nobody has derived it.
     """
 
     error: float
     parts: Mapping[str, float]
     domain: str
+    error_in_any_basis: float | None = None
 
 
 @dataclass(frozen=True)
