@@ -1,0 +1,86 @@
+"""Strings of a language as batches: BOS in front, padding behind, latents beside.
+
+    id 0 = BOS,   1 … = the letters that the program names, sorted,   last = any other, and padding
+
+which is how a compiled program takes them. Padding stands on the right, so only causal models may
+be given such rows: what follows a string then changes nothing inside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from interp.crasp.analysis import alphabet
+from interp.crasp.evaluation import Evaluation, evaluate_codes
+from interp.crasp.syntax import Program
+from interp.errors import Problems
+from interp.tasks.depth.languages import Language
+
+__all__ = ["Bins", "check_bins", "draw_lengths", "latents_of", "rows_of_bins", "run", "to_inputs"]
+
+Bins = tuple[tuple[int, int], ...]
+_Codes = Int[np.ndarray, "batch pos"]
+_Lengths = Int[np.ndarray, "batch"]
+
+
+def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
+    """Note bins that are none, and bins in whose lengths the language has no string."""
+    problems.need(len(bins) > 0, "bins", "must name a bin of lengths", bins, "e.g. ((3, 30),)")
+    for pair in bins:
+        good = len(pair) == 2 and 1 <= pair[0] <= pair[-1]
+        rule = "must be pairs (shortest, longest) with 1 ≤ shortest ≤ longest"
+        problems.need(good, "bins", rule, pair, "e.g. ((3, 30),)")
+        if good:
+            rule = f"must hold a length that {spoken.name} has strings of"
+            problems.need(bool(_inhabited(spoken, pair)), "bins", rule, pair, "lengthen the bin")
+
+
+def rows_of_bins(n: int, bins: Bins) -> list[int]:
+    """n rows shared out: equal numbers, the first bins one more if they must."""
+    return [n // len(bins) + (number < n % len(bins)) for number in range(len(bins))]
+
+
+def draw_lengths(n: int, bins: Bins, spoken: Language, generator: np.random.Generator) -> _Lengths:
+    """Bin after bin, uniform over the bin's lengths of which the language has strings."""
+    drawn = [
+        generator.choice(_inhabited(spoken, pair), rows)
+        for pair, rows in zip(bins, rows_of_bins(n, bins), strict=True)
+    ]
+    return np.concatenate(drawn)
+
+
+def run(program: Program, codes: _Codes, spoken: Language, lengths: _Lengths) -> Evaluation:
+    """The program on codes of the language's letters."""
+    return evaluate_codes(program, codes, spoken.letters, lengths)
+
+
+def to_inputs(
+    program: Program, codes: _Codes, letters: Sequence[str], longest: int
+) -> Int[Tensor, "batch one_more"]:
+    """Token ids ``[batch, 1 + longest]``."""
+    named = alphabet(program)
+    other = len(named) + 1
+    known = [named.index(letter) + 1 if letter in named else other for letter in letters]
+    ids = np.full((len(codes), longest + 1), other, dtype=np.int64)
+    ids[:, 0] = 0
+    ids[:, 1 : codes.shape[1] + 1] = np.array([*known, other])[codes]
+    return torch.from_numpy(ids)
+
+
+def latents_of(found: Evaluation, longest: int) -> dict[str, Tensor]:
+    """Line → its value ``[batch, 1 + longest]`` as float32; 0 at BOS and past the end."""
+    latents = {}
+    for name, values in found.values.items():
+        held = np.zeros((len(values), longest + 1), dtype=np.float32)
+        held[:, 1 : values.shape[1] + 1] = values
+        latents[name] = torch.from_numpy(held)
+    return latents
+
+
+def _inhabited(spoken: Language, pair: tuple[int, int]) -> list[int]:
+    return [length for length in range(pair[0], pair[1] + 1) if spoken.size(length)]

@@ -1,0 +1,178 @@
+"""The languages that depth tasks are about, by name.
+
+    L_k        k alternating blocks of a and b, a first (L_4 = a⁺b⁺a⁺b⁺)
+    D_k        L_{2k−1}, with its two-sided program of depth k for membership
+    J_w        strings with w as a subsequence, over w's letters and one more if it has only one
+    dyck-1     balanced brackets         majority   more a than b         anbncn   aⁿbⁿcⁿ, n ≥ 1
+
+A language knows how many of its strings (and of the others) have a given length, exactly, and
+draws them uniformly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Int
+
+from interp.crasp.languages import (
+    block_word,
+    dyck_program,
+    equal_blocks_program,
+    majority_program,
+    membership_program,
+    prediction_program,
+    subsequence_program,
+    two_sided_program,
+)
+from interp.crasp.syntax import Program
+from interp.errors import ArgumentError
+from interp.tasks.depth.automata import Automaton, draw_codes, number_of_strings
+
+__all__ = ["NAMES", "Language", "language"]
+
+NAMES = "L_k, D_k (as in L_4), J_w (as in J_aba), dyck-1, anbncn, majority"
+_NUMBERED = re.compile(r"([LD])_([1-9][0-9]?)")
+_SUBSEQUENCE = re.compile(r"J_([a-z]+)")
+_Lengths = Int[np.ndarray, "batch"]
+_Codes = Int[np.ndarray, "batch pos"]
+
+
+@dataclass(frozen=True)
+class Language:
+    """A language with its programs, its exact counts and its uniform draws.
+
+    Attributes:
+        name: As given.
+        letters: Its alphabet, sorted: code c stands for ``letters[c]``.
+        membership: Whose last line, at the last position, says whether a string is in it.
+        prediction: Whose last line says at every position, on strings promised to be in it,
+            whether what was read so far is in it too.
+        automaton: Longest length → an automaton that is right up to it.
+    """
+
+    name: str
+    letters: tuple[str, ...]
+    membership: Program
+    prediction: Program
+    automaton: Callable[[int], Automaton]
+
+    def size(self, length: int, *, member: bool = True) -> int:
+        """The number of its strings of this length, or of the others."""
+        return number_of_strings(self.automaton(length), length, member=member)
+
+    def draw(
+        self, lengths: _Lengths, generator: np.random.Generator, *, member: bool = True
+    ) -> _Codes:
+        """Uniform strings of these lengths, in it or not: codes, −1 past the end."""
+        longest = int(lengths.max(initial=0))
+        return draw_codes(self.automaton(longest), lengths, generator, member=member)
+
+
+class EqualBlocks(Language):
+    """aⁿbⁿcⁿ: one string for each length that three divides, by hand."""
+
+    def size(self, length: int, *, member: bool = True) -> int:
+        """1 or 0 members."""
+        members = int(length > 0 and length % 3 == 0)
+        return members if member else 3**length - members
+
+    def draw(
+        self, lengths: _Lengths, generator: np.random.Generator, *, member: bool = True
+    ) -> _Codes:
+        """Members have no choice; the others are uniform strings, drawn again if they are one."""
+        place = np.arange(int(lengths.max(initial=0)))
+        blocks = np.where(place < lengths[:, None], 3 * place // lengths[:, None], -1)
+        if member:
+            return blocks
+        codes = generator.integers(0, 3, blocks.shape)
+        while (same := ((codes == blocks) | (blocks < 0)).all(axis=1) & (lengths % 3 == 0)).any():
+            codes[same] = generator.integers(0, 3, (int(same.sum()), blocks.shape[1]))
+        return np.where(blocks < 0, -1, codes)
+
+
+@lru_cache(maxsize=64)
+def language(name: str) -> Language:
+    """The language of that name.
+
+    Raises:
+        ArgumentError: for other names.
+    """
+    if found := _NUMBERED.fullmatch(name):
+        k = int(found[2])
+        blocks = k if found[1] == "L" else 2 * k - 1
+        program = membership_program(k) if found[1] == "L" else two_sided_program(k)
+        prediction = prediction_program(blocks) if blocks > 1 else membership_program(1)
+        return _language(name, "ab", program, prediction, _fixed(_blocks(blocks)))
+    if found := _SUBSEQUENCE.fullmatch(name):
+        word, letters = found[1], "".join(sorted(set(found[1])))
+        letters += ("b" if letters == "a" else "a") if len(letters) == 1 else ""
+        program, letters = subsequence_program(word), "".join(sorted(letters))
+        return _language(name, letters, program, program, _fixed(_subsequence(word, letters)))
+    if name == "dyck-1":
+        return _language(name, "()", dyck_program(), dyck_program(), _dyck)
+    if name == "majority":
+        return _language(name, "ab", majority_program(), majority_program(), _majority)
+    if name == "anbncn":
+        program = equal_blocks_program()
+        none = _fixed(Automaton(((0, 0, 0),), (False,)))
+        return EqualBlocks(name, ("a", "b", "c"), program, program, none)
+    raise ArgumentError(f"language must be one of {NAMES}, got {name!r}: pick one")
+
+
+def _language(
+    name: str,
+    letters: str,
+    program: Program,
+    prediction: Program,
+    automaton: Callable[[int], Automaton],
+) -> Language:
+    return Language(name, tuple(letters), program, prediction, automaton)
+
+
+def _fixed(automaton: Automaton) -> Callable[[int], Automaton]:
+    """The same for every length."""
+    return lambda longest: automaton
+
+
+def _blocks(k: int) -> Automaton:
+    """State j < k + 1: in block j; k + 1: lost."""
+    word = block_word(k)
+    step = [(1, k + 1)]
+    for block in range(1, k + 1):
+        after = block + 1
+        step.append((block, after) if word[block - 1] == "a" else (after, block))
+    return Automaton((*step, (k + 1, k + 1)), tuple(j == k for j in range(k + 2)))
+
+
+def _subsequence(word: str, letters: str) -> Automaton:
+    """State j: the first j letters are found."""
+    step = [tuple(j + (letter == wanted) for letter in letters) for j, wanted in enumerate(word)]
+    end = len(word)
+    return Automaton((*step, (end,) * len(letters)), tuple(j == end for j in range(end + 1)))
+
+
+@lru_cache(maxsize=16)
+def _dyck(longest: int) -> Automaton:
+    """State h: h brackets are open; the last one: lost."""
+    lost = longest + 1
+    step = [(min(h + 1, lost), h - 1 if h else lost) for h in range(lost)]
+    return Automaton((*step, (lost, lost)), tuple(h == 0 for h in range(lost + 1)))
+
+
+@lru_cache(maxsize=16)
+def _majority(longest: int) -> Automaton:
+    """State 2d or −2d − 1: d more a than b; at most ``longest``, beyond which nothing is asked."""
+    states = 2 * longest + 2
+
+    def state(lead: int) -> int:
+        lead = max(-longest, min(longest, lead))
+        return 2 * lead if lead >= 0 else -2 * lead - 1
+
+    leads = [s // 2 if s % 2 == 0 else -(s + 1) // 2 for s in range(states)]
+    step = tuple((state(lead + 1), state(lead - 1)) for lead in leads)
+    return Automaton(step, tuple(lead > 0 for lead in leads))
