@@ -1,0 +1,164 @@
+"""A softmax average whose scores have a chosen rank (`coupling` §4.1, §4.3).
+
+    y(t) = Σ_s softmax_s[ρ(x(t), x(s))] x(s),   ρ(u, v) = Σ_{k ≤ r} σ_k φ_k(u) ψ_k(v)
+
+x is uniform on [0, 1], F and f are the identity, and the sum is the proper orthogonal decomposition
+of ρ: φ and ψ are orthonormal bases and σ_k falls. A model whose heads have width m_h has scores of
+rank at most m_h, so its error should vanish at m_h = r. A small error says that the model computes
+the average, not that its scores are ρ: a softmax does not see what is constant along a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.tasks.base import Batch
+from interp.tasks.coupling.bases import BASES, infinite_sine_coupling
+
+__all__ = ["PodCoupling"]
+
+_CHUNK = 512
+
+
+@dataclass(frozen=True)
+class PodCoupling:
+    """Softmax averages under a coupling with chosen singular values and bases.
+
+    Attributes:
+        rank: r, or ``infinite`` (sines on both sides, σ_k = k^{−α}, in closed form).
+        alpha: σ_k = k^{−alpha}; must exceed 1/2, and stay below 2 for an infinite rank.
+        sigmas: σ_1 ≥ σ_2 ≥ … > 0 instead; then ``rank`` must be their number.
+        left, right: Bases of φ and ψ: ``sine``, ``cosine``, ``legendre``.
+        mask_self: A position does not average over itself; an infinite rank with alpha ≤ 1 needs
+            it, because ρ(u, u) is infinite.
+        features: Supply φ_1 … φ_n (and ψ_1 … ψ_n where the bases differ) beside x: exact bases as
+            a fixed feature map.
+        length: Positions of a row.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+
+    rank: int | str = 2
+    alpha: float = 1.0
+    sigmas: tuple[float, ...] = ()
+    left: str = "sine"
+    right: str = "sine"
+    mask_self: bool = False
+    features: int = 0
+    length: int = 16
+
+    def __post_init__(self) -> None:
+        problems = Problems("PodCoupling")
+        need, infinite = problems.need, self.rank == "infinite"
+        whole = isinstance(self.rank, int) and not isinstance(self.rank, bool) and self.rank >= 1
+        need(whole or infinite, "rank", "must be at least 1 or 'infinite'", self.rank, "e.g. 2")
+        need(self.alpha > 0.5, "alpha", "must exceed 1/2", self.alpha, "σ must be square-summable")
+        for name in ("left", "right"):
+            value, rule = getattr(self, name), f"must be one of {', '.join(BASES)}"
+            need(value in BASES, name, rule, value, "pick one")
+        falls = list(self.sigmas) == sorted(self.sigmas, reverse=True)
+        good = falls and all(s > 0 for s in self.sigmas)
+        need(good, "sigmas", "must be positive and fall", self.sigmas, "sort them")
+        counted = not self.sigmas or len(self.sigmas) == self.rank
+        need(counted, "rank", f"must be the number of sigmas {len(self.sigmas)}", self.rank, "set")
+        if infinite:
+            sines = self.left == self.right == "sine"
+            bases = (self.left, self.right)
+            need(sines, "left", "must be sine on both sides at infinite rank", bases, "or cut it")
+            need(self.alpha < 2, "alpha", "must be below 2 at infinite rank", self.alpha, "cut it")
+            rule = "must be true at infinite rank with alpha ≤ 1: ρ(u, u) is infinite"
+            finite = self.mask_self or self.alpha > 1
+            need(finite, "mask_self", rule, self.mask_self, "set it, or give a finite rank")
+        need(self.features >= 0, "features", "must not be negative", self.features, "0 is none")
+        need(self.length >= 2, "length", "must be at least 2", self.length, "an average needs two")
+        problems.raise_if_any()
+
+    @property
+    def name(self) -> str:
+        """E.g. ``pod-coupling-2``."""
+        ends = ["others"] * self.mask_self + ["features"] * bool(self.features)
+        return "-".join(["pod-coupling", str(self.rank), *ends])
+
+    @property
+    def d_in(self) -> int:
+        """Channels of the input: x and the features."""
+        return 1 + self.features * (1 if self.left == self.right else 2)
+
+    def sigma(self, count: int) -> Float64[Tensor, "count"]:
+        """σ_1 … σ_count, zero beyond the rank."""
+        k = torch.arange(1, count + 1, dtype=torch.float64)
+        if self.sigmas:
+            found = torch.zeros(count, dtype=torch.float64)
+            known = torch.tensor(self.sigmas[:count], dtype=torch.float64)
+            found[: len(known)] = known
+            return found
+        return k**-self.alpha * (k <= (count if self.rank == "infinite" else self.rank))
+
+    def coupling(
+        self, u: Float[Tensor, "*batch query"], v: Float[Tensor, "*batch key"], rank: int = 0
+    ) -> Float64[Tensor, "*batch query key"]:
+        """ρ(u, v) in float64; with ``rank`` > 0 its first ``rank`` terms alone."""
+        u, v = u.double(), v.double()
+        if self.rank == "infinite" and rank == 0:
+            return infinite_sine_coupling(*torch.broadcast_tensors(
+                u[..., :, None], v[..., None, :]), self.alpha)  # fmt: skip
+        limit = rank or int(self.rank)
+        total = u.new_zeros((*u.shape, v.shape[-1]))
+        sigma = self.sigma(limit).to(u.device)
+        for start in range(0, limit, _CHUNK):
+            stop = min(start + _CHUNK, limit)
+            phi = BASES[self.left].values(u, stop)[..., start:]
+            psi = BASES[self.right].values(v, stop)[..., start:]
+            total = total + (phi * sigma[start:stop]) @ psi.mT
+        return total
+
+    def attention(
+        self, coupling: Float64[Tensor, "*batch pos pos"]
+    ) -> Float64[Tensor, "*batch pos pos"]:
+        """The softmax of a coupling's rows, without the position itself if it is masked."""
+        if self.mask_self:
+            itself = torch.eye(coupling.shape[-1], dtype=torch.bool, device=coupling.device)
+            coupling = coupling.masked_fill(itself, -torch.inf)
+        return coupling.softmax(dim=-1)
+
+    def average(
+        self, x: Float[Tensor, "*batch pos"], rank: int = 0
+    ) -> Float64[Tensor, "*batch pos"]:
+        """y for given inputs; with ``rank`` > 0, of the coupling cut after that many terms."""
+        attention = self.attention(self.coupling(x, x, rank))
+        return (attention @ x.double()[..., None])[..., 0]
+
+    def inputs(self, x: Float[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos channel"]:
+        """What a model reads for values x: x, then the features."""
+        parts = [x[..., None]]
+        if self.features:
+            names = dict.fromkeys((self.left, self.right))
+            parts += [BASES[name].values(x, self.features).to(x.dtype) for name in names]
+        return torch.cat(parts, dim=-1)
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows: inputs ``[batch, pos, d_in]``, targets ``[batch, pos, 1]``.
+
+        Latents: ``x``, ``coupling`` ρ(x(t), x(s)) ``[batch, query, key]`` (0 at a masked
+        position) and ``attention``, its softmax.
+        """
+        x = torch.rand(n, self.length, generator=torch.Generator().manual_seed(seed))
+        coupling = self.coupling(x, x)
+        attention = self.attention(coupling)
+        y = (attention @ x.double()[..., None]).float()
+        if self.mask_self:
+            coupling = coupling * (1 - torch.eye(self.length, dtype=torch.float64))
+        latents = {"x": x, "coupling": coupling.float(), "attention": attention.float()}
+        scored = torch.ones(n, self.length, dtype=torch.bool)
+        return Batch(self.inputs(x), y, scored, latents).to(device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "pod_coupling", **asdict(self)}
