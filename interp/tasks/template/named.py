@@ -1,0 +1,119 @@
+"""The named template tasks of the paper and of cognitive science (`template` §2.1).
+
+Each function gives a :class:`~interp.tasks.template.task.TemplateTask`; keywords (``train``,
+``test``, ``substitution`` …) are passed on. Layouts that the literature shows as pictures are
+written here as strings, in reading order; the choice of layout is ours.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+from interp.errors import Problems
+from interp.tasks.template.task import TemplateTask
+from interp.tasks.template.text import random_templates
+
+__all__ = [
+    "NAMED",
+    "aabb_abab",
+    "aba_abb",
+    "copying",
+    "distribution_of_three",
+    "identity_rules",
+    "majority",
+    "match_to_sample",
+    "random_task",
+    "same_different",
+]
+
+
+def same_different(**options: Any) -> TemplateTask:
+    """αα → +1, αβ → −1."""
+    return TemplateTask(("αα", "αβ"), (1.0, -1.0), title="same-different", **options)
+
+
+def aba_abb(**options: Any) -> TemplateTask:
+    """αβα → +1, αββ → −1."""
+    return TemplateTask(("αβα", "αββ"), (1.0, -1.0), title="aba-abb", **options)
+
+
+def aabb_abab(**options: Any) -> TemplateTask:
+    """ααββ → +1, αβαβ → −1: the last row of the equality matrix tells them apart too."""
+    return TemplateTask(("ααββ", "αβαβ"), (1.0, -1.0), title="aabb-abab", **options)
+
+
+def majority(length: int = 3, **options: Any) -> TemplateTask:
+    """Of two symbols in any order, the one that is there more often.
+
+    Raises:
+        ArgumentError: for an even length, or one beyond 9 (2^(length−1) templates).
+    """
+    problems = Problems("majority")
+    good = 3 <= length <= 9 and length % 2 == 1
+    problems.need(good, "length", "must be odd, from 3 to 9", length, "a tie has no majority")
+    problems.raise_if_any()
+    templates = tuple("α" + "".join(rest) for rest in product("αβ", repeat=length - 1))
+    labels = tuple("α" if 2 * z.count("α") > length else "β" for z in templates)
+    return TemplateTask(templates, labels, title=f"majority-{length}", **options)
+
+
+def match_to_sample(**options: Any) -> TemplateTask:
+    """Relational match to sample: which of two pairs stands in the sample pair's relation.
+
+    Sample, first pair, second pair; +1 for the first, −1 for the second.
+    """
+    rows = {"ααββγδ": 1.0, "ααβγδδ": -1.0, "αβγδεε": 1.0, "αβγγδε": -1.0}
+    return TemplateTask(tuple(rows), tuple(rows.values()), title="match-to-sample", **options)
+
+
+def distribution_of_three(**options: Any) -> TemplateTask:
+    """Three objects, then two of them in any order: the one that is missing."""
+    rows = {f"αβγ{one}{two}": ({*"αβγ"} - {one, two}).pop()
+            for one, two in product("αβγ", repeat=2) if one != two}  # fmt: skip
+    return TemplateTask(tuple(rows), tuple(rows.values()), title="distribution-of-three", **options)
+
+
+def identity_rules(**options: Any) -> TemplateTask:
+    """A rule shown once (ABA, ABB or AAA), then two new objects: what the rule puts third."""
+    rows = {"αβαγδ": "γ", "αββγδ": "δ", "αααββ": "β"}
+    return TemplateTask(tuple(rows), tuple(rows.values()), title="identity-rules", **options)
+
+
+def copying(template: str = "αβα", source: str = "β", **options: Any) -> TemplateTask:
+    """One template whose label is one of its wildcards."""
+    return TemplateTask((template,), (source,), title=f"copying-{template}-{source}", **options)
+
+
+def random_task(
+    count: int,
+    length: int,
+    *,
+    wildcards: int,
+    regular: int = 0,
+    symbolic: bool = False,
+    seed: int = 0,
+    **options: Any,
+) -> TemplateTask:
+    """Random templates; labels alternate ±1, or are the wildcard at a position that the seed and
+    the template's number choose."""
+    templates = random_templates(count, length, wildcards=wildcards, regular=regular, seed=seed)
+    title = f"random-{count}x{length}-{wildcards}w{regular}r-{seed}"
+    if not symbolic:
+        labels = tuple(1.0 if i % 2 == 0 else -1.0 for i in range(count))
+        return TemplateTask(templates, labels, title=title, **options)
+    sources = tuple(template[(seed + 3 * i) % length] for i, template in enumerate(templates))
+    return TemplateTask(templates, sources, title=title + "-symbolic", **options)
+
+
+NAMED = {
+    "same-different": same_different,
+    "aba-abb": aba_abb,
+    "aabb-abab": aabb_abab,
+    "majority": majority,
+    "match-to-sample": match_to_sample,
+    "distribution-of-three": distribution_of_three,
+    "identity-rules": identity_rules,
+    "copying": copying,
+}
+"""Name → task of the function's defaults."""

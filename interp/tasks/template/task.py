@@ -1,0 +1,230 @@
+"""Template tasks (`template` §2.1): all strings of a template share its label.
+
+    string = template with its wildcards replaced by distinct symbols
+    real label      a number per template                      (same/different: αα → +1, αβ → −1)
+    symbolic label  a wildcard of the template, or a token     (copying: αβα → β)
+
+The answer is asked for at the last position. Training and test substitute from disjoint ranges of
+symbols, so at test time every symbol is unseen; ``task.unseen()`` is the test task. Ids: regular
+tokens first, by code point, then the symbols.
+
+Latents: ``template`` (index), ``substitution`` (the id each wildcard stands for, −1 where the
+template lacks it), ``equality`` (the matrix XXᵀ: row t says which positions hold the token of t)
+and, for symbolic labels, ``source`` (the first position that holds the answer, −1 if none does).
+
+A model that is right on unseen symbols need not have found the templates: with few of them a
+shortcut (the last row of the equality matrix) can be enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from itertools import combinations
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.tasks.base import Batch
+from interp.tasks.template.substitution import Law, diversity, draw_symbols, weights
+from interp.tasks.template.text import canonical, is_wildcard, regular_tokens, wildcards
+
+__all__ = ["TemplateTask"]
+
+_SPLITS = ("train", "test")
+
+
+@dataclass(frozen=True)
+class TemplateTask:
+    """Strings of templates with their labels.
+
+    Attributes:
+        templates: Of one length, no two equivalent; small Greek letters are wildcards.
+        labels: One a template: numbers, or single characters (wildcards of the template or
+            regular tokens).
+        train: First symbol and one past the last of the training alphabet.
+        test: The same of the test alphabet; disjoint from ``train``.
+        split: Which alphabet rows are drawn from.
+        substitution: ``uniform`` or ``zipf`` (the alphabet's k-th symbol has weight k^−exponent).
+        exponent: Of Zipf's law.
+        title: In the task's name, in place of the templates.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule; equivalent templates and
+            overlapping alphabets are named in pairs.
+    """
+
+    templates: tuple[str, ...]
+    labels: tuple[float, ...] | tuple[str, ...]
+    train: tuple[int, int] = (0, 64)
+    test: tuple[int, int] = (64, 128)
+    split: str = "train"
+    substitution: str = "uniform"
+    exponent: float = 1.0
+    title: str = ""
+
+    def __post_init__(self) -> None:
+        problems = Problems("TemplateTask")
+        _check_templates(self.templates, problems)
+        _check_labels(self, problems)
+        _check_alphabets(self, problems)
+        rule = f"must be one of {', '.join(get_args(Law))}"
+        need = problems.need
+        need(self.substitution in get_args(Law), "substitution", rule, self.substitution, "pick")
+        need(self.split in _SPLITS, "split", "must be train or test", self.split, "pick")
+        idle = self.substitution == "zipf" or self.exponent == 1.0
+        need(idle, "exponent", "has no effect without zipf", self.exponent, "leave it 1.0")
+        need(self.exponent > 0, "exponent", "must be positive", self.exponent, "raise it")
+        problems.raise_if_any()
+
+    @property
+    def name(self) -> str:
+        """E.g. ``template-same-different``; ``-unseen`` on the test alphabet."""
+        told = self.title or "-".join(self.templates)
+        return f"template-{told}" + ("-unseen" if self.split == "test" else "")
+
+    @property
+    def length(self) -> int:
+        """Positions of a row."""
+        return len(self.templates[0])
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether labels are tokens."""
+        return isinstance(self.labels[0], str)
+
+    @property
+    def regular(self) -> tuple[str, ...]:
+        """The regular tokens; their ids are their places here."""
+        labels = tuple(label for label in self.labels if isinstance(label, str))
+        return regular_tokens((*self.templates, *labels))
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of ids: regular tokens, then the symbols of both alphabets."""
+        return len(self.regular) + max(self.train[1], self.test[1])
+
+    @property
+    def diversity(self) -> float:
+        """ρ: the reciprocal of the largest probability that a fixed symbol is substituted."""
+        return diversity(self._weights, max(len(wildcards(z)) for z in self.templates))
+
+    def unseen(self) -> TemplateTask:
+        """The same task on the test alphabet, substituted uniformly."""
+        return replace(self, split="test", substitution="uniform", exponent=1.0)
+
+    def equality(self, template: int) -> Float64[np.ndarray, "pos pos"]:
+        """XXᵀ of any string of a template, 0/1."""
+        letters = np.array(list(self.templates[template]))
+        return (letters[:, None] == letters).astype(np.float64)
+
+    def source(self, template: int) -> int:
+        """The first position that holds a template's label; −1 if none does."""
+        return self.templates[template].find(str(self.labels[template])) if self.symbolic else -1
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows: inputs ``[batch, pos]``; targets ``[batch, pos, 1]`` or ids.
+
+        Templates are drawn uniformly, then their substitutions.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        index = torch.randint(len(self.templates), (n,), generator=generator)
+        most = max(len(wildcards(z)) for z in self.templates)
+        start = len(self.regular) + (self.train if self.split == "train" else self.test)[0]
+        symbols = start + draw_symbols(self._weights, n, most, generator)
+        slots = self._slots()
+        tokens = torch.cat((torch.arange(len(self.regular)).expand(n, -1), symbols), dim=1)
+        inputs = tokens.gather(1, slots[index, : self.length])
+        return self._batch(inputs, tokens, index, slots).to(device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "template", **asdict(self)}
+
+    @property
+    def _weights(self) -> Float64[np.ndarray, "symbol"]:
+        first, stop = self.train if self.split == "train" else self.test
+        return weights(self.substitution, stop - first, self.exponent)
+
+    def _slots(self) -> Tensor:
+        """``[template, pos + 1]``: which regular token or wildcard stands at each position, and
+        is the label (0 for a real one). Wildcards count on after the regular tokens."""
+        rows = []
+        for template, label in zip(self.templates, self.labels, strict=True):
+            place = {token: i for i, token in enumerate((*self.regular, *wildcards(template)))}
+            letters = (*template, label) if isinstance(label, str) else template
+            rows.append([place[c] for c in letters] + [0] * (not isinstance(label, str)))
+        return torch.tensor(rows)
+
+    def _batch(self, inputs: Tensor, tokens: Tensor, index: Tensor, slots: Tensor) -> Batch:
+        n, length = inputs.shape
+        counts = torch.tensor([len(wildcards(z)) for z in self.templates])
+        lacks = torch.arange(tokens.shape[1] - len(self.regular)) >= counts[index, None]
+        substitution = tokens[:, len(self.regular) :].masked_fill(lacks, -1)
+        mask = torch.zeros(n, length, dtype=torch.bool)
+        mask[:, -1] = True
+        latents = {
+            "template": index[:, None].expand(-1, length).clone(),
+            "substitution": substitution[:, None].expand(-1, length, -1).clone(),
+            "equality": (inputs[:, :, None] == inputs[:, None]).float(),
+        }
+        if self.symbolic:
+            sources = torch.tensor([self.source(i) for i in range(len(self.templates))])
+            latents["source"] = sources[index][:, None].expand(-1, length).clone()
+            targets = tokens.gather(1, slots[index, -1:]) * mask
+        else:
+            labels = torch.tensor(self.labels, dtype=torch.float32)
+            targets = (labels[index][:, None] * mask)[..., None]
+        return Batch(inputs, targets, mask, latents)
+
+
+def _check_templates(templates: tuple[str, ...], problems: Problems) -> None:
+    need = problems.need
+    texts = len(templates) > 0 and all(isinstance(z, str) and z for z in templates)
+    need(texts, "templates", "must be texts, at least one", templates, 'e.g. ("αα", "αβ")')
+    problems.raise_if_any()
+    lengths = {len(z) for z in templates}
+    need(len(lengths) == 1, "templates", "must have one length", templates, "pad with a token")
+    spaced = any(c.isspace() for z in templates for c in z)
+    need(not spaced, "templates", "must not contain spaces", templates, "a character is a token")
+    for (i, one), (j, other) in combinations(enumerate(templates), 2):
+        same = canonical(one) == canonical(other)
+        rule = f"{i} ({one}) and {j} ({other}) are equivalent: every string of one matches both"
+        need(not same, "templates", rule, canonical(one), "drop one of them")
+
+
+def _check_labels(task: TemplateTask, problems: Problems) -> None:
+    need, labels = problems.need, task.labels
+    rule = f"must be one a template ({len(task.templates)})"
+    need(len(labels) == len(task.templates), "labels", rule, labels, "add or drop labels")
+    kinds = [isinstance(label, str) for label in labels]
+    real = all(isinstance(v, int | float) and not isinstance(v, bool) for v in labels)
+    need(real or all(kinds), "labels", "must be all numbers or all characters", labels, "choose")
+    for template, label in zip(task.templates, labels, strict=False):
+        if isinstance(label, str):
+            one = len(label) == 1 and not label.isspace()
+            known = not is_wildcard(label) or label in template
+            rule = f"must be a wildcard of {template} or a regular token"
+            need(one and known, "labels", rule, label, "correct it")
+
+
+def _check_alphabets(task: TemplateTask, problems: Problems) -> None:
+    need = problems.need
+    most = max(len(wildcards(z)) for z in task.templates)
+    for name, (first, stop) in _alphabets(task):
+        size = (first, stop)
+        need(0 <= first < stop, name, "must be (first, one past the last)", size, "order them")
+        rule = f"must have a symbol for each of {most} wildcards"
+        need(stop - first >= most, name, rule, size, "enlarge the alphabet")
+    overlap = max(task.train[0], task.test[0]) < min(task.train[1], task.test[1])
+    rule = f"must be disjoint from train {task.train}: test symbols are unseen"
+    need(not overlap, "test", rule, task.test, "move it")
+
+
+def _alphabets(task: TemplateTask) -> Iterator[tuple[str, tuple[int, int]]]:
+    yield "train", task.train
+    yield "test", task.test
