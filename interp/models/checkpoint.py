@@ -1,10 +1,10 @@
 """Models on disk: weights as safetensors, everything else as JSON. Nothing is executed on load.
 
 A checkpoint is a folder with ``model.safetensors`` (tensors under the model's own parameter
-names) and ``model.json``: format version, spec, SHA-256 of the weights file, and whatever the
-writer wants to tell (recipe, metrics, task). Loading refuses a hash that does not match, a newer
-format, tensors that do not fit the spec, and NaN. A matching hash shows that the two files belong
-together, not who wrote them.
+names) and ``model.json``: format version, spec (with its ``kind``; without one it is a
+transformer's), SHA-256 of the weights file, and whatever the writer wants to tell (recipe, metrics,
+task). Loading refuses a hash that does not match, a newer format, tensors that do not fit the spec,
+and NaN. A matching hash shows that the two files belong together, not who wrote them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from interp.errors import ArgumentError, CheckpointError, Problems
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
+from interp.models.kinds import Model, build, spec_from_dict
 from interp.output import output_folder
 
 __all__ = ["FORMAT_VERSION", "load_checkpoint", "read_metadata", "save_checkpoint"]
@@ -31,7 +30,7 @@ _WEIGHTS, _METADATA = "model.safetensors", "model.json"
 
 
 def save_checkpoint(
-    model: SequenceTransformer,
+    model: Model,
     path: str | Path,
     *,
     about: Mapping[str, Any] | None = None,
@@ -102,8 +101,8 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     return metadata
 
 
-def load_checkpoint(path: str | Path, *, device: str = "cpu") -> SequenceTransformer:
-    """The model of a checkpoint, in evaluation mode.
+def load_checkpoint(path: str | Path, *, device: str = "cpu") -> Any:
+    """The model of a checkpoint, in evaluation mode: a ``SequenceTransformer`` or a baseline.
 
     Raises:
         CheckpointError: for anything missing, damaged, mismatched, newer, or not finite.
@@ -119,7 +118,7 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> SequenceTransfo
             f"expected {str(told)[:12]}…"
         )
     try:
-        spec = TransformerSpec.from_dict(metadata["spec"])
+        spec = spec_from_dict(metadata["spec"])
         weights = load_file(file)
     except ArgumentError as error:
         raise CheckpointError(f"{path / _METADATA} has a spec that is refused: {error}") from error
@@ -131,7 +130,7 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> SequenceTransfo
     odd = [name for name, tensor in weights.items() if tensor.dtype != spec.torch_dtype]
     if odd:
         raise CheckpointError(f"{file} is not of its spec's dtype {spec.dtype}: {', '.join(odd)}")
-    model = SequenceTransformer(spec)
+    model = build(spec)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:

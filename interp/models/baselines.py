@@ -1,0 +1,357 @@
+"""What a transformer is compared with: MLP, recurrent network, LSTM.
+
+    MLP    y = W_L act(… act(W_1 [x_1 … x_n, pairs] + b_1) …) + b_L      one answer for a whole row
+    RNN    h_t = act(x_t W + h_{t−1} U + b),  y_t = h_t W_U + b_U        act: tanh or none
+    LSTM   c_t = σ(f) c_{t−1} + σ(i) tanh(g),  h_t = σ(o) tanh(c_t)      gates from x_t and h_{t−1}
+
+x_t is the one-hot token (or the real input), or a learned linear embedding of it. ``pairs`` are the
+n² entries of X Xᵀ, the pairwise equalities of one-hot tokens (`template` §2.2): ``whole``, or
+``masked``, with the diagonal (a position always equals itself) set to zero.
+
+**The MLP reads the whole row and gives one answer, repeated at every position**, so any mask finds
+it; it cannot answer differently at different positions and needs rows of exactly ``n_ctx``.
+
+Hooks, ``[batch, pos, …]`` unless said otherwise: ``hook_embed`` (x_t); MLP: ``hook_features``
+[batch, feature] and ``hidden.{i}.hook_pre|hook_post`` [batch, width]; RNN and LSTM:
+``layers.{i}.hook_state`` (h_t), LSTM also ``layers.{i}.hook_cell`` (c_t). States are hooked after
+the recurrence has run: changing one reaches what reads it above, not the next time step.
+
+A baseline that fails shows that this architecture, trained in this way, fails, not that no
+baseline would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from types import SimpleNamespace
+from typing import Any, ClassVar, cast
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from interp.errors import Problems
+from interp.lens import HookPoint
+from interp.models.ffn import HiddenLayer
+from interp.models.hooked import HookedModule
+
+__all__ = ["LSTM", "MLP", "RNN", "Baseline", "BaselineSpec", "LSTMSpec", "MLPSpec", "RNNSpec"]
+
+
+@dataclass(frozen=True)
+class BaselineSpec:
+    """What all baselines have; use :class:`MLPSpec`, :class:`RNNSpec` or :class:`LSTMSpec`.
+
+    Attributes:
+        d_in: Channels of a real input, or size of the vocabulary.
+        d_out: Size of the output at each position.
+        n_ctx: Longest input, in positions (for an MLP: of every input).
+        input: ``tokens`` ([batch, pos]) or ``real`` ([batch, pos, d_in]).
+        d_embed: Width of a learned embedding; 0 for one-hot tokens or the real input itself.
+        dtype: Of the parameters.
+    """
+
+    kind: ClassVar[str] = ""
+    positive: ClassVar[tuple[str, ...]] = ("d_in", "d_out", "n_ctx")
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        "input": ("tokens", "real"),
+        "dtype": ("float32", "float64"),
+    }
+
+    d_in: int
+    d_out: int
+    n_ctx: int
+    input: str = "tokens"
+    d_embed: int = 0
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        problems = Problems(type(self).__name__)
+        for name in (*self.positive, "d_embed"):
+            value, least = getattr(self, name), 0 if name == "d_embed" else 1
+            good = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            problems.need(good, name, f"must be an integer of at least {least}", value, "raise it")
+        for name, known in self.choices.items():
+            rule = f"must be one of {', '.join(known)}"
+            problems.need(getattr(self, name) in known, name, rule, getattr(self, name), "pick one")
+        self._check(problems)
+        problems.raise_if_any()
+
+    def _check(self, problems: Problems) -> None:
+        """What a subclass demands besides."""
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The parameters' dtype."""
+        return cast("torch.dtype", getattr(torch, self.dtype))
+
+    @property
+    def width(self) -> int:
+        """Of x_t."""
+        return self.d_embed or self.d_in
+
+    def to_dict(self) -> dict[str, Any]:
+        """The spec as JSON data, with its ``kind``."""
+        return {"kind": self.kind, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Any:
+        """The spec of :meth:`to_dict`.
+
+        Raises:
+            ArgumentError: for unknown or missing keys, or values the spec refuses.
+        """
+        problems, known = Problems(cls.__name__), {f.name for f in fields(cls)}
+        given = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "kind"}
+        for key in sorted(set(given) - known):
+            problems.need(False, key, "must be a known option", given[key], "remove it")
+        for key in sorted({"d_in", "d_out", "n_ctx"} - set(given)):
+            problems.need(False, key, "must be given", None, "add it")
+        problems.raise_if_any()
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class MLPSpec(BaselineSpec):
+    """An MLP on the concatenated row.
+
+    Attributes:
+        hidden: Widths of the hidden layers; ``()`` is a linear model.
+        activation: ``relu`` or ``gelu``.
+        pairs: Features X Xᵀ besides: ``none``, ``whole``, or ``masked`` (no diagonal).
+    """
+
+    kind: ClassVar[str] = "mlp"
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        **BaselineSpec.choices,
+        "activation": ("relu", "gelu"),
+        "pairs": ("none", "whole", "masked"),
+    }
+
+    hidden: tuple[int, ...] = (128,)
+    activation: str = "relu"
+    pairs: str = "none"
+
+    def _check(self, problems: Problems) -> None:
+        good = isinstance(self.hidden, tuple) and all(
+            isinstance(w, int) and not isinstance(w, bool) and w >= 1 for w in self.hidden
+        )
+        rule = "must be a tuple of widths of at least 1"
+        problems.need(good, "hidden", rule, self.hidden, "e.g. (128,)")
+
+
+@dataclass(frozen=True)
+class RNNSpec(BaselineSpec):
+    """A vanilla recurrent network.
+
+    Attributes:
+        d_hidden: Width of the state.
+        n_layers: Layers, each reading the states below.
+        activation: ``tanh``, or ``linear`` for none.
+    """
+
+    kind: ClassVar[str] = "rnn"
+    positive: ClassVar[tuple[str, ...]] = (*BaselineSpec.positive, "d_hidden", "n_layers")
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {
+        **BaselineSpec.choices,
+        "activation": ("tanh", "linear"),
+    }
+
+    d_hidden: int = 128
+    n_layers: int = 1
+    activation: str = "tanh"
+
+
+@dataclass(frozen=True)
+class LSTMSpec(BaselineSpec):
+    """An LSTM; the forget gates' biases start at 1.
+
+    Attributes:
+        d_hidden: Width of the state and of the cell.
+        n_layers: Layers, each reading the states below.
+    """
+
+    kind: ClassVar[str] = "lstm"
+    positive: ClassVar[tuple[str, ...]] = (*BaselineSpec.positive, "d_hidden", "n_layers")
+
+    d_hidden: int = 128
+    n_layers: int = 1
+
+
+class Baseline(HookedModule):
+    """Embedding and readout around what a subclass does in between.
+
+    Args:
+        spec: Sizes and options.
+        seed: Of the initial weights (Gaussian with variance 1/fan-in; biases start at zero).
+    """
+
+    spec: BaselineSpec
+
+    def __init__(self, spec: BaselineSpec, *, seed: int = 0) -> None:
+        super().__init__()
+        self.spec = spec
+        self.cfg = SimpleNamespace(n_ctx=spec.n_ctx, device="cpu", dtype=spec.torch_dtype)
+        self._generator = torch.Generator().manual_seed(seed)
+        self.W_E: nn.Parameter | None = None
+        if spec.d_embed:
+            fan_in = spec.d_embed if spec.input == "tokens" else spec.d_in
+            self.W_E = self._gaussian(spec.d_in, spec.d_embed, fan_in=fan_in)
+        self.hook_embed = HookPoint()
+        self.W_U = self._gaussian(self._make(), spec.d_out)
+        self.b_U = nn.Parameter(torch.zeros(spec.d_out, dtype=spec.torch_dtype))
+        del self._generator
+        self.setup()
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> Float[Tensor, "batch pos d_out"]:
+        """The output at every position.
+
+        Raises:
+            ArgumentError: if the inputs do not fit the spec.
+        """
+        self._check_inputs(inputs)
+        output: Tensor = self._between(self.hook_embed(self._embed(inputs))) @ self.W_U + self.b_U
+        return output.expand(-1, inputs.shape[1], -1)
+
+    def _make(self) -> int:
+        """Make the layers; give the width of what the readout reads."""
+        raise NotImplementedError
+
+    def _between(self, x: Tensor) -> Tensor:
+        """From ``hook_embed`` to what the readout reads: ``[batch, pos or 1, width]``."""
+        raise NotImplementedError
+
+    def _embed(self, inputs: Tensor) -> Tensor:
+        if self.spec.input == "real":
+            x = inputs.to(self.W_U.dtype)
+            return x if self.W_E is None else x @ self.W_E
+        table = self.W_E
+        if table is None:
+            table = torch.eye(self.spec.d_in, dtype=self.W_U.dtype, device=self.W_U.device)
+        return F.embedding(inputs, table)
+
+    def _gaussian(self, *shape: int, fan_in: int = 0) -> nn.Parameter:
+        draw = torch.randn(*shape, generator=self._generator, dtype=torch.float64)
+        return nn.Parameter((draw * (fan_in or shape[0]) ** -0.5).to(self.spec.torch_dtype))
+
+    def _check_inputs(self, inputs: Tensor) -> None:
+        spec, problems = self.spec, Problems(type(self).__name__)
+        real, shape = inputs.is_floating_point(), tuple(inputs.shape)
+        if spec.input == "real":
+            good, rule = real and len(shape) == 3 and shape[-1] == spec.d_in, "real [batch, pos, "
+            rule += f"{spec.d_in}]"
+        else:
+            good = not real and inputs.dtype != torch.bool and len(shape) == 2
+            rule = "token ids [batch, pos]"
+        found = (shape, str(inputs.dtype))
+        problems.need(good, "inputs", f"must be {rule}", found, "reshape or convert them")
+        fixed = spec.kind == "mlp"
+        fits = len(shape) < 2 or (shape[1] == spec.n_ctx if fixed else shape[1] <= spec.n_ctx)
+        rule = f"must have {'exactly' if fixed else 'at most'} n_ctx = {spec.n_ctx} positions"
+        problems.need(fits, "inputs", rule, shape, "pad or shorten them")
+        problems.raise_if_any()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Baseline:
+        """``to``, ``double`` …: ``cfg`` follows."""
+        super()._apply(fn, recurse)
+        self.cfg.device, self.cfg.dtype = str(self.W_U.device), self.W_U.dtype
+        return self
+
+
+class MLP(Baseline):
+    """One answer a row, from all of its positions at once."""
+
+    spec: MLPSpec
+
+    def _make(self) -> int:
+        spec = self.spec
+        width = spec.n_ctx * spec.width + (0 if spec.pairs == "none" else spec.n_ctx**2)
+        self.hook_features = HookPoint()
+        self.hidden = nn.ModuleList()
+        for wider in spec.hidden:
+            layer = HiddenLayer(width, wider, spec.activation, spec.torch_dtype)
+            layer.W = self._gaussian(width, wider)
+            self.hidden.append(layer)
+            width = wider
+        return width
+
+    def _between(self, x: Float[Tensor, "batch pos width"]) -> Float[Tensor, "batch 1 feature"]:
+        features = x.flatten(start_dim=1)
+        if self.spec.pairs != "none":
+            products = x @ x.mT
+            if self.spec.pairs == "masked":
+                products = products * (1 - torch.eye(x.shape[1], dtype=x.dtype, device=x.device))
+            features = torch.cat((features, products.flatten(start_dim=1)), dim=1)
+        features = self.hook_features(features)
+        for layer in self.hidden:
+            features = layer(features)
+        return features[:, None]
+
+
+class RecurrentLayer(nn.Module):
+    """One layer of an RNN (``gates`` 1) or LSTM (``gates`` 4: input, forget, cell, output)."""
+
+    def __init__(self, width: int, hidden: int, gates: int, draw: Callable[..., Any]) -> None:
+        super().__init__()
+        self.W, self.U = draw(width, gates * hidden), draw(hidden, gates * hidden)
+        bias = torch.zeros(gates * hidden, dtype=self.W.dtype)
+        if gates == 4:
+            bias[hidden : 2 * hidden] = 1.0
+        self.b = nn.Parameter(bias)
+        self.hook_state = HookPoint()
+        if gates == 4:
+            self.hook_cell = HookPoint()
+
+
+class RNN(Baseline):
+    """A vanilla recurrent network."""
+
+    spec: RNNSpec
+
+    def _make(self) -> int:
+        return _stack(self, self.spec.d_hidden, self.spec.n_layers, gates=1)
+
+    def _between(self, x: Float[Tensor, "batch pos width"]) -> Float[Tensor, "batch pos hidden"]:
+        linear = self.spec.activation == "linear"
+        for layer in self.layers:
+            read = x @ layer.W + layer.b
+            state, states = read.new_zeros(len(x), self.spec.d_hidden), []
+            for now in read.unbind(dim=1):
+                state = now + state @ layer.U
+                state = state if linear else state.tanh()
+                states.append(state)
+            x = layer.hook_state(torch.stack(states, dim=1))
+        return x
+
+
+class LSTM(Baseline):
+    """A long short-term memory."""
+
+    spec: LSTMSpec
+
+    def _make(self) -> int:
+        return _stack(self, self.spec.d_hidden, self.spec.n_layers, gates=4)
+
+    def _between(self, x: Float[Tensor, "batch pos width"]) -> Float[Tensor, "batch pos hidden"]:
+        for layer in self.layers:
+            read = x @ layer.W + layer.b
+            state = cell = read.new_zeros(len(x), self.spec.d_hidden)
+            states, cells = [], []
+            for now in read.unbind(dim=1):
+                enter, forget, new, leave = (now + state @ layer.U).chunk(4, dim=-1)
+                cell = forget.sigmoid() * cell + enter.sigmoid() * new.tanh()
+                state = leave.sigmoid() * cell.tanh()
+                states.append(state)
+                cells.append(cell)
+            layer.hook_cell(torch.stack(cells, dim=1))
+            x = layer.hook_state(torch.stack(states, dim=1))
+        return x
+
+
+def _stack(model: Any, hidden: int, n_layers: int, *, gates: int) -> int:
+    widths = [model.spec.width, *[hidden] * (n_layers - 1)]
+    model.layers = nn.ModuleList(RecurrentLayer(w, hidden, gates, model._gaussian) for w in widths)
+    return hidden
