@@ -10,12 +10,13 @@ from typing import Any
 
 from interp.errors import Problems
 from interp.models.baselines import LSTM, MLP, RNN, Baseline, LSTMSpec, MLPSpec, RNNSpec
+from interp.models.convolution import Convolution, ConvolutionSpec
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
 __all__ = ["KINDS", "Model", "Spec", "build", "kind_of", "spec_from_dict"]
 
-Spec = TransformerSpec | MLPSpec | RNNSpec | LSTMSpec
+Spec = TransformerSpec | MLPSpec | RNNSpec | LSTMSpec | ConvolutionSpec
 Model = SequenceTransformer | Baseline
 
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
@@ -23,6 +24,7 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "mlp": (MLPSpec, MLP),
     "rnn": (RNNSpec, RNN),
     "lstm": (LSTMSpec, LSTM),
+    "convolution": (ConvolutionSpec, Convolution),
 }
 """Kind → class of the spec, class of the model."""
 
