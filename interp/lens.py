@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from transformer_lens import ActivationCache as ActivationCache
     from transformer_lens.config import TransformerLensConfig as TransformerLensConfig
     from transformer_lens.hook_points import HookPoint as HookPoint
+    from transformer_lens.head_detector import detect_head as detect_head
     from transformer_lens.HookedRootModule import HookedRootModule as HookedRootModule
     from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
+    from transformer_lens.tools.analysis import attribution_patch as attribution_patch
 
 __all__ = [
     "ActivationCache",
@@ -28,6 +30,8 @@ __all__ = [
     "HookedRootModule",
     "TransformerBridge",
     "TransformerLensConfig",
+    "attribution_patch",
+    "detect_head",
 ]
 
 _HOMES = {
@@ -36,6 +40,8 @@ _HOMES = {
     "HookedRootModule": "transformer_lens.HookedRootModule",
     "TransformerBridge": "transformer_lens.model_bridge",
     "TransformerLensConfig": "transformer_lens.config",
+    "attribution_patch": "transformer_lens.tools.analysis",
+    "detect_head": "transformer_lens.head_detector",
 }
 
 
