@@ -83,24 +83,33 @@ def compile_(
     file: _File,
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
     longest: Annotated[int, typer.Option(help="Tokens of the longest input.")] = 1000,
+    precision: Annotated[
+        str, typer.Option(help="ramp, or sign: weights that do not depend on the length.")
+    ] = "ramp",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Write a transformer that computes the program, with as many layers as its counts nest.
 
-    Programs that count the future or import predicates of positions are refused.
+    Programs that count the future are refused, and so are guards other than predN.
     """
+    from typing import cast
+
     from interp.crasp import program_text, read_program
     from interp.models.checkpoint import save_checkpoint
-    from interp.proofs.depth.compiler import compile_program
+    from interp.output import check_output
+    from interp.proofs.depth.compiler import Precision, compile_program
     from interp.proofs.depth.vocabulary import vocabulary_of
 
     program = read_program(file)
-    made = compile_program(program, longest=longest)
+    check_output(out, overwrite=overwrite, marker="model.json")
+    made = compile_program(program, longest=longest, precision=cast("Precision", precision))
     about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}
     save_checkpoint(made.model, out, about=about, overwrite=overwrite)
     spec = made.model.spec
     typer.echo(f"{spec.n_layers} layers, width {spec.d_model}, written to {out}")
     typer.echo(f"exact for {made.certificate.domain}")
+    if (reach := made.certificate.parts.get("exact to length")) is not None:
+        typer.echo(f"the same weights are exact to {reach:.3g} tokens")
 
 
 def _read_cases(cases: Path | None) -> list[str]:

@@ -103,6 +103,10 @@ def test_compile_writes_a_checkpoint_that_computes_the_program(dyck, monkeypatch
     assert answers.tolist() == [0, 1, 0, 0, 0, 1]
     assert run(monkeypatch, "compile", dyck, "--out", out) == 2
     assert "exists" in capsys.readouterr().err
+    signs = ("compile", dyck, "--out", out, "--precision", "sign", "--overwrite")
+    assert run(monkeypatch, *signs) == 0
+    assert "the same weights are exact to" in capsys.readouterr().out
+    assert load_checkpoint(out).spec.activation_of(0) == "pair_sign"
 
 
 def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
@@ -126,6 +130,7 @@ def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
         (("run", "{file}", "--file", "/nowhere.txt"), "/nowhere.txt cannot be read: No such file"),
         (("run", "/nowhere.cr", "a"), "/nowhere.cr cannot be read: No such file"),
         (("compile", "{file}", "--out", "{folder}/m", "--longest", "0"), "longest must be at"),
+        (("compile", "{file}", "--out", "{folder}/m", "--precision", "x"), "one of ramp, sign"),
         (("compile", "{number}", "--out", "{folder}/m"), "program must end with a formula"),
         (("check", "{folder}"), "cannot be read: Is a directory"),
         (("run", "{number}", "a"), "last line must be a formula"),

@@ -1,9 +1,12 @@
-"""Pointwise circuits of ReLUs, laid out as the hidden layers of an FFN.
+"""Pointwise circuits of ReLUs and signs, laid out as the hidden layers of an FFN.
 
 A circuit's signals are its inputs and its ReLUs; a ReLU reads any affine combination of earlier
 signals, so its layer is one past the latest signal it reads. A signal that is read further on is
 carried along by relu(x) = x, exactly, which holds because *every signal is at least 0*: inputs must
 be, and ReLUs are. The layout spends neurons freely: it is made to be read, not to be small.
+
+A circuit may begin with *signs* instead: a first hidden layer of pairs (z, −z), each normalised to
+(sign z, −sign z) by ``pair_sign``. Sizes do not survive it, so everything after reads signs only.
 """
 
 from __future__ import annotations
@@ -53,12 +56,17 @@ class Circuit:
         relus: What each ReLU reads; ReLU r is signal d_model + r.
         outputs: Coordinate → what is added to it.
         ramps: What the steps read; their bits are exact if it is off (0, 1) by more than its error.
+            Of a sign, what it reads scaled so that its margin is ½ too.
+        layers: Hidden layers at least.
     """
 
     d_model: int
     relus: list[Affine] = field(default_factory=list)
     outputs: dict[int, Affine] = field(default_factory=dict)
     ramps: list[Affine] = field(default_factory=list)
+    layers: int = 1
+    _pairs: set[int] = field(default_factory=set)
+    _kept: int = 0
     _exact: set[int] = field(default_factory=set)
     _known: dict[Affine, int] = field(default_factory=dict)
     _levels: list[int] = field(default_factory=list)
@@ -83,6 +91,21 @@ class Circuit:
         self.ramps.append(v)
         return missing * -1.0 + 1.0
 
+    def sign(self, z: Affine, margin: float) -> Affine:
+        """The bit of z > 0, for |z| ≥ margin and z over coordinates alone."""
+        if not z.weights:
+            return Affine((), float(z.constant > 0))
+        fresh = z not in self._known
+        found = self.relu(z)
+        signal = found.weights[0][0]
+        self._pairs.add(signal)
+        self._exact.add(signal)
+        bit = self._exactly(self.relu(found * 0.5 + 0.5))
+        if fresh:
+            self.ramps.append(z * (0.5 / margin))
+            self._kept = self._kept or bit.weights[0][0]
+        return bit
+
     def gate(self, value: Affine, bit: Affine, bound: float) -> Affine:
         """``value`` where the bit is 1 and 0 where it is 0, for |value| ≤ bound."""
         closed = (bit * -1.0 + 1.0) * bound
@@ -91,7 +114,12 @@ class Circuit:
     @property
     def widths(self) -> tuple[int, ...]:
         """Neurons of each hidden layer."""
-        return tuple(len(layer) for layer in self._layout())
+        return tuple(sum(len(self._copies(s)) for s in layer) for layer in self._layout())
+
+    @property
+    def depth(self) -> int:
+        """Hidden layers."""
+        return max([self.layers, *self._levels])
 
     def write(self, ffn: FFN) -> None:
         """Fill the weights of an FFN of these widths."""
@@ -102,13 +130,17 @@ class Circuit:
                 last = number == len(layout) - 1
                 hidden: Any = ffn.hidden[number] if not last else None
                 W, b = (ffn.W_in, ffn.b_in) if last else (hidden.W, hidden.b)
-                for neuron, signal in enumerate(layer):
+                neuron, here = 0, {}
+                for signal in layer:
                     carried = self._level(signal) <= number
                     read = Affine(((signal, 1.0),)) if carried else self._read(signal)
-                    for source, weight in read.weights:
-                        W[before[source], neuron] = weight
-                    b[neuron] = read.constant
-                before = {signal: neuron for neuron, signal in enumerate(layer)}
+                    here[signal] = neuron
+                    for factor in self._copies(signal):
+                        for source, weight in read.weights:
+                            W[before[source], neuron] = factor * weight
+                        b[neuron] = factor * read.constant
+                        neuron += 1
+                before = here
             for coordinate, output in self.outputs.items():
                 for source, weight in output.weights:
                     ffn.W_out[before[source], coordinate] = weight
@@ -143,6 +175,10 @@ class Circuit:
         self._exact |= {signal for signal, _ in bit.weights}
         return bit
 
+    def _copies(self, signal: int) -> tuple[float, ...]:
+        """A sign is made by a pair of neurons, of which the first is read."""
+        return (1.0, -1.0) if signal in self._pairs else (1.0,)
+
     def _level(self, signal: int) -> int:
         return 0 if signal < self.d_model else self._levels[signal - self.d_model]
 
@@ -151,8 +187,8 @@ class Circuit:
 
     def _layout(self) -> list[list[int]]:
         """The signals of each hidden layer: its ReLUs, and what later layers still read."""
-        depth = max([1, *self._levels])
-        last_use = {0: depth + 1}  # so that no layer is empty
+        depth = self.depth
+        last_use = {self._kept: depth + 1}  # so that no layer is empty
         for affine, level in self._readers(depth):
             for signal, _ in affine.weights:
                 last_use[signal] = max(last_use.get(signal, 0), level)

@@ -1,24 +1,31 @@
 """A C-RASP program as a transformer with as many layers as its counts nest (`depth` §3.3).
 
     embedding     is_BOS, and the bits of all formulas of the current token alone
-    attention ℓ   one head, uniform over the prefix with BOS: averages of the formulas of depth ℓ
-                  that are counted (each is 0 at BOS), and in layer 0 of is_BOS itself
-    FFN ℓ         formulas of depth ℓ + 1 (:mod:`interp.proofs.depth.formulas`), exact bits
+    positions     learned, only if the program asks for them: the bits of ``pos_even`` and its like
+    input FFN     only then: formulas of token and position together
+    attention ℓ   a head uniform over the prefix with BOS: averages of the formulas of depth ℓ that
+                  are counted (each is 0 at BOS), and in layer 0 of is_BOS itself; and for each
+                  guard ``predN`` a head that looks at lag N alone
+    FFN ℓ         formulas of depth ℓ + 1, exact bits: ramps (:mod:`interp.proofs.depth.formulas`)
+                  or signs (:mod:`interp.proofs.depth.signs`)
     output        the bit of the last line, at every position after BOS
 
-No positional encoding; the number of weights does not depend on the length, the slope of the ramps
-does: the model is right up to ``longest`` tokens and refuses longer inputs. What it shows is the
-upper bound, depth d suffices; that fewer layers do not is the paper's theorem. The output at BOS
-means nothing. Programs that count the future or ask for positions are refused.
+A head of lag N has the score −P (s − N)²/2 with P so large that exp of any other key's is 0; where
+no token is N back, the farthest key is BOS, which holds nothing. Without predicates of one position
+the number of weights does not depend on the length; those need a row of weights a position. What
+this shows is the upper bound, depth d suffices; that fewer layers do not is the paper's theorem.
+The output at BOS means nothing. Programs that count the future, and guards other than ``predN``,
+are refused: their counts have a denominator of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import Literal, get_args
 
+import numpy as np
 import torch
 
-from interp.crasp.analysis import depths, is_past_only, used_names
+from interp.crasp.analysis import is_past_only, used_names
 from interp.crasp.evaluation import evaluate
 from interp.crasp.printer import expression_text
 from interp.crasp.syntax import (
@@ -26,143 +33,71 @@ from interp.crasp.syntax import (
     Count,
     Expression,
     Formula,
-    FormulaName,
+    Holds,
     Program,
     Term,
-    TermName,
     children,
 )
 from interp.errors import Problems
-from interp.models.spec import Dtype, TransformerSpec
+from interp.models.spec import Activation, Dtype, TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.depth.circuits import Affine, Circuit
 from interp.proofs.depth.formulas import FormulaCircuit
+from interp.proofs.depth.plan import AVERAGE_BOS, IS_BOS, Plan, guard_lag
+from interp.proofs.depth.signs import SignCircuit
 from interp.proofs.depth.vocabulary import vocabulary_of
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 
-__all__ = ["compile_program"]
+__all__ = ["Precision", "compile_program"]
 
-_IS_BOS, _AVERAGE_BOS = 0, 1
+Precision = Literal["ramp", "sign"]
+_PEAK = 2048.0
+"""P of the heads with a lag: exp(−P/2) is 0 in float64."""
 
 
 def compile_program(
-    program: Program, *, longest: int = 1000, dtype: Dtype = "float64"
+    program: Program,
+    *,
+    longest: int = 1000,
+    dtype: Dtype = "float64",
+    precision: Precision = "ramp",
 ) -> Construction:
     """A model that computes the program's last line at every position.
 
     Inputs are :func:`interp.proofs.depth.vocabulary.token_ids`; the output ``[batch, pos, 1]`` is
     exactly 1 where the line holds and 0 where it does not. ``mechanism.directions`` has every name
     that the last line depends on, and every count (as text); a number is held divided by 1 + the
-    tokens so far, a number of depth 0 as it is.
+    tokens so far, a number of depth 0 and a guarded count as they are. With ``sign`` a number's
+    direction is proportional to it, and one with min, max, a choice or a guard has none.
 
     Args:
-        program: Counting the past only, without predicates of positions; the last line a formula.
+        program: Counting the past only; the last line a formula.
         longest: Tokens of the longest input.
         dtype: Of the weights.
+        precision: ``ramp``: weights depend on ``longest``. ``sign``: they do not (nor does their
+            number), and the certificate tells how long inputs may be before rounding matters.
 
     Raises:
         ArgumentError: for other programs, or where rounding could change an answer.
     """
-    _check(program, longest)
-    plan = _Plan(_pruned(program), vocabulary_of(program))
-    circuits = [_circuit(plan, layer, longest) for layer in range(plan.depth)]
-    spec = TransformerSpec(
-        d_in=len(plan.vocabulary),
-        d_out=1,
-        n_ctx=longest + 1,
-        d_model=plan.width,
-        n_layers=plan.depth,
-        n_heads=1,
-        d_head=tuple(len(plan.read(layer)) for layer in range(plan.depth)),
-        ffn=tuple(circuit.widths for circuit in circuits),
-        score="none",
-        dtype=dtype,
-    )
-    certificate = _certificate(spec, plan, circuits)
+    _check(program, longest, precision)
+    plan = Plan(_pruned(program), vocabulary_of(program))
+    entry = _circuit(plan, -1, longest, precision) if any(plan.made_by(-1)) else None
+    layers = [_circuit(plan, layer, longest, precision) for layer in range(plan.depth)]
+    circuits = layers if entry is None else [entry, *layers]
+    if precision == "sign":
+        for circuit in circuits:
+            circuit.layers = max(other.depth for other in circuits)
+    spec = _spec(plan, entry, layers, longest, dtype, precision)
+    certificate = _certificate(spec, plan, circuits, precision)
     model = SequenceTransformer(spec)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        _write_embedding(model, plan)
-        for layer, circuit in enumerate(circuits):
-            for channel, (source, target) in enumerate(plan.read(layer)):
-                model.blocks[layer].attn.W_V[0, source, channel] = 1
-                model.blocks[layer].attn.W_O[0, channel, target] = 1
-            circuit.write(model.blocks[layer].mlp)
-        model.unembed.W_U[plan.names[program.lines[-1].name], 0] = 1
+        _write(model, plan, entry, layers, program.lines[-1].name)
     name = f"compiled-{program.lines[-1].name}"
-    return Construction(name, program, model, _mechanism(plan), certificate)
+    return Construction(name, program, model, _mechanism(plan, precision), certificate)
 
 
-@dataclass
-class _Plan:
-    """Which coordinate holds what.
-
-    Attributes:
-        program: The lines that matter.
-        vocabulary: What each id stands for.
-        names: Line → coordinate.
-        tokens: Formulas of the token alone that are read by circuits or counted → coordinate.
-        counted: Formula that is counted → coordinate of its bit, 0 at BOS.
-        averages: The same → coordinate of its average.
-    """
-
-    program: Program
-    vocabulary: tuple[str | None, ...]
-    names: dict[str, int] = field(default_factory=dict)
-    tokens: dict[Formula, int] = field(default_factory=dict)
-    counted: dict[Formula, int] = field(default_factory=dict)
-    averages: dict[Formula, int] = field(default_factory=dict)
-    width: int = 2
-
-    def __post_init__(self) -> None:
-        self.levels = depths(self.program)
-        self.depth = self.levels[self.program.lines[-1].name]
-        for line in self.program.lines:
-            self.names[line.name] = self._next()
-            self._place(line.expression)
-
-    def level(self, expression: Expression) -> int:
-        """The nesting of counts, names followed."""
-        if isinstance(expression, FormulaName | TermName):
-            return self.levels[expression.name]
-        inside = max((self.level(part) for part in children(expression)), default=0)
-        return inside + isinstance(expression, Count)
-
-    def read(self, layer: int) -> list[tuple[int, int]]:
-        """(coordinate averaged, coordinate written) of a layer's head."""
-        bos = [(_IS_BOS, _AVERAGE_BOS)] if layer == 0 else []
-        here = [f for f in self.counted if self.level(f) == layer]
-        return bos + [(self.counted[f], self.averages[f]) for f in here]
-
-    def places(self, layer: int) -> dict[Expression, int]:
-        """What a circuit of this layer can read."""
-        held: dict[Expression, int] = {}
-        held.update(self.tokens.items())
-        for formula, coordinate in self.averages.items():
-            if self.level(formula) <= layer:
-                held[Count(formula)] = coordinate
-        for line in self.program.lines:
-            if isinstance(line.expression, Formula) and self.levels[line.name] <= layer:
-                held[FormulaName(line.name)] = self.names[line.name]
-        return held
-
-    def _place(self, expression: Expression) -> None:
-        if isinstance(expression, Count) and expression.of not in self.counted:
-            self.counted[expression.of] = self._next()
-            self.averages[expression.of] = self._next()
-        if not isinstance(expression, Formula) or self.level(expression) > 0:
-            for part in children(expression):
-                self._place(part)
-        elif not isinstance(expression, FormulaName) and expression not in self.tokens:
-            self.tokens[expression] = self._next()
-
-    def _next(self) -> int:
-        self.width += 1
-        return self.width - 1
-
-
-def _check(program: Program, longest: int) -> None:
+def _check(program: Program, longest: int, precision: str) -> None:
     problems = Problems("compile_program")
     need = problems.need
     last = program.lines[-1]
@@ -170,88 +105,196 @@ def _check(program: Program, longest: int) -> None:
     need(isinstance(last.expression, Formula), "program", rule, last.name, advice)
     advice = "write it with counts of the past"
     need(is_past_only(program), "program", "must count the past only", "#>", advice)
-    imports = [predicate.name for predicate in program.imports]
-    rule = "must not ask for positions: the model has no positional encoding"
-    need(not imports, "program", rule, imports, "write it without imports")
+    parts = [p for line in program.lines for p in children(line.expression, deep=True)]
+    guards = sorted({p.guard for p in parts if isinstance(p, Count) and p.guard})
+    for guard in guards:
+        rule = "must guard counts by pred or predN only: others have a denominator of their own"
+        need(guard_lag(guard) is not None, "program", rule, guard, "count without it")
     need(longest >= 1, "longest", "must be at least 1", longest, "raise it")
+    known = get_args(Precision)
+    rule = f"must be one of {', '.join(known)}"
+    need(precision in known, "precision", rule, precision, "pick one")
     problems.raise_if_any()
 
 
 def _pruned(program: Program) -> Program:
     """Without the lines that the last one does not depend on."""
     used = used_names(program)
-    return Program(tuple(line for line in program.lines if line.name in used))
+    kept = tuple(line for line in program.lines if line.name in used)
+    return Program(kept, program.imports)
 
 
-def _circuit(plan: _Plan, layer: int, longest: int) -> Circuit:
+def _circuit(plan: Plan, layer: int, longest: int, precision: Precision) -> Circuit:
     circuit = Circuit(plan.width)
-    build = FormulaCircuit(plan.program, circuit, plan.places(layer), _AVERAGE_BOS, longest)
-    for line in plan.program.lines:
-        if plan.levels[line.name] == layer + 1:
-            expression, coordinate = line.expression, plan.names[line.name]
-            if isinstance(expression, Formula):
-                circuit.outputs[coordinate] = build.bit(expression)
-            elif isinstance(expression, Term):
-                circuit.outputs[coordinate] = build.number(expression)
-    is_bos = Affine(((_IS_BOS, 1.0),))
-    for formula, coordinate in plan.counted.items():
-        if plan.level(formula) == layer + 1:
-            not_bos = is_bos * -1.0 + 1.0
-            circuit.outputs[coordinate] = circuit.both(build.bit(formula), not_bos)
+    build = _builder(plan, circuit, layer, longest, precision)
+    outside = Affine(((IS_BOS, -1.0),), 1.0)
+    if precision == "sign":
+        outside = circuit.sign(outside - 0.5, 0.5)
+    lines, counted = plan.made_by(layer)
+    for name in lines:
+        expression, coordinate = plan.program[name], plan.names[name]
+        if isinstance(expression, Formula):
+            circuit.outputs[coordinate] = build.bit(expression)
+        elif isinstance(expression, Term) and precision == "ramp":
+            circuit.outputs[coordinate] = build.number(expression)
+    for formula in counted:
+        circuit.outputs[plan.counted[formula]] = circuit.both(build.bit(formula), outside)
     return circuit
 
 
-def _write_embedding(model: SequenceTransformer, plan: _Plan) -> None:
+def _builder(
+    plan: Plan, circuit: Circuit, layer: int, longest: int, precision: Precision
+) -> FormulaCircuit:
+    """Before the first block a number is held as it is: the unit is 1 and the margin ½."""
+    unit = Affine(((AVERAGE_BOS, 1.0),)) if layer >= 0 else Affine((), 1.0)
+    kind = SignCircuit if precision == "sign" else FormulaCircuit
+    return kind(plan.program, circuit, plan.places(layer), unit, longest if layer >= 0 else 0)
+
+
+def _spec(
+    plan: Plan,
+    entry: Circuit | None,
+    layers: list[Circuit],
+    longest: int,
+    dtype: Dtype,
+    precision: Precision,
+) -> TransformerSpec:
+    heads = [plan.heads(layer) for layer in range(plan.depth)]
+    activation: Activation | tuple[Activation, ...] = "relu"
+    if precision == "sign" and (layers or entry):
+        hidden = (entry or layers[0]).depth
+        activation = ("pair_sign", *(["relu"] * (hidden - 1)))
+    return TransformerSpec(
+        d_in=len(plan.vocabulary),
+        d_out=1,
+        n_ctx=longest + 1,
+        d_model=plan.width,
+        n_layers=plan.depth,
+        n_heads=tuple(len(layer) for layer in heads),
+        d_head=tuple(max((len(reads) for _, reads in layer), default=1) for layer in heads),
+        ffn=tuple(circuit.widths for circuit in layers),
+        input_ffn=entry.widths if entry else (),
+        score="none",
+        lag_bias="bump" if any(lag for layer in heads for lag, _ in layer) else "none",
+        positions="learned" if plan.positions else "none",
+        activation=activation,
+        dtype=dtype,
+    )
+
+
+def _write(
+    model: SequenceTransformer, plan: Plan, entry: Circuit | None, layers: list[Circuit], last: str
+) -> None:
+    for parameter in model.parameters():
+        parameter.zero_()
+    _write_embedding(model, plan)
+    if entry is not None:
+        entry.write(model.input_ffn)
+    for layer, circuit in enumerate(layers):
+        attn = model.blocks[layer].attn
+        for head, (lag, reads) in enumerate(plan.heads(layer)):
+            if lag:
+                attn.terms["bump"].p[head], attn.terms["bump"].c[head] = _PEAK, _PEAK * lag
+            for channel, (source, target) in enumerate(reads):
+                attn.W_V[head, source, channel] = 1
+                attn.W_O[head, channel, target] = 1
+        circuit.write(model.blocks[layer].mlp)
+    model.unembed.W_U[plan.names[last], 0] = 1
+
+
+def _write_embedding(model: SequenceTransformer, plan: Plan) -> None:
     """Bits of the token alone: the program itself says what they are, on strings of one token."""
-    model.embed.W_E[0, _IS_BOS] = 1
+    model.embed.W_E[0, IS_BOS] = 1
     wanted: dict[int, Expression] = {}
-    for line in plan.program.lines:
-        if plan.levels[line.name] == 0:
-            wanted[plan.names[line.name]] = line.expression
+    flat = [line for line in plan.program.lines if plan.level(line.expression) < 0]
+    for line in flat:
+        wanted[plan.names[line.name]] = line.expression
     for formula, coordinate in (*plan.tokens.items(), *plan.counted.items()):
-        if plan.level(formula) == 0:
+        if plan.level(formula) < 0:
             wanted[coordinate] = formula
-    flat = [line for line in plan.program.lines if plan.levels[line.name] == 0]
     asked = [Assignment(f"at {place}", expression) for place, expression in wanted.items()]
-    if not asked:
-        return
-    words = plan.vocabulary[1:-1]
-    strings = [[word or ""] for word in words] + [["\n"]]  # no program names a line break
-    run = evaluate(Program((*flat, *asked)), strings)
-    for place in wanted:
-        values = torch.tensor(run.values[f"at {place}"][:, 0], dtype=model.embed.W_E.dtype)
-        model.embed.W_E[1:, place] = values
+    if asked:
+        words = plan.vocabulary[1:-1]
+        strings = [[word or ""] for word in words] + [["\n"]]  # no program names a line break
+        run = evaluate(Program((*flat, *asked)), strings)
+        for place in wanted:
+            values = torch.tensor(run.values[f"at {place}"][:, 0], dtype=model.embed.W_E.dtype)
+            model.embed.W_E[1:, place] = values
+    tables = {p.name: p.table(model.spec.n_ctx - 1) for p in plan.program.imports if p.arity == 1}
+    for predicate, place in plan.positions.items():
+        if isinstance(predicate, Holds) and model.pos_embed is not None:
+            held = torch.from_numpy(tables[predicate.predicate].astype(np.float64))
+            model.pos_embed.W_pos[1:, place] = held.to(model.embed.W_E.dtype)
 
 
-def _certificate(spec: TransformerSpec, plan: _Plan, circuits: list[Circuit]) -> Certificate:
+def _certificate(
+    spec: TransformerSpec, plan: Plan, circuits: list[Circuit], precision: Precision
+) -> Certificate:
     """Averages of n + 1 values in [0, 1] are off by at most (n + 5) u; bits are exact."""
-    unit, longest = torch.finfo(spec.torch_dtype).eps / 2, spec.n_ctx - 1
-    held = (_AVERAGE_BOS, *plan.averages.values())
-    averages = dict.fromkeys(held, (longest + 5) * unit)
-    worst = max((circuit.rounding(unit, averages) for circuit in circuits), default=0.0)
+    unit = torch.finfo(spec.torch_dtype).eps / 2
+
+    def rounding(longest: int) -> float:
+        """At ramps and signs, in units in which the margin is ½."""
+        scale = (longest + 1) / spec.n_ctx if precision == "sign" else 1.0
+        held = (AVERAGE_BOS, *(c for count, c in plan.counts.items() if count.guard is None))
+        averages = dict.fromkeys(held, (longest + 5) * unit)
+        return scale * max((circuit.rounding(unit, averages) for circuit in circuits), default=0.0)
+
+    worst = rounding(spec.n_ctx - 1)
     problems = Problems("compile_program")
-    rule = f"must keep the ramps' rounding below 0.5 in {spec.dtype}, and it is {worst:.2g}"
+    rule = f"must keep the rounding below the margin 0.5 in {spec.dtype}, and it is {worst:.2g}"
     advice = "shorten the inputs, use smaller factors or float64"
-    problems.need(worst < 0.5, "longest", rule, longest, advice)
+    problems.need(worst < 0.5, "longest", rule, spec.n_ctx - 1, advice)
     problems.raise_if_any()
-    domain = f"every string of 1 to {longest} tokens, at every position after BOS"
-    return Certificate(0.0, {"margin": 0.5, "rounding at the ramps": worst}, domain)
+    parts = {"margin": 0.5, "rounding": worst}
+    if precision == "sign":
+        longest = spec.n_ctx - 1
+        while rounding(2 * longest) < 0.5 and longest < 2**40:
+            longest *= 2
+        parts["exact to length"] = float(longest)
+    domain = f"every string of 1 to {spec.n_ctx - 1} tokens, at every position after BOS"
+    return Certificate(0.0, parts, domain)
 
 
-def _mechanism(plan: _Plan) -> Mechanism:
+def _mechanism(plan: Plan, precision: Precision) -> Mechanism:
+    axes = torch.eye(plan.width, dtype=torch.float64)
     parts: list[Part] = []
-    where: dict[str, int] = {}
+    directions: dict[str, torch.Tensor] = {}
     written: dict[str, str] = {}
     for line in plan.program.lines:
-        level = plan.levels[line.name]
-        where[line.name] = plan.names[line.name]
-        written[line.name] = f"blocks.{level - 1}.hook_resid_post" if level else "hook_embed"
-        if level:
-            parts.append(Part("ffn", level - 1, None, "formula", line.name))
-    for formula, coordinate in plan.averages.items():
-        layer, text = plan.level(formula), expression_text(Count(formula))
-        where[text], written[text] = coordinate, f"blocks.{layer}.hook_resid_mid"
-        parts.append(Part("head", layer, 0, "count", text))
-    axes = torch.eye(plan.width, dtype=torch.float64)
-    directions = {name: axes[coordinate] for name, coordinate in where.items()}
+        level, name = plan.level(line.expression), line.name
+        directions[name] = axes[plan.names[name]]
+        written[name] = f"blocks.{level - 1}.hook_resid_post" if level > 0 else "hook_embed"
+        if level >= 0 and precision == "sign" and isinstance(line.expression, Term):
+            _hold_linear(plan, line.expression, name, directions, written)
+        elif level > 0:
+            parts.append(Part("ffn", level - 1, None, "formula", name))
+    for count, coordinate in plan.counts.items():
+        layer, text = max(plan.level(count.of), 0), expression_text(count)
+        directions[text], written[text] = axes[coordinate], f"blocks.{layer}.hook_resid_mid"
+        lag = guard_lag(count.guard) if count.guard else None
+        lags = [found for found, _ in plan.heads(layer)]
+        role = "counter" if lag is None else "previous-token" if lag == 1 else "memory-location"
+        parts.append(Part("head", layer, lags.index(lag or 0), role, text, lag=lag))
     return Mechanism(tuple(parts), directions, written)
+
+
+def _hold_linear(
+    plan: Plan,
+    term: Term,
+    name: str,
+    directions: dict[str, torch.Tensor],
+    written: dict[str, str],
+) -> None:
+    """A number that is a combination of averages has their combination for a direction."""
+    level = plan.level(term)
+    build = SignCircuit(plan.program, Circuit(plan.width), plan.places(level - 1),
+                        Affine(((AVERAGE_BOS, 1.0),)), 1)  # fmt: skip
+    linear = build.linear(term)
+    del directions[name], written[name]
+    if linear is not None and linear.weights:
+        direction = torch.zeros(plan.width, dtype=torch.float64)
+        for coordinate, weight in linear.weights:
+            direction[coordinate] = weight
+        directions[name] = direction / direction.norm()
+        written[name] = f"blocks.{level - 1}.hook_resid_mid"

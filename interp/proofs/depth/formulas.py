@@ -8,6 +8,7 @@ count is an average over the prefix, a constant c is c · avg_BOS, and
 
 with n the longest input: the ramp reads at most −½ or at least 3/2, so the bit is exact while
 rounding stays below ½. min(s, t) = s − relu(s − t), and a choice gates its two branches by the bit.
+A guarded count is 0 or 1: relu(avg_BOS + bit − 1) turns it into the same form.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from interp.crasp.syntax import (
 )
 from interp.proofs.depth.circuits import Affine, Circuit
 
-__all__ = ["FormulaCircuit"]
+__all__ = ["FormulaCircuit", "formula_of", "term_of"]
 
 
 class FormulaCircuit:
@@ -46,9 +47,10 @@ class FormulaCircuit:
     Args:
         program: Where names are looked up.
         circuit: What is built on.
-        places: Expression → coordinate that holds it when the layer runs: bits and averages.
-        average_bos: Coordinate of avg_BOS.
-        longest: n.
+        places: Expression → coordinate that holds it when the layer runs: bits, averages, and
+            guarded counts, which are 0 or 1 and are held as they are.
+        unit: What a 1 is carried as: avg_BOS, or before any attention 1 itself.
+        longest: n; 0 before any attention.
     """
 
     def __init__(
@@ -56,22 +58,21 @@ class FormulaCircuit:
         program: Program,
         circuit: Circuit,
         places: Mapping[Expression, int],
-        average_bos: int,
+        unit: Affine,
         longest: int,
     ) -> None:
         self.program, self.circuit, self.places = program, circuit, places
-        self.unit = Affine(((average_bos, 1.0),))
-        self.slope = 2.0 * (longest + 1)
+        self.unit, self.slope = unit, 2.0 * (longest + 1)
 
     def bit(self, formula: Formula) -> Affine:
         """1 where the formula holds, 0 elsewhere."""
         if formula in self.places:
-            return Affine(((self.places[formula], 1.0),))
+            return self.held_bit(formula)
         match formula:
             case Truth(value):
                 return Affine((), float(value))
             case FormulaName(name):
-                return self.bit(_formula(self.program[name]))
+                return self.bit(formula_of(self.program, name))
             case Not(of):
                 return self.bit(of) * -1.0 + 1.0
             case And(left, right):
@@ -81,6 +82,10 @@ class FormulaCircuit:
             case Comparison(relation, left, right):
                 return self.compared(relation, self.number(left), self.number(right))
         raise TypeError(f"{type(formula).__name__} has no place and no circuit")
+
+    def held_bit(self, expression: Expression) -> Affine:
+        """A bit that has a place."""
+        return Affine(((self.places[expression], 1.0),))
 
     def compared(self, relation: str, left: Affine, right: Affine) -> Affine:
         """The bit of a comparison."""
@@ -99,13 +104,15 @@ class FormulaCircuit:
 
     def number(self, term: Term) -> Affine:
         """The term over i + 1."""
+        if term in self.places and isinstance(term, Count) and term.guard is not None:
+            return self.circuit.relu(self.unit + self.held_bit(term) - 1.0)
         if term in self.places:
             return Affine(((self.places[term], 1.0),))
         match term:
             case Constant(value):
                 return self.unit * float(value)
             case TermName(name):
-                return self.number(_term(self.program[name]))
+                return self.number(term_of(self.program, name))
             case Sum(left, right):
                 return self.number(left) + self.number(right)
             case Difference(left, right):
@@ -133,7 +140,7 @@ class FormulaCircuit:
             case Constant(value):
                 return float(abs(value))
             case TermName(name):
-                return self.bound(_term(self.program[name]))
+                return self.bound(term_of(self.program, name))
             case Sum(left, right) | Difference(left, right):
                 return self.bound(left) + self.bound(right)
             case Multiple(factor, of):
@@ -145,13 +152,17 @@ class FormulaCircuit:
         raise TypeError(f"{type(term).__name__} is no term")
 
 
-def _formula(expression: Expression) -> Formula:
+def formula_of(program: Program, name: str) -> Formula:
+    """The formula that a name stands for."""
+    expression = program[name]
     if not isinstance(expression, Formula):
-        raise TypeError("the name is a number")
+        raise TypeError(f"{name} is a number")
     return expression
 
 
-def _term(expression: Expression) -> Term:
+def term_of(program: Program, name: str) -> Term:
+    """The number that a name stands for."""
+    expression = program[name]
     if not isinstance(expression, Term):
-        raise TypeError("the name is a formula")
+        raise TypeError(f"{name} is a formula")
     return expression

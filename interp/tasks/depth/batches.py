@@ -9,6 +9,7 @@ be given such rows: what follows a string then changes nothing inside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -21,8 +22,20 @@ from interp.crasp.syntax import Program
 from interp.errors import Problems
 from interp.tasks.depth.languages import Language
 
-__all__ = ["Bins", "check_bins", "draw_lengths", "latents_of", "rows_of_bins", "run", "to_inputs"]
+__all__ = [
+    "Answers",
+    "Bins",
+    "check_answers",
+    "check_bins",
+    "draw_lengths",
+    "latents_of",
+    "rows_of_bins",
+    "run",
+    "targets_of",
+    "to_inputs",
+]
 
+Answers = Literal["classes", "bits"]
 Bins = tuple[tuple[int, int], ...]
 _Codes = Int[np.ndarray, "batch pos"]
 _Lengths = Int[np.ndarray, "batch"]
@@ -38,6 +51,13 @@ def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
         if good:
             rule = f"must hold a length that {spoken.name} has strings of"
             problems.need(bool(_inhabited(spoken, pair)), "bins", rule, pair, "lengthen the bin")
+
+
+def check_answers(answers: str, problems: Problems) -> None:
+    """Note an unknown kind of targets."""
+    known = get_args(Answers)
+    rule = f"must be one of {', '.join(known)}"
+    problems.need(answers in known, "answers", rule, answers, "pick one")
 
 
 def rows_of_bins(n: int, bins: Bins) -> list[int]:
@@ -70,6 +90,11 @@ def to_inputs(
     ids[:, 0] = 0
     ids[:, 1 : codes.shape[1] + 1] = np.array([*known, other])[codes]
     return torch.from_numpy(ids)
+
+
+def targets_of(answer: Tensor, answers: Answers) -> Tensor:
+    """``[batch, pos]`` classes or ``[batch, pos, 1]`` bits."""
+    return answer.long() if answers == "classes" else answer[..., None]
 
 
 def latents_of(found: Evaluation, longest: int) -> dict[str, Tensor]:

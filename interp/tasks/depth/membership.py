@@ -20,12 +20,15 @@ from interp.crasp.syntax import Program
 from interp.errors import Problems
 from interp.tasks.base import Batch
 from interp.tasks.depth.batches import (
+    Answers,
     Bins,
+    check_answers,
     check_bins,
     draw_lengths,
     latents_of,
     rows_of_bins,
     run,
+    targets_of,
     to_inputs,
 )
 from interp.tasks.depth.languages import Language, language
@@ -43,6 +46,8 @@ class Membership:
         language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin,
             and equally many in each bin that are in the language and that are not.
+        answers: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
+            ``[batch, pos, 1]``, which is what a compiled program gives.
 
     Raises:
         ArgumentError: for an unknown language, or bins without a string of it.
@@ -50,10 +55,12 @@ class Membership:
 
     language: str
     bins: Bins = ((3, 30),)
+    answers: Answers = "classes"
 
     def __post_init__(self) -> None:
         problems = Problems("Membership")
         check_bins(self.bins, language(self.language), problems)
+        check_answers(self.answers, problems)
         problems.raise_if_any()
 
     @property
@@ -92,7 +99,9 @@ class Membership:
         inputs = to_inputs(self.program, codes, spoken.letters, self.longest)
         last = torch.arange(self.longest + 1) == torch.from_numpy(lengths)[:, None]
         latents = latents_of(found, self.longest)
-        return Batch(inputs, latents[found.answer].long(), last, latents).to(device)
+        return Batch(inputs, targets_of(latents[found.answer], self.answers), last, latents).to(
+            device
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""

@@ -19,11 +19,14 @@ from interp.crasp.syntax import Program
 from interp.errors import Problems
 from interp.tasks.base import Batch
 from interp.tasks.depth.batches import (
+    Answers,
     Bins,
+    check_answers,
     check_bins,
     draw_lengths,
     latents_of,
     run,
+    targets_of,
     to_inputs,
 )
 from interp.tasks.depth.languages import language
@@ -38,6 +41,8 @@ class PrefixPrediction:
     Attributes:
         language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
+        answers: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
+            ``[batch, pos, 1]``, which is what a compiled program gives.
 
     Raises:
         ArgumentError: for an unknown language, or bins without a string of it.
@@ -45,10 +50,12 @@ class PrefixPrediction:
 
     language: str
     bins: Bins = ((3, 30),)
+    answers: Answers = "classes"
 
     def __post_init__(self) -> None:
         problems = Problems("PrefixPrediction")
         check_bins(self.bins, language(self.language), problems)
+        check_answers(self.answers, problems)
         problems.raise_if_any()
 
     @property
@@ -80,7 +87,7 @@ class PrefixPrediction:
         latents = latents_of(found, self.longest)
         batch = Batch(
             to_inputs(self.program, codes, spoken.letters, self.longest),
-            latents[found.answer].long(),
+            targets_of(latents[found.answer], self.answers),
             _inside(lengths, self.longest),
             latents,
         )

@@ -94,14 +94,18 @@ def formulas(terms: st.SearchStrategy[Term], leaves: list[Formula]) -> st.Search
 
 
 def terms(
-    counted: st.SearchStrategy[Formula], leaves: list[Term], *, past_only: bool = False
+    counted: st.SearchStrategy[Formula],
+    leaves: list[Term],
+    *,
+    past_only: bool = False,
+    future: bool = True,
 ) -> st.SearchStrategy[Term]:
     """Terms that count given formulas."""
     past = st.builds(Count, counted)
     kinds = [past] if past_only else [
         past,
         st.builds(Count, counted, guard=st.sampled_from(GUARDS)),
-        st.builds(Count, counted, future=st.just(True)),
+        *([st.builds(Count, counted, future=st.just(True))] if future else []),
     ]  # fmt: skip
     leaf = st.builds(Constant, st.integers(-7, 7)) | st.one_of(kinds)
     if leaves:
@@ -118,7 +122,9 @@ def terms(
 
 
 @st.composite
-def program_parts(draw: st.DrawFn, *, past_only: bool = False, lines: int = 4) -> Parts:
+def program_parts(
+    draw: st.DrawFn, *, past_only: bool = False, future: bool = True, lines: int = 4
+) -> Parts:
     """Lines and imports of programs over a and b; the last line is a formula.
 
     Not programs: while they are built, the checker of shapes draws random numbers, which
@@ -132,9 +138,11 @@ def program_parts(draw: st.DrawFn, *, past_only: bool = False, lines: int = 4) -
     assigned: list[Assignment] = []
     number = draw(st.integers(1, lines))
     for index in range(number):
-        inner = terms(st.sampled_from(formula_leaves), list(term_leaves), past_only=past_only)
+        inner = terms(
+            st.sampled_from(formula_leaves), list(term_leaves), past_only=past_only, future=future
+        )
         shallow = formulas(inner, list(formula_leaves))
-        outer = terms(shallow, list(term_leaves), past_only=past_only)
+        outer = terms(shallow, list(term_leaves), past_only=past_only, future=future)
         wanted = shallow if index == number - 1 else shallow | outer
         name, expression = f"v{index}", draw(wanted)
         assigned.append(Assignment(name, expression))

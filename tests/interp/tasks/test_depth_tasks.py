@@ -175,3 +175,13 @@ def test_refusals(kind: type) -> None:
         kind("L_2", ((9, 3), (0, 3)))
     with pytest.raises(ArgumentError, match="must name a bin"):
         kind("L_2", ())
+
+
+@pytest.mark.parametrize("kind", [PrefixPrediction, Membership])
+def test_answers_as_bits(kind: type) -> None:
+    classes = kind("L_4", ((4, 9),)).sample(12, seed=1)
+    bits = kind("L_4", ((4, 9),), "bits").sample(12, seed=1)
+    assert torch.equal(classes.inputs, bits.inputs)
+    assert torch.equal(classes.targets[..., None].float(), bits.targets)
+    with pytest.raises(ArgumentError, match="answers must be one of classes, bits, got 'words'"):
+        kind("L_4", ((4, 9),), "words")
