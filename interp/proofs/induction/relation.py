@@ -1,0 +1,208 @@
+"""One kind of attention as weights: the ground truth for the language-model roles (SCIENCE §5).
+
+Residual coordinates: tokens ⊕ positions ⊕ previous token ⊕ answer, all one-hot. With a the
+strength of a score and s the answer's largest entry:
+
+    previous-token, local, sink   query position t meets key positions t − s that are wanted: a
+    duplicate-token               QK = a·P_tokens with self masked; the first position scores a/2
+    counter                       QK = 0: exactly 1/(t + 1)
+    dense                         QK = a table of token pairs
+    induction                     layer 0: previous-token head writes x_{t−1} into its own slot;
+                                  layer 1: QK matches x_t with that slot
+
+and OV passes value(x) to the answer. What leaks to other keys is at most L e^{−a} of the attention
+(a/2 for duplicates; for induction a(1 − 2·leak of layer 0)), which moves the answer by at most
+2 s · leak. Idle heads have random queries, keys and values and write nothing.
+
+``wiring`` makes decoys of the same shapes: the pattern is right and nothing depends on it. They
+answer with the current token's value, which needs no attention.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float64
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.models.attention.heads import Attention
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.tasks.relation import TokenRelation
+
+__all__ = ["Wiring", "construct_relation"]
+
+Wiring = Literal["used", "unread", "silent", "constant"]
+
+
+def construct_relation(
+    task: TokenRelation,
+    *,
+    heads: int = 1,
+    strength: float = 30.0,
+    seed: int = 0,
+    wiring: Wiring = "used",
+) -> Construction:
+    """A float64 model whose one head (induction: two) does what the task's relation says.
+
+    Args:
+        task: The relation and what is passed on.
+        heads: Of a layer, idle ones included.
+        strength: a, the score of a wanted key.
+        seed: Where the head stands among the idle ones, and their weights.
+        wiring: ``used``; or a decoy with the same pattern: ``unread`` (nobody reads the answer's
+            slot), ``silent`` (the head writes nothing), ``constant`` (it writes the same from
+            every key). A decoy's mechanism has no parts.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+    problems = Problems("construct_relation")
+    problems.need(heads >= 1, "heads", "must be at least 1", heads, "raise it")
+    problems.need(0 < strength <= 300, "strength", "must be in (0, 300]", strength, "try 30")
+    known = get_args(Wiring)
+    problems.need(wiring in known, "wiring", f"must be one of {', '.join(known)}", wiring, "pick")
+    problems.raise_if_any()
+    layout = _Layout(task)
+    layers = 2 if task.relation == "induction" else 1
+    spec = TransformerSpec(
+        d_in=task.symbols + 1,
+        d_out=task.outputs,
+        n_ctx=task.length,
+        d_model=layout.width,
+        n_layers=layers,
+        n_heads=heads,
+        d_head=max(task.length, task.symbols + 1),
+        positions="learned",
+        mask_self=task.relation == "duplicate-token",
+        dtype="float64",
+    )
+    model = SequenceTransformer(spec, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    places = torch.randint(heads, (layers,), generator=generator).tolist()
+    with torch.no_grad():
+        _write_ends(model, layout, wiring)
+        for layer, place in enumerate(places):
+            attn = model.blocks[layer].attn
+            attn.W_O.zero_()
+            for weight in (attn.W_Q, attn.W_K, attn.W_V):
+                weight[place] = 0
+            _write_attention(attn, place, layout, strength, last=layer == layers - 1)
+            _write_values(attn, place, layout, wiring, last=layer == layers - 1)
+    return Construction(
+        name=f"constructed-{task.name}" + ("" if wiring == "used" else f"-{wiring}"),
+        task=task,
+        model=model,
+        mechanism=_mechanism(task, places) if wiring == "used" else Mechanism(()),
+        certificate=_certificate(task, spec, strength),
+    )
+
+
+class _Layout:
+    """Which coordinates hold what; each is a ``[d_model, size]`` block of the identity."""
+
+    def __init__(self, task: TokenRelation) -> None:
+        self.task = task
+        tokens = task.symbols + 1
+        before = tokens if task.relation == "induction" else 0
+        sizes = (tokens, task.length, before, task.outputs)
+        self.width = sum(sizes)
+        blocks = torch.eye(self.width, dtype=torch.float64).split(sizes, dim=1)
+        self.tokens, self.positions, self.previous, self.answer = blocks
+
+
+def _write_ends(model: SequenceTransformer, layout: _Layout, wiring: Wiring) -> None:
+    model.embed.W_E.copy_(layout.tokens.T)
+    if model.pos_embed is not None:
+        model.pos_embed.W_pos.copy_(layout.positions.T)
+    if wiring == "used":
+        model.unembed.W_U.copy_(layout.answer)
+        return
+    now = layout.tokens @ layout.task.values()
+    model.unembed.W_U.copy_(now if wiring == "unread" else now + layout.answer)
+
+
+def _write_attention(
+    attn: Attention, head: int, layout: _Layout, strength: float, *, last: bool
+) -> None:
+    """W_Q and W_K whose scores are strength × (queries · keys)."""
+    task, relation = layout.task, layout.task.relation if last else "previous-token"
+    tokens, positions = layout.tokens, layout.positions
+    if relation == "counter":
+        return
+    if relation == "dense":
+        queries, keys, strength = tokens @ task.table(), tokens, 1.0
+    elif relation == "duplicate-token":
+        first = positions[:, :1] @ torch.full((1, task.symbols + 1), 0.5, dtype=torch.float64)
+        queries, keys = tokens, tokens + first
+    elif relation == "induction":
+        queries, keys = tokens, layout.previous
+    else:
+        queries, keys = positions @ _wanted(relation, task), positions
+    width = queries.shape[1]
+    attn.W_Q[head, :, :width] = queries * (strength * attn.W_Q.shape[-1] ** 0.5)
+    attn.W_K[head, :, :width] = keys
+
+
+def _wanted(relation: str, task: TokenRelation) -> Float64[Tensor, "query key"]:
+    position = torch.arange(task.length)
+    lag = position[:, None] - position
+    if relation == "sink":
+        return (position == 0).expand(task.length, -1).double()
+    if relation == "previous-token":
+        return (lag == 1).double()
+    return ((lag >= 0) & (lag < task.window)).double()
+
+
+def _write_values(
+    attn: Attention, head: int, layout: _Layout, wiring: Wiring, *, last: bool
+) -> None:
+    read, written = layout.tokens, layout.previous.T
+    if last:
+        if wiring == "silent":
+            return
+        values = layout.task.values()
+        written = values @ layout.answer.T
+        if wiring == "constant":
+            written = values.mean(0, keepdim=True).expand_as(values) @ layout.answer.T
+    attn.W_V[head, :, : read.shape[1]] = read
+    attn.W_O[head, : written.shape[0]] = written
+
+
+def _mechanism(task: TokenRelation, places: list[int]) -> Mechanism:
+    layer, place = len(places) - 1, places[-1]
+    roles = [task.relation]
+    if task.relation == "duplicate-token":
+        roles.append("symbol-equality")
+    if task.value in ("copy", "negative"):
+        roles.append("copying")
+    parts = [Part("head", layer, place, role, "y") for role in roles]
+    if task.relation == "induction":
+        parts.insert(0, Part("head", 0, places[0], "previous-token", "x[t-1]"))
+    return Mechanism(tuple(parts))
+
+
+def _certificate(task: TokenRelation, spec: TransformerSpec, strength: float) -> Certificate:
+    """Leaks as in the module's text; scores of size a are off by at most (2 d_model + 8) a u, which
+    moves attention by as much, and averages of the values by (L + d_model + 8) u of their size."""
+    size = float(task.values().abs().max())
+    leak, first = 0.0, task.length * exp(-strength)
+    if task.relation == "duplicate-token":
+        leak = task.length * exp(-strength / 2)
+    elif task.relation == "induction":
+        leak = task.length * exp(-strength * (1 - 2 * first))
+    elif task.relation not in ("counter", "dense"):
+        leak = first
+    unit = torch.finfo(torch.float64).eps / 2
+    largest = {"counter": 0.0, "dense": float(task.table().abs().max())}
+    score = largest.get(task.relation, strength)
+    moved = 2 * (2 * spec.d_model + 8) * score * unit
+    averages = (task.length + spec.d_model + 8) * unit
+    parts = {"attention that leaks": 2 * size * leak, "rounding": 2 * size * (moved + averages)}
+    where = "in the second and later blocks" if task.relation == "induction" else "everywhere"
+    domain = f"every row the task can draw, {where}"
+    return Certificate(sum(parts.values()), parts, domain)
