@@ -23,7 +23,13 @@ __all__ = [
 
 
 class ProoflensError(Exception):
-    """Anything prooflens refuses to do; its text is meant for the user."""
+    """Anything prooflens refuses to do; its text is meant for the user.
+
+    Attributes:
+        problems: (argument, sentence) of each broken rule, where arguments were checked.
+    """
+
+    problems: tuple[tuple[str, str], ...] = ()
 
 
 class ArgumentError(ProoflensError, ValueError):
@@ -73,11 +79,13 @@ no layers
     def __init__(self, subject: str) -> None:
         self.subject = subject
         self.found: list[str] = []
+        self._arguments: list[str] = []
 
     def need(self, holds: bool, argument: str, rule: str, received: Any, advice: str) -> None:
         """Record ``argument rule, got received: advice`` unless the rule ``holds``."""
         if not holds:
             self.found.append(f"{argument} {rule}, got {received!r}: {advice}")
+            self._arguments.append(argument)
 
     def raise_if_any(self, error: type[ProoflensError] = ArgumentError) -> None:
         """Raise one ``error`` naming every problem found.
@@ -86,4 +94,6 @@ no layers
             ProoflensError: of the class ``error``, if any rule was broken.
         """
         if self.found:
-            raise error(f"{self.subject}: " + "; ".join(self.found))
+            refusal = error(f"{self.subject}: " + "; ".join(self.found))
+            refusal.problems = tuple(zip(self._arguments, self.found, strict=False))
+            raise refusal

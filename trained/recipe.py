@@ -1,14 +1,18 @@
-"""How a model came to be: one TOML a model, refused by name when something in it is wrong.
+"""How a model came to be: one TOML a model, refused by name and line when something is wrong.
 
     name, about
+    claim       the claim it serves (optional)
     [task]      kind and arguments                 interp.tasks.catalogue
-    [spec]      the model's options                interp.models.spec
-    [training]  steps, batch, learning rate …      Training
+    [test]      another task for the metrics       (optional)
+    [spec]      the model's options                interp.models.spec; kind = "mlp" …: baselines
+    [training]  steps, batch, learning rate …      trained.training
     [expected]  metric = bound                     what the shipped checkpoint must reach: a least
-                                                   accuracy, a largest error or loss
+                                                   accuracy or exact, a largest error or loss
 
-The recipe's hash (SHA-256 of its content as canonical JSON) is stored with every checkpoint, so a
-changed recipe does not pass for the one a model was trained by.
+The recipe's hash (SHA-256 of what decides the weights and metrics: task, test, spec and training,
+as canonical JSON without options left at their defaults) is stored with every checkpoint, so a
+changed recipe does not pass for the one a model was trained by. It does not notice a default that
+changes.
 """
 
 from __future__ import annotations
@@ -17,97 +21,74 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from interp.errors import ArgumentError, Problems
-from interp.models.spec import TransformerSpec
+from interp.models.kinds import Spec, kind_of, spec_from_dict
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
+from trained.lines import Lines
+from trained.metrics import METRICS
+from trained.run import Run
+from trained.training import Training
 
-__all__ = ["METRICS", "Recipe", "Training", "read_recipe"]
+__all__ = ["METRICS", "Recipe", "Training", "read_recipe", "recipe_of"]
 
-METRICS = ("accuracy", "error", "loss")
-
-
-@dataclass(frozen=True)
-class Training:
-    """AdamW with linear warm-up and cosine decay on fresh rows at every step.
-
-    Attributes:
-        steps: Optimiser steps.
-        batch: Rows a step.
-        learning_rate: Peak learning rate.
-        weight_decay: Of all weights but those of the score terms.
-        terms_learning_rate: The score terms' (lag tables, slopes …) learning rate as a multiple
-            of the others'; their weights are scalars that must travel far.
-        warmup: Steps of linear warm-up.
-        clip: Largest gradient norm.
-        seed: Of the initial weights and of the rows.
-    """
-
-    steps: int
-    batch: int = 64
-    learning_rate: float = 3e-3
-    weight_decay: float = 0.0
-    terms_learning_rate: float = 1.0
-    warmup: int = 50
-    clip: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        problems = Problems("training")
-        for name, kind in self.__annotations__.items():
-            value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            good = whole or (kind == "float" and isinstance(value, float))
-            problems.need(good, name, f"must be of type {kind}", value, "give a number")
-        problems.raise_if_any()
-        for name in ("steps", "batch", "learning_rate", "terms_learning_rate", "clip"):
-            value = getattr(self, name)
-            problems.need(value > 0, name, "must be positive", value, "raise it")
-        for name in ("weight_decay", "warmup", "seed"):
-            value = getattr(self, name)
-            problems.need(value >= 0, name, "must not be negative", value, "raise it")
-        problems.raise_if_any()
+_LEAST = ("accuracy", "exact")
+_TABLES = ("task", "test", "spec", "training", "expected")
+_OPTIONAL: dict[str, Any] = {"claim": "", "test": None, "expected": {}}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model's name, task, options, training, and the metrics it must reach."""
+    """A model's name, task, options, training, and the metrics it must reach.
+
+    Attributes:
+        test: Where its metrics are taken; the training task without one.
+        claim: The id of the claim it serves, or empty.
+    """
 
     name: str
     about: str
     task: Task
-    spec: TransformerSpec
+    spec: Spec
     training: Training
     expected: Mapping[str, float] = field(default_factory=dict)
+    test: Task | None = None
+    claim: str = ""
+
+    @property
+    def run(self) -> Run:
+        """What the trainer is given."""
+        return Run(self.name, self.task, self.spec, self.training, self.test)
 
     def missed(self, metrics: Mapping[str, float]) -> list[str]:
         """What the metrics fall short of, in words."""
         found = []
         for name, bound in self.expected.items():
-            value, least = metrics[name], name == "accuracy"
+            value, least = metrics[name], name in _LEAST
             if not (value >= bound if least else value <= bound):
                 side = "least" if least else "most"
                 found.append(f"{name} is {value:.4g}, expected at {side} {bound:g}")
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as JSON data."""
-        return {
+        """What decides the weights and metrics, as JSON data without options left at defaults."""
+        data = {
             "name": self.name,
-            "about": self.about,
-            "task": self.task.to_dict(),
-            "spec": self.spec.to_dict(),
-            "training": asdict(self.training),
-            "expected": dict(self.expected),
+            "task": _chosen(self.task, self.task.to_dict()),
+            "spec": {"kind": kind_of(self.spec)} | _chosen(self.spec, self.spec.to_dict()),
+            "training": _chosen(self.training, asdict(self.training)),
         }
+        if self.test is not None:
+            data["test"] = _chosen(self.test, self.test.to_dict())
+        return data
 
     @property
     def sha256(self) -> str:
-        """Of the recipe's content; comments and the order of keys do not matter."""
+        """Of :meth:`to_dict`; comments, order, words and bounds do not matter."""
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -117,48 +98,79 @@ def read_recipe(path: str | Path) -> Recipe:
 
     Raises:
         ArgumentError: if it cannot be read, or naming everything in it that is unknown, missing
-            or impossible.
+            or impossible, with its line.
+    """
+    text = read_text(path)
+    return recipe_of(tomllib.loads(text), Lines(text), f"recipe {path}")
+
+
+def read_text(path: str | Path) -> str:
+    """A TOML file's text.
+
+    Raises:
+        ArgumentError: if it cannot be read or is no TOML, naming the shipped recipe that may be
+            meant.
     """
     path = Path(path)
     try:
-        data = tomllib.loads(path.read_text())
+        text = path.read_text()
+        tomllib.loads(text)
+    except FileNotFoundError as error:
+        shipped = Path("trained/recipes") / f"{path.name.removesuffix('.toml')}.toml"
+        hint = f"; do you mean {shipped}?" if shipped.is_file() else ""
+        raise ArgumentError(f"recipe {path} cannot be read: no such file{hint}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ArgumentError(f"recipe {path} cannot be read: {error}") from error
-    problems = Problems(f"recipe {path}")
-    _check_shape(data, problems)
+    return text
+
+
+def recipe_of(data: Mapping[str, Any], lines: Lines, subject: str) -> Recipe:
+    """The recipe of parsed TOML.
+
+    Raises:
+        ArgumentError: naming everything that is unknown, missing or impossible, with its line.
+    """
+    problems = Problems(subject)
+    _check_shape(data, lines, problems)
     problems.raise_if_any()
     makers: dict[str, Callable[[dict[str, Any]], Any]] = {
         "task": task_from_dict,
-        "spec": TransformerSpec.from_dict,
-        "training": lambda table: Training(**table),
+        "test": lambda table: None if table is None else task_from_dict(table),
+        "spec": spec_from_dict,
+        "training": Training.from_dict,
     }
     made: dict[str, Any] = {}
     for name, make in makers.items():
         try:
-            made[name] = make(data[name])
-        except (ArgumentError, TypeError) as error:
-            problems.found.append(f"[{name}] {error}")
+            made[name] = make(data.get(name))  # type: ignore[arg-type]
+        except ArgumentError as error:
+            told = error.problems or (("kind", str(error)),)
+            for argument, sentence in told:
+                problems.found.append(f"{lines.of(name, argument)}: [{name}] {sentence}")
     problems.raise_if_any()
-    return Recipe(data["name"], data["about"], **made, expected=data.get("expected", {}))
+    rest = {key: data.get(key, _OPTIONAL[key]) for key in ("claim", "expected")}
+    return Recipe(data["name"], data["about"], **made, **rest)
 
 
-def _check_shape(data: Mapping[str, Any], problems: Problems) -> None:
-    """Tables and keys are the known ones; what is inside task and spec, their classes check."""
-    need = problems.need
-    kinds = {f.name: str if f.name in ("name", "about") else dict for f in fields(Recipe)}
+def _check_shape(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:
+    """Tables and keys are the known ones; what is inside them, their classes check."""
+    kinds = {f.name: dict if f.name in _TABLES else str for f in fields(Recipe)}
+    found = problems.found
     for key in sorted(set(data) - set(kinds)):
-        need(False, key, "must be a known table", data[key], f"one of {', '.join(sorted(kinds))}")
+        found.append(f"{lines.of('', key)}: {key} must be one of {', '.join(sorted(kinds))}")
     for key, kind in sorted(kinds.items()):
-        value = data.get(key, {} if key == "expected" else None)
-        rule = "must be text" if kind is str else "must be a table"
-        need(isinstance(value, kind), key, f"must be given and {rule}", value, "write it so")
-    training, expected = data.get("training"), data.get("expected", {})
-    if isinstance(training, dict):
-        known = {f.name for f in fields(Training)}
-        for key in sorted(set(training) - known):
-            need(False, f"training.{key}", "must be a known option", training[key], "remove it")
-        need("steps" in training, "training.steps", "must be given", None, "add it")
+        value = data.get(key, _OPTIONAL.get(key))
+        if not (isinstance(value, kind) or (value is None and key in _OPTIONAL)):
+            rule = "text" if kind is str else "a table"
+            found.append(f"{lines.of('', key)}: {key} must be given and must be {rule}")
+    expected = data.get("expected", {})
     for key, value in expected.items() if isinstance(expected, dict) else ():
-        good = key in METRICS and isinstance(value, int | float)
-        rule = f"must be a number for one of {', '.join(METRICS)}"
-        need(good, f"expected.{key}", rule, value, "accuracy is a least value, the others a most")
+        if key not in METRICS or isinstance(value, bool) or not isinstance(value, int | float):
+            rule = f"must be a number for one of {', '.join(METRICS)}, got {value!r}"
+            found.append(f"{lines.of('expected', key)}: expected.{key} {rule}")
+
+
+def _chosen(thing: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    """``data`` of a dataclass without the fields that are at their defaults."""
+    defaults = {f.name: f.default for f in fields(thing) if f.default is not MISSING}
+    return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}

@@ -10,32 +10,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import as_file, files
+from pathlib import Path
 from typing import Any
 
 from interp.errors import CheckpointError
 from interp.models.checkpoint import load_checkpoint, read_metadata
-from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
+from trained.recipe import Recipe, read_recipe
 
-__all__ = ["Shipped", "load", "names"]
+__all__ = ["Shipped", "load", "names", "recipes"]
 
 
 @dataclass(frozen=True)
 class Shipped:
-    """A shipped model with the task it was trained on and its metrics on fresh rows."""
+    """A shipped model with the task it was trained on and its metrics on fresh rows.
+
+    Attributes:
+        name: What :func:`load` was asked for.
+        model: A transformer or a baseline, in evaluation mode.
+        task: What it was trained on.
+        metrics: On fresh rows of ``test`` where there is one, otherwise of ``task``.
+        about: What it is, in words.
+        test: Another task, e.g. longer rows or unseen symbols.
+        claim: The id of the claim it serves, or empty.
+    """
 
     name: str
-    model: SequenceTransformer
+    model: Any
     task: Task
     metrics: Mapping[str, float]
     about: str
+    test: Task | None = None
+    claim: str = ""
 
 
 def names() -> list[str]:
     """The shipped models' names, sorted."""
     folder = files("trained") / "checkpoints"
     return sorted(entry.name for entry in folder.iterdir() if (entry / "model.json").is_file())
+
+
+def recipes() -> list[Recipe]:
+    """The shipped recipes, sorted by name."""
+    with as_file(files("trained") / "recipes") as folder:
+        return [read_recipe(file) for file in sorted(folder.glob("*.toml"))]
 
 
 def load(name: str) -> Shipped:
@@ -45,10 +64,23 @@ def load(name: str) -> Shipped:
         CheckpointError: if there is no such model (naming near ones), or it is damaged.
     """
     if name not in names():
+        if Path(name).exists() or "/" in name:
+            raise CheckpointError(
+                f"{name!r} is no shipped model's name: for a folder call "
+                "interp.load_checkpoint(path)"
+            )
         near = get_close_matches(name, names(), cutoff=0.4) or names()
         raise CheckpointError(f"no shipped model {name!r}: there is {', '.join(near)}")
     with as_file(files("trained") / "checkpoints" / name) as folder:
         metadata: dict[str, Any] = read_metadata(folder)
         model = load_checkpoint(folder)
-    task = task_from_dict(metadata["task"])
-    return Shipped(name, model, task, metadata["metrics"], metadata["about"])
+    test = metadata.get("test")
+    return Shipped(
+        name,
+        model,
+        task_from_dict(metadata["task"]),
+        metadata["metrics"],
+        metadata["about"],
+        None if test is None else task_from_dict(test),
+        metadata.get("claim", ""),
+    )

@@ -1,39 +1,101 @@
-"""``prooflens train``: train a recipe's model and write its checkpoint."""
+"""``prooflens train``: train recipes or grids and write checkpoints."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from trained.fit import Fit
+    from trained.recipe import Recipe
 
 __all__ = ["train"]
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, e.g. trained/recipes/NAME.toml.")],
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
-    overwrite: Annotated[bool, typer.Option(help="Replace an existing checkpoint.")] = False,
+    recipe: Annotated[
+        Path | None, typer.Argument(help="A recipe or grid, e.g. trained/recipes/NAME.toml.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the checkpoint, or of all of them. [default: out/NAME]"),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Train all shipped recipes.")] = False,
+    seeds: Annotated[str, typer.Option(help="One model a seed, e.g. 0,1,2.")] = "",
+    resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace existing checkpoints.")] = False,
+    backend: Annotated[str, typer.Option(help="local, or ray for Ray tasks.")] = "local",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 …")] = "cpu",
+    workers: Annotated[int | None, typer.Option(help="Local processes. [default: cores]")] = None,
+    compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    minutes: Annotated[float, typer.Option(help="Minutes between two saves.")] = 5.0,
 ) -> None:
-    """Train a recipe's model and write a checkpoint."""
-    from interp.models.checkpoint import save_checkpoint
-    from interp.output import check_output
-    from trained.fit import fit
-    from trained.recipe import read_recipe
+    """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
+    from trained import grid
+    from trained.results import check_places, save_fit
 
-    plan = read_recipe(recipe)
-    check_output(out, overwrite=overwrite, marker="model.json")
-    done = fit(plan, progress=sys.stderr.isatty())
-    about = {
-        "name": plan.name,
-        "about": plan.about,
-        "task": plan.task.to_dict(),
-        "recipe_sha256": plan.sha256,
-        "metrics": done.metrics,
-    }
-    save_checkpoint(done.model, out, about=about, overwrite=overwrite)
-    numbers = ", ".join(f"{name} {value:.4g}" for name, value in done.metrics.items())
-    typer.echo(f"{plan.name}: {numbers}; written to {out}")
-    for words in plan.missed(done.metrics):
+    recipes, folder, single = _wanted(recipe, out, every, seeds)
+    places = [folder if single else folder / r.name for r in recipes]
+    check_places(places, overwrite=overwrite)
+    partial = folder.with_name(folder.name + ".partial")
+    try:
+        fits = grid.train(
+            [r.run for r in recipes],
+            folder=partial,
+            resume=resume,
+            device=device,
+            backend=backend,
+            progress=sys.stderr.isatty(),
+            workers=workers,
+            compiled=compiled,
+            minutes=minutes,
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what was reached is in {partial}: go on with --resume", err=True)
+        raise typer.Exit(130) from None
+    for plan, place, fit in zip(recipes, places, fits, strict=True):
+        _tell(plan, place, fit, save_fit(plan, fit, place, overwrite=overwrite))
+    _put_away(partial, folder, single)
+
+
+def _wanted(
+    recipe: Path | None, out: Path | None, every: bool, seeds: str
+) -> tuple[list[Recipe], Path, bool]:
+    """The recipes, the folder, and whether it is to be the one checkpoint itself."""
+    from interp.errors import Problems
+    from trained.plans import read_plan, with_seeds
+    from trained.zoo import recipes as shipped
+
+    problems = Problems("train")
+    advice = "give a recipe's file, or --all"
+    problems.need(every != (recipe is not None), "RECIPE", "or --all must be given", None, advice)
+    numbers = [word.strip() for word in seeds.split(",")] if seeds else []
+    good = all(word.isdecimal() for word in numbers) and len(set(numbers)) == len(numbers)
+    problems.need(good, "--seeds", "must be different whole numbers", seeds, "e.g. 0,1,2")
+    problems.raise_if_any()
+    plans: list[Any] = shipped() if recipe is None else read_plan(recipe)
+    name = "zoo" if recipe is None else recipe.stem
+    single = recipe is not None and len(plans) == 1 and not numbers
+    plans = with_seeds(plans, [int(word) for word in numbers]) if numbers else plans
+    return plans, out if out is not None else Path("out") / name, single
+
+
+def _tell(plan: Recipe, place: Path, fit: Fit, written: bool) -> None:
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in fit.metrics.items())
+    where = f"written to {place}" if written else "diverged, not written"
+    typer.echo(f"{plan.name}: {numbers}; {where}")
+    for words in plan.missed(fit.metrics):
         typer.echo(f"note: {words}")
+
+
+def _put_away(partial: Path, folder: Path, single: bool) -> None:
+    """States are no longer needed; a grid keeps its table of metrics."""
+    import shutil
+
+    if not single:
+        folder.mkdir(parents=True, exist_ok=True)
+        (partial / "metrics.csv").replace(folder / "metrics.csv")
+    shutil.rmtree(partial)

@@ -45,6 +45,7 @@ class Attention(nn.Module):
     """
 
     used_heads: Tensor
+    multiplier: Tensor
 
     def __init__(self, spec: TransformerSpec, layer: int, cfg: Any) -> None:
         super().__init__()
@@ -66,6 +67,8 @@ class Attention(nn.Module):
             self.b = zeros(heads)
             used = torch.arange(heads) < spec.heads[layer]
             self.register_buffer("used_heads", used.to(dtype), persistent=False)
+            scale = torch.tensor(spec.identity_multiplier, dtype=dtype)
+            self.register_buffer("multiplier", scale, persistent=False)
         self.terms = nn.ModuleDict(score_terms(spec, layer))
         self.rotary = spec.positions == "rope"
         self.rotary_dim = spec.head_widths[layer]
@@ -97,7 +100,7 @@ class Attention(nn.Module):
     @property
     def effective_b(self) -> Float[Tensor, "head"]:
         """b as it acts: times the multiplier, zero for the heads a narrower layer lacks."""
-        return self.spec.identity_multiplier * self.b * self.used_heads
+        return self.multiplier * self.b * self.used_heads
 
     def _fires_result(self) -> bool:
         hook = self.hook_result

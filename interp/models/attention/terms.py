@@ -91,10 +91,13 @@ class Identity(ScoreTerm):
     effective circuit.
     """
 
+    multiplier: Tensor
+
     def __init__(self, n_heads: int, multiplier: float, dtype: torch.dtype) -> None:
         super().__init__()
         self.a = nn.Parameter(torch.zeros(n_heads, dtype=dtype))
-        self.multiplier = multiplier
+        # A buffer, so that a stack of models can hold one for each.
+        self.register_buffer("multiplier", torch.tensor(multiplier, dtype=dtype), persistent=False)
 
     def score(self, inputs: ScoreInputs) -> Scores:
         """a_h X Xᵀ."""

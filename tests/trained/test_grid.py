@@ -1,0 +1,142 @@
+"""Grids: order, folders, interruption and continuation, processes and Ray."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from small_runs import SPEC, tiny
+
+from interp.errors import ArgumentError, CheckpointError, OutputError
+from interp.models.spec import TransformerSpec
+from trained import stacks
+from trained.ensemble import Ensemble
+from trained.fit import Fit, fit
+from trained.grid import train
+from trained.run import Run
+
+WIDE = TransformerSpec(**{**SPEC, "d_model": 6})
+RUNS = [tiny("a"), tiny("wide", spec=WIDE), tiny("b", seed=1), tiny("c", seed=2)]
+
+
+def assert_equal(one: list[Fit], two: list[Fit]) -> None:
+    for a, b in zip(one, two, strict=True):
+        state = b.model.state_dict()
+        for name, tensor in a.model.state_dict().items():
+            assert torch.equal(tensor, state[name]), name
+        pd.testing.assert_frame_equal(a.history, b.history)
+        assert a.metrics == pytest.approx(b.metrics, nan_ok=True, rel=1e-9)
+        assert list(a.snapshots) == list(b.snapshots)
+
+
+def test_results_come_in_the_order_of_the_runs() -> None:
+    for run, found in zip(RUNS, train(RUNS, together=2), strict=True):
+        alone = fit(run)
+        assert found.model.spec == run.spec
+        torch.testing.assert_close(found.model.W_E, alone.model.W_E, rtol=1e-4, atol=1e-5)
+
+
+def test_a_folder_keeps_metrics_and_is_not_used_twice(tmp_path: Path) -> None:
+    first = train(RUNS, folder=tmp_path / "g", together=2)
+    table = pd.read_csv(tmp_path / "g" / "metrics.csv")
+    assert list(table.columns) == ["name", "seed", "steps", "metric", "value"]
+    row = table[(table["name"] == "c") & (table["metric"] == "loss")].iloc[0]
+    assert (row["seed"], row["steps"]) == (2, 12)
+    assert row["value"] == pytest.approx(first[3].metrics["loss"])
+    with pytest.raises(OutputError, match="holds a training: resume it"):
+        train(RUNS, folder=tmp_path / "g")
+    assert_equal(first, train(RUNS, folder=tmp_path / "g", resume=True))
+    with pytest.raises(CheckpointError, match="holds another grid"):
+        train(RUNS[:2], folder=tmp_path / "g", resume=True)
+
+
+def test_an_interrupted_grid_goes_on_to_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [tiny(str(seed), seed=seed, steps=20, rows=5) for seed in range(3)]
+    whole = train(runs, folder=tmp_path / "whole", together=2)
+    step = Ensemble._step
+
+    def press(self: Any) -> None:
+        step(self)
+        if self.state.step == 7:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Ensemble, "_step", press)
+    with pytest.raises(KeyboardInterrupt):
+        train(runs, folder=tmp_path / "cut", together=2)
+    assert [f.name for f in sorted((tmp_path / "cut").iterdir())] == [
+        "grid.json",
+        "stack-000.safetensors",
+    ]
+    monkeypatch.setattr(Ensemble, "_step", step)
+    assert_equal(whole, train(runs, folder=tmp_path / "cut", resume=True, together=1))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_killed_grid_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    runner = [sys.executable, str(Path(__file__).with_name("grid_runner.py")), str(tmp_path / "k")]
+    (tmp_path / "k").mkdir()
+    with subprocess.Popen(runner) as process:
+        for _ in _waiting():
+            if (tmp_path / "k" / "stack-000.safetensors").exists():
+                break
+        process.kill()
+    killed_at = int((tmp_path / "k" / "steps.txt").read_text())
+    assert 0 < killed_at < 60
+    runs = [tiny(str(seed), seed=seed, steps=60, snapshots=30) for seed in range(2)]
+    resumed = train(runs, folder=tmp_path / "k", resume=True)
+    assert_equal(train(runs, together=2), resumed)
+
+
+def _waiting() -> Iterator[float]:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        yield time.monotonic()
+    raise TimeoutError
+
+
+def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
+    train(RUNS[:1], folder=tmp_path / "g")
+    (tmp_path / "g" / "stack-000.safetensors").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match=r"stack-000\.safetensors cannot be read"):
+        train(RUNS[:1], folder=tmp_path / "g", resume=True)
+
+
+def test_processes_and_ray_give_the_same() -> None:
+    here = train(RUNS, together=2)
+    assert_equal(here, train(RUNS, together=2, workers=2))
+    pytest.importorskip("ray")
+    assert_equal(here, train(RUNS, together=2, workers=2, backend="ray"))
+
+
+def test_stack_sizes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(9)]
+    costs = {1: 5.0, 2: 3.0, 4: 1.0, 8: 2.0}
+    monkeypatch.setattr(stacks, "_seconds", lambda runs, *_: costs[len(runs)])
+    assert stacks.best_size(runs) == 4
+    assert stacks.cut(range(9), 4) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert stacks.best_size([tiny(str(s), seed=s) for s in range(9)]) == 8
+    monkeypatch.undo()
+    assert stacks._seconds(runs[:2], "cpu", False) > 0
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "message"),
+    [
+        ([RUNS[0], RUNS[0]], {}, r"names of their own, got \['a'\]"),
+        ([], {}, "runs must name one"),
+        (RUNS, {"backend": "dask", "workers": 0}, "backend must be one of.*workers must be at"),
+    ],
+)
+def test_what_cannot_be_is_refused(runs: list[Run], options: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        train(runs, **options)
+    with pytest.raises(ArgumentError, match="without slashes"):
+        tiny("a/b")

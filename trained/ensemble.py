@@ -1,0 +1,257 @@
+"""A stack of same-shaped models, trained as one.
+
+All weights are one matrix ``[member, weight]``; a member's parameters are views of its row, and the
+model is called on all rows at once (``torch.func.vmap``). Losses of different members do not mix,
+so each gets the gradient it would get alone; clipping, AdamW, schedules and early stops act row by
+row. Float sums may be ordered differently than for one model alone: the first gradients agree to
+rounding, and long runs may then part where training itself is unstable.
+
+Not for models whose matrix products fill the machine: a stack of those is slower than one after
+another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from math import cos, pi
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from interp.errors import ArgumentError
+from interp.models.kinds import build
+from trained.data import Rows
+from trained.metrics import mean_loss
+from trained.run import Run
+from trained.shape import common_spec, multipliers
+from trained.training import Training
+
+__all__ = ["Ensemble", "State"]
+
+_EPS = 1e-8
+_SMOOTHING = 0.98
+_MULTIPLIER = "multiplier"
+
+
+@dataclass
+class State:
+    """Everything that the next step depends on.
+
+    Attributes:
+        step: Steps done.
+        weights, first, second: ``[member, weight]``: weights, and AdamW's two moments.
+        smooth: ``[member]``, the smoothed training loss.
+        alive: ``[member]``: false where a member has stopped early or diverged.
+        taken: ``[member]``: steps until then; a loss that is no number counts as the last one.
+        losses: One ``[member]`` a step.
+        snapshots: Step → weights.
+    """
+
+    step: int
+    weights: Tensor
+    first: Tensor
+    second: Tensor
+    smooth: Tensor
+    alive: Tensor
+    taken: Tensor
+    losses: list[Tensor] = field(default_factory=list)
+    snapshots: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Ensemble:
+    """Runs of one shape (:func:`trained.shape.shape_of`), trained together.
+
+    Args:
+        runs: The members; equal steps and batch.
+        device: Where to compute.
+        compiled: Compile the step with ``torch.compile``.
+    """
+
+    def __init__(self, runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> None:
+        self.runs, self.device = list(runs), device
+        self.trainings = [run.training for run in runs]
+        self.steps, self.batch = self.trainings[0].steps, self.trainings[0].batch
+        models = [build(run.spec, seed=run.training.seed) for run in runs]
+        self.model = build(common_spec([run.spec for run in runs])).to(device).train()
+        named = dict(self.model.named_parameters())
+        self.shapes = {name: p.shape for name, p in named.items()}
+        self.sizes = [p.numel() for p in named.values()]
+        weights = torch.stack([self._row(model) for model in models]).to(device)
+        zeros = torch.zeros_like(weights)
+        ones = torch.ones(len(runs), device=device)
+        self.state = State(0, weights, zeros, zeros.clone(), 0 * ones, ones > 0, 0 * ones.long())
+        self._set_rates(models)
+        self._scales = self._identity_scales()
+        self._rows = [Rows(run.task, run.training) for run in runs]
+        self._block: tuple[int, tuple[Tensor, ...]] | None = None
+        self._loss = torch.compile(self._losses) if compiled else self._losses
+
+    def run(self, *, until: int | None = None) -> Iterator[int]:
+        """Train to step ``until`` (the end), giving the number of steps done after each."""
+        until = self.steps if until is None else until
+        while self.state.step < until and self._goes_on():
+            self._step()
+            yield self.state.step
+
+    @property
+    def done(self) -> bool:
+        """No step is left, or no member that goes on."""
+        return self.state.step >= self.steps or not bool(self.state.alive.any())
+
+    def models(self) -> list[Any]:
+        """The members as models of their own spec, on the processor, in evaluation mode."""
+        return [self.model_of(i, self.state.weights) for i in range(len(self.runs))]
+
+    def model_of(self, member: int, weights: Tensor) -> Any:
+        """One member's model with its row of ``weights``."""
+        model = build(self.runs[member].spec)
+        row = dict(zip(self.shapes, weights[member].cpu().split(self.sizes), strict=True))
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(row[name].view(self.shapes[name]))
+        return model
+
+    def _goes_on(self) -> bool:
+        return self.state.step % 16 != 0 or bool(self.state.alive.any())
+
+    def _row(self, model: Any) -> Tensor:
+        """A member's weights as a row; zero for parameters that it does not have."""
+        own = {name: p.detach() for name, p in model.named_parameters()}
+        dtype = next(iter(own.values())).dtype
+        parts = [own.get(n, torch.zeros(s, dtype=dtype)).flatten() for n, s in self.shapes.items()]
+        return torch.cat(parts)
+
+    def _set_rates(self, models: Sequence[Any]) -> None:
+        """Per weight: peak learning rate (0 where it is not trained), and decay."""
+        rates, decays = [], []
+        for run, model in zip(self.runs, models, strict=True):
+            trained = _trained(model, run.training)
+            rate, decay = [], []
+            for name, size in zip(self.shapes, self.sizes, strict=True):
+                term = ".terms." in name
+                multiple = run.training.terms_learning_rate if term else 1.0
+                peak = run.training.learning_rate * multiple * (name in trained)
+                rate.append(torch.full((size,), peak))
+                decay.append(torch.full((size,), 0.0 if term else run.training.weight_decay))
+            rates.append(torch.cat(rate))
+            decays.append(torch.cat(decay))
+        like = self.state.weights
+        self._rates = torch.stack(rates).to(like)
+        self._decays = self._rates * torch.stack(decays).to(like)
+        self._frozen = self._rates == 0 if bool((self._rates == 0).any()) else None
+        self._clip = torch.tensor([t.clip for t in self.trainings]).to(like)[:, None]
+        self._betas = torch.tensor([t.betas for t in self.trainings], dtype=torch.float64)
+        self._beta = self._betas.to(like)
+        self._stop = torch.tensor([t.stop_at for t in self.trainings]).to(self.state.smooth)
+
+    def _identity_scales(self) -> dict[str, Tensor]:
+        """The multipliers of a and b, which are buffers, one for each member."""
+        values = multipliers([run.spec for run in self.runs])
+        return {
+            name: values.to(buffer)
+            for name, buffer in self.model.named_buffers()
+            if name.split(".")[-1] == _MULTIPLIER
+        }
+
+    def _step(self) -> None:
+        state = self.state
+        weights = state.weights.requires_grad_(True)
+        losses = self._loss(weights, *self._batch(state.step))
+        (gradient,) = torch.autograd.grad(losses.sum(), weights)
+        weights.requires_grad_(False)
+        losses = losses.detach().float()
+        state.taken += state.alive
+        state.alive &= torch.isfinite(losses)
+        self._update(gradient)
+        kept = _SMOOTHING if state.step else 0.0
+        state.smooth = torch.lerp(losses, state.smooth, kept)
+        state.losses.append(losses)
+        state.step += 1
+        state.alive &= ~((state.smooth <= self._stop) & (self._stop > 0) & (state.step >= 50))
+        every = self.trainings[0].snapshots
+        if every and state.step % every == 0:
+            state.snapshots[state.step] = weights.cpu().clone()
+
+    def _losses(self, weights: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
+        parts = weights.split(self.sizes, dim=1)
+        named = {
+            name: part.view(len(weights), *shape)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.trainings[0].autocast):
+            if len(weights) == 1:
+                alone = {name: value[0] for name, value in (named | self._scales).items()}
+                output = functional_call(self.model, alone, (inputs[0],))[None]
+            else:
+                output = vmap(self._call)(named | self._scales, inputs)
+        return mean_loss(output.float() if output.dtype.itemsize < 4 else output, targets, mask)
+
+    def _call(self, parameters: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        output: Tensor = functional_call(self.model, parameters, (inputs,))
+        return output
+
+    def _batch(self, step: int) -> tuple[Tensor, ...]:
+        """Inputs, targets and mask of a step, ``[member, batch, …]``."""
+        number, place = divmod(step, self._rows[0].steps)
+        if self._block is None or self._block[0] != number:
+            self._block = number, self._draw(number)
+        start = place * self.batch
+        return tuple(part[:, start : start + self.batch] for part in self._block[1])
+
+    def _draw(self, number: int) -> tuple[Tensor, ...]:
+        """A block of all members' rows; members with the same rows share the drawing."""
+        drawn: dict[Any, Any] = {}
+        for rows in self._rows:
+            key = (rows.task, rows.training.row_seed, rows.training.rows)
+            if key not in drawn:
+                drawn[key] = rows.block(number)
+        blocks = [drawn[r.task, r.training.row_seed, r.training.rows] for r in self._rows]
+        return tuple(
+            torch.stack([getattr(block, name) for block in blocks]).to(self.device)
+            for name in ("inputs", "targets", "mask")
+        )
+
+    @torch.no_grad()
+    def _update(self, gradient: Tensor) -> None:
+        """Clip and apply AdamW, row by row; rows that stopped stay as they are."""
+        state, alive = self.state, self.state.alive[:, None]
+        if self._frozen is not None:
+            gradient.masked_fill_(self._frozen, 0.0)
+        norm = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+        gradient = gradient * (self._clip / (norm + 1e-6)).clamp(max=1.0)
+        gradient = torch.where(alive, gradient, 0.0)
+        beta1, beta2 = self._beta[:, :1], self._beta[:, 1:]
+        state.first.lerp_(gradient, 1 - beta1)
+        state.second.mul_(beta2).addcmul_(gradient, gradient * (1 - beta2))
+        bias1, bias2 = (1 - self._betas ** (state.step + 1)).to(gradient).T[:, :, None]
+        factor = self._factors().to(gradient)[:, None] * alive
+        state.weights.mul_(1 - self._decays * factor)
+        size = (state.second / bias2).sqrt_().add_(_EPS).mul_(bias1)
+        state.weights.addcdiv_(self._rates * factor * state.first, size, value=-1.0)
+
+    def _factors(self) -> Tensor:
+        """The schedule of each member at this step, as a factor of its peak rate."""
+        factors = []
+        for training in self.trainings:
+            warm = min(1.0, (self.state.step + 1) / max(training.warmup, 1))
+            cosine = 0.5 * (1 + cos(pi * self.state.step / training.steps))
+            factors.append(warm * (cosine if training.decay == "cosine" else 1.0))
+        return torch.tensor(factors, dtype=torch.float64)
+
+
+def _trained(model: Any, training: Training) -> set[str]:
+    """The parameters that a member trains.
+
+    Raises:
+        ArgumentError: for a glob that fits none.
+    """
+    names = {name: p.requires_grad for name, p in model.named_parameters()}
+    for glob in training.parameters:
+        if not any(fnmatch(name, glob) for name in names):
+            raise ArgumentError(f"training: parameters: {glob!r} fits none of {', '.join(names)}")
+    wanted: Callable[[str], bool] = lambda name: any(fnmatch(name, g) for g in training.parameters)  # noqa: E731
+    return {name for name, free in names.items() if free and wanted(name)}

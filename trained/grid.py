@@ -1,0 +1,171 @@
+"""Training many models: runs are sorted by shape into stacks, and stacks are trained one by one,
+on several processes, or on Ray.
+
+The order of runs does not matter to the result, nor does what they are trained beside, up to float
+rounding: see :mod:`trained.ensemble`. With a folder, an interrupted grid can be taken up again; the
+division into stacks is kept there, so that it continues to the same result.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from operator import itemgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.progress import Progress, TaskID
+
+from interp.errors import CheckpointError, OutputError, Problems
+from interp.output import output_file
+from trained.backends import BACKENDS, Job, cores, run_elsewhere
+from trained.fit import Fit, fits_of
+from trained.run import Run
+from trained.saves import digest
+from trained.shape import groups
+from trained.stacks import best_size, cut
+from trained.units import Options, train_unit
+
+__all__ = ["metrics_table", "train"]
+
+_PLAN, _METRICS = "grid.json", "metrics.csv"
+_LONG = 20_000  # steps of all runs together: about a minute for the smallest models
+
+
+def train(
+    runs: Sequence[Run],
+    *,
+    folder: str | Path | None = None,
+    resume: bool = False,
+    device: str = "cpu",
+    backend: str = "local",
+    progress: bool = False,
+    together: int | None = None,
+    workers: int | None = None,
+    compiled: bool = False,
+    minutes: float = 5.0,
+) -> list[Fit]:
+    """Train every run.
+
+    Args:
+        runs: What to train; names are unique.
+        folder: Where states and metrics are kept; nothing is kept without one.
+        resume: Go on with what an interrupted training left in ``folder``.
+        device: Where to compute.
+        backend: ``local``, or ``ray`` for Ray tasks on a cluster or on this machine.
+        progress: Show a bar on the terminal.
+        together: Size of a stack; measured by default.
+        workers: Local processes; one for each core by default if there is enough to do.
+        compiled: Compile the training step (``torch.compile``; needs a compiler).
+        minutes: Between two saves of a stack's state.
+
+    Returns:
+        What came out, in the order of the runs.
+
+    Raises:
+        ArgumentError: for names that are not unique, an unknown backend, or sizes below 1.
+        OutputError: if ``folder`` holds a grid and ``resume`` is not asked for.
+        CheckpointError: if ``folder`` holds the state of other runs.
+        KeyboardInterrupt: after Ctrl-C; the states are saved in ``folder``.
+        MissingDependencyError: for the backend ``ray`` without Ray.
+    """
+    _check(runs, backend, together, workers)
+    options = Options(device, compiled, minutes)
+    with TemporaryDirectory() as scratch:
+        where = Path(folder) if folder is not None else Path(scratch)
+        units = _plan(runs, where, resume, options, together)
+        count = workers if workers is not None else _workers(runs, units, device)
+        files = [where / f"stack-{number:03}.safetensors" for number in range(len(units))]
+        jobs = [([runs[i] for i in u], options, f) for u, f in zip(units, files, strict=True)]
+        with Progress(console=Console(stderr=True), disable=not progress) as bar:
+            task = bar.add_task(f"{len(runs)} models", total=sum(map(_steps, jobs)))
+            elsewhere = backend == "ray" or count > 1
+            if elsewhere:
+                for number in run_elsewhere(jobs, backend=backend, workers=count):
+                    bar.advance(task, _steps(jobs[number]))
+            found = _fits(jobs, bar, task, elsewhere, keep=folder is not None)
+        order = [index for unit in units for index in unit]
+        fits = [fit for _, fit in sorted(zip(order, found, strict=True), key=itemgetter(0))]
+        if folder is not None:
+            with output_file(where / _METRICS, overwrite=True) as draft:
+                metrics_table(runs, fits).to_csv(draft, index=False)
+    return fits
+
+
+def _steps(job: Job) -> int:
+    """Steps of all members of a stack together."""
+    return job[0][0].training.steps * len(job[0])
+
+
+def _fits(jobs: Sequence[Job], bar: Progress, task: TaskID, trained: bool, keep: bool) -> list[Fit]:
+    """What came out of each stack, in order, trained here if nobody else did."""
+    found: list[Fit] = []
+    for runs, options, file in jobs:
+
+        def advanced(steps: int, members: int = len(runs)) -> None:
+            bar.advance(task, 0 if trained else steps * members)
+
+        found += fits_of(train_unit(runs, options, file if trained or keep else None, advanced))
+    return found
+
+
+def metrics_table(runs: Sequence[Run], fits: Sequence[Fit]) -> pd.DataFrame:
+    """Tidy metrics: ``name``, ``seed``, ``steps``, ``metric``, ``value``, one row a metric."""
+    rows = [
+        (run.name, run.training.seed, len(fit.history), metric, value)
+        for run, fit in zip(runs, fits, strict=True)
+        for metric, value in fit.metrics.items()
+    ]
+    return pd.DataFrame(rows, columns=["name", "seed", "steps", "metric", "value"])
+
+
+def _check(runs: Sequence[Run], backend: str, together: int | None, workers: int | None) -> None:
+    problems, names = Problems("train"), [run.name for run in runs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    problems.need(not twice, "runs", "must have names of their own", twice, "rename them")
+    problems.need(bool(runs), "runs", "must name one", [], "add runs")
+    rule = f"must be one of {', '.join(BACKENDS)}"
+    problems.need(backend in BACKENDS, "backend", rule, backend, "pick one")
+    for name, value in (("together", together), ("workers", workers)):
+        problems.need(value is None or value >= 1, name, "must be at least 1", value, "raise it")
+    problems.raise_if_any()
+
+
+def _plan(
+    runs: Sequence[Run], folder: Path, resume: bool, options: Options, together: int | None
+) -> list[list[int]]:
+    """The stacks, as lists of indices: those of the folder, or new ones that are noted there.
+
+    Raises:
+        OutputError: if the folder holds a grid and ``resume`` is not asked for.
+        CheckpointError: if it holds another grid, or notes that cannot be read.
+    """
+    file = folder / _PLAN
+    if file.exists():
+        if not resume:
+            raise OutputError(f"{folder} holds a training: resume it or choose another folder")
+        try:
+            noted: dict[str, Any] = json.loads(file.read_text())
+            units: list[list[int]] = noted["stacks"]
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{file} cannot be read: {error}") from error
+        if noted["runs"] != digest(runs):
+            raise CheckpointError(f"{folder} holds another grid: choose another folder")
+        return units
+    units = []
+    for group in groups(runs):
+        members = [runs[i] for i in group]
+        size = together or best_size(members, device=options.device, compiled=options.compiled)
+        units += [[group[i] for i in part] for part in cut(range(len(group)), size)]
+    with output_file(file, overwrite=False) as draft:
+        draft.write_text(json.dumps({"runs": digest(runs), "stacks": units}))
+    return units
+
+
+def _workers(runs: Sequence[Run], units: Sequence[Sequence[int]], device: str) -> int:
+    """One process a core for long grids on a processor; short ones are not worth the start."""
+    long = sum(run.training.steps for run in runs) >= _LONG and device == "cpu"
+    return min(cores(), len(units)) if long else 1

@@ -1,0 +1,47 @@
+"""What the trainer leaves of a recipe: a checkpoint that says how it came to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+
+from interp.models.checkpoint import save_checkpoint
+from interp.output import check_output
+from trained.fit import Fit
+from trained.recipe import Recipe
+
+__all__ = ["check_places", "save_fit"]
+
+
+def check_places(places: Sequence[Path], *, overwrite: bool) -> None:
+    """Refuse folders that may not be written, before any training.
+
+    Raises:
+        OutputError: for the first that exists and may not be replaced, or cannot be written.
+    """
+    for place in places:
+        check_output(place, overwrite=overwrite, marker="model.json")
+
+
+def save_fit(recipe: Recipe, fit: Fit, place: Path, *, overwrite: bool) -> bool:
+    """Write a checkpoint, unless training diverged: then say so by False.
+
+    Raises:
+        OutputError: if the folder may not be replaced, or cannot be written.
+    """
+    if fit.diverged:
+        return False
+    about = {
+        "name": recipe.name,
+        "about": recipe.about,
+        "claim": recipe.claim,
+        "task": recipe.task.to_dict(),
+        "test": recipe.test.to_dict() if recipe.test is not None else None,
+        "training": asdict(recipe.training),
+        "recipe_sha256": recipe.sha256,
+        "metrics": {name: value for name, value in fit.metrics.items() if isfinite(value)},
+    }
+    save_checkpoint(fit.model, place, about=about, overwrite=overwrite)
+    return True

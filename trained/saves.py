@@ -1,0 +1,77 @@
+"""Where a stack of models stands, on disk: one safetensors file that appears whole or not at all.
+
+Its tensors are the ensemble's state, weights and AdamW's moments included; its header says as JSON
+which runs it belongs to. Resuming from it gives what an uninterrupted training gives, bit by bit on
+the same machine with the same number of threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from interp.errors import CheckpointError
+from interp.output import output_file
+from trained.ensemble import Ensemble, State
+from trained.run import Run
+
+__all__ = ["digest", "load_state", "save_state"]
+
+_FORMAT = "prooflens-training-1"
+_TENSORS = ("weights", "first", "second", "smooth", "alive", "taken")
+
+
+def digest(runs: Sequence[Run]) -> str:
+    """SHA-256 of everything that the runs say."""
+    text = json.dumps([run.to_dict() for run in runs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def save_state(ensemble: Ensemble, file: Path) -> None:
+    """Write an ensemble's state; an older one is replaced.
+
+    Raises:
+        OutputError: if the disk refuses.
+    """
+    state = ensemble.state
+    tensors = {name: getattr(state, name) for name in _TENSORS}
+    tensors |= {f"snapshot.{step}": weights for step, weights in state.snapshots.items()}
+    if state.losses:
+        tensors["losses"] = torch.stack(state.losses)
+    header = {"format": _FORMAT, "runs": digest(ensemble.runs), "step": str(state.step)}
+    with output_file(file, overwrite=True) as draft:
+        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(whole, draft, metadata=header)
+
+
+def load_state(ensemble: Ensemble, file: Path) -> None:
+    """Put an ensemble where the file says.
+
+    Raises:
+        CheckpointError: if the file is damaged, or of other runs.
+    """
+    try:
+        with safe_open(file, framework="pt") as source:
+            header = source.metadata() or {}
+            tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}: remove it to start anew") from error
+    if header.get("format") != _FORMAT:
+        raise CheckpointError(f"{file} does not hold the state of a training")
+    if header["runs"] != digest(ensemble.runs):
+        raise CheckpointError(f"{file} belongs to other runs: use another folder")
+    moved = {name: tensor.to(ensemble.device) for name, tensor in tensors.items()}
+    losses = list(moved["losses"].unbind()) if "losses" in moved else []
+    snapshots = {
+        int(name.removeprefix("snapshot.")): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("snapshot.")
+    }
+    parts = {name: moved[name] for name in _TENSORS}
+    ensemble.state = State(int(header["step"]), **parts, losses=losses, snapshots=snapshots)

@@ -1,0 +1,73 @@
+"""How many models of a shape are trained as one: measured, because it depends on the machine.
+
+A stack shares the fixed cost of each operation between its members; too large a one no longer fits
+the cache, and large models gain nothing. A few steps of each candidate size are timed and the size
+with the least time for a member's step is taken. Which size it is changes float rounding at most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from trained.ensemble import Ensemble
+from trained.run import Run
+
+__all__ = ["best_size", "cut"]
+
+_CANDIDATES = (1, 2, 4, 8, 16, 32)
+_STEPS = 6
+_WORTH = 40  # measured only if a run has this many times the steps
+_UNMEASURED = 8
+
+
+def cut(members: Sequence[int], size: int) -> list[list[int]]:
+    """Members in stacks of about equal size, ``size`` at most."""
+    count = -(-len(members) // size)
+    return [list(members[i * len(members) // count : (i + 1) * len(members) // count])
+            for i in range(count)]  # fmt: skip
+
+
+def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> int:
+    """The size of stacks with the least time a member.
+
+    Args:
+        runs: Of one shape.
+        device: Where they will be trained; on a GPU the whole group is a candidate too.
+        compiled: Whether the step will be compiled.
+    """
+    sizes = [size for size in _CANDIDATES if size <= len(runs)]
+    if device != "cpu":
+        sizes.append(len(runs))
+    if len(sizes) == 1:
+        return 1
+    if runs[0].training.steps < _WORTH * _STEPS:
+        return min(_UNMEASURED, len(runs))
+    return min(sorted(set(sizes)), key=lambda size: _seconds(runs[:size], device, compiled))
+
+
+def _seconds(runs: Sequence[Run], device: str, compiled: bool) -> float:
+    """Time of one member's step in a stack of these runs; infinite if memory does not suffice."""
+    try:
+        ensemble = Ensemble(runs, device=device, compiled=compiled)
+        for _ in ensemble.run(until=2):
+            pass
+        best = float("inf")
+        for until in range(3, 3 + _STEPS):
+            before = _clock(device)
+            for _ in ensemble.run(until=until):
+                pass
+            best = min(best, _clock(device) - before)
+    except torch.OutOfMemoryError:
+        return float("inf")
+    return best / len(runs)
+
+
+def _clock(device: str) -> float:
+    """This thread's own time on a processor: other programs do not disturb it."""
+    if device == "cpu":
+        return time.thread_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
