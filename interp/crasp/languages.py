@@ -103,7 +103,8 @@ def two_sided_program(k: int) -> Program:
         ArgumentError: for k below 1.
     """
     _check_k("two_sided_program", k, 1)
-    lines, held = Lines(), []
+    lines = Lines()
+    held: list[Boolean] = []
     for name, word in (("A", block_word(2 * k - 1)), ("B", block_word(2 * k - 1, first="b"))):
         before, after = true, true
         for step in range(1, k):

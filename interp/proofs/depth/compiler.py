@@ -20,7 +20,7 @@ are refused: their counts have a denominator of their own.
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -162,8 +162,8 @@ def _spec(
     heads = [plan.heads(layer) for layer in range(plan.depth)]
     activation: Activation | tuple[Activation, ...] = "relu"
     if precision == "sign" and (layers or entry):
-        hidden = (entry or layers[0]).depth
-        activation = ("pair_sign", *(["relu"] * (hidden - 1)))
+        relus: tuple[Activation, ...] = ("relu",) * ((entry or layers[0]).depth - 1)
+        activation = ("pair_sign", *relus)
     return TransformerSpec(
         d_in=len(plan.vocabulary),
         d_out=1,
@@ -188,10 +188,10 @@ def _write(
     for parameter in model.parameters():
         parameter.zero_()
     _write_embedding(model, plan)
-    if entry is not None:
+    if entry is not None and model.input_ffn is not None:
         entry.write(model.input_ffn)
     for layer, circuit in enumerate(layers):
-        attn = model.blocks[layer].attn
+        attn: Any = model.blocks[layer].attn
         for head, (lag, reads) in enumerate(plan.heads(layer)):
             if lag:
                 attn.terms["bump"].p[head], attn.terms["bump"].c[head] = _PEAK, _PEAK * lag

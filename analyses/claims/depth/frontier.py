@@ -1,0 +1,146 @@
+"""Claim: on L_k's prediction problem, transformers generalise in length from depth k − 2 on.
+
+Every (k, depth, seed) of a grid is trained alike on short strings and judged by whole strings at up
+to four times the training length. Beside it stand the exact ceiling of depth-1 predictors and the
+best shallower program that a search found. A cell below the line that fails is evidence, not proof:
+other training might succeed; a cell above that fails shows that training did not find what exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses.claims.base import Drawing, Setting, Verdict
+from analyses.claims.depth.ceiling import describe, searched_program, table_bound
+from analyses.claims.depth.predictors import (
+    Bin,
+    bin_name,
+    bins_of,
+    predictor_run,
+    scores,
+    seeds_of,
+)
+from interp.figures.frontier import depth_frontier
+from trained.grid import train
+
+__all__ = ["judge", "run"]
+
+_LEARNED = 0.5
+_GAP = 0.3
+
+
+def run(setting: Setting) -> Verdict:
+    """Train the grid, score it, and compare with what shallower predictors can do.
+
+    Options: ``blocks``, ``depths``, ``rows`` and those of
+    :func:`~analyses.claims.depth.predictors.predictor_run`; ``search`` programs tried for each k.
+    """
+    options = setting.options
+    cells = [
+        (k, depth, seed)
+        for k in options["blocks"]
+        for depth in options["depths"]
+        for seed in setting.seeds
+    ]
+    fits = train(
+        [predictor_run(*cell, options) for cell in cells],
+        folder=setting.folder / "runs",
+        resume=setting.resume,
+        device=setting.device,
+        backend=setting.backend,
+        progress=setting.progress,
+    )
+    models = {cell: fit.model for cell, fit in zip(cells, fits, strict=True)}
+    bins = bins_of(options)
+    table = scores(models, bins, int(options["rows"]))
+    ceilings, searched = _ceilings(options, bins[-1])
+    return verdict(table, bins, ceilings, searched)
+
+
+def verdict(
+    table: pd.DataFrame, bins: Sequence[Bin], ceilings: pd.DataFrame, searched: pd.DataFrame
+) -> Verdict:
+    """What the numbers say by the ledger's rule."""
+    far, names = seeds_of(table, bins[-1]), [bin_name(lengths) for lengths in bins]
+    status, words = judge(far)
+    on_line = [np.median(v) for (k, depth), v in far.items() if depth == k - 2]
+    below = [np.median(v) for (k, depth), v in far.items() if depth == k - 3]
+    key = (
+        f"whole strings right at {names[-1]}, median over seeds: {min(on_line):.2f} to "
+        f"{max(on_line):.2f} at depth k − 2, {min(below):.2f} to {max(below):.2f} one layer below"
+    )
+    alternative = (
+        "Three panels of number of blocks against attention layers, coloured by the share of "
+        "strings right throughout; at the longest strings " + words
+    )
+    numbers = {
+        "exact_match": _nested(table),
+        "depth_1_ceiling": ceilings.to_dict("records"),
+        "shallower_programs": searched.to_dict("records"),
+    }
+    drawing = Drawing(
+        depth_frontier(table, names, label="strings right throughout (share)"), alternative
+    )
+    tables = {"exact_match": table, "depth_1_ceiling": ceilings, "shallower_programs": searched}
+    return Verdict(status, words, key, numbers, tables, {"frontier": drawing})
+
+
+def judge(far: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Any, str]:
+    """The rule: cells learned at the longest strings against the theory's line.
+
+    Args:
+        far: (k, depth) → exact match of every seed there.
+
+    Returns:
+        The status, and a sentence or two.
+    """
+    learned = {cell for cell, found in far.items() if np.median(found) >= _LEARNED}
+    expected = {(k, depth) for k, depth in far if depth >= k - 2}
+    above = sorted(learned - expected)
+    missed = sorted(expected - learned)
+    said = (
+        f"{len(expected & learned)} of {len(expected)} cells with depth ≥ k − 2 are learned and "
+        f"{len(above)} of {len(far) - len(expected)} below."
+    )
+    if missed:
+        said += f" Not learned though a solution exists: (k, depth) {missed}."
+    if above:
+        said += f" Learned below the line: {above}."
+    if learned == expected:
+        return "reproduced", said
+    gaps = [
+        max(found) - max(far[k, depth - 1])
+        for (k, depth), found in far.items()
+        if depth == k - 2 and (k, depth - 1) in far
+    ]
+    return ("partly" if not above and gaps and min(gaps) >= _GAP else "not reproduced"), said
+
+
+def _ceilings(options: Mapping[str, Any], far: Bin) -> tuple[pd.DataFrame, pd.DataFrame]:
+    exact, searched = [], []
+    for k in options["blocks"]:
+        if k < 4:
+            continue
+        accuracy, bound = table_bound(k, far)
+        exact.append({"k": k, "depth": 1, "accuracy": accuracy, "exact_match_at_most": bound})
+        program, match, _ = searched_program(
+            k, far, budget=int(options["search"]), rows=300, seed=k
+        )
+        searched.append({"k": k, "depth": k - 3, "tried": int(options["search"]),
+                         "exact_match": match, "program": describe(program)})  # fmt: skip
+    return pd.DataFrame(exact), pd.DataFrame(searched)
+
+
+def _nested(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
+    """Bin → "k, depth" → every seed."""
+    return {
+        str(name): {
+            f"k={k}, depth={depth}": [round(v, 4) for v in cell["exact_match"]]
+            for (k, depth), cell in group.groupby(["k", "depth"])
+        }
+        for name, group in table.groupby("bin", sort=False)
+    }

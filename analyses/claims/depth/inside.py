@@ -1,0 +1,148 @@
+"""What a predictor of L_k holds and does, layer by layer, trained or compiled.
+
+    decoding   balanced accuracy of a logistic probe for E_j (block j has begun) at every site of
+               the residual stream, on strings it was not fitted to; and for labels that were
+               exchanged between strings
+    counting   total variation between each head's attention and the even average of the prefix,
+               a head that looks at BOS, and one that looks at its own position
+    ablation   strings that were right and are wrong once a layer's attention output is replaced by
+               its mean over all scored positions, and how many of the wrong positions carry the
+               letter of the last block (elsewhere the letter alone gives the answer)
+
+A decodable formula is present, not necessarily used; the ablation says whether the layer is needed,
+not for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from analyses.claims.depth.predictors import answers
+from interp.tasks.base import Batch
+from probes.layerwise import residual_sites
+
+__all__ = ["ablations", "counting", "decoding", "first_sites"]
+
+_POSITIONS = 8
+_FOLDS = 5
+
+
+def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
+    """A row for each formula and site: ``formula``, ``site``, ``accuracy``, ``shuffled``."""
+    sites = residual_sites([True] * model.spec.n_layers)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(
+            batch.inputs, names_filter=list(sites), return_cache_object=False
+        )
+    places = _sampled(batch, seed)
+    rows = []
+    for name, latent in batch.latents.items():
+        truth = latent.gather(1, places).bool().numpy()
+        if truth.all() or not truth.any():
+            continue
+        exchanged = truth[np.random.default_rng(seed).permutation(len(truth))]
+        for site in sites:
+            held = cache[site].double()
+            index = places[..., None].expand(*places.shape, held.shape[-1])
+            features = held.gather(1, index).numpy()
+            accuracy, shuffled = (_accuracy(features, label) for label in (truth, exchanged))
+            rows.append({"formula": name, "site": site,
+                         "accuracy": accuracy, "shuffled": shuffled})  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@torch.no_grad()
+def counting(model: Any, batch: Batch) -> pd.DataFrame:
+    """A row for each head: ``layer``, ``head``, ``even``, ``bos``, ``self`` (total variations)."""
+    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.spec.n_layers)]
+    _, cache = model.run_with_cache(batch.inputs, names_filter=hooks, return_cache_object=False)
+    length = batch.inputs.shape[1]
+    ideals = {
+        "even": torch.tril(torch.ones(length, length)) / torch.arange(1, length + 1)[:, None],
+        "bos": torch.eye(length)[:1].expand(length, length),
+        "self": torch.eye(length),
+    }
+    rows = []
+    for layer, hook in enumerate(hooks):
+        pattern = cache[hook].float()
+        for head in range(model.spec.heads[layer]):
+            found = {
+                name: float(((pattern[:, head] - ideal).abs().sum(-1) / 2)[batch.mask].mean())
+                for name, ideal in ideals.items()
+            }
+            rows.append({"layer": layer, "head": head, **found})
+    return pd.DataFrame(rows)
+
+
+@torch.no_grad()
+def ablations(model: Any, batch: Batch, last_letter: int) -> tuple[pd.DataFrame, dict[int, Tensor]]:
+    """Each layer's attention replaced by its mean.
+
+    Args:
+        model: A predictor.
+        batch: Strings.
+        last_letter: Token id of the last block's letter.
+
+    Returns:
+        A row for each layer: ``layer``, ``broken`` (share of the strings that were right),
+        ``on_last_letter`` (share of wrong positions with that letter); and layer → ``[batch]``
+        which strings are wrong.
+    """
+    before = answers(model, batch).all(1)
+    hooks = [f"blocks.{layer}.hook_attn_out" for layer in range(model.spec.n_layers)]
+    _, cache = model.run_with_cache(batch.inputs, names_filter=hooks, return_cache_object=False)
+    rows, wrong = [], {}
+    for layer, hook in enumerate(hooks):
+        mean = cache[hook][batch.mask].mean(0)
+
+        def replace(value: Tensor, hook: Any, mean: Tensor = mean) -> Tensor:
+            return mean.expand_as(value)
+
+        output = model.run_with_hooks(batch.inputs, fwd_hooks=[(hook, replace)])
+        right = answers(lambda _, output=output: output, batch)
+        wrong[layer] = ~right.all(1)
+        missed = ~right
+        letter = (batch.inputs == last_letter)[missed]
+        rows.append({
+            "layer": layer,
+            "broken": float((wrong[layer] & before).sum() / max(int(before.sum()), 1)),
+            "on_last_letter": float(letter.double().mean()) if len(letter) else float("nan"),
+        })  # fmt: skip
+    return pd.DataFrame(rows), wrong
+
+
+def first_sites(table: pd.DataFrame, level: float) -> Iterator[tuple[str, str | None]]:
+    """Formula → the first site at which a probe reaches a level; None if none does."""
+    for name, group in table.groupby("formula", sort=False):
+        reached = group[group["accuracy"] >= level]["site"].tolist()
+        yield str(name), reached[0] if reached else None
+
+
+def _sampled(batch: Batch, seed: int) -> Tensor:
+    """``[batch, sample]`` positions inside each string, drawn evenly."""
+    lengths = batch.mask.sum(1).numpy()
+    drawn = np.random.default_rng(seed).random((len(lengths), _POSITIONS))
+    return torch.from_numpy(1 + (drawn * lengths[:, None]).astype(np.int64))
+
+
+def _accuracy(
+    features: Float[np.ndarray, "row sample feature"], truth: Bool[np.ndarray, "row sample"]
+) -> float:
+    """Balanced accuracy on strings that the probe was not fitted to."""
+    groups = np.repeat(np.arange(len(truth)), truth.shape[1])
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=100.0, max_iter=2000))
+    flat = features.reshape(len(groups), -1)
+    said = cross_val_predict(probe, flat, truth.ravel(), groups=groups, cv=GroupKFold(_FOLDS))
+    return float(balanced_accuracy_score(truth.ravel(), said))

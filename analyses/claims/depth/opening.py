@@ -1,0 +1,200 @@
+"""Claim: trained predictors of L_k compute what the program nests, layer by layer.
+
+The compiled program is the yardstick: it holds E_{j+1} from layer j on, in heads that count evenly.
+Each trained model of depth k − 2 is asked the same questions (:mod:`analyses.claims.depth.inside`).
+A model that solves the task another way makes the claim fail; that refutes this account of trained
+models and not the theorem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import trained
+from analyses.claims.base import Drawing, Setting, Verdict
+from analyses.claims.depth.inside import ablations, counting, decoding, first_sites
+from analyses.claims.depth.predictors import (
+    bins_of,
+    exact_match,
+    predictor_run,
+    strings_of,
+)
+from interp.crasp.languages import block_symbol, prediction_program
+from interp.figures.maps import Panel, share_maps
+from interp.proofs.depth.compiler import compile_program
+from trained.grid import train
+
+__all__ = ["judge", "run"]
+
+_GENERALISES, _DECODED, _SHUFFLED, _EVEN, _BROKEN = 0.9, 0.95, 0.6, 0.25, 0.5
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One model's findings.
+
+    Attributes:
+        name: Which.
+        k: Of its language.
+        match: Whole strings right at the longer lengths.
+        decoded: Of :func:`~analyses.claims.depth.inside.decoding`.
+        summary: A row for each layer j: ``placed``, ``shuffled``, ``even``, ``broken``, and others.
+    """
+
+    name: str
+    k: int
+    match: float
+    decoded: pd.DataFrame
+    summary: pd.DataFrame
+
+
+def run(setting: Setting) -> Verdict:
+    """Open every model beside its compiled program.
+
+    Options: ``models`` (shipped ones, by name) or ``blocks`` and those of
+    :func:`~analyses.claims.depth.predictors.predictor_run`; ``rows`` strings; ``bins``.
+    """
+    options = setting.options
+    lengths = bins_of(options)[-1]
+    opened: list[Opened] = []
+    compiled: dict[int, Opened] = {}
+    theory: dict[int, Mapping[int, Any]] = {}
+    for name, k, model in _models(setting):
+        batch = strings_of(k, lengths, int(options["rows"]))
+        if k not in compiled:
+            made = compile_program(prediction_program(k), longest=batch.inputs.shape[1] - 1)
+            compiled[k], theory[k] = open_model(f"compiled, k = {k}", k, made.model, batch, None)
+        opened.append(open_model(name, k, model, batch, theory[k])[0])
+    return verdict(opened, compiled)
+
+
+def open_model(
+    name: str, k: int, model: Any, batch: Any, theory: Mapping[int, Any] | None
+) -> tuple[Opened, Mapping[int, Any]]:
+    """All measurements of one model, and which strings each ablation breaks.
+
+    Args:
+        name: Which.
+        k: Of its language.
+        model: It.
+        batch: Strings of L_k.
+        theory: The compiled model's broken strings, layer by layer.
+    """
+    decoded, heads = decoding(model, batch), counting(model, batch)
+    lost, wrong = ablations(model, batch, _letter(k))
+    first = dict(first_sites(decoded, _DECODED))
+    rows = []
+    for layer in range(model.spec.n_layers):
+        formula = f"E{layer + 2}"
+        site = first.get(formula)
+        control = decoded[decoded["formula"] == formula]["shuffled"]
+        both = heads[heads["layer"] == layer][["even", "bos", "self"]].mean()
+        rows.append({
+            "model": name, "k": k, "layer": layer + 1, "formula": formula, "first_site": site,
+            "placed": site is not None and site.startswith(f"blocks.{layer}."),
+            "shuffled": float(control.max()) if len(control) else float("nan"),
+            **both.to_dict(), **lost.iloc[layer][["broken", "on_last_letter"]].to_dict(),
+            "same_as_theory": float((wrong[layer] == theory[layer]).double().mean())
+            if theory is not None else 1.0,
+        })  # fmt: skip
+    found = Opened(name, k, exact_match(model, batch), decoded, pd.DataFrame(rows))
+    return found, wrong
+
+
+def judge(summary: pd.DataFrame) -> tuple[Any, str]:
+    """The rule, on the layers of all models that generalise.
+
+    Args:
+        summary: Columns ``k``, ``layer``, ``placed``, ``shuffled``, ``even``, ``bos``, ``self``,
+            ``broken``.
+
+    Returns:
+        The status, and a sentence or two.
+    """
+    if summary.empty:
+        return "not reproduced", "No model generalised, so there was nothing to open."
+    counts = (summary["even"] <= _EVEN) & (summary["even"] < summary[["bos", "self"]].min(axis=1))
+    checked = summary.assign(
+        placed=summary["placed"] & (summary["shuffled"] < _SHUFFLED),
+        counts=counts,
+        breaks=summary["broken"] >= _BROKEN,
+    )
+    cells = checked.groupby(["k", "layer"])[["placed", "counts", "breaks"]].median() >= 0.5
+    share = cells.mean()
+    said = (
+        f"Of {len(cells)} (k, layer) pairs, the nested formula first appears at its layer in "
+        f"{share['placed']:.0%}, ablating the layer breaks most strings in {share['breaks']:.0%}, "
+        f"and its head counts evenly in {share['counts']:.0%}."
+    )
+    if bool(cells.all().all()):
+        return "reproduced", said
+    partly = share["placed"] >= 0.5 or share["breaks"] >= 0.5
+    return ("partly" if partly else "not reproduced"), said
+
+
+def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict:
+    """What the measurements say by the ledger's rule."""
+    summaries = [model.summary.assign(match=model.match) for model in opened]
+    everything = pd.concat([*summaries, *(m.summary.assign(match=m.match)
+                                          for m in compiled.values())])  # fmt: skip
+    judged = [s for s, model in zip(summaries, opened, strict=True) if model.match >= _GENERALISES]
+    status, words = judge(pd.concat(judged) if judged else pd.DataFrame())
+    words += f" {len(judged)} of {len(opened)} models generalise and are judged."
+    numbers = {
+        "exact_match": {model.name: model.match for model in opened},
+        "layers": everything.replace({np.nan: None}).to_dict("records"),
+    }
+    key = f"{len(judged)} models judged; {words.split('. ')[0]}"
+    shown = max(opened, key=lambda model: (model.match >= _GENERALISES, model.k, model.match))
+    decoded = [m.decoded.assign(model=m.name) for m in (*opened, *compiled.values())]
+    tables = {"layers": everything, "decoding": pd.concat(decoded)}
+    drawing = Drawing(
+        _figure(shown, compiled[shown.k]),
+        "Two maps of formulas by sites of the residual stream, trained beside compiled: balanced "
+        "accuracy of linear probes. In the compiled model each formula appears at its own layer.",
+    )
+    names = tuple(model.name for model in opened)
+    return Verdict(status, words, key, numbers, tables, {"layers": drawing}, names)
+
+
+def _figure(found: Opened, ideal: Opened) -> Any:
+    panels = []
+    for title, model in ((found.name, found), (ideal.name, ideal)):
+        wide = model.decoded.pivot(index="formula", columns="site", values="accuracy")
+        order = list(dict.fromkeys(model.decoded["site"]))
+        formulas = sorted(set(model.decoded["formula"]), key=lambda n: (n == "last", n))
+        panels.append(Panel(title, wide.loc[formulas, order].to_numpy(), formulas))
+    columns = ["in", *(f"{part}{layer + 1}" for layer in range(len(order) // 2)
+                       for part in ("att", "ffn"))]  # fmt: skip
+    label = "linear probe (balanced accuracy)"
+    return share_maps(panels, columns, label=label, across="after sublayer")
+
+
+def _models(setting: Setting) -> Iterator[tuple[str, int, Any]]:
+    options = setting.options
+    if "models" in options:
+        for name in options["models"]:
+            shipped = trained.load(name)
+            yield name, int(shipped.task.to_dict()["language"][2:]), shipped.model
+        return
+    cells = [(k, seed) for k in options["blocks"] for seed in setting.seeds]
+    fits = train(
+        [predictor_run(k, k - 2, seed, options) for k, seed in cells],
+        folder=setting.folder / "runs",
+        resume=setting.resume,
+        device=setting.device,
+        backend=setting.backend,
+        progress=setting.progress,
+    )
+    for (k, seed), fit in zip(cells, fits, strict=True):
+        yield f"L_{k}, seed {seed}", k, fit.model
+
+
+def _letter(k: int) -> int:
+    """Token id of the last block's letter: 1 for a, 2 for b."""
+    return 1 if block_symbol(k) == "a" else 2
