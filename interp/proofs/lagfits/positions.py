@@ -16,8 +16,10 @@ from functools import cache
 from typing import Any, Literal
 
 import mpmath
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["DIGITS", "LEAST_SLOPE", "Positions", "basis", "phi", "tail"]
+__all__ = ["DIGITS", "LEAST_SLOPE", "Positions", "basis", "phi", "phi_values", "tail"]
 
 Positions = Literal["lin", "log"]
 DIGITS = 80
@@ -29,6 +31,11 @@ LEAST_SLOPE = {"lin": 0.0, "log": 1.0}
 def phi(positions: Positions, s: int) -> Any:
     """φ(s) in extended precision."""
     return mpmath.mpf(s) if positions == "lin" else mpmath.log(1 + s)
+
+
+def phi_values(positions: Positions, s: NDArray[np.float64]) -> NDArray[np.float64]:
+    """φ at lags ``s`` in float64, the same shape."""
+    return s if positions == "lin" else np.log1p(s)
 
 
 def basis(positions: Positions, slopes: Sequence[Any], s: int) -> list[Any]:

@@ -115,11 +115,16 @@ class Readout:
             return u.amax(-1)
         if self.name == "waves":
             return torch.sin(self.frequency * u.sum(-1) / sqrt(self.n))
+        weights, bias, signs = self.neurons()
+        return torch.relu(u @ weights + bias) @ signs / _NEURONS
+
+    def neurons(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of ``network``: w_k ``[argument, neuron]``, b_k and the signs ``[neuron]``."""
         generator = torch.Generator().manual_seed(self.seed)
         weights = torch.randn(self.n, _NEURONS, generator=generator)
         weights, bias = weights / weights.norm(dim=0), torch.randn(_NEURONS, generator=generator)
         signs = torch.randint(2, (_NEURONS,), generator=generator) * 2.0 - 1.0
-        return torch.relu(u @ weights + bias) @ signs / _NEURONS
+        return weights, bias, signs
 
 
 def inputs_like(kind: str, n: int, length: int, generator: torch.Generator) -> Tensor:

@@ -1,0 +1,127 @@
+"""The memory proofs that ship: families × sizes × seeds, for whoever wants to try a tool on all.
+
+`fixed` and `real` are Task I (Boolean and Lipschitz readouts), `adaptive` is Task II in one round,
+`nested` in several, `sparse` is Task III. Every case meets its certificate, and the certificate is
+tight (``tests/interp/proofs/test_certificates.py``). The list is a sample of what can be built, not
+its boundary: the constructions themselves say what they refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+from interp.errors import Problems
+from interp.proofs.mechanism import Construction
+from interp.proofs.memory.adaptive import construct_adaptive_memory
+from interp.proofs.memory.fixed import construct_fixed_memory
+from interp.proofs.memory.kernels import construct_kernel_memory
+from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
+
+__all__ = ["FAMILIES", "Case", "cases", "constructions"]
+
+FAMILIES = ("fixed", "real", "adaptive", "nested", "sparse")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One construction that can be built.
+
+    Attributes:
+        family: One of :data:`FAMILIES`.
+        build: Makes it; a second or less.
+    """
+
+    family: str
+    build: Callable[[], Construction]
+
+
+def cases(*families: str) -> tuple[Case, ...]:
+    """The cases of some families, of all by default.
+
+    Raises:
+        ArgumentError: for unknown families.
+    """
+    problems = Problems("cases")
+    rule = f"must be among {', '.join(FAMILIES)}"
+    for family in families:
+        problems.need(family in FAMILIES, "families", rule, family, "name one of them")
+    problems.raise_if_any()
+    wanted = families or FAMILIES
+    return tuple(case for case in _ALL if case.family in wanted)
+
+
+def constructions(*families: str) -> Iterator[Construction]:
+    """The constructions of some families, of all by default, built one by one.
+
+    Raises:
+        ArgumentError: for unknown families.
+    """
+    return (case.build() for case in cases(*families))
+
+
+def _fixed() -> Iterator[Callable[[], Construction]]:
+    tasks = [
+        FixedMemory((1, 3), "multiplexer"),
+        FixedMemory((2, 4), "majority"),
+        FixedMemory((1, 2, 4), "parity"),
+        FixedMemory((5,), "parity"),
+    ]
+    tasks += [FixedMemory((1, 2), "table", table_seed=seed) for seed in range(3)]
+    tasks += [FixedMemory((1, 3, 4), "table", table_seed=seed) for seed in range(2)]
+    return (partial(construct_fixed_memory, task) for task in tasks)
+
+
+def _real() -> Iterator[Callable[[], Construction]]:
+    tasks = [
+        RealMemory((3,)),
+        RealMemory((1, 4), "mean"),
+        RealMemory((1, 2), "maximum"),
+        RealMemory((2,), "waves", inputs="signs"),
+    ]
+    tasks += [RealMemory((1, 3), "network", readout_seed=seed) for seed in range(2)]
+    return (partial(construct_kernel_memory, task) for task in tasks)
+
+
+def _adaptive() -> Iterator[Callable[[], Construction]]:
+    pair = AdaptiveMemory((1, 2), rounds=1, length=16)
+    spread = AdaptiveMemory((1, 2, 4), rounds=1, readout="parity", length=24)
+    together = AdaptiveMemory((1, 3), rounds=0, concurrent=2, readout="multiplexer", length=24)
+    for seed in range(2):
+        yield partial(construct_adaptive_memory, replace(pair, table_seed=seed))
+        yield partial(construct_adaptive_memory, replace(spread, table_seed=seed))
+    yield partial(construct_adaptive_memory, together)
+    yield partial(construct_adaptive_memory, replace(spread, bits=3), gate="dot")
+
+
+def _nested() -> Iterator[Callable[[], Construction]]:
+    two = AdaptiveMemory((1, 2, 4), rounds=2, readout="parity", length=24)
+    mixed = AdaptiveMemory((1, 2, 3), rounds=2, concurrent=2, readout="majority", length=24)
+    four = AdaptiveMemory((1, 2), rounds=4, readout="table", bits=3, length=16)
+    for seed in range(2):
+        yield partial(construct_adaptive_memory, replace(two, table_seed=seed))
+        yield partial(construct_adaptive_memory, replace(mixed, table_seed=seed))
+    yield partial(construct_adaptive_memory, replace(two, rounds=3), gate="dot")
+    yield partial(construct_adaptive_memory, four)
+
+
+def _sparse() -> Iterator[Callable[[], Construction]]:
+    light = KernelMemory(("light(6, 1.3)",), length=48)
+    heavy = KernelMemory(("heavy(2)",), length=48)
+    three = KernelMemory(("light(6, 1.3)", "bump(2, 2)", "0.5 exponential(0.3)"), "maximum")
+    network = KernelMemory(("light(4, 1.5)", "bump(3, 2)"), "network", length=48)
+    yield partial(construct_kernel_memory, light, heads=4)
+    yield partial(construct_kernel_memory, heavy, heads=2, positions="log")
+    yield partial(construct_kernel_memory, replace(light, burn_in=24), normalizer="softmax")
+    yield partial(construct_kernel_memory, three)
+    yield partial(construct_kernel_memory, replace(network, readout="waves", inputs="signs"))
+    for seed in range(2):
+        yield partial(construct_kernel_memory, replace(network, readout_seed=seed))
+
+
+_ALL = tuple(
+    Case(family, build)
+    for family, make in zip(FAMILIES, (_fixed, _real, _adaptive, _nested, _sparse), strict=True)
+    for build in make()
+)

@@ -1,0 +1,118 @@
+"""Functions of ±1 as ReLUs: one clipped ramp a corner, flat around it (`memory` §1.4).
+
+    f(u) = base + Σ_c (f(c) − base) [relu(v_c) − relu(v_c − 1)],   v_c = ⟨c, u⟩ − (n − 3/2)
+
+At a corner ⟨c, u⟩ = n, at any other it is at most n − 2: while the arguments' errors sum to less
+than 1/2, the ramp of the right corner is 1 and every other one 0. Errors below the margin are
+removed, not passed on. Two more neurons take away what stands in the slot that f is written to:
+nothing in a basis of slots; in a turned basis the rounding of all heads reaches every slot, and a
+location that is off by 10⁻² is useless to the next layer.
+
+n arguments cost up to 2^{n+1} neurons: for tables, not for functions with structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+
+from interp.models.ffn import FFN
+from interp.tasks.memory.readouts import Readout
+
+__all__ = ["MARGIN", "CornerTable"]
+
+MARGIN = 0.5
+
+
+@dataclass(frozen=True)
+class CornerTable:
+    """f on every corner of {−1, +1}^n.
+
+    Attributes:
+        values: Corner → f.
+    """
+
+    values: Mapping[tuple[int, ...], float]
+
+    @classmethod
+    def of(cls, readout: Readout) -> CornerTable:
+        """The table of a task's readout, Boolean or real, on arguments of ±1."""
+        corners = list(product((-1, 1), repeat=readout.n))
+        columns = torch.tensor(corners, dtype=torch.float32).T[:, None]
+        values = readout(list(columns))[0].tolist()
+        return cls(dict(zip(corners, values, strict=True)))
+
+    @classmethod
+    def of_locations(cls, lags: Sequence[int], bits: int) -> CornerTable:
+        """A location table g_i: addresses counted in binary, first channel highest."""
+        corners = product((-1, 1), repeat=bits)
+        return cls(dict(zip(corners, map(float, lags), strict=True)))
+
+    @property
+    def n(self) -> int:
+        """Number of arguments."""
+        return len(next(iter(self.values)))
+
+    @property
+    def base(self) -> float:
+        """The least value."""
+        return float(min(self.values.values()))
+
+    @property
+    def span(self) -> float:
+        """Largest minus least value."""
+        return float(max(self.values.values())) - self.base
+
+    @property
+    def neurons(self) -> int:
+        """Two a corner above the base, and two that clear the slot."""
+        return 2 * len(self._steps) + 2
+
+    @property
+    def _steps(self) -> list[tuple[tuple[int, ...], float]]:
+        return [(c, f - self.base) for c, f in self.values.items() if f > self.base]
+
+    def write(self, ffn: FFN, reads: Sequence[int], slot: int, first: int) -> None:
+        """Fill neurons ``first`` … of an FFN with one hidden layer.
+
+        Args:
+            ffn: Gets the weights.
+            reads: The arguments' coordinates.
+            slot: Coordinate that holds f afterwards, whatever it held before.
+            first: Number of the first neuron.
+        """
+        neuron, n = first, self.n
+        for corner, step in self._steps:
+            for shift, sign in ((0.0, 1.0), (1.0, -1.0)):
+                weights = torch.tensor(corner, dtype=ffn.W_in.dtype)
+                ffn.W_in[list(reads), neuron] = weights
+                ffn.b_in[neuron] = -(n - 1.5) - shift
+                ffn.W_out[neuron, slot] = sign * step
+                neuron += 1
+        for sign in (1.0, -1.0):
+            ffn.W_in[slot, neuron] = sign
+            ffn.W_out[neuron, slot] = -sign
+            neuron += 1
+        ffn.b_out[slot] = self.base
+
+    def rounding(self, unit: float, *, width: int = 0, reach: float = 0.0) -> float:
+        """How far f may be off when the errors stay under the margin.
+
+        Two ReLUs of one linear form act, the rest are exactly 0. Each is a sum of n + 1 terms, of
+        size 2n together, weighted by at most ``span``; v is at most 2.
+
+        Args:
+            unit: Unit roundoff.
+            width: Of the residual stream if the basis is not that of the slots.
+            reach: Bound on the residual stream's norm, for the same case.
+        """
+        form = (self.n + 2) * 2 * self.n
+        clear, spread = 0.0, 4.0
+        if width:
+            form = 2 * (2 * width + 6) * (reach * self.n**0.5 + self.n)
+            clear, spread = 2 * (2 * width + 6) * reach, 8.0 + 2 * width
+        size = abs(self.base) + 3 * self.span + reach
+        return unit * (2 * self.span * form + clear + spread * size)

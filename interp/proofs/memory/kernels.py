@@ -1,0 +1,287 @@
+"""The constructive proof of `memory` Task III as weights (§1.4), and of Task I with real readouts.
+
+    attention   kernel ρ_i owns H dot-product-free heads, Σ_h a_h e^{−p_h φ(s)} ≈ ρ_i(s); they write
+                (ρ_i * x)(t) into its own slot. A lag T is the kernel 1[s = T].
+    FFN         f, a ReLU network (:mod:`interp.proofs.memory.nets`)
+
+    |output − y| ≤ L √(Σ_i ε_i²) + E_FFN + rounding,   L the readout's Lipschitz constant
+    ε_i = B max_t Σ_{s ≤ t} |ρ_i(s) − Σ_h a_h (Z_∞/Z_t) e^{−p_h φ(s)}| + rounding,   |x| ≤ B
+
+Without a normaliser Z_∞/Z_t is 1. A softmax divides each head by Z_t = Σ_{s ≤ t} e^{−p φ(s)},
+and its coefficient multiplied by the limit Z_∞: early positions are off by what has not settled,
+so the certificate holds from the task's burn-in on. The sum over s is finite and evaluated as it
+is. Inputs beyond B are outside the domain: no bound on unbounded inputs exists.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+from typing import Literal, get_args
+
+import mpmath
+import numpy as np
+import torch
+from jaxtyping import Float64
+
+from interp.errors import Problems
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.lagfits import LagFit
+from interp.proofs.lagfits.positions import DIGITS, Positions, phi_values, tail
+from interp.proofs.lagfits.sums import SumFit, fit_sum
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.memory.nets import ReluNet, readout_net
+from interp.proofs.memory.rounding import Evaluation, sum_rounding
+from interp.proofs.memory.selection import select_lag
+from interp.tasks.memory import KernelMemory, RealMemory
+from interp.tasks.memory.kernels import Kernel
+
+__all__ = ["Normalizer", "construct_kernel_memory"]
+
+Normalizer = Literal["none", "softmax"]
+_UNIT = 2.0**-53
+_SHARE = 0.25
+
+
+def construct_kernel_memory(
+    task: KernelMemory | RealMemory,
+    *,
+    heads: int = 6,
+    positions: Positions = "lin",
+    normalizer: Normalizer = "none",
+    largest: float = 6.0,
+) -> Construction:
+    """A float64 model of one layer without dot products.
+
+    Args:
+        task: Kernels, or lags with a real readout.
+        heads: Of each kernel; a lag T with ``lin`` positions has T + 1, whatever is said here.
+        positions: ``lin`` (exponentials) or ``log`` (powers).
+        normalizer: ``none`` or ``softmax``.
+        largest: B, for Gaussian inputs; inputs of ±1 have B = 1.
+
+    Raises:
+        ArgumentError: for arguments out of range, or if a slot cannot be held within a quarter of
+            its range: with the numbers.
+    """
+    problems = Problems("construct_kernel_memory")
+    need = problems.need
+    need(heads >= 1, "heads", "must be at least 1", heads, "add heads")
+    need(positions in get_args(Positions), "positions", "must be lin or log", positions, "pick one")
+    known = get_args(Normalizer)
+    need(normalizer in known, "normalizer", "must be none or softmax", normalizer, "pick one")
+    need(largest > 0, "largest", "must be positive", largest, "6 covers normal inputs")
+    problems.raise_if_any()
+    bound = largest if task.inputs == "gaussian" else 1.0
+    plan = _Plan(task, positions, normalizer, bound, _fits(task, heads, positions))
+    _check_slots(plan)
+    model = _model(plan)
+    name = f"constructed-{task.name}-{positions}" + ("-softmax" if normalizer != "none" else "")
+    return Construction(name, task, model, _mechanism(plan), _certificate(plan))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is built, and how far each slot is off."""
+
+    task: KernelMemory | RealMemory
+    positions: Positions
+    normalizer: Normalizer
+    bound: float
+    fits: tuple[SumFit | LagFit, ...]
+
+    @property
+    def memories(self) -> tuple[str, ...]:
+        """Latents that heads write."""
+        task = self.task
+        return task.arguments if isinstance(task, KernelMemory) else task.arguments[1:]
+
+    @property
+    def start(self) -> int:
+        """First position of the domain."""
+        task = self.task
+        return task.burn_in if isinstance(task, KernelMemory) else max(task.lags)
+
+    @property
+    def reads(self) -> list[int]:
+        """Slots of f's arguments."""
+        return list(range(0 if isinstance(self.task, RealMemory) else 1, len(self.fits) + 1))
+
+    @property
+    def width(self) -> int:
+        """Slots: x_t, the memories, the answer."""
+        return len(self.fits) + 2
+
+    def wanted(self, memory: int) -> Float64[np.ndarray, "lag"]:
+        """ρ_i at every lag of a row."""
+        s, task = np.arange(self.task.length, dtype=np.float64), self.task
+        if isinstance(task, KernelMemory):
+            return Kernel.parse(task.kernels[memory]).values(s)
+        return (s == task.lags[memory]).astype(np.float64)
+
+    def limits(self, memory: int) -> Float64[np.ndarray, "head"]:
+        """Z_∞ of each head, or 1 without a normaliser."""
+        slopes = self.fits[memory].slopes
+        if self.normalizer == "none":
+            return np.ones(len(slopes))
+        with mpmath.workdps(DIGITS):
+            exact = [mpmath.mpf(float(p)) for p in slopes]
+            return np.array([float(z) for z in tail(self.positions, exact, 0)])
+
+    def kernel_errors(self, memory: int) -> Float64[np.ndarray, "pos"]:
+        """Σ_{s ≤ t} |ρ(s) − held_t(s)| at each position t of the domain."""
+        fit, wanted = self.fits[memory], self.wanted(memory)
+        s = np.arange(self.task.length, dtype=np.float64)
+        powers = np.exp(-np.outer(phi_values(self.positions, s), fit.slopes))
+        settled = np.ones_like(powers)
+        if self.normalizer == "softmax":
+            settled = self.limits(memory) / np.cumsum(powers, axis=0)
+        return np.array([
+            np.abs(wanted[: t + 1] - powers[: t + 1] @ (fit.coefficients * settled[t])).sum()
+            for t in range(self.start, len(s))
+        ])  # fmt: skip
+
+    def slot(self, memory: int) -> float:
+        """ε_i."""
+        return self.bound * (float(self.kernel_errors(memory).max()) + self._rounding([memory], 0))
+
+    def spread(self) -> float:
+        """What rounding leaves in every direction when the basis is turned."""
+        return self.bound * self._rounding(range(len(self.fits)), self.width)
+
+    def _rounding(self, memories: range | list[int], width: int) -> float:
+        p = np.concatenate([self.fits[i].slopes for i in memories])
+        a = np.concatenate([self.fits[i].coefficients * self._unsettled(i) for i in memories])
+        how = Evaluation(
+            _UNIT, keys=self.task.length, heads=len(p), log=self.positions == "log",
+            softmax=self.normalizer == "softmax", width=width, reach=self.reach / self.bound,
+        )  # fmt: skip
+        return sum_rounding(p, a, how)
+
+    def _unsettled(self, memory: int) -> Float64[np.ndarray, "head"]:
+        """Z_∞/Z_t at the start of the domain, where it is largest."""
+        if self.normalizer == "none":
+            return np.ones(len(self.fits[memory].slopes))
+        s = np.arange(self.start + 1, dtype=np.float64)
+        held = np.exp(-np.outer(phi_values(self.positions, s), self.fits[memory].slopes)).sum(0)
+        return self.limits(memory) / held
+
+    @property
+    def sizes(self) -> list[float]:
+        """Bounds on f's arguments, a quarter of the range allowed for errors."""
+        averages = [
+            (1 + 2 * _SHARE) * self.bound * float(np.abs(self.wanted(i)).sum())
+            for i in range(len(self.fits))
+        ]
+        return averages if isinstance(self.task, KernelMemory) else [self.bound, *averages]
+
+    @property
+    def reach(self) -> float:
+        """Bound on the residual stream's norm."""
+        inside = sqrt(self.bound**2 + sum(size**2 for size in self.sizes))
+        return (1 + max(self.task.f.lipschitz, 1.0)) * inside + 1
+
+    @property
+    def net(self) -> ReluNet:
+        """f."""
+        return readout_net(self.task.f, self.sizes)
+
+
+def _fits(
+    task: KernelMemory | RealMemory, heads: int, positions: Positions
+) -> tuple[SumFit | LagFit, ...]:
+    if isinstance(task, KernelMemory):
+        return tuple(fit_sum(text, heads, positions=positions) for text in task.kernels)
+    if positions == "log":
+        return tuple(fit_sum(lag, heads, positions=positions) for lag in task.lags)
+    return tuple(
+        select_lag(lag, Evaluation(_UNIT, keys=task.length, heads=lag + 1)) for lag in task.lags
+    )
+
+
+def _check_slots(plan: _Plan) -> None:
+    problems = Problems("construct_kernel_memory")
+    for i, name in enumerate(plan.memories):
+        share = plan.slot(i) / (2 * plan.bound * float(np.abs(plan.wanted(i)).sum()))
+        rule = f"must be held within {_SHARE} of its range ({name} is off by {share:.2g} of it)"
+        advice = "use more heads, other positions, nearer lags, or a longer burn-in"
+        problems.need(share < _SHARE, "heads", rule, len(plan.fits[i].slopes), advice)
+    problems.raise_if_any()
+
+
+def _model(plan: _Plan) -> SequenceTransformer:
+    spec = TransformerSpec(
+        input="real",
+        d_in=1,
+        d_out=1,
+        n_ctx=plan.task.length,
+        d_model=plan.width,
+        n_layers=1,
+        n_heads=sum(len(fit.slopes) for fit in plan.fits),
+        d_head=1,
+        ffn=plan.net.widths,
+        score="none",
+        lag_bias=plan.positions,
+        normalizer=plan.normalizer,
+        dtype="float64",
+    )
+    model = SequenceTransformer(spec)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        model.embed.W_E[0, 0] = 1
+        attn, head = model.blocks[0].attn, 0
+        for memory, fit in enumerate(plan.fits):
+            held = fit.coefficients * plan.limits(memory)
+            for slope, coefficient in zip(fit.slopes, held, strict=True):
+                attn.terms["lag"].p[head] = float(slope)
+                attn.W_V[head, 0, 0] = 1
+                attn.W_O[head, 0, 1 + memory] = float(coefficient)
+                head += 1
+        plan.net.write(model.blocks[0].mlp, plan.reads, plan.width - 1)
+        model.unembed.W_U[-1, 0] = 1
+    return model
+
+
+def _mechanism(plan: _Plan) -> Mechanism:
+    lags = plan.task.lags if isinstance(plan.task, RealMemory) else [None] * len(plan.fits)
+    role = "memory-location" if isinstance(plan.task, RealMemory) else "memory-kernel"
+    parts: list[Part] = []
+    for name, lag, fit in zip(plan.memories, lags, plan.fits, strict=True):
+        first = len(parts)
+        parts += [
+            Part("head", 0, first + h, role, name, lag) for h in range(len(fit.slopes))
+        ]  # fmt: skip
+    parts.append(Part("ffn", 0, None, "readout", "f"))
+    latents = ("x[t]", *plan.memories, "f")
+    middle = ["blocks.0.hook_resid_mid"] * len(plan.fits)
+    hooks = ("hook_embed", *middle, "blocks.0.hook_resid_post")
+    axes = torch.eye(plan.width, dtype=torch.float64)
+    directions = dict(zip(latents, axes, strict=True))
+    return Mechanism(tuple(parts), directions, dict(zip(latents, hooks, strict=True)))
+
+
+def _certificate(plan: _Plan) -> Certificate:
+    net, task, L = plan.net, plan.task, plan.task.f.lipschitz
+    slots = [plan.slot(i) for i in range(len(plan.fits))]
+    rounding = net.rounding(plan.sizes, _UNIT)
+    parts = {f"slot of {name}": slot for name, slot in zip(plan.memories, slots, strict=True)}
+    if plan.normalizer == "softmax":
+        for i, name in enumerate(plan.memories):
+            errors = plan.kernel_errors(i)
+            parts[f"burn-in of {name}"] = plan.bound * float(errors.max() - errors.min())
+    parts |= {"Lipschitz constant": L, "readout": net.error, "rounding of the readout": rounding}
+    spread = plan.spread()
+    moved = [spread] * (len(plan.reads) - len(slots)) + [slot + spread for slot in slots]
+    turned = net.rounding(plan.sizes, _UNIT, width=plan.width, reach=plan.reach)
+    domain = (
+        f"inputs |x| ≤ {plan.bound:g} of at most {task.length} positions, "
+        f"at positions ≥ {plan.start}"
+    )
+    return Certificate(
+        L * float(np.linalg.norm(slots)) + net.error + rounding,
+        parts,
+        domain,
+        error_in_any_basis=L * float(np.linalg.norm(moved)) + net.error + turned + spread,
+    )

@@ -1,0 +1,139 @@
+"""Every shipped memory proof: measured ≤ certificate ≤ 10 × the worst found < range / 4.
+
+Worst inputs are searched where the proof can fail: a slot is linear in the values once addresses
+are given, so autograd gives the kernel it holds, and the signs of its error are the worst input.
+What the ramps remove leaves rounding only: certificates below 1e-12 need not be tight.
+"""
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+
+from interp.errors import ArgumentError
+from interp.proofs.catalogue import FAMILIES, Case, cases, constructions
+from interp.proofs.mechanism import Construction
+from interp.tasks.base import Batch
+from interp.tasks.memory import FixedMemory, KernelMemory, RealMemory
+from interp.tasks.memory.kernels import Kernel
+
+ROUNDING = 1e-12
+SNAPPED = list(cases("fixed", "adaptive", "nested"))
+SMOOTH = list(cases("real", "sparse"))
+
+
+def named(case: Case) -> str:
+    task = case.build.args[0]  # type: ignore[attr-defined]
+    options = case.build.keywords  # type: ignore[attr-defined]
+    seed = getattr(task, "table_seed", None) or getattr(task, "readout_seed", 0)
+    return "-".join([task.name, str(seed), *map(str, options.values())])
+
+
+def memories(construction: Construction) -> tuple[str, ...]:
+    task = construction.task
+    return task.arguments if isinstance(task, KernelMemory) else task.arguments[1:]
+
+
+def wanted_kernel(construction: Construction, latent: str, batch: Batch) -> Tensor:
+    """[batch, pos]: how the latent at the last position depends on each value."""
+    task, last = construction.task, batch.inputs.shape[1] - 1
+    kernel = torch.zeros(len(batch), last + 1, dtype=torch.float64)
+    if isinstance(task, KernelMemory):
+        s = torch.arange(last, -1, -1, dtype=torch.float64).numpy()
+        text = task.kernels[task.arguments.index(latent)]
+        return kernel + torch.from_numpy(Kernel.parse(text).values(s))
+    if isinstance(task, FixedMemory | RealMemory):
+        kernel[:, last - task.lags[task.arguments.index(latent) - 1]] = 1
+        return kernel
+    source = last - batch.latents[latent[4:-1]][:, last].long()
+    kernel[torch.arange(len(batch)), source] = 1
+    return kernel
+
+
+def held(construction: Construction, inputs: Tensor, latent: str) -> Tensor:
+    """[batch]: what the latent's direction holds at the last position."""
+    hook, kept = construction.mechanism.written[latent], []
+    construction.model.run_with_hooks(
+        inputs, fwd_hooks=[(hook, lambda resid, hook: kept.append(resid[:, -1]))]
+    )
+    read: Tensor = kept[0] @ construction.mechanism.directions[latent]
+    return read
+
+
+def kernel_error(construction: Construction, latent: str, batch: Batch) -> Tensor:
+    """[batch, pos]: held kernel minus the wanted one, at the last position."""
+    inputs = batch.inputs.double().requires_grad_()
+    (slope,) = torch.autograd.grad(held(construction, inputs, latent).sum(), inputs)
+    return slope[..., 0] - wanted_kernel(construction, latent, batch)
+
+
+def test_each_family_ships_at_least_five() -> None:
+    assert all(len(cases(family)) >= 5 for family in FAMILIES)
+    assert len(cases()) == sum(len(cases(family)) for family in FAMILIES)
+    assert next(iter(constructions("fixed"))).task == cases("fixed")[0].build().task
+    with pytest.raises(ArgumentError, match=r"families must be among fixed, .*got 'dense'"):
+        cases("dense")
+
+
+@pytest.mark.parametrize("case", SNAPPED, ids=named)
+def test_slots_and_answer_of_snapped_proofs(case: Case) -> None:
+    construction = case.build()
+    batch, certificate = construction.task.sample(24, seed=11), construction.certificate
+    for latent in memories(construction):
+        signs = torch.where(kernel_error(construction, latent, batch) >= 0, 1.0, -1.0)
+        worst = batch.inputs.clone()
+        worst[..., 0] = signs
+        truth = (wanted_kernel(construction, latent, batch) * signs).sum(1)
+        with torch.no_grad():
+            found = float((held(construction, worst, latent) - truth).abs().max())
+        lag = latent[4:-1] if isinstance(construction.task, FixedMemory) else ""
+        certified = certificate.parts[f"slot of lag {lag}" if lag else f"slot of {latent}"]
+        assert found <= certified <= 10 * found
+    with torch.no_grad():
+        wrong = construction.model(batch.inputs) - batch.targets
+    found = float(wrong[batch.mask].abs().max())
+    spread = float(batch.targets[batch.mask].max() - batch.targets[batch.mask].min())
+    assert found <= certificate.error <= max(10 * found, ROUNDING)
+    assert certificate.error < 0.25 * spread
+    sums = [value for name, value in certificate.parts.items() if name.startswith("summed")]
+    assert all(value < certificate.parts["margin"] for value in sums)
+
+
+@pytest.mark.parametrize("case", SMOOTH, ids=named)
+def test_slots_and_answer_of_smooth_proofs(case: Case) -> None:
+    construction = case.build()
+    task, certificate = construction.task, construction.certificate
+    bound = 6.0 if task.inputs == "gaussian" else 1.0
+    batch, names = task.sample(64, seed=12), memories(construction)
+    assert float(batch.inputs.abs().max()) <= bound
+    with torch.no_grad():
+        wrong = construction.model(batch.inputs) - batch.targets
+    assert float(wrong[batch.mask].abs().max()) <= certificate.error + 1e-6  # float32 targets
+    errors = torch.stack([kernel_error(construction, name, batch[:1])[0] for name in names])
+    kernels = torch.stack([wanted_kernel(construction, name, batch[:1])[0] for name in names])
+    ways = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=len(names))), dtype=torch.float64)
+    x = bound * torch.where(torch.cat([ways @ errors, ways @ kernels]) >= 0, 1.0, -1.0)
+    x = torch.cat([x, _away_from_zero(x, kernels, bound)])
+    truth = x @ kernels.T
+    with torch.no_grad():
+        for i, name in enumerate(names):
+            found = float((held(construction, x[..., None], name) - truth[:, i]).abs().max())
+            certified = certificate.parts[f"slot of {name}"]
+            assert found <= certified * (1 + 1e-9)
+            if not getattr(task, "burn_in", 0):
+                assert certified <= 10 * found
+        arguments = truth.T if isinstance(task, KernelMemory) else torch.stack([x[:, -1], *truth.T])
+        f = task.f([u[None].float() for u in arguments])[0].double()
+        output = construction.model(x[..., None])[:, -1, 0]
+    found = float((output - f).abs().max())
+    assert found <= certificate.error + 1e-5
+    assert certificate.error <= 10 * found + 1e-5
+    assert certificate.error < 0.25 * float(f.max() - f.min())
+
+
+def _away_from_zero(x: Tensor, kernels: Tensor, bound: float) -> Tensor:
+    """The same rows with small values of half size: smooth readouts saturate at the extremes."""
+    generator = torch.Generator().manual_seed(13)
+    scale = torch.rand(len(x), 1, generator=generator, dtype=torch.float64)
+    return x * scale if bound > 1 else x[torch.randperm(len(x), generator=generator)]

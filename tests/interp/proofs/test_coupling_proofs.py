@@ -1,0 +1,135 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interp.errors import ArgumentError
+from interp.proofs.coupling import CASES, construct_pod, input_bound, mean_square_bound, sigma_tail
+from interp.tasks.coupling import PodCoupling
+
+SINES = PodCoupling(6, length=8)
+TASKS = [
+    SINES,
+    PodCoupling(4, left="sine", right="cosine", length=8),
+    PodCoupling(3, left="legendre", right="legendre", mask_self=True, length=8),
+    PodCoupling(3, sigmas=(0.4, 0.2, 0.05), left="cosine", right="legendre", length=8),
+]
+
+
+def extreme_inputs(length: int) -> torch.Tensor:
+    """Rows of knots, ends and clusters: where interpolation and softmax are at their worst."""
+    rng = np.random.default_rng(0)
+    grid = rng.integers(0, 33, (60, length)) / 32
+    close = rng.random((60, 1)) + 1e-4 * rng.random((60, length))
+    few = rng.choice([0.0, 0.25, 0.5, 0.75, 1.0], (60, length))
+    return torch.from_numpy(np.concatenate((grid, close.clip(0, 1), few))).float()
+
+
+@pytest.mark.parametrize("features", [0, 8])
+@pytest.mark.parametrize("m_h", [1, 2, 5])
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.left}-{task.right}")
+@torch.no_grad()
+def test_error_stays_below_the_certificates(task: PodCoupling, m_h: int, features: int) -> None:
+    task = PodCoupling(**{**vars(task), "features": features})
+    construction = construct_pod(task, m_h, knots=256)
+    x = torch.cat((task.sample(100, seed=1).latents["x"], extreme_inputs(task.length)))
+    error = (construction.model(task.inputs(x))[..., 0] - task.average(x)).abs()
+    assert float(error.max()) <= construction.certificate.error < 1
+    slack = sum(construction.certificate.parts[n] for n in ("features", "rounding of the scores"))
+    assert bool((error <= input_bound(task, m_h, x) + slack + 1e-7).all())
+
+
+@pytest.mark.parametrize("task", TASKS, ids=lambda task: f"{task.left}-{task.right}")
+@torch.no_grad()
+def test_exact_from_the_rank_on_and_not_below(task: PodCoupling) -> None:
+    rank = int(task.rank)
+    task = PodCoupling(**{**vars(task), "features": rank + 1})
+    batch = task.sample(50, seed=2)
+    for m_h in (rank, rank + 1):
+        construction = construct_pod(task, m_h)
+        error = (construction.model(batch.inputs) - batch.targets).abs().max()
+        assert float(error) <= construction.certificate.error < 2e-6
+    short = construct_pod(task, rank - 1)
+    error = (short.model(batch.inputs) - batch.targets).abs().max()
+    assert 1e-3 < float(error) <= short.certificate.error
+
+
+@torch.no_grad()
+def test_knots_bring_the_certificate_down_as_their_square() -> None:
+    parts = [construct_pod(SINES, 6, knots=n).certificate.parts["features"] for n in (128, 512)]
+    assert parts[0] / parts[1] == pytest.approx(16, rel=0.05)
+    fine = construct_pod(SINES, 6)
+    assert fine.certificate.error < 2e-4
+    batch = SINES.sample(100, seed=3)
+    measured = float((fine.model(batch.inputs) - batch.targets).abs().max())
+    assert measured <= fine.certificate.error < 100 * measured
+
+
+@torch.no_grad()
+def test_scores_have_the_rank_and_directions_hold_the_bases() -> None:
+    task = PodCoupling(4, left="sine", right="cosine", length=12, features=4)
+    construction = construct_pod(task, 3)
+    batch = task.sample(20, seed=0)
+    _, cache = construction.model.run_with_cache(batch.inputs)
+    singular = torch.linalg.svdvals(cache["blocks.0.attn.hook_attn_scores"][:, 0])
+    assert bool((singular[:, 3:] < 1e-12 * singular[:, :1]).all())
+    assert set(construction.mechanism.directions) == {
+        "x", "phi[1]", "phi[2]", "phi[3]", "psi[1]", "psi[2]", "psi[3]"
+    }  # fmt: skip
+    for latent, axis in construction.mechanism.directions.items():
+        held = cache[construction.mechanism.written[latent]] @ axis
+        assert torch.allclose(held.float(), batch.latents[latent], atol=1e-6)
+
+
+def test_mean_square_stays_below_its_bound_and_the_tail_alone_does_not_bound_it() -> None:
+    task = PodCoupling(6)
+    x = task.sample(4000, seed=5).latents["x"]
+    measured = float((task.average(x) - task.average(x, 4)).square().mean())
+    assert sigma_tail(task, 4) == pytest.approx(1 / 25 + 1 / 36)
+    diagonal = (1 / 5 + 1 / 6) ** 2 + (1 / 25 + 1 / 36) / 2  # E (Σ σ_k 2 sin²)²
+    expected = (15 * sigma_tail(task, 4) + diagonal) / 4
+    assert mean_square_bound(task, 4) == pytest.approx(expected, rel=1e-9)
+    assert measured <= expected
+    for m_h in (1, 2, 3, 5):
+        measured = float((task.average(x) - task.average(x, m_h)).square().mean())
+        assert measured <= mean_square_bound(task, m_h)
+
+
+def test_infinite_rank_has_the_closed_form_tail_and_the_inputs_own_bound() -> None:
+    task = PodCoupling("infinite", mask_self=True, alpha=0.55)
+    far = sum(k**-1.1 for k in range(4, 200_000)) + 10 * 200_000**-0.1  # the rest as an integral
+    assert sigma_tail(task, 3) == pytest.approx(far, rel=1e-4)
+    assert mean_square_bound(task, 3) == pytest.approx(15 * sigma_tail(task, 3) / 4)
+    x = task.sample(200, seed=0).latents["x"]
+    error = (task.average(x) - task.average(x, 3)).abs()
+    bound = input_bound(task, 3, x)
+    assert bool((error <= bound + 1e-12).all())
+    assert float(bound.mean()) < 0.95
+    assert construct_pod(task, 3, knots=64).certificate.error == 1
+
+
+@given(st.lists(st.floats(-4, 4), min_size=2, max_size=6), st.floats(0, 3), st.data())
+@settings(max_examples=100, deadline=None)
+def test_total_variation_bound(scores: list[float], size: float, data: st.DataObject) -> None:
+    moves = data.draw(st.lists(st.floats(-size, size), min_size=len(scores), max_size=len(scores)))
+    a, moved = np.array(scores), np.array(scores) + moves
+    p, q = (np.exp(v) / np.exp(v).sum() for v in (a, moved))
+    distance = np.abs(p - q).sum() / 2
+    assert distance <= math.tanh(np.ptp(moves) / 4) + 1e-12 <= math.tanh(size / 2) + 1e-11
+
+
+def test_the_bound_is_reached_by_two_blocks() -> None:
+    p = np.array([1.0, math.e**-0.7]) / (1 + math.e**-0.7)
+    q = p[::-1]
+    assert np.abs(p - q).sum() / 2 == pytest.approx(math.tanh(1.4 / 4))
+
+
+def test_cases_are_buildable_and_refusals_speak() -> None:
+    assert len(CASES) >= 12
+    construction = construct_pod(*CASES[1])
+    assert construction.certificate.error < 1e-5
+    with pytest.raises(ArgumentError, match=r"m_h must be at most the task's features 2.*knots"):
+        construct_pod(PodCoupling(2, features=2), 3, knots=1)

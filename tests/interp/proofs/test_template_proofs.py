@@ -1,0 +1,156 @@
+"""Template constructions: exact on every symbol, within their certificates, hidden or not."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+import torch
+
+from interp.errors import ArgumentError
+from interp.proofs.hide import hide
+from interp.proofs.mechanism import Construction
+from interp.proofs.template import CASES, Case, construct_template, one_layer_suffices
+from interp.tasks.template import TemplateTask
+from interp.tasks.template.named import NAMED, aba_abb, copying, random_task, same_different
+from interp.tasks.template.text import wildcards
+
+TOKENS = TemplateTask(("αxβα", "xαββ", "yααβ"), (0.5, -2.0, 3.0), train=(0, 5), test=(5, 10))
+ABSENT = TemplateTask(("αβα", "αβγ", "xαα"), ("β", "z", "x"), train=(0, 6), test=(6, 12))
+
+
+def worst(construction: Construction, task: TemplateTask, rows: int = 300) -> float:
+    """Largest error of a real label, or the share of wrong tokens."""
+    batch = task.sample(rows, seed=4)
+    with torch.no_grad():
+        output = construction.model(batch.inputs)[:, -1]
+    if task.symbolic:
+        return float((output.argmax(-1) != batch.targets[:, -1]).double().mean())
+    return float((output - batch.targets[:, -1]).abs().max())
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_cases_are_exact_on_seen_and_unseen_symbols(case: Case) -> None:
+    construction = case.construct()
+    for split in ("train", "test"):
+        error = worst(construction, replace(case.task, split=split))
+        assert error <= construction.certificate.error
+    margins = [v for k, v in construction.certificate.parts.items() if k.startswith("margin")]
+    assert margins
+    assert min(margins) > 0
+    disguised = hide(construction, 5)
+    assert worst(disguised, case.task) <= max(disguised.certificate.error, 1e-9)
+
+
+def test_cases_bear_enough_heads_of_each_role() -> None:
+    roles = [{part.role for part in case.construct().mechanism.parts} for case in CASES]
+    assert sum("symbol-equality" in found for found in roles) >= 6
+    assert sum("copying" in found for found in roles) >= 6
+
+
+@pytest.mark.parametrize("task", [TOKENS, ABSENT], ids=["regular tokens", "absent label"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_every_string_of_small_tasks(task: TemplateTask, layers: int) -> None:
+    construction = construct_template(task, readout_layers=layers)
+    rows, answers = [], []
+    r = len(task.regular)
+    for template, label in zip(task.templates, task.labels, strict=True):
+        names = wildcards(template)
+        for chosen in permutations(range(r, task.vocabulary), len(names)):
+            bound = dict(zip(names, chosen, strict=True)) | {
+                v: i for i, v in enumerate(task.regular)
+            }
+            rows.append([bound[c] for c in template])
+            answers.append(bound[label] if isinstance(label, str) else label)
+    with torch.no_grad():
+        output = construction.model(torch.tensor(rows))[:, -1]
+    if task.symbolic:
+        assert output.argmax(-1).tolist() == answers
+        top = output.topk(2).values
+        margin = construction.certificate.parts["margin of the logits"]
+        assert float((top[:, 0] - top[:, 1]).min()) >= margin - 1e-9
+    else:
+        error = (output[:, 0] - torch.tensor(answers, dtype=torch.float64)).abs().max()
+        assert error <= construction.certificate.error
+
+
+def test_coherence_is_paid_for_by_larger_scalars_and_still_exact() -> None:
+    task = TemplateTask(("αβα", "αββ", "αβγ"), ("β", "α", "γ"), train=(0, 16), test=(16, 32))
+    plain = construct_template(task).certificate.parts
+    random = construct_template(task, dimension=128, seed=3)
+    assert random.certificate.parts["coherence"] > 0.1
+    assert random.certificate.parts["a"] > plain["a"]
+    assert random.certificate.parts["b"] > plain["b"]
+    assert random.certificate.parts["margin of the logits"] == pytest.approx(1)
+    assert worst(random, task.unseen()) == 0
+
+
+def test_copying_with_b_of_one_fails() -> None:
+    construction = construct_template(copying("αβ", "α", train=(0, 8), test=(8, 16)))
+    assert worst(construction, construction.task) == 0
+    construction.model.blocks[0].attn.W_O.data /= construction.certificate.parts["b"]
+    assert worst(construction, construction.task) == 1
+
+
+def test_one_layer_suffices_iff_answers_follow_from_the_last_row() -> None:
+    assert one_layer_suffices(aba_abb())
+    collide = TemplateTask(("ααβ", "αγβ"), (1.0, -1.0))
+    assert not one_layer_suffices(collide)
+    assert one_layer_suffices(replace(collide, labels=(1.0, 1.0)))
+    with pytest.raises(ArgumentError, match="ααβ and αγβ have the same last row"):
+        construct_template(collide, readout_layers=1)
+    assert construct_template(collide).model.spec.n_layers == 2
+    told = {name: one_layer_suffices(make()) for name, make in NAMED.items()}
+    assert told == {
+        "same-different": True, "aba-abb": True, "aabb-abab": True, "majority": True,
+        "match-to-sample": False, "distribution-of-three": False, "identity-rules": False,
+        "copying": True, "induction-style": True,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_sets_are_solved(seed: int) -> None:
+    options = {"train": (0, 6), "test": (6, 12)}
+    for symbolic in (False, True):
+        task = random_task(5, 4, wildcards=2, regular=1, symbolic=symbolic, seed=seed, **options)
+        construction = construct_template(task)
+        assert worst(construction, task.unseen()) <= construction.certificate.error
+
+
+def test_directions_hold_what_the_mechanism_says() -> None:
+    task = random_task(5, 4, wildcards=2, seed=0, train=(0, 6), test=(6, 12))
+    construction = construct_template(task, readout_layers=2)
+    batch = task.sample(50, seed=0)
+    hooks = sorted(set(construction.mechanism.written.values()))
+    _, cache = construction.model.run_with_cache(batch.inputs, names_filter=hooks)
+    for name, direction in construction.mechanism.directions.items():
+        seen = (cache[construction.mechanism.written[name]] @ direction)[:, -1]
+        if name == "label":
+            assert torch.allclose(seen, batch.targets[:, -1, 0].double())
+        elif "," in name:
+            t, j = map(int, name[len("equality[") : -1].split(","))
+            expected = batch.latents["equality"][:, t, j].double() / task.length
+            assert torch.allclose(seen, expected)
+        else:
+            match = batch.latents["equality"][:, -1, int(name[len("equality[") : -1])] > 0
+            assert float(seen[match].min()) >= 1 / task.length - 1e-12
+            assert float(seen[~match].max()) < 1 / (4 * task.length)
+
+
+def test_equality_and_copying_heads_are_projectors_on_the_symbols() -> None:
+    construction = construct_template(NAMED["distribution-of-three"](train=(0, 8), test=(8, 16)))
+    model, parts = construction.model, construction.certificate.parts
+    first, last = model.blocks[0].attn, model.blocks[-1].attn
+    embedding = model.W_E.detach()
+    scores = embedding @ first.W_Q[0] @ first.W_K[0].T @ embedding.T * first.terms["dot"].scale
+    identity = torch.eye(16, dtype=torch.float64)
+    assert torch.allclose(scores, parts["a"] * identity)
+    assert torch.allclose(embedding @ last.W_V[0] @ last.W_O[0] @ model.W_U, parts["b"] * identity)
+
+
+def test_too_coherent_embeddings_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="must give embeddings that can be copied"):
+        construct_template(copying(), dimension=6)
+    with pytest.raises(ArgumentError, match="must keep embeddings apart"):
+        construct_template(same_different(), dimension=1)
+    with pytest.raises(ArgumentError, match="readout_layers must be 1 or 2"):
+        construct_template(same_different(), readout_layers=3)
