@@ -27,7 +27,12 @@ import torch
 from jaxtyping import Float
 
 from interp.heads.nulls import DRAWS, from_draws
-from interp.heads.patterns import concentration, kernel_by_lag, mass_by_lag
+from interp.heads.patterns import (
+    concentration,
+    kernel_by_lag,
+    kernel_by_regression,
+    mass_by_lag,
+)
 from interp.heads.table import head_table, score_row
 from interp.models.init import initialize
 from interp.models.transformer import SequenceTransformer
@@ -86,8 +91,9 @@ def layer_kernels(
 
     Args:
         model: A model whose attention is causal.
-        batch: Rows with the memories among their latents.
-        layer: Which.
+        batch: Rows with the memories among their latents; their contents are the first input
+            channel.
+        layer: Which. Behind the first, kernels are regressions on the contents.
         memories: Latent → its lag.
     """
     at, attn = f"blocks.{layer}.", model.blocks[layer].attn
@@ -98,14 +104,21 @@ def layer_kernels(
     pattern, v, resid, x = (cache[name].double().cpu().numpy() for name in names)
     heads, mask = model.spec.heads[layer], batch.mask.numpy()
     w_o = attn.W_O.double().cpu().numpy()
-    positions = sampled_positions(mask)
+    positions, pattern = sampled_positions(mask), pattern[:, :heads]
     kernels = {}
     for name in memories:
         w = direction(resid[:, positions], batch.latents[name][:, positions].double().numpy())
         values = np.einsum("rkhd,hd->rkh", v, w_o @ w)
         if model.spec.identity_ov:
             values += (x @ w)[..., None] * attn.effective_b.double().cpu().numpy()
-        kernels[name] = kernel_by_lag(pattern[:, :heads], values[..., :heads], mask)
+        values = values[..., :heads]
+        if layer == 0:
+            kernels[name] = kernel_by_lag(pattern, values, mask)
+        else:  # a key holds more than its own token there
+            written = np.einsum("rhqk,rkh->rqh", pattern, values)
+            contents = inputs[..., 0].double().cpu().numpy()
+            scored = int(mask.any(0).argmax())
+            kernels[name] = kernel_by_regression(written, contents, mask, lags=scored + 1)
     return LayerKernels(layer, mass_by_lag(pattern[:, :heads], mask), kernels)
 
 

@@ -16,15 +16,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from scipy.special import ndtr
+from torch import Tensor
 
 __all__ = [
     "DRAWS",
     "Null",
+    "accuracy_null",
+    "balanced_accuracy",
+    "bootstrap_interval",
     "correlation_squared",
     "decodability_null",
     "from_draws",
+    "others_moments",
     "rows_null",
     "signs_null",
     "swaps_null",
@@ -91,6 +97,34 @@ def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
     return float(_squared(*(_sums(*centred).sum(0)).tolist()))
 
 
+def balanced_accuracy(predicted: Predictions, actual: Predictions) -> float:
+    """Mean over classes of the share found, rescaled: 0 at chance, 1 without a mistake; 0 where
+    there is one class only."""
+    classes = np.unique(actual)
+    if len(classes) < 2:
+        return 0.0
+    found = np.mean([(predicted[actual == c] == c).mean() for c in classes])
+    return float((found - 1 / len(classes)) / (1 - 1 / len(classes)))
+
+
+def accuracy_null(predicted: Predictions, actual: Predictions) -> Null:
+    """The null of :func:`balanced_accuracy` when the rows of ``actual`` are permuted; its mean,
+    variance and normal tail are exact moments, not draws."""
+    classes, places = np.unique(actual, return_inverse=True)
+    if len(classes) < 2:
+        return Null(0.0, 0.0, 1.0)
+    weight = 1 / np.bincount(places.ravel())[places.reshape(actual.shape)] / len(classes)
+    paired = np.zeros((len(actual), len(actual)))
+    for c in classes:
+        paired += (predicted == c).astype(float) @ (weight * (actual == c)).T
+    mean, variance = (float(v) for v in others_moments(torch.from_numpy(paired)[..., None]))
+    chance = 1 / len(classes)
+    std = float(np.sqrt(variance))
+    excess = float(np.trace(paired)) - mean
+    p = float(ndtr(-excess / std)) if std > 0 else 1.0
+    return Null((mean - chance) / (1 - chance), std / (1 - chance), p)
+
+
 def rows_null(
     predicted: Predictions, actual: Predictions, *, seed: int, draws: int = DRAWS
 ) -> Float[np.ndarray, "draw"]:
@@ -123,6 +157,40 @@ def signs_null(
     """The mean of paired differences when each row's sign is random."""
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], size=(draws, len(differences)))
     return signs @ differences / len(differences)
+
+
+def others_moments(
+    paired: Float[Tensor, "row other score"],
+) -> tuple[Float[Tensor, "score"], Float[Tensor, "score"]]:
+    """Mean and variance of Σ_r paired[r, π(r)] when rows are paired with other rows at random.
+
+    Over uniformly random permutations π the moments are exact (Hoeffding's combinatorial statistic;
+    the variance is Σ d²/(n − 1), d being doubly centred), and a sum over many rows is close to
+    normal, so the tail needs no draws. A permutation keeps a row in its place once in n times;
+    with this taken out, distances from the observed sum grow by n/(n − 1), and the mean is that of
+    the pairs off the diagonal.
+    """
+    rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).sum(-1)
+    if rows < 2:
+        return own, torch.zeros_like(own)
+    by_row, by_other = paired.mean(1, keepdim=True), paired.mean(0, keepdim=True)
+    centred = paired - by_row - by_other + by_row.mean(0, keepdim=True)
+    variance = centred.square().sum((0, 1)) / (rows - 1)
+    return (paired.sum((0, 1)) - own) / (rows - 1), variance * (rows / (rows - 1)) ** 2
+
+
+def bootstrap_interval(
+    values: Float[np.ndarray, "row score"],
+    *,
+    seed: int,
+    resamples: int = DRAWS,
+    level: float = 0.95,
+) -> tuple[Float[np.ndarray, "score"], Float[np.ndarray, "score"]]:
+    """Percentile intervals of the mean over rows, rows drawn with replacement."""
+    rows = len(values)
+    counts = np.random.default_rng(seed).multinomial(rows, np.full(rows, 1 / rows), size=resamples)
+    low, high = np.quantile(counts @ values / rows, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return low, high
 
 
 def _standard(values: Predictions) -> Predictions:

@@ -4,7 +4,8 @@ A row is one score of one component: ``component`` (``head``, ``ffn``, ``layer``
 ``layer``, ``head`` (−1 where it does not apply), ``group`` (a set of heads that act together),
 ``circuit``, ``metric``, ``target`` (a latent, a lag, another head …), then ``score``,
 ``null_mean``, ``null_std``, ``p``, ``q`` and ``effect`` = score − null_mean, in the metric's own
-unit. q is Benjamini–Hochberg over all rows of one circuit and metric.
+unit. Measurements over inputs add ``low`` and ``high``, a 95 % interval of the effect over rows
+(NaN where none was taken). q is Benjamini–Hochberg over all rows of one circuit and metric.
 
 A small q says that a component is not random, which trained ones rarely are: every rule that
 decides something puts a floor under the effect as well.
@@ -12,6 +13,7 @@ decides something puts a floor under the effect as well.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,12 +24,13 @@ from scipy.stats import false_discovery_control
 
 from interp.heads.nulls import Null
 
-__all__ = ["COLUMNS", "adjust", "adjusted", "head_table", "score_row"]
+__all__ = ["COLUMNS", "MEASURED_COLUMNS", "adjust", "adjusted", "head_table", "score_row"]
 
 COLUMNS = (
     "component", "layer", "head", "group", "circuit", "metric", "target",
     "score", "null_mean", "null_std", "p", "q", "effect",
 )  # fmt: skip
+MEASURED_COLUMNS = (*COLUMNS, "low", "high")
 
 
 def score_row(
@@ -41,6 +44,7 @@ def score_row(
     group: str = "",
     circuit: str = "",
     target: str = "",
+    interval: tuple[float, float] = (math.nan, math.nan),
 ) -> dict[str, Any]:
     """One row, all but its q."""
     return {
@@ -56,12 +60,14 @@ def score_row(
         "null_std": null.std,
         "p": null.p,
         "effect": score - null.mean,
+        "low": interval[0],
+        "high": interval[1],
     }
 
 
 def head_table(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows of :func:`score_row` as a frame, with q over each circuit and metric."""
-    return adjusted([pd.DataFrame(list(rows), columns=[c for c in COLUMNS if c != "q"])])
+    return adjusted([pd.DataFrame(list(rows), columns=[c for c in MEASURED_COLUMNS if c != "q"])])
 
 
 def adjusted(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -69,7 +75,7 @@ def adjusted(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(tables, ignore_index=True)
     family = table.groupby(["circuit", "metric"], sort=False)["p"]
     table["q"] = family.transform(lambda p: adjust(p.to_numpy()))
-    return table[list(COLUMNS)]
+    return table.reindex(columns=list(MEASURED_COLUMNS))
 
 
 def adjust(p: Float64[np.ndarray, "test"]) -> Float64[np.ndarray, "test"]:

@@ -1,6 +1,12 @@
 import numpy as np
 
-from interp.heads.patterns import concentration, kernel_by_lag, mass_by_lag
+from interp.heads.patterns import (
+    concentration,
+    kernel_by_lag,
+    kernel_by_offset,
+    kernel_by_regression,
+    mass_by_lag,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -69,3 +75,51 @@ def test_signed_combination_selects_a_lag_that_no_head_does() -> None:
 def test_concentration_of_a_spike_and_of_nothing() -> None:
     assert concentration(np.array([0.0, -3.0, 1.0]), 1) == 0.75
     assert concentration(np.zeros(3), 1) == 0.0
+
+
+def test_kernel_by_offset_equals_a_direct_loop() -> None:
+    n, pattern, mask = 6, causal(4, 2, 6), RNG.random((4, 6)) < 0.8
+    lags = RNG.integers(0, 4, (4, n)).astype(float)
+    lags[0, 3] = 1.5
+    values = RNG.normal(size=(4, n, 2))
+    found = kernel_by_offset(pattern, values, mask, lags)
+    fixed = kernel_by_offset(pattern, values, mask, np.full((4, n), 2.0))
+    np.testing.assert_allclose(fixed[:, n - 3 : 2 * n - 3], kernel_by_lag(pattern, values, mask))
+    signal = values - values.mean((0, 1))
+    _, _, axes = np.linalg.svd((signal / np.abs(signal).max((0, 1))).reshape(-1, 2), False)
+    shared = (signal / np.abs(signal).max((0, 1))) @ axes[0]
+    shared /= np.sqrt((shared**2).mean())
+    expected = np.zeros((2, 2 * n - 1))
+    for head in range(2):
+        for offset in range(1 - n, n):
+            terms = [
+                pattern[r, head, i, j] * signal[r, j, head] * shared[r, j]
+                for r in range(4) for i in range(n) for j in range(i + 1)
+                if mask[r, i] and i - j - lags[r, i] == offset
+            ]  # fmt: skip
+            expected[head, offset + n - 1] = np.mean(terms) if terms else 0.0
+    sign = np.sign((expected * found).sum())
+    np.testing.assert_allclose(found, sign * expected, atol=1e-12)
+
+
+def test_a_head_that_follows_its_lags_has_all_its_kernel_at_the_location() -> None:
+    n, rows = 10, 30
+    lags = RNG.integers(1, 5, (rows, n)).astype(float)
+    place = np.arange(n)
+    pattern = (place[None, :, None] - place == lags[..., None]).astype(float)[:, None]
+    values, mask = RNG.choice([-1.0, 1.0], (rows, n, 1)), np.ones((rows, n), bool)
+    kernel = kernel_by_offset(pattern, values, mask, lags).sum(0)
+    assert concentration(kernel, n - 1) == 1.0
+    assert concentration(kernel_by_lag(pattern, values, mask).sum(0), 2) < 0.5
+
+
+def test_regression_recovers_what_is_written_from_the_past() -> None:
+    """In any layer: two heads that write filters of the contents, whatever their patterns."""
+    x, mask = RNG.normal(size=(40, 16)), np.ones((40, 16), bool)
+    filters = np.array([[0.0, 0.5, 2.0, 0.0], [0.0, -0.5, 1.0, 0.0]])
+    past = np.stack([np.roll(x, s, axis=1) for s in range(4)], axis=-1)
+    written = np.einsum("rts,hs->rth", past, filters) + np.array([3.0, -1.0])
+    written[:, :3] = RNG.normal(size=(40, 3, 2))  # positions without all the lags do not count
+    found = kernel_by_regression(written, x, mask, lags=4)
+    np.testing.assert_allclose(found, filters, atol=1e-10)
+    assert concentration(found.sum(0), 2) == 1.0

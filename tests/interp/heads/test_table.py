@@ -1,7 +1,7 @@
 import numpy as np
 
 from interp.heads.nulls import Null
-from interp.heads.table import COLUMNS, adjust, head_table, score_row
+from interp.heads.table import MEASURED_COLUMNS, adjust, head_table, score_row
 
 
 def test_q_is_taken_within_each_metric() -> None:
@@ -12,7 +12,7 @@ def test_q_is_taken_within_each_metric() -> None:
     ]
     rows.append(score_row("other", 1.0, Null(0.0, 0.1, 0.02), component="ffn", layer=0))
     table = head_table(rows)
-    assert tuple(table.columns) == COLUMNS
+    assert tuple(table.columns) == MEASURED_COLUMNS
     assert table["q"].tolist() == [0.03, 0.03, 0.5, 0.02]
     assert table["effect"].tolist() == [0.75, 0.75, 0.75, 1.0]
     assert table["head"].tolist() == [0, 1, 2, -1]

@@ -1,0 +1,308 @@
+"""How much of a head's attention goes to a kind of key: by position, by content, or by a latent.
+
+A *class* of keys says for every query which keys belong to it, ``[row, query, key]``:
+
+    previous     j = i − 1                    same         earlier token equal to the query's
+    own          j = i                        after_same   right after such a token (induction)
+    first        j = 0 (BOS, sink), i ≥ 1     NAME         j = i − t_i for a latent's lags t_i
+    local        i − j < window
+
+    mass_h(class) = mean over rows of the mean over the row's queries that have such a key of
+                    Σ_{j in class} pattern_h(i, j) / Σ_j pattern_h(i, j)
+    uniform_h     = the same mean of Σ_j min(pattern_h(i, j), 1/(i+1)), 1 minus the total variation
+                    from even attention
+
+Two nulls, both with exact mean and variance, so that nothing is sampled; sums over many queries
+and rows are normal, and p is that tail:
+
+    positions   each query's weights are permuted over its causal prefix: mean c/n and variance
+                c (n−c)/(n−1) · (Σp²/n − 1/n²) for c of n keys. For ``uniform``: weights drawn flat
+                from the simplex, mean 1 − (1 − 1/n)^n.
+    tokens      the row is paired with another row's content: rows of a batch are permuted, with
+                the moments of Hoeffding's combinatorial statistic. Only classes made of content.
+
+A head that attends by position alone can look like induction on rows that repeat with one period;
+against ``tokens`` it has no excess. That null in turn needs rows whose periods differ
+(:func:`repeated_tokens`): where all rows repeat alike it finds nothing in any head.
+
+Intervals are 95 % of a Poisson bootstrap over rows (each row counts Poisson(1) times), which needs
+no row to be kept: memory does not grow with rows. What attention mass does not establish: that
+anything is moved, or used (see :mod:`interp.heads.effects`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.special import ndtr
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.heads.classes import lag_class, position_classes, token_classes
+from interp.heads.nulls import Null, others_moments
+from interp.heads.reading import Rows, layer_hooks, read_batches
+from interp.heads.table import head_table, score_row
+
+__all__ = ["RESAMPLES", "AttentionMass", "attention_mass", "content_table"]
+
+RESAMPLES = 1000
+_INTERVAL = (0.025, 0.975)
+
+Pattern = Float[Tensor, "row head query key"]
+Keys = Bool[Tensor, "row query key"]
+
+
+@dataclass
+class _Sums:
+    """Running sums over rows of one layer, class and null: ``[head]``, and of the bootstrap
+    ``[resample]`` and ``[resample, head]``."""
+
+    heads: Sequence[int]
+    resamples: int
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        count, dtype = len(self.heads), torch.float64
+        self.score, self.mean, self.variance = torch.zeros(3, count, dtype=dtype)
+        self.weights = torch.zeros(self.resamples, dtype=dtype)
+        self.effects = torch.zeros(self.resamples, count, dtype=dtype)
+
+    def add(self, rows: _Rows, counts: Float[Tensor, "resample row"]) -> None:
+        counts = counts[:, rows.kept]
+        self.rows += len(rows.kept)
+        self.score += rows.score.sum(0)
+        self.mean += rows.mean.sum(0)
+        self.variance += rows.variance
+        self.weights += counts.sum(1)
+        self.effects += counts @ (rows.score - rows.mean)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Per row: the score and its expectation under a null ``[row, head]``; the variance of their
+    sum over the rows ``[head]``; which of the batch's rows they are ``[row]``."""
+
+    score: Float[Tensor, "row head"]
+    mean: Float[Tensor, "row head"]
+    variance: Float[Tensor, "head"]
+    kept: Int[Tensor, "row"]
+
+
+@dataclass
+class AttentionMass:
+    """Scores that grow batch by batch; :meth:`table` gives what has been seen so far.
+
+    Attributes:
+        seed: Of the bootstrap's counts.
+        resamples: Of the bootstrap.
+    """
+
+    seed: int = 0
+    resamples: int = RESAMPLES
+    _sums: dict[tuple[int, str, str], _Sums] = field(default_factory=dict)
+    _batches: int = 0
+
+    def add(
+        self,
+        patterns: Mapping[int, Pattern],
+        positions: Mapping[str, Keys],
+        contents: Mapping[str, Keys],
+        mask: Bool[Tensor, "row query"],
+        heads: Sequence[int] | None = None,
+    ) -> None:
+        """Take in one batch.
+
+        Args:
+            patterns: Layer → attention, normalised or not; causal.
+            positions: Classes that depend on positions alone.
+            contents: Classes that depend on what a row holds.
+            mask: Queries that count.
+            heads: Which heads the patterns hold; all by default.
+        """
+        rng = np.random.default_rng([self.seed, self._batches])
+        counts = torch.from_numpy(rng.poisson(1.0, (self.resamples, len(mask))).astype(np.float64))
+        self._batches += 1
+        for layer, pattern in patterns.items():
+            share = _shares(pattern)
+            named = range(pattern.shape[1]) if heads is None else heads
+            for (name, null), rows in _measured(share, positions, contents, mask):
+                key = (layer, name, null)
+                if key not in self._sums:
+                    self._sums[key] = _Sums(named, self.resamples)
+                self._sums[key].add(rows, counts)
+
+    def table(self) -> pd.DataFrame:
+        """A head table: metric ``attention_mass``, target = the class, circuit = the null;
+        ``low`` and ``high`` bound the effect. NaN where no query has a key of the class."""
+        return head_table(row for key, sums in self._sums.items() for row in _lines(key, sums))
+
+
+def attention_mass(
+    batches: Iterable[Rows],
+    *,
+    window: int = 4,
+    lags: Sequence[str] = (),
+    classes: Callable[[Rows], Mapping[str, Keys]] | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Attention mass of every head by class, from batches of patterns.
+
+    Args:
+        batches: From :func:`interp.heads.reading.read_batches`.
+        window: Keys that count as local: the query's own and the ``window − 1`` before.
+        lags: Latents whose values are lags t_i ≥ 0: the class ``NAME`` is the key i − t_i.
+        classes: More content classes of a batch: ``[row, query, key]``, true on keys of the class.
+        seed, resamples: Of the bootstrap.
+
+    Raises:
+        ArgumentError: if no row came, or a latent is not there.
+    """
+    found = AttentionMass(seed, resamples)
+    for rows in batches:
+        patterns = {int(hook.split(".")[1]): v for hook, v in rows.activations.items()}
+        contents = dict(token_classes(rows.inputs)) if rows.inputs.ndim == 2 else {}
+        contents |= {name: lag_class(rows.latent(name)) for name in lags}
+        contents |= dict(classes(rows)) if classes is not None else {}
+        n = next(iter(patterns.values())).shape[-1]
+        found.add(patterns, position_classes(len(rows), n, window), contents, rows.mask, rows.heads)
+    problems = Problems("attention_mass")
+    problems.need(found._batches > 0, "batches", "must hold rows", 0, "give some")
+    problems.raise_if_any()
+    return found.table()
+
+
+def content_table(
+    source: Any,
+    inputs: Any = None,
+    *,
+    layers: Sequence[int] | None = None,
+    batch: int = 8,
+    **options: Any,
+) -> pd.DataFrame:
+    """Attention mass by class of every head of a model, or of a store's patterns.
+
+    Args:
+        source: A hooked model, or an :class:`~interp.store.ActivationStore` with
+            ``hook_pattern`` stored.
+        inputs: For a model: tokens ``[row, pos]``, real inputs, or a
+            :class:`~interp.tasks.base.Batch` (its mask and latents are used). None for a store.
+        layers: Which; all (that are stored) by default.
+        batch: Rows at a time; with the sequence length it decides the memory used.
+        options: As for :func:`attention_mass`.
+
+    Returns:
+        A head table with ``low`` and ``high``; see :meth:`AttentionMass.table`.
+
+    Raises:
+        ArgumentError: for arguments that do not fit; HookError: for patterns that are not stored.
+    """
+    problems = Problems("content_table")
+    rule, advice = "must be at least 2", "the null exchanges the rows of a batch"
+    problems.need(batch >= 2, "batch", rule, batch, advice)
+    problems.raise_if_any()
+    hooks = layer_hooks(source, "attn.hook_pattern", layers)
+    return attention_mass(read_batches(source, inputs, hooks, batch=batch), **options)
+
+
+def _measured(
+    share: Pattern,
+    positions: Mapping[str, Keys],
+    contents: Mapping[str, Keys],
+    mask: Bool[Tensor, "row query"],
+) -> Iterator[tuple[tuple[str, str], _Rows]]:
+    """(class, null) → rows."""
+    yield ("uniform", "positions"), _uniform(share, mask)
+    for name, keys in {**positions, **contents}.items():
+        weights = _weights(keys, mask)
+        yield (name, "positions"), _against_positions(share, weights)
+        if name in contents:
+            yield (name, "tokens"), _against_tokens(share, weights)
+
+
+def _shares(pattern: Pattern) -> Pattern:
+    pattern = pattern.double()
+    total = pattern.sum(-1, keepdim=True)
+    return torch.where(total > 0, pattern / total.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
+
+
+def _weights(keys: Keys, mask: Bool[Tensor, "row query"]) -> Float[Tensor, "row query key"]:
+    """1/(number of counted queries) on the keys of a class, 0 elsewhere."""
+    causal = torch.ones(keys.shape[1:], dtype=torch.bool).tril()
+    keys = keys & causal & mask[..., None]
+    eligible = keys.any(-1).sum(-1).clamp_min(1)
+    return keys.double() / eligible[:, None, None]
+
+
+def _against_positions(share: Pattern, weights: Float[Tensor, "row query key"]) -> _Rows:
+    kept = weights.flatten(1).any(1).nonzero()[:, 0]
+    share, weights = share[kept], weights[kept]
+    score = torch.einsum("rhqk,rqk->rh", share, weights)
+    n = torch.arange(1, share.shape[-2] + 1, dtype=share.dtype)
+    inside = weights.sum(-1)  # [row, query] = c / (queries of the row)
+    mean = (inside / n).sum(-1)[:, None].expand_as(score)
+    count, per_query = (weights > 0).sum(-1).double(), weights.amax(-1)
+    spread = (share.square().sum(-1) / n - 1 / n**2).clamp_min(0)  # [row, head, query]
+    draw = count * (n - count) / (n - 1).clamp_min(1) * per_query**2
+    return _Rows(score, mean, torch.einsum("rhq,rq->h", spread, draw), kept)
+
+
+def _against_tokens(share: Pattern, weights: Float[Tensor, "row query key"]) -> _Rows:
+    kept = weights.flatten(1).any(1).nonzero()[:, 0]
+    kept = kept if len(kept) > 1 else kept[:0]
+    share, weights = share[kept], weights[kept]
+    paired = torch.einsum("rhqk,sqk->rsh", share, weights)
+    score = torch.diagonal(paired, dim1=0, dim2=1).T
+    _, variance = others_moments(paired)
+    # A row's own expectation: its attention on other rows' content, and others' on its own.
+    mean = ((paired.sum(1) + paired.sum(0)) / 2 - score) / max(len(kept) - 1, 1)
+    return _Rows(score, mean, variance, kept)
+
+
+def _uniform(share: Pattern, mask: Bool[Tensor, "row query"]) -> _Rows:
+    kept = mask.any(1).nonzero()[:, 0]
+    share, mask = share[kept], mask[kept]
+    n = torch.arange(1, share.shape[-1] + 1, dtype=share.dtype)
+    per_query = mask.double() / mask.sum(1, keepdim=True)
+    close = torch.minimum(share, (1 / n)[:, None]).sum(-1)
+    mean, variance = _flat_moments(n)
+    score = torch.einsum("rhq,rq->rh", close, per_query)
+    total = (per_query**2 @ variance).sum().expand(share.shape[1])
+    return _Rows(score, (per_query @ mean)[:, None].expand_as(score), total, kept)
+
+
+def _flat_moments(n: Float[Tensor, "query"]) -> tuple[Tensor, Tensor]:
+    """Mean and variance of Σ_j min(p_j, 1/n) for p uniform on the simplex of n weights.
+
+    p_j > x and p_k > y with probability (1 − x − y)₊^{n−1}; integrate over [0, 1/n].
+    """
+    a = 1 / n
+    mean = 1 - (1 - a) ** n
+    square = 2 * (1 - (1 - a) ** (n + 1)) / (n * (n + 1)) - 2 * a * (1 - a) ** n / n
+    both = 1 - 2 * (1 - a) ** (n + 1) + (1 - 2 * a).clamp_min(0) ** (n + 1)
+    variance = n * square + (n - 1) / (n + 1) * both - mean**2
+    return mean, torch.where(n > 1, variance.clamp_min(0), 0.0)
+
+
+def _lines(key: tuple[int, str, str], sums: _Sums) -> Iterator[dict[str, Any]]:
+    layer, name, null = key
+    draws = (sums.effects / sums.weights[:, None]).numpy()
+    low, high = np.nanquantile(draws, _INTERVAL, axis=0) if sums.rows else draws[:2]
+    scores, means, stds = (
+        (v / sums.rows).numpy() for v in (sums.score, sums.mean, sums.variance.sqrt())
+    )
+    for place, head in enumerate(sums.heads):
+        mean, std = float(means[place]), float(stds[place])
+        p = float(ndtr((mean - scores[place]) / std)) if std > 0 else 1.0
+        yield score_row(
+            "attention_mass", float(scores[place]), Null(mean, std, p if sums.rows else math.nan),
+            component="head", layer=layer, head=head, circuit=null, target=name,
+            interval=(float(low[place]), float(high[place])),
+        )  # fmt: skip
