@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from transformer_lens import ActivationCache as ActivationCache
     from transformer_lens.config import TransformerLensConfig as TransformerLensConfig
-    from transformer_lens.hook_points import HookPoint as HookPoint
     from transformer_lens.head_detector import detect_head as detect_head
+    from transformer_lens.hook_points import HookPoint as HookPoint
     from transformer_lens.HookedRootModule import HookedRootModule as HookedRootModule
     from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
     from transformer_lens.tools.analysis import attribution_patch as attribution_patch
@@ -46,6 +46,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "interchange_tools":
+        return import_module("transformer_lens.tools.analysis.interchange")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,6 +4,9 @@ Mean ablation replaces a component's output at every position by its mean over r
 position, so what is removed is its variation and not its offset. A head is ablated at
 ``hook_result`` (all it writes, the identity term included), an FFN at ``hook_mlp_out``.
 
+Here the model runs once for each ablation, and any hooked model will do; many components at once,
+and other replacements, are in :mod:`interp.heads.ablate`.
+
 An effect shows that the rest of the model relies on the component as it is now. It does not show
 what the component computes, and a missing effect can mean that another one stands in.
 """
@@ -26,26 +29,30 @@ __all__ = ["Component", "components", "mean_outputs", "run_without"]
 
 @dataclass(frozen=True, order=True)
 class Component:
-    """A head or an FFN.
+    """A part of a model whose output can be replaced.
 
     Attributes:
-        kind: ``head`` or ``ffn``.
+        kind: ``head``, ``ffn``, ``layer`` (its heads and its FFN) or ``position`` (the residual
+            stream that enters the layer there).
         layer: Counted from 0.
-        head: Of a head; −1 for an FFN.
+        head: Of a head; −1 otherwise.
+        position: Of a position; −1 otherwise.
     """
 
     kind: str
     layer: int
     head: int = -1
+    position: int = -1
 
     @property
     def name(self) -> str:
-        """``L0H1`` or ``L0 FFN``."""
-        return f"L{self.layer}H{self.head}" if self.kind == "head" else f"L{self.layer} FFN"
+        """``L0H1``, ``L0 FFN``, ``L0`` or ``L0 position 3``."""
+        last = {"head": f"H{self.head}", "ffn": " FFN", "layer": ""}
+        return f"L{self.layer}{last.get(self.kind, f' position {self.position}')}"
 
     @property
     def hook(self) -> str:
-        """The hook at which its output can be replaced."""
+        """The hook at which a head's or an FFN's output can be replaced."""
         if self.kind == "head":
             return f"blocks.{self.layer}.attn.hook_result"
         return f"blocks.{self.layer}.hook_mlp_out"

@@ -1,0 +1,108 @@
+"""How much worse the output is without each component: one row of a table each.
+
+    loss_increase = mean over rows of (loss without the component − loss with it)
+
+The loss of a row is the mean over scored positions of the squared error, as a share of the
+target's variance (real targets), or of the cross-entropy in nats (tokens). The null flips the
+signs of rows' differences; the interval is a bootstrap over rows.
+
+Only heads, FFNs, layers and positions as the model uses them now are judged; see
+:mod:`interp.heads.ablate` for what an ablation does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.heads.ablate import How, ablated
+from interp.heads.effects import Component
+from interp.heads.nulls import bootstrap_interval, from_draws, signs_null
+from interp.heads.table import head_table, score_row
+from interp.lens import HookedModel
+from interp.tasks.base import Batch
+
+__all__ = ["loss_increases", "next_tokens", "row_losses"]
+
+
+def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
+    """Tokens ``[row, pos]`` whose target is the next one, scored from position ``start`` on."""
+    targets = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
+    mask = torch.ones(tokens.shape, dtype=torch.bool)
+    mask[:, :start], mask[:, -1] = False, False
+    return Batch(tokens, targets, mask)
+
+
+def row_losses(output: Tensor, batch: Batch) -> Float[Tensor, "row"]:
+    """Each row's mean loss over its scored positions: squared error, or nats for token targets."""
+    output, mask = output.detach().cpu().double(), batch.mask.double()
+    if batch.targets.is_floating_point():
+        losses = (output - batch.targets.double()).square().mean(-1)
+    else:
+        chosen = output.gather(-1, batch.targets.long()[..., None])[..., 0]
+        losses = output.logsumexp(-1) - chosen
+    return (losses * mask).sum(1) / mask.sum(1).clamp_min(1)
+
+
+@torch.no_grad()
+def loss_increases(
+    model: HookedModel,
+    batch: Batch,
+    parts: Sequence[Component] | None = None,
+    *,
+    how: How = "mean",
+    rows: int = 64,
+    seed: int = 0,
+    tokens: int = 1024,
+) -> pd.DataFrame:
+    """The loss without each component, against flipped signs.
+
+    Args:
+        model: Ours, or a bridge.
+        batch: Rows with targets; see :func:`next_tokens` for language models.
+        parts: Which; every head, FFN and layer by default.
+        how: What stands in; means and other rows come from the first ``rows`` rows.
+        rows: At a time: memory does not grow with the batch.
+        seed: Of resampled rows and of the null.
+        tokens: Of one forward pass, at most.
+
+    Returns:
+        A head table with ``low`` and ``high``; metric ``loss_increase``, circuit = ``how``,
+        target = the position for positions and ``output`` otherwise.
+    """
+    device = next(model.parameters()).device  # type: ignore[attr-defined]
+    reference = batch.inputs[:rows].to(device)
+    found: dict[Component, list[np.ndarray]] = {}
+    for start in range(0, len(batch), rows):
+        some = batch[start : start + rows]
+        inputs = some.inputs.to(device)
+        whole = row_losses(model(inputs), some)
+        options: dict[str, Any] = {"how": how, "seed": seed, "tokens": tokens}
+        for part, output in ablated(model, inputs, parts, reference=reference, **options):
+            found.setdefault(part, []).append((row_losses(output, some) - whole).numpy())
+    scale = 1.0
+    if batch.targets.is_floating_point():
+        scale = float(batch.targets[batch.mask].double().var()) or 1.0
+    return head_table(
+        _line(part, np.concatenate(pieces) / scale, how, seed) for part, pieces in found.items()
+    )
+
+
+def _line(
+    part: Component, increases: Float[np.ndarray, "row"], how: str, seed: int
+) -> dict[str, Any]:
+    score = float(increases.mean())
+    null = from_draws(score, signs_null(increases, seed=seed), normal_tail=True)
+    low, high = bootstrap_interval(increases[:, None], seed=seed)
+    target = str(part.position) if part.kind == "position" else "output"
+    return score_row(
+        "loss_increase", score, null,
+        component=part.kind, layer=part.layer, head=part.head, circuit=how, target=target,
+        interval=(float(low[0]), float(high[0])),
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from interp.heads.effects import Component, components, mean_outputs, run_without
+from interp.heads.nulls import bootstrap_interval, others_moments
+from interp.heads.reliance import loss_increases, next_tokens, row_losses
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.tasks.base import Batch
+
+GEN = torch.Generator().manual_seed(0)
+SPEC = TransformerSpec(
+    d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=2, n_heads=2, d_head=4, ffn=(5,), dtype="float64"
+)
+
+
+def test_losses_are_pytorchs() -> None:
+    tokens = torch.randint(6, (3, 7), generator=GEN)
+    batch, output = next_tokens(tokens, start=2), torch.randn((3, 7, 6), generator=GEN)
+    expected = [float(cross_entropy(output[r, 2:6].double(), tokens[r, 3:])) for r in range(3)]
+    assert row_losses(output, batch).tolist() == pytest.approx(expected)
+    mask = torch.tensor([[True, False, True]])
+    real = Batch(tokens[:1, :3], torch.zeros(1, 3, 2), mask)
+    out = torch.tensor([[[1.0, 3.0], [9.0, 9.0], [0.0, 2.0]]])
+    assert row_losses(out, real).tolist() == [(5.0 + 2.0) / 2]
+
+
+def test_table_holds_the_losses_of_single_ablations() -> None:
+    model, tokens = SequenceTransformer(SPEC, seed=1), torch.randint(6, (40, 7), generator=GEN)
+    batch, parts = next_tokens(tokens), components(model)
+    table = loss_increases(model, batch, rows=40)
+    whole, means = row_losses(model(tokens), batch), mean_outputs(model, tokens, parts)
+    for part in parts:
+        output, _ = run_without(model, tokens, [part], means)
+        found = table[
+            (table["component"] == part.kind)
+            & (table["layer"] == part.layer) & (table["head"] == part.head)
+        ]  # fmt: skip
+        rise = row_losses(output, batch) - whole
+        assert found["score"].item() == pytest.approx(float(rise.mean()))
+        assert found["low"].item() < float(rise.mean()) < found["high"].item()
+    assert table["component"].value_counts().to_dict() == {"head": 4, "ffn": 2, "layer": 2}
+
+
+def test_rows_at_a_time_do_not_change_the_scores() -> None:
+    model, tokens = SequenceTransformer(SPEC, seed=1), torch.randint(6, (20, 7), generator=GEN)
+    part, options = [Component("position", 1, position=2)], {"how": "zero"}
+    whole = loss_increases(model, next_tokens(tokens), part, rows=20, **options)
+    pieces = loss_increases(model, next_tokens(tokens), part, rows=7, **options)
+    assert whole["score"].item() == pytest.approx(pieces["score"].item())
+    assert whole["target"].item() == "2"
+
+
+def test_a_component_that_writes_nothing_has_no_effect() -> None:
+    model = SequenceTransformer(SPEC, seed=1)
+    with torch.no_grad():
+        model.blocks[1].attn.W_O[1] = 0
+    table = loss_increases(model, next_tokens(torch.randint(6, (30, 7), generator=GEN)))
+    row = table[(table["layer"] == 1) & (table["head"] == 1)].iloc[0]
+    assert row["score"] == pytest.approx(0, abs=1e-12)
+    assert not row["p"] < 0.01
+
+
+def test_bootstrap_interval_is_that_of_scipy() -> None:
+    from scipy.stats import bootstrap
+
+    values = np.random.default_rng(0).exponential(size=(60, 1))
+    low, high = bootstrap_interval(values, seed=0, resamples=4000)
+    theirs = bootstrap((values[:, 0],), np.mean, n_resamples=4000, method="percentile", rng=0)
+    assert low[0] == pytest.approx(theirs.confidence_interval.low, rel=0.03)
+    assert high[0] == pytest.approx(theirs.confidence_interval.high, rel=0.03)
+
+
+def test_moments_of_pairing_with_others_are_those_of_all_permutations() -> None:
+    from itertools import permutations
+
+    paired = torch.randn((5, 5, 2), generator=GEN, dtype=torch.float64)
+    rows = torch.arange(5)
+    sums = torch.stack([paired[rows, list(order)].sum(0) for order in permutations(range(5))])
+    own = paired[rows, rows].sum(0)
+    mean, variance = others_moments(paired)
+    torch.testing.assert_close(own - mean, (own - sums.mean(0)) * 5 / 4)
+    torch.testing.assert_close(variance, sums.var(0, correction=0) * 25 / 16)
+    off = [paired[r, s] for r in range(5) for s in range(5) if r != s]
+    torch.testing.assert_close(mean, 5 * torch.stack(off).mean(0))
