@@ -35,7 +35,7 @@ from interp.proofs.lagfits.least import BITS, LeastFit, least_absolute
 from interp.proofs.lagfits.positions import DIGITS, LEAST_SLOPE, Positions, basis, tail
 from interp.tasks.memory.kernels import Kernel
 
-__all__ = ["PRECISIONS", "SumFit", "fit_sum", "floor", "rounding_price"]
+__all__ = ["PRECISIONS", "SumFit", "fit_sum", "floor", "grid", "rounded", "rounding_price"]
 
 PRECISIONS = {"float64": 2.0**-53, "float32": 2.0**-24}
 _ROUNDINGS = 8
@@ -97,7 +97,7 @@ def fit_sum(
     price = rounding_price(heads, unit_roundoff)
 
     def value(at: NDArray[np.float64]) -> float:
-        slopes = _round(_grid(positions, heads, at[0], at[1]), unit_roundoff)
+        slopes = rounded(grid(positions, heads, at[0], at[1]), unit_roundoff)
         if len(set(slopes)) < heads:
             return 1e3
         return _solve(target, positions, slopes, price, iterations=15).value
@@ -106,7 +106,7 @@ def fit_sum(
     start = min(starts, key=value)
     options = {"maxfev": 45, "xatol": 0.02, "fatol": 0.0, "initial_simplex": start + _SIMPLEX}
     best = minimize(value, start, method="Nelder-Mead", options=options).x
-    slopes = _round(_grid(positions, heads, best[0], best[1]), unit_roundoff)
+    slopes = rounded(grid(positions, heads, best[0], best[1]), unit_roundoff)
     found = _solve(target, positions, slopes, price, iterations=60)
     return _held(target, positions, slopes, found, price, unit_roundoff)
 
@@ -177,7 +177,7 @@ def _check(
     problems.raise_if_any()
 
 
-def _grid(positions: Positions, heads: int, scale: float, spread: float) -> NDArray[np.float64]:
+def grid(positions: Positions, heads: int, scale: float, spread: float) -> NDArray[np.float64]:
     """Slopes at Chebyshev points of e^{−p/γ} in (0, r); r is a logistic function of ``scale``."""
     return _slopes(positions, 0.98 / (1 + np.exp(-scale)) * _chebyshev(heads), spread)
 
@@ -191,7 +191,8 @@ def _slopes(positions: Positions, z: NDArray[np.float64], spread: float) -> NDAr
     return LEAST_SLOPE[positions] * 1.001 - np.exp(spread) * np.log(z)
 
 
-def _round(slopes: NDArray[np.float64], unit_roundoff: float) -> list[float]:
+def rounded(slopes: NDArray[np.float64], unit_roundoff: float) -> list[float]:
+    """Slopes as a model of that precision holds them."""
     with mpmath.workprec(round(-log2(unit_roundoff))):
         return [float(+mpmath.mpf(float(p))) for p in slopes]
 

@@ -16,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import sqrt
 
 import torch
 
 from interp.models.ffn import FFN
+from interp.proofs.memory.rounding import read_error
 from interp.tasks.memory.readouts import Readout
 
-__all__ = ["MARGIN", "CornerTable"]
+__all__ = ["MARGIN", "CornerTable", "ramp_rounding", "write_ramp"]
 
 MARGIN = 0.5
 
@@ -84,14 +86,10 @@ class CornerTable:
             slot: Coordinate that holds f afterwards, whatever it held before.
             first: Number of the first neuron.
         """
-        neuron, n = first, self.n
+        neuron = first
         for corner, step in self._steps:
-            for shift, sign in ((0.0, 1.0), (1.0, -1.0)):
-                weights = torch.tensor(corner, dtype=ffn.W_in.dtype)
-                ffn.W_in[list(reads), neuron] = weights
-                ffn.b_in[neuron] = -(n - 1.5) - shift
-                ffn.W_out[neuron, slot] = sign * step
-                neuron += 1
+            write_ramp(ffn, dict(zip(reads, corner, strict=True)), step, slot, neuron)
+            neuron += 2
         for sign in (1.0, -1.0):
             ffn.W_in[slot, neuron] = sign
             ffn.W_out[neuron, slot] = -sign
@@ -99,20 +97,38 @@ class CornerTable:
         ffn.b_out[slot] = self.base
 
     def rounding(self, unit: float, *, width: int = 0, reach: float = 0.0) -> float:
-        """How far f may be off when the errors stay under the margin.
+        """How far f may be off when the errors stay under the margin: :func:`ramp_rounding`."""
+        return ramp_rounding(self.n, self.base, self.span, unit, width=width, reach=reach)
 
-        Two ReLUs of one linear form act, the rest are exactly 0. Each is a sum of n + 1 terms, of
-        size 2n together, weighted by at most ``span``; v is at most 2.
 
-        Args:
-            unit: Unit roundoff.
-            width: Of the residual stream if the basis is not that of the slots.
-            reach: Bound on the residual stream's norm, for the same case.
-        """
-        form = (self.n + 2) * 2 * self.n
-        clear, spread = 0.0, 4.0
-        if width:
-            form = 2 * (2 * width + 6) * (reach * self.n**0.5 + self.n)
-            clear, spread = 2 * (2 * width + 6) * reach, 8.0 + 2 * width
-        size = abs(self.base) + 3 * self.span + reach
-        return unit * (2 * self.span * form + clear + spread * size)
+def ramp_rounding(
+    n: int, base: float, span: float, unit: float, *, width: int = 0, reach: float = 0.0
+) -> float:
+    """How far a value read off ramps of ``n`` arguments may be off.
+
+    Two ReLUs of one linear form act, the rest are exactly 0. Each is a sum of n + 1 terms, of
+    size 2n together, weighted by at most ``span``; v is at most 2.
+
+    Args:
+        n: Arguments.
+        base: The value without any ramp.
+        span: Largest height of a ramp.
+        unit: Unit roundoff.
+        width: Of the residual stream if the basis is not that of the slots.
+        reach: Bound on the residual stream's norm, for the same case.
+    """
+    form, clear, spread = float((n + 2) * 2 * n), 0.0, 4.0
+    if width:
+        form = 2 * read_error(width) * (reach * sqrt(n) + n)
+        clear, spread = 2 * read_error(width) * reach, 8.0 + 2 * width
+    size = abs(base) + 3 * span + reach
+    return unit * (2 * span * form + clear + spread * size)
+
+
+def write_ramp(ffn: FFN, corner: Mapping[int, int], step: float, slot: int, neuron: int) -> None:
+    """Two neurons that add ``step`` to ``slot`` where the coordinates stand at ``corner``."""
+    coordinates, signs = list(corner), torch.tensor(list(corner.values()), dtype=ffn.W_in.dtype)
+    for at, shift, sign in ((neuron, 0.0, 1.0), (neuron + 1, 1.0, -1.0)):
+        ffn.W_in[coordinates, at] = signs
+        ffn.b_in[at] = -(len(corner) - 1.5) - shift
+        ffn.W_out[at, slot] = sign * step
