@@ -4,20 +4,34 @@
 did it receive f in a form that a line cannot read? If a small network reads f from the FFN's
 input, everything f needs is there, and what the FFN adds is the form: it is the readout. If it
 cannot, the input does not determine f, and the FFN is not where f comes from.
+
+*Control task.* Every kind of token (or every position) gets a label at random, once and for all,
+drawn from the latent's own values. The label is there for any probe strong enough to memorise
+tokens; *selectivity* is the latent's score less the control's.
+
+*Baselines.* The same probe on the raw input at the position (one-hot tokens, and the position),
+and on the same hook of a model with random weights: what the architecture gives for nothing.
+
+*Learning curve.* The score on rows kept aside against the number of rows learned from: a probe
+that needs many rows finds what the activations hold in a form that is not ready to read.
 """
 
 from __future__ import annotations
 
 import warnings
 
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from probes.linear import Decoding, Features, Latent, decode
+from interp.heads.nulls import balanced_accuracy, correlation_squared
+from probes.linear import Decoding, Features, Latent, decode, ridge
 
-__all__ = ["decode_nonlinearly", "network"]
+__all__ = ["control_latent", "decode_nonlinearly", "learning_curve", "network", "raw_input"]
 
 _HIDDEN = (64,)
 _PASSES = 200
@@ -40,3 +54,68 @@ def decode_nonlinearly(features: Features, latent: Latent, *, seed: int = 0) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return decode(features, latent, probe=network(seed))
+
+
+def control_latent(inputs: np.ndarray, latent: Latent, *, seed: int = 0) -> Latent:
+    """A label for each kind of input, drawn at random from the latent's values.
+
+    Args:
+        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]`` values, at the sampled positions.
+            Where there are more kinds than an eighth of the samples (real values seldom come
+            twice), positions are labelled in place of inputs.
+        latent: Whose values are drawn.
+        seed: Of the draw.
+    """
+    flat = inputs.reshape(inputs.shape[0] * inputs.shape[1], -1)
+    kinds, which = np.unique(flat, axis=0, return_inverse=True)
+    rows, positions = latent.shape
+    if len(kinds) > latent.size / 8:
+        which = np.tile(np.arange(positions), rows)
+    labels = np.random.default_rng(seed).choice(latent.ravel(), int(which.max()) + 1)
+    return labels[which.reshape(rows, positions)]
+
+
+def raw_input(inputs: np.ndarray, *, most: int = 512) -> Features:
+    """The input at each sampled position, and the position, as features.
+
+    Tokens are one-hot, up to ``most`` of them (rarer ones share a column).
+    """
+    rows, positions = inputs.shape[:2]
+    place = np.broadcast_to(np.eye(positions), (rows, positions, positions))
+    if inputs.ndim == 3:
+        return np.concatenate((inputs.astype(np.float64), place), axis=-1)
+    kinds, which, counts = np.unique(inputs, return_inverse=True, return_counts=True)
+    rank = np.argsort(np.argsort(-counts, kind="stable"))
+    columns = np.minimum(rank, most - 1)[which.reshape(rows, positions)]
+    return np.concatenate((np.eye(min(len(kinds), most))[columns], place), axis=-1)
+
+
+def learning_curve(
+    features: Features,
+    latent: Latent,
+    *,
+    probe: BaseEstimator | None = None,
+    points: int = 5,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """The score on a fifth of the rows, learned from 8 rows up to all others.
+
+    Returns:
+        Columns ``rows`` and ``score``.
+    """
+    probe = ridge() if probe is None else probe
+    order = np.random.default_rng(seed).permutation(len(features))
+    held, rest = np.split(order, [max(1, len(order) // 5)])
+    sizes = np.unique(np.geomspace(min(8, len(rest)), len(rest), points).round().astype(int))
+    measure = balanced_accuracy if is_classifier(probe) else correlation_squared
+    found = []
+    for size in sizes:
+        some = rest[:size]
+        fitted = clone(probe).fit(_flat(features[some]), latent[some].ravel())
+        predicted = fitted.predict(_flat(features[held])).reshape(latent[held].shape)
+        found.append((int(size), measure(predicted, latent[held])))
+    return pd.DataFrame(found, columns=["rows", "score"])
+
+
+def _flat(features: Features) -> np.ndarray:
+    return features.reshape(-1, features.shape[-1])

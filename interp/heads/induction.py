@@ -31,7 +31,7 @@ def induction_evidence(
 
     Returns:
         ``layer``, ``head``; ``induction``, ``induction_effect``, ``induction_q`` (against other
-        rows' tokens); ``writer`` ("layer.head", the earlier head for which previous-token mass
+        rows' tokens); ``writer`` ("L0H1", the earlier head for which previous-token mass
         times the excess of K-composition is largest; empty in the first layer), ``previous``,
         ``k_composition``, ``k_effect``, ``k_q``; ``loss_increase``, ``loss_q``. NaN where there is
         none.
@@ -59,7 +59,7 @@ def induction_evidence(
 
 def _writers(k: pd.DataFrame, previous: pd.DataFrame) -> pd.DataFrame:
     """For each reader the writer that is most a previous-token head and most composed with."""
-    mass = {f"{r.layer}.{r.head}": r.score for r in previous.itertuples()}
+    mass = {f"L{r.layer}H{r.head}": r.score for r in previous.itertuples()}
     names = {"score": "k_composition", "effect": "k_effect", "q": "k_q", "target": "writer"}
     pairs = k[[*_HEAD, *names]].rename(columns=names)
     pairs = pairs.assign(previous=pairs["writer"].map(mass).astype(float))

@@ -22,9 +22,9 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         row(**mass, score=0.05, layer=0, head=0, target="previous", circuit="positions"),
     ]
     pairs = [
-        row("k_composition", 0.3, 1, 0, target="0.0"),
-        row("k_composition", 0.2, 1, 0, target="0.1"),
-        row("q_composition", 0.9, 1, 0, target="0.1"),
+        row("k_composition", 0.3, 1, 0, target="L0H0"),
+        row("k_composition", 0.2, 1, 0, target="L0H1"),
+        row("q_composition", 0.9, 1, 0, target="L0H1"),
     ]
     losses = [row("loss_increase", 2.5, 1, 0, target="output", circuit="mean")]
     return head_table(content), head_table(pairs), head_table(losses)
@@ -34,7 +34,7 @@ def test_the_three_kinds_of_evidence_stand_in_one_row() -> None:
     found = induction_evidence(*tables()).set_index(["layer", "head"])
     one = found.loc[(1, 0)]
     assert one["induction"] == 0.9
-    assert one["writer"] == "0.1"
+    assert one["writer"] == "L0H1"
     assert (one["previous"], one["k_composition"], one["loss_increase"]) == (0.95, 0.2, 2.5)
     first = found.loc[(0, 0)]
     assert first["writer"] == ""

@@ -1,0 +1,141 @@
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interp.errors import ArgumentError, HookError
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.mechanism import Construction
+from interp.proofs.memory import construct_fixed_memory
+from interp.store import extract
+from interp.tasks.base import Batch
+from interp.tasks.memory import FixedMemory
+from probes.activations import collect
+from probes.controls import control_latent, learning_curve, raw_input
+from probes.linear import decode, kind_of, logistic
+from probes.survey import COLUMNS, layer_map, probe_table
+
+RNG = np.random.default_rng(0)
+TASK = FixedMemory((1,), "parity", 10)
+HOOKS = ["hook_embed", "blocks.0.hook_resid_mid", "blocks.0.hook_resid_post"]
+
+
+@pytest.fixture(scope="module")
+def construction() -> Construction:
+    return construct_fixed_memory(TASK)
+
+
+@pytest.fixture(scope="module")
+def table(construction: Construction) -> pd.DataFrame:
+    return probe_table(construction.model, TASK.sample(60, seed=1), HOOKS)
+
+
+def cell(table: pd.DataFrame, hook: int, latent: str) -> pd.Series:
+    return table[(table["hook"] == HOOKS[hook]) & (table["latent"] == latent)].iloc[0]
+
+
+def test_a_constructed_memory_is_where_the_proof_says(table: pd.DataFrame) -> None:
+    assert tuple(table.columns) == COLUMNS
+    assert (table["kind"] == "categorical").all()
+    scores = [cell(table, hook, "x[t-1]")["score"] for hook in range(3)]
+    assert scores[0] < 0.2
+    assert scores[1] == 1.0
+    answer = [cell(table, hook, "f")["score"] for hook in range(3)]
+    assert max(answer[:2]) < 0.3
+    assert answer[2] == 1.0
+    found = cell(table, 1, "x[t-1]")
+    assert found["q"] < 1e-6
+    assert min(found["selectivity"], found["over_input"]) > 0.5
+    assert cell(table, 2, "f")["over_untrained"] > 0.5
+
+
+def test_the_map_is_latents_by_hooks_in_order(table: pd.DataFrame) -> None:
+    wide = layer_map(table)
+    assert list(wide.columns) == HOOKS
+    assert list(wide.index) == ["x[t]", "x[t-1]", "f"]
+    assert wide.loc["f", HOOKS[2]] == 1.0
+
+
+def test_nothing_is_found_where_there_is_nothing(construction: Construction) -> None:
+    """Latents drawn anew: p of 30 of them is no smaller than chance has it."""
+    batch = TASK.sample(60, seed=1)
+    noise = {f"n{i}": torch.randint(2, (60, 10)) * 1.0 for i in range(30)}
+    batch = Batch(batch.inputs, batch.targets, batch.mask, noise)
+    found = probe_table(construction.model, batch, HOOKS[1:2], untrained=construction.model)
+    assert (found["q"] > 0.01).all()
+    assert abs(found["score"]).mean() < 0.15
+
+
+def test_a_store_gives_what_its_model_gives(construction: Construction, tmp_path: Path) -> None:
+    batch, model = TASK.sample(40, seed=2), construction.model
+    store = extract(model, batch, HOOKS[:2], tmp_path / "store", batch=20)
+    live = probe_table(model, batch, HOOKS[:2], ["x[t-1]"])
+    read = probe_table(
+        store, None, HOOKS[:2], ["x[t-1]"], untrained=SequenceTransformer(model.spec, seed=1)
+    )
+    pd.testing.assert_frame_equal(live, read)
+
+
+def test_classes_are_read_by_logistic_regression() -> None:
+    latent = RNG.integers(0, 3, (60, 8)).astype(float)
+    x = np.eye(3)[latent.astype(int)] + 0.1 * RNG.normal(size=(60, 8, 3))
+    assert kind_of(latent) == "categorical"
+    assert decode(x, latent, probe=logistic()).score == 1.0
+    assert abs(decode(RNG.normal(size=x.shape), latent, probe=logistic()).score) < 0.15
+    assert kind_of(RNG.normal(size=(60, 8))) == "real"
+    assert kind_of(np.ones((60, 8))) == "real"
+
+
+def test_control_labels_belong_to_tokens_or_else_to_positions() -> None:
+    tokens, latent = RNG.integers(0, 4, (50, 6)), RNG.integers(0, 2, (50, 6)).astype(float)
+    labels = control_latent(tokens, latent, seed=1)
+    assert all(len(np.unique(labels[tokens == token])) == 1 for token in range(4))
+    by_place = control_latent(RNG.normal(size=(50, 6, 2)), latent, seed=1)
+    assert (by_place == by_place[:1]).all()
+
+
+def test_a_probe_that_memorises_tokens_has_no_selectivity() -> None:
+    tokens = RNG.integers(0, 6, (80, 6))
+    one_hot, latent = np.eye(6)[tokens], (tokens % 2).astype(float)
+    labels = control_latent(tokens, latent, seed=3)
+    assert decode(one_hot, latent, probe=logistic()).score == 1.0
+    assert decode(one_hot, labels, probe=logistic()).score == 1.0
+
+
+def test_raw_input_is_the_token_and_the_position() -> None:
+    tokens = np.array([[5, 7, 7], [7, 5, 9]])
+    features = raw_input(tokens)
+    assert features.shape == (2, 3, 6)
+    np.testing.assert_array_equal(features[0, 1, 3:], [0, 1, 0])
+    np.testing.assert_array_equal(features[0, 1, :3], features[1, 0, :3])
+    assert raw_input(tokens, most=2).shape == (2, 3, 5)
+    assert raw_input(RNG.normal(size=(2, 3, 4))).shape == (2, 3, 7)
+
+
+def test_learning_curve_rises_to_the_score() -> None:
+    x = RNG.normal(size=(150, 4, 40))
+    curve = learning_curve(x, x[..., :20].sum(-1) + RNG.normal(size=(150, 4)))
+    assert curve["rows"].iloc[0] == 8
+    assert curve["rows"].iloc[-1] == 120
+    assert curve["score"].iloc[0] < 0.8 < 0.9 < curve["score"].iloc[-1]
+
+
+def test_heads_are_joined_and_latents_split_by_channel() -> None:
+    spec = TransformerSpec(d_in=3, d_out=3, n_ctx=6, d_model=4, n_layers=1, n_heads=2, d_head=2)
+    tokens = torch.randint(3, (7, 6))
+    latents = {"two": torch.randn(7, 6, 2), "one": torch.randn(7, 6)}
+    batch = Batch(tokens, tokens, torch.ones(7, 6, dtype=torch.bool), latents)
+    found = collect(SequenceTransformer(spec), batch, ["blocks.0.attn.hook_z"], batch=3)
+    assert found.features["blocks.0.attn.hook_z"].shape == (7, 6, 4)
+    assert list(found.latents) == ["two[0]", "two[1]", "one"]
+
+
+def test_refusals(construction: Construction) -> None:
+    batch = TASK.sample(20, seed=0)
+    with pytest.raises(ArgumentError, match=r"latents must be among .*, got \['g'\]"):
+        probe_table(construction.model, batch, HOOKS[:1], ["g"])
+    with pytest.raises(HookError, match="hook_resid_mid"):
+        probe_table(construction.model, batch, ["blocks.0.hook_resid_mids"])
