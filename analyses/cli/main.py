@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli import crasp, demo, doctor, extract, store, train, weights
+from analyses.cli import crasp, demo, doctor, extract, probe, store, train, weights
 from interp.errors import ProoflensError
 
 __all__ = ["app", "main"]
@@ -29,6 +29,7 @@ app.add_typer(crasp.app, name="crasp")
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("extract")(extract.extract)
+app.command("probe")(probe.probe)
 app.add_typer(store.app, name="store")
 app.command("train")(train.train)
 app.command("weights")(weights.weights)
