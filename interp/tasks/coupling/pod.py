@@ -23,7 +23,7 @@ from interp.tasks.coupling.bases import BASES, infinite_sine_coupling
 
 __all__ = ["PodCoupling"]
 
-_CHUNK = 512
+_CHUNK, _NAMED = 512, 16
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,11 @@ class PodCoupling:
         """Channels of the input: x and the features."""
         return 1 + self.features * (1 if self.left == self.right else 2)
 
+    @property
+    def named(self) -> int:
+        """How many of the bases' functions are latents: the rank, at most 16."""
+        return _NAMED if self.rank == "infinite" else min(int(self.rank), _NAMED)
+
     def sigma(self, count: int) -> Float64[Tensor, "count"]:
         """σ_1 … σ_count, zero beyond the rank."""
         k = torch.arange(1, count + 1, dtype=torch.float64)
@@ -147,7 +152,8 @@ class PodCoupling:
         """Draw ``n`` rows: inputs ``[batch, pos, d_in]``, targets ``[batch, pos, 1]``.
 
         Latents: ``x``, ``coupling`` ρ(x(t), x(s)) ``[batch, query, key]`` (0 at a masked
-        position) and ``attention``, its softmax.
+        position), ``attention``, its softmax, and ``phi[k]``, ``psi[k]`` [batch, pos], the bases
+        at x for k up to :attr:`named`.
         """
         x = torch.rand(n, self.length, generator=torch.Generator().manual_seed(seed))
         coupling = self.coupling(x, x)
@@ -156,6 +162,9 @@ class PodCoupling:
         if self.mask_self:
             coupling = coupling * (1 - torch.eye(self.length, dtype=torch.float64))
         latents = {"x": x, "coupling": coupling.float(), "attention": attention.float()}
+        for letter, basis in (("phi", self.left), ("psi", self.right)):
+            values = BASES[basis].values(x, self.named).float()
+            latents |= {f"{letter}[{k + 1}]": values[..., k] for k in range(self.named)}
         scored = torch.ones(n, self.length, dtype=torch.bool)
         return Batch(self.inputs(x), y, scored, latents).to(device)
 

@@ -75,14 +75,9 @@ def test_infinite_rank_is_the_limit_of_finite_ranks(alpha: float) -> None:
     u = torch.tensor([0.1, 0.37, 0.5, 0.93], dtype=torch.float64)
     v = torch.tensor([0.21, 0.8, 0.11, 0.05], dtype=torch.float64)
     closed = infinite_sine_coupling(u, v, alpha)
-    total, means = torch.zeros(4, dtype=torch.float64), []
-    for k in range(1, 40_001):
-        total = total + 2 * k**-alpha * torch.sin(2 * math.pi * k * u) * torch.sin(
-            2 * math.pi * k * v
-        )
-        if k > 20_000:
-            means.append(total)
-    cesaro = torch.stack(means).mean(0)  # the partial sums oscillate about their limit
+    k = torch.arange(1, 40_001, dtype=torch.float64)[:, None]
+    terms = 2 * k**-alpha * torch.sin(2 * math.pi * k * u) * torch.sin(2 * math.pi * k * v)
+    cesaro = terms.cumsum(0)[20_000:].mean(0)  # the partial sums oscillate about their limit
     assert torch.allclose(closed, cesaro, atol=2e-4)
 
 
@@ -97,6 +92,8 @@ def test_a_coupling_cut_at_its_rank_is_itself_and_features_are_the_bases() -> No
     batch = task.sample(4, seed=0)
     x = batch.latents["x"]
     assert torch.equal(task.coupling(x, x, 3), task.coupling(x, x))
+    named = torch.stack([batch.latents[f"psi[{k}]"] for k in (1, 2, 3)], dim=-1)
+    assert torch.equal(named, batch.inputs[..., 4:7])
     phi, psi = batch.inputs[..., 1:4].double(), batch.inputs[..., 4:7].double()
     rebuilt = (phi * task.sigma(3)) @ psi.mT
     assert batch.inputs.shape[-1] == task.d_in == 7
