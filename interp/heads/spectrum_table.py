@@ -1,0 +1,91 @@
+"""Head tables of score spectra: effective rank and share of the first value, each with a null.
+
+**The null** turns the keys' inner basis by a uniformly random rotation O: σ(R_q O R_kᵀ) instead of
+σ(R_q R_kᵀ). Queries and keys keep their own spectra and lose their relation to each other, so a
+score beyond it says that the directions in which queries vary are (or avoid) those in which keys
+do. p is two-sided normal, from the draws' mean and spread.
+
+It is a null for the relation alone: a head whose keys lie in a plane has a low rank under it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from scipy.stats import ortho_group
+
+from interp.errors import Problems
+from interp.heads.metrics import effective_rank
+from interp.heads.nulls import Null
+from interp.heads.spectrum import HeadSpectra, VectorMoments, moment_root
+from interp.heads.table import head_table, score_row
+
+__all__ = ["spectrum_table"]
+
+Metric = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def _first_share(singular: NDArray[np.float64]) -> NDArray[np.float64]:
+    energy = (singular**2).sum(-1)
+    return np.asarray(singular[..., 0] ** 2 / np.where(energy > 0, energy, 1.0))
+
+
+_METRICS: dict[str, Metric] = {"effective_rank": effective_rank, "spectral_share": _first_share}
+
+
+def spectrum_table(spectra: HeadSpectra, *, draws: int = 100, seed: int = 0) -> pd.DataFrame:
+    """Effective rank and spectral share (σ_1²/Σσ²) of every head's scores in the input metric.
+
+    Args:
+        spectra: From :func:`interp.heads.spectrum.head_spectra`.
+        draws: Random rotations a head.
+        seed: Of the rotations.
+
+    Raises:
+        ArgumentError: for fewer than two draws.
+    """
+    problems = Problems("spectrum_table")
+    problems.need(draws >= 2, "draws", "must be at least 2", draws, "a spread needs two")
+    problems.raise_if_any()
+    rng, rows = np.random.default_rng(seed), []
+    for layer, pairs in spectra.vectors.items():
+        for head, (query, key) in enumerate(pairs):
+            own, turned = spectra.metric[layer][head], _turned(query, key, spectra, draws, rng)
+            for name, metric in _METRICS.items():
+                score = float(metric(own))
+                null = _null(score, metric(turned))
+                rows.append(
+                    score_row(name, score, null, component="head", layer=layer, head=head,
+                              circuit="scores")
+                )  # fmt: skip
+    return head_table(rows)
+
+
+def _turned(
+    query: VectorMoments,
+    key: VectorMoments,
+    spectra: HeadSpectra,
+    draws: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Spectra ``[draw, value]`` with the keys' inner basis turned."""
+    width = len(query.mean)
+    left = moment_root(query.second)
+    right = moment_root(key.covariance if spectra.centred else key.second)
+    if width == 1:
+        rotation = rng.choice([-1.0, 1.0], size=(draws, 1, 1))
+    else:
+        rotation = ortho_group.rvs(width, size=draws, random_state=rng).reshape(draws, width, width)
+    turned = left @ torch.from_numpy(rotation) @ right
+    return (torch.linalg.svdvals(turned) * width**-0.5).numpy()
+
+
+def _null(score: float, drawn: NDArray[np.float64]) -> Null:
+    mean, std = float(drawn.mean()), float(drawn.std(ddof=1))
+    same = std <= 1e-12 * max(abs(mean), 1.0)
+    return Null(mean, std, 1.0 if same else float(2 * ndtr(-abs(score - mean) / std)))
