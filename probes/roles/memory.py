@@ -1,4 +1,6 @@
-"""Which role does each head and FFN play? Behaviour and cause must agree (SCIENCE §5).
+"""Roles on a fixed-memory task, from a table of scores of a one-layer model (SCIENCE §5).
+
+:mod:`probes.roles.extraction` finds the same roles at any depth, from the model itself.
 
 A component is ``confirmed`` in a role when what it does (behaviour) and what is lost without it
 (cause) both pass; with behaviour alone it is a ``candidate``; else it has no row. Every test needs
@@ -30,12 +32,9 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["ROLE_COLUMNS", "Floors", "decide_roles"]
+from probes.roles.decision import ROLE_COLUMNS
 
-ROLE_COLUMNS = (
-    "component", "layer", "head", "group", "role", "target", "status",
-    "strength", "p", "q", "effect", "evidence",
-)  # fmt: skip
+__all__ = ["Floors", "decide_roles"]
 
 
 @dataclass(frozen=True)

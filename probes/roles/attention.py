@@ -1,0 +1,343 @@
+"""Roles of heads that are told by where they attend (SCIENCE §5).
+
+    role              behaviour: share of attention                        cause: without …
+    previous-token    to t − 1                                             that attention
+    duplicate-token   to earlier equal tokens, not itself; repeated rows   that attention
+    induction         to tokens after earlier equal ones; repeated rows    that attention, *and* the
+                      mass falls without an earlier previous-token head
+    sink              to the first position                                that attention
+    local             to the last few positions, neither t nor t − 1 alone that attention
+    counter           even over all earlier positions                      the head, and by more
+                                                                           than at initialisation
+    dense             none of these (nor its own position)                 the head
+
+Shares are those of :mod:`interp.heads.content`, with their analytic nulls, over the later half of
+positions; changes are shares of the output's variance (:mod:`probes.roles.effects`). Repeated rows
+are made of the tokens that the inputs hold, each row with its own period.
+
+Not for attention that looks both ways or is not normalised: a share is not defined there. Untrained
+heads attend evenly too: a counter's cause carries that role, and has initialisation for a null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Int
+from scipy.special import ndtr, stdtr
+from torch import Tensor
+
+from interp.heads.classes import position_classes, repeated_tokens, token_classes
+from interp.heads.content import content_table
+from interp.heads.effects import Component, components
+from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore
+from interp.tasks.base import Batch
+from probes.roles.decision import Found, Test
+from probes.roles.effects import Change, Outputs
+
+__all__ = ["AttentionFloors", "attention_roles", "repeated_rows", "stored_roles"]
+
+_RESAMPLES = 200
+_FRESH = 24
+_SHORTEST = 9
+_FEWEST = 4
+
+
+@dataclass(frozen=True)
+class AttentionFloors:
+    """The least of each share, excess and change that counts.
+
+    Attributes:
+        share: Of attention on the role's keys.
+        excess: Of that share over what even attention would give.
+        even: Closeness to even attention, 1 − total variation.
+        local: Share within the window.
+        other: Most that may go to the own position, for roles that look elsewhere (1 − it).
+        change: Of the output, as a share of its variance.
+        composition: Fall of the induction share without a previous-token head.
+        window: Positions that count as local, the query's own included.
+    """
+
+    share: float = 0.6
+    excess: float = 0.3
+    even: float = 0.9
+    local: float = 0.9
+    other: float = 0.8
+    change: float = 0.1
+    composition: float = 0.3
+    window: int = 5
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A share of attention, its excess over even attention, and p."""
+
+    score: float
+    effect: float
+    p: float
+
+
+_Shares = dict[tuple[int, int, str], _Share]
+
+
+def attention_roles(
+    model: Any,
+    inputs: Tensor,
+    scored: Bool[Tensor, "row pos"],
+    *,
+    floors: AttentionFloors | None = None,
+    seed: int = 0,
+) -> list[Found]:
+    """Every head's attention roles, tested.
+
+    Args:
+        model: Causal, with normalised attention; for others there is nothing to say.
+        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]``.
+        scored: Where the output counts.
+        floors: The least that counts.
+        seed: Of the repeated rows and of fresh models.
+    """
+    floors, spec = floors or AttentionFloors(), getattr(model, "spec", None)
+    if spec is not None and not (spec.causal and spec.normalizer == "softmax"):
+        return []
+    return list(_Detector(model, inputs, scored, floors, seed).found())
+
+
+def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | None:
+    """Rows like ``inputs`` that repeat, made of the same tokens; None for real or short inputs or
+    few tokens. A token that stands first in every row and nowhere else stays there."""
+    if inputs.ndim != 2 or inputs.shape[1] < _SHORTEST:
+        return None
+    first = inputs[:, 0].unique()
+    seen = inputs[:, 1:].unique()
+    alone = len(first) == 1 and not bool((seen == first).any())
+    if len(seen) < _FEWEST:
+        return None
+    length = inputs.shape[1] - alone
+    if length < _SHORTEST:
+        return None
+    rows = seen[repeated_tokens(len(inputs), length, len(seen), seed=seed)]
+    return torch.cat([first.expand(len(rows), 1), rows], dim=1) if alone else rows
+
+
+class _Detector:
+    def __init__(
+        self,
+        model: Any,
+        inputs: Tensor,
+        scored: Bool[Tensor, "row pos"],
+        floors: AttentionFloors,
+        seed: int,
+    ) -> None:
+        self.model, self.floors, self.seed = model, floors, seed
+        self.inputs = inputs
+        late = torch.arange(inputs.shape[1]) >= inputs.shape[1] // 2
+        self.late = scored & late if bool((scored & late).any()) else scored
+        self.outputs = Outputs(model, inputs, self.late)
+        self.shares = _measured(model, inputs, late.expand(inputs.shape[:2]), floors)
+        repeated = repeated_rows(inputs, seed=seed)
+        self.again: Outputs | None = None
+        if repeated is not None:
+            scored = token_classes(repeated)["same"].any(-1)
+            self.again = Outputs(model, repeated, scored)
+            found = _measured(model, repeated, scored, floors, null="tokens")
+            self.shares |= {k: v for k, v in found.items() if k[2] in ("same", "after_same")}
+
+    def found(self) -> Iterator[Found]:
+        for part in components(self.model):
+            if part.kind == "head":
+                yield from self._of(part.layer, part.head)
+
+    def _of(self, layer: int, head: int) -> Iterator[Found]:
+        n = self.inputs.shape[1]
+        classes = position_classes(1, n, self.floors.window)
+        some = False
+        for role, name in (("previous-token", "previous"), ("sink", "first"), ("local", "local")):
+            tests = _behaviour(self.shares, layer, head, role, self.floors)
+            some |= _holds(tests)
+            cause: list[Test] = []
+            if _holds(tests):
+                change = self.outputs.knocked_out(layer, head, classes[name])
+                cause = [self._cause("without that attention", change)]
+            yield self._role(layer, head, role, tests, cause)
+        for role, name in (("duplicate-token", "same"), ("induction", "after_same")):
+            if (layer, head, name) in self.shares:
+                tests = _behaviour(self.shares, layer, head, role, self.floors)
+                some |= _holds(tests)
+                cause = self._again(layer, head, role, name) if _holds(tests) else []
+                yield self._role(layer, head, role, tests, cause)
+        tests = _behaviour(self.shares, layer, head, "counter", self.floors)
+        some |= _holds(tests)
+        cause = self._counts(layer, head) if _holds(tests) else []
+        yield self._role(layer, head, "counter", tests, cause)
+        own = self.shares[layer, head, "own"].score
+        if not some and own < self.floors.share:
+            even = self.shares[layer, head, "uniform"].score
+            tests = [Test("distance from even attention", 1 - even, 1 - self.floors.even)]
+            change = self.outputs.ablated(Component("head", layer, head))
+            cause = [self._cause("without the head", change)]
+            yield self._role(layer, head, "dense", tests, cause)
+
+    def _cause(self, words: str, change: Change) -> Test:
+        name = f"{words} the output changes by a share of its variance of"
+        return Test(name, change.score, self.floors.change, change.p, change.low)
+
+    def _again(self, layer: int, head: int, role: str, name: str) -> list[Test]:
+        """Knock-out on repeated rows, and for induction the composition."""
+        if self.again is None:
+            return []
+        keys = token_classes(self.again.inputs)[name]
+        change = self._cause("without that attention", self.again.knocked_out(layer, head, keys))
+        return [self._composition(layer, head, keys), change] if role == "induction" else [change]
+
+    def _composition(self, layer: int, head: int, keys: Bool[Tensor, "row q k"]) -> Test:
+        """The largest fall of the share when a previous-token head before it is ablated."""
+        again = self.again
+        best = Test("no earlier previous-token head to compose with:", 0.0, self.floors.composition)
+        if again is None:
+            return best
+        before = _row_share(again, layer, head, keys, ())
+        for part in components(self.model):
+            earlier = part.kind == "head" and part.layer < layer
+            if not earlier or self.shares[part.layer, part.head, "previous"].score < 0.5:
+                continue
+            fall = before - _row_share(again, layer, head, keys, (part,))
+            mean, error = float(fall.mean()), float(fall.std(ddof=1)) / len(fall) ** 0.5
+            if mean > best.score:
+                p = float(stdtr(len(fall) - 1, -mean / error)) if error > 0 else 0.0
+                name = f"without {part.name}, a previous-token head, that share falls by"
+                floor = self.floors.composition
+                best = Test(name, mean, floor, p, mean - 1.96 * error, "composition")
+        return best
+
+    def _counts(self, layer: int, head: int) -> list[Test]:
+        change = self.outputs.ablated(Component("head", layer, head))
+        tests = [self._cause("without the head", change)]
+        spec = getattr(self.model, "spec", None)
+        if spec is not None and change.score >= self.floors.change:
+            p = self._beyond_fresh(change.score, layer)
+            name = "which is beyond re-initialised models' (1 − p)"
+            tests.insert(0, Test(name, 1 - p, 0.95, p))
+        return tests
+
+    def _beyond_fresh(self, change: float, layer: int) -> float:
+        """p of a change against heads of the layer in fresh models: a log-normal tail."""
+        draws: list[float] = []
+        for seed in range(_FRESH):
+            fresh = SequenceTransformer(self.model.spec, seed=self.seed + 1000 + seed)
+            outputs = Outputs(fresh, self.inputs, self.late)
+            draws += [
+                outputs.ablated(part).score
+                for part in components(fresh)
+                if part.kind == "head" and part.layer == layer
+            ]
+        logs = np.log(np.maximum(draws, 1e-12))
+        spread = float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
+        return float(ndtr((logs.mean() - np.log(change)) / max(spread, 1e-3)))
+
+    def _role(
+        self, layer: int, head: int, role: str, tests: list[Test], cause: list[Test]
+    ) -> Found:
+        strength = tests[0].score
+        return Found("head", layer, role, strength, tests, cause, head=head)
+
+
+_KEYS = {
+    "previous-token": ("previous", "share of attention to the previous token"),
+    "sink": ("first", "share of attention to the first position"),
+    "local": ("local", "share of attention to the last few positions"),
+    "duplicate-token": ("same", "share of attention to earlier equal tokens, on repeated rows"),
+    "induction": ("after_same", "share of attention to what followed equal tokens, repeated rows"),
+    "counter": ("uniform", "closeness to even attention"),
+}
+
+
+def _behaviour(
+    shares: _Shares, layer: int, head: int, role: str, floors: AttentionFloors
+) -> list[Test]:
+    keys, words = _KEYS[role]
+    share = shares[layer, head, keys]
+    if role == "counter":
+        return [Test(words, share.score, floors.even, share.p)]
+    least = floors.local if role == "local" else floors.share
+    tests = [
+        Test(words, share.score, least, share.p),
+        Test("of which beyond even attention", share.effect, floors.excess),
+    ]
+    if role == "local":
+        single = max(shares[layer, head, k].score for k in ("previous", "own"))
+        tests.append(Test("kept from any one position", 1 - single, 1 - floors.share))
+    if role == "duplicate-token":
+        own = shares[layer, head, "own"].score
+        tests.append(Test("attention kept from itself", 1 - own, floors.other))
+    return tests
+
+
+def _holds(tests: list[Test]) -> bool:
+    return all(test.score >= test.floor for test in tests)
+
+
+def _measured(
+    model: Any,
+    inputs: Tensor,
+    mask: Bool[Tensor, "row pos"],
+    floors: AttentionFloors,
+    *,
+    null: str = "positions",
+) -> _Shares:
+    batch = Batch(inputs, inputs, mask)
+    table = content_table(
+        model, batch, window=floors.window, resamples=_RESAMPLES, batch=len(inputs)
+    )
+    return _shares_of(table[table["circuit"] == null])
+
+
+def _shares_of(table: pd.DataFrame) -> _Shares:
+    columns = table[["layer", "head", "target", "score", "effect", "p"]]
+    return {
+        (layer, head, target): _Share(score, effect, p)
+        for layer, head, target, score, effect, p in columns.itertuples(index=False, name=None)
+    }
+
+
+@torch.no_grad()
+def _row_share(
+    outputs: Outputs,
+    layer: int,
+    head: int,
+    keys: Bool[Tensor, "row q k"],
+    without: tuple[Component, ...],
+) -> np.ndarray:
+    """Share of a head's attention on ``keys``, row by row, with some components ablated."""
+    name = f"blocks.{layer}.attn.hook_pattern"
+    pattern = outputs.kept(name, *without)[:, head]
+    weight = keys.any(-1).double()
+    share = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
+    rows: np.ndarray = ((share * weight).sum(1) / weight.sum(1).clamp_min(1)).cpu().numpy()
+    return rows
+
+
+def stored_roles(store: ActivationStore, *, floors: AttentionFloors | None = None) -> list[Found]:
+    """The behaviour of every head in a store's patterns; no cause can be sought there.
+
+    Args:
+        store: With ``attn.hook_pattern`` of the layers of interest. ``duplicate-token`` and
+            ``induction`` are read from the rows as they are: without repeats they find nothing.
+        floors: The least that counts.
+    """
+    floors = floors or AttentionFloors()
+    table = content_table(store, window=floors.window, resamples=_RESAMPLES)
+    shares = _shares_of(table[table["circuit"] == "positions"])
+    found = []
+    for layer, head in sorted({key[:2] for key in shares}):
+        for role, (name, _) in _KEYS.items():
+            if (layer, head, name) in shares:
+                tests = _behaviour(shares, layer, head, role, floors)
+                found.append(Found("head", layer, role, tests[0].score, tests, None, head=head))
+    return found

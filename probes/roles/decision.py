@@ -1,0 +1,153 @@
+"""When is a role confirmed? The rule that all roles share, and the row it gives.
+
+    behaviour   every test has a score of at least its floor and a q below the level
+    cause       the same, for what changes without the component; its 95 % interval must reach
+                no further down than half its floor
+    confirmed   both;   candidate   behaviour alone;   no row   otherwise
+
+q is Benjamini–Hochberg over all components that were put to the same test. Without a model that can
+be run (a store alone) there is no cause, and nothing is more than a candidate.
+
+A confirmed role says what a component does on these inputs; elsewhere it may do more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from interp.heads.table import adjust
+
+__all__ = ["ROLE_COLUMNS", "Found", "Test", "decide", "no_roles"]
+
+ROLE_COLUMNS = (
+    "component", "layer", "head", "group", "role", "target", "status",
+    "strength", "p", "q", "effect", "evidence",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Test:
+    """One number that a role rests on.
+
+    Attributes:
+        name: In words, with its unit.
+        score: The number.
+        floor: The least that counts.
+        p: Against the test's null; 0 for a test of size alone.
+        low: Lower end of the score's 95 % interval; NaN where none was taken.
+        family: Tests of one family are adjusted together.
+    """
+
+    __test__ = False
+
+    name: str
+    score: float
+    floor: float
+    p: float = 0.0
+    low: float = float("nan")
+    family: str = ""
+
+    @property
+    def wide(self) -> bool:
+        """Whether the interval reaches below half the floor though the score is above it."""
+        return self.score >= self.floor and self.low < self.floor / 2
+
+
+@dataclass(frozen=True)
+class Found:
+    """A role that a component may have: what it does, and what is lost without it.
+
+    Attributes:
+        component, layer, head, group: Which.
+        role, target: What it may be.
+        strength: The role's own number.
+        behaviour: Tests that must pass for a row.
+        cause: Tests that must pass as well to confirm it; None where nothing could be run.
+    """
+
+    component: str
+    layer: int
+    role: str
+    strength: float
+    behaviour: Sequence[Test]
+    cause: Sequence[Test] | None
+    head: int = -1
+    group: str = ""
+    target: str = ""
+
+
+def no_roles() -> pd.DataFrame:
+    """An empty role table."""
+    return pd.DataFrame(columns=list(ROLE_COLUMNS))
+
+
+def decide(found: Sequence[Found], *, level: float = 0.01) -> pd.DataFrame:
+    """The role table of everything that was tested.
+
+    Args:
+        found: All that were tested, also those without a role: they are part of the families.
+        level: False-discovery rate that every q must stay below.
+    """
+    q = _adjusted(found)
+    rows = [row for k, one in enumerate(found) if (row := _row(one, q, k, level)) is not None]
+    return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
+
+
+def _tests(one: Found) -> list[Test]:
+    return [*one.behaviour, *(one.cause or ())]
+
+
+def _adjusted(found: Sequence[Found]) -> dict[tuple[int, int], float]:
+    """q of every test, each family by itself."""
+    families: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for k, one in enumerate(found):
+        for i, test in enumerate(_tests(one)):
+            families.setdefault((one.role, test.family or test.name), []).append((k, i))
+    q: dict[tuple[int, int], float] = {}
+    for members in families.values():
+        p = np.array([_tests(found[k])[i].p for k, i in members])
+        q.update(zip(members, adjust(p).tolist(), strict=True))
+    return q
+
+
+def _row(
+    one: Found, q: Mapping[tuple[int, int], float], k: int, level: float
+) -> dict[str, Any] | None:
+    tests = _tests(one)
+    passed = [t.score >= t.floor and q[k, i] < level for i, t in enumerate(tests)]
+    if not all(passed[: len(one.behaviour)]):
+        return None
+    caused = bool(one.cause) and all(passed) and not any(t.wide for t in one.cause or ())
+    last = one.cause[-1].score if one.cause else float("nan")
+    return {
+        "component": one.component,
+        "layer": one.layer,
+        "head": one.head,
+        "group": one.group,
+        "role": one.role,
+        "target": one.target,
+        "status": "confirmed" if caused else "candidate",
+        "strength": one.strength,
+        "p": max(t.p for t in tests),
+        "q": max(q[k, i] for i in range(len(tests))),
+        "effect": last,
+        "evidence": _sentence(one),
+    }
+
+
+def _sentence(one: Found) -> str:
+    told = "; ".join(_words(test) for test in one.behaviour)
+    if one.cause is None:
+        return f"{told}; no model could be run, so no cause was sought"
+    return f"{told}; {'; '.join(_words(test) for test in one.cause)}"
+
+
+def _words(test: Test) -> str:
+    wide = f", an interval too wide (from {test.low:.2f}) to count" if test.wide else ""
+    short = f", below the floor of {test.floor:.2g}" if test.score < test.floor else ""
+    return f"{test.name} {test.score:.2f}{short}{wide}"

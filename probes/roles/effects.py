@@ -1,0 +1,122 @@
+"""What an intervention on one head does to the output, in shares of the output's own variance.
+
+    change = Σ |out′ − out|² / Σ |out − mean out|²      over scored positions, row by row
+
+*Ablation* replaces what a head writes by its mean over rows. *Knock-out* takes its attention away
+from a class of keys and gives it to the other keys it may see, in their proportions (evenly if
+there was nothing there): what changes then is due to *where* it attended.
+
+No change for a head that others stand in for; a change is not yet a change for the worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy.special import stdtr
+from torch import Tensor
+
+from interp.heads.effects import Component, mean_outputs, run_without
+from interp.models.transformer import SequenceTransformer
+
+__all__ = ["Change", "Outputs", "without_keys"]
+
+Keys = Bool[Tensor, "#row query key"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """Mean change of the output, its 95 % interval's lower end, and p against none at all."""
+
+    score: float
+    low: float
+    p: float
+
+
+class Outputs:
+    """A model's outputs on some inputs, with and without parts of it.
+
+    Args:
+        model: Which.
+        inputs: Its inputs.
+        scored: ``[row, pos]``, where the output counts.
+    """
+
+    def __init__(
+        self, model: SequenceTransformer, inputs: Tensor, scored: Bool[Tensor, "row pos"]
+    ) -> None:
+        self.model, self.inputs, self.scored = model, inputs, scored
+        with torch.no_grad():
+            self.output = model(inputs).double()
+        weight = scored[..., None].double()
+        mean = (self.output * weight).sum((0, 1)) / weight.sum().clamp_min(1)
+        spread = (self.output - mean).square().sum(-1) * scored
+        self.variance = float(spread.sum() / scored.sum().clamp_min(1))
+        self._means: dict[str, Tensor] = {}
+
+    def ablated(self, *parts: Component) -> Change:
+        """The change when components are mean-ablated together."""
+        output, _ = run_without(self.model, self.inputs, parts, self._mean(parts))
+        return self.change(output)
+
+    def kept(self, hook: str, *without: Component) -> Tensor:
+        """An activation, with components mean-ablated."""
+        _, kept = run_without(self.model, self.inputs, without, self._mean(without), keep=[hook])
+        return kept[hook]
+
+    def _mean(self, parts: tuple[Component, ...]) -> dict[str, Tensor]:
+        for part in parts:
+            if part.hook not in self._means:
+                self._means |= mean_outputs(self.model, self.inputs, [part])
+        return self._means
+
+    def knocked_out(self, layer: int, head: int, keys: Keys) -> Change:
+        """The change when a head may not attend to ``keys``."""
+        hook = (f"blocks.{layer}.attn.hook_pattern", without_keys(head, keys))
+        with torch.no_grad():
+            return self.change(self.model.run_with_hooks(self.inputs, fwd_hooks=[hook]))
+
+    def change(self, output: Float[Tensor, "row pos output"]) -> Change:
+        """The change of another output of the same inputs."""
+        squared = (output.double() - self.output).square().sum(-1) * self.scored
+        rows = squared.sum(1) / self.scored.sum(1).clamp_min(1)
+        rows = rows[self.scored.any(1)] / (self.variance or 1.0)
+        return _tested(rows.cpu().numpy()) if self.variance > 0 else Change(0.0, 0.0, 1.0)
+
+
+def _tested(rows: Float[np.ndarray, "row"]) -> Change:
+    """A one-sided t test over rows, and its interval."""
+    mean, n = float(rows.mean()), len(rows)
+    error = float(rows.std(ddof=1)) / n**0.5 if n > 1 else float("inf")
+    if mean < 1e-9:
+        return Change(0.0, 0.0, 1.0)
+    p = float(stdtr(n - 1, -mean / error)) if error > 0 else 0.0
+    return Change(mean, mean - 1.96 * error, p)
+
+
+def without_keys(head: int, keys: Keys) -> Callable[..., Tensor]:
+    """A hook on a pattern that takes one head's attention away from ``keys``.
+
+    Queries that see no other key keep their attention.
+    """
+
+    def hook(pattern: Tensor, hook: Any) -> Tensor:
+        allowed = torch.ones(pattern.shape[-2:], dtype=torch.bool, device=pattern.device).tril()
+        rest = allowed & ~keys.to(pattern.device)
+        mine = pattern[:, head]
+        total = mine.sum(-1, keepdim=True)
+        left = torch.where(rest, mine, 0.0)
+        share = left.sum(-1, keepdim=True)
+        even = rest.to(pattern.dtype) / rest.sum(-1, keepdim=True).clamp_min(1)
+        few = share <= 1e-6 * total
+        moved = torch.where(few, even * total, left * total / share.where(~few, 1.0))
+        result = pattern.clone()
+        result[:, head] = torch.where(rest.any(-1, keepdim=True), moved, mine)
+        return result
+
+    return hook

@@ -1,0 +1,272 @@
+"""Memory-location heads in a model of any depth, for locations that are fixed, read, or kernels.
+
+What head h puts, from lag s, into the direction that holds the memory after the layer is its
+kernel over o = s − t_i (:func:`interp.heads.patterns.kernel_by_offset`). For a location that the
+tokens name it is aligned query by query.
+
+    behaviour  the memory is decodable after the layer's attention and was not before; the heads'
+               summed kernel concentrates at o = 0 (of an essentially sparse memory: has the shape
+               of ρ), and the head has its share of it
+    cause      without its group the memory is less decodable and the output changes; without the
+               head alone it is less decodable too
+
+A head with a share of the kernel and no part at the memory itself only cancels what others leak: it
+is a ``memory-correction``. Decodability is linear and refitted after each ablation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import stdtr
+
+from interp.heads.effects import Component, components
+from interp.heads.nulls import decodability_null, from_draws, swaps_null
+from interp.heads.patterns import kernel_by_offset
+from interp.tasks.base import Batch
+from probes.activations import sampled_positions
+from probes.linear import Decoding, decode, direction
+from probes.roles.decision import Found, Test
+from probes.roles.effects import Outputs
+
+__all__ = ["ExtractionFloors", "Memory", "Reader", "memory_roles"]
+
+_FOLDS = 8
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A content that a task says is fetched.
+
+    Attributes:
+        name: The latent that holds it.
+        location: Its lag; the latent that holds it; or a kernel ρ ``[lag]`` for an average.
+        round: Of a nested memory, from 1.
+    """
+
+    name: str
+    location: int | str | NDArray[np.floating]
+    round: int | None = None
+
+
+@dataclass(frozen=True)
+class ExtractionFloors:
+    """The least that counts.
+
+    Attributes:
+        concentration: Of the summed kernel at the memory (or cosine with ρ).
+        share: Of a head in the kernels' absolute weight.
+        part: Of its own kernel at the memory, relative to the sum there.
+        decodable, absent: r² that is, and is not, decodable.
+        gain: Rise of r² where an average is half there already.
+        drop: Fall of r² that counts as lost.
+        change: Of the output, as a share of its variance.
+    """
+
+    concentration: float = 0.8
+    share: float = 0.05
+    part: float = 0.001
+    decodable: float = 0.9
+    absent: float = 0.1
+    gain: float = 0.05
+    drop: float = 0.2
+    change: float = 0.05
+
+
+class Reader:
+    """A model on a batch, read by probes with and without components."""
+
+    def __init__(self, model: Any, batch: Batch, *, seed: int = 0) -> None:
+        self.model, self.batch, self.seed = model, batch, seed
+        self.positions = sampled_positions(batch.mask.numpy())
+        self.outputs = Outputs(model, batch.inputs, batch.mask)
+        self._held: dict[str, torch.Tensor] = {}
+        self._read: dict[tuple[str, str], Decoding] = {}
+
+    def held(self, hook: str) -> torch.Tensor:
+        """An activation of the model as it is."""
+        if hook not in self._held:
+            self._held[hook] = self.outputs.kept(hook)
+        return self._held[hook]
+
+    def features(self, value: torch.Tensor) -> NDArray[np.float64]:
+        """An activation at the sampled positions."""
+        found: NDArray[np.float64] = value[:, self.positions].double().cpu().numpy()
+        return found
+
+    def truth(self, latent: str) -> NDArray[np.float64]:
+        """A latent at the sampled positions."""
+        return self.features(self.batch.latents[latent])
+
+    def read(self, hook: str, latent: str) -> Decoding:
+        """A latent decoded from an activation."""
+        if (hook, latent) not in self._read:
+            found = decode(self.features(self.held(hook)), self.truth(latent))
+            self._read[hook, latent] = found
+        return self._read[hook, latent]
+
+    def present(self, hook: str, latent: str, floor: float) -> Test:
+        """The test that a latent is decodable there."""
+        found = self.read(hook, latent)
+        p = decodability_null(found.predicted, self.truth(latent), seed=self.seed).p
+        return Test(f"r² of {latent} after the sublayer", found.score, floor, p, family="present")
+
+    def lost(self, hook: str, latent: str, without: Sequence[Component], floor: float) -> Test:
+        """The test that a latent is less decodable there without some components."""
+        truth, before = self.truth(latent), self.read(hook, latent)
+        after = decode(self.features(self.outputs.kept(hook, *without)), truth)
+        drop = before.score - after.score
+        draws = swaps_null(before.predicted, after.predicted, truth, seed=self.seed)
+        p = from_draws(drop, draws, normal_tail=True).p
+        name = f"r² of {latent} lost without {_told(without)}"
+        return Test(name, drop, floor, p, family=f"lost without {min(len(without), 2)}")
+
+    def changed(self, without: Sequence[Component], floor: float) -> Test:
+        """The test that the output changes."""
+        change = self.outputs.ablated(*without)
+        name = f"without {_told(without)} the output changes by a share of its variance of"
+        return Test(name, change.score, floor, change.p, change.low, "changed")
+
+    def first_site(self, latent: str, floor: float) -> tuple[int, str] | None:
+        """Where, in order, a latent first becomes decodable: (layer, hook)."""
+        for layer, hook in self.sites():
+            if self.read(hook, latent).score >= floor:
+                return layer, hook
+        return None
+
+    def sites(self) -> Iterator[tuple[int, str]]:
+        """The residual stream where it enters and after each sublayer."""
+        yield -1, "blocks.0.hook_resid_pre"
+        kinds = {(part.kind, part.layer) for part in components(self.model)}
+        for layer in range(self.model.cfg.n_layers):
+            if ("head", layer) in kinds:
+                yield layer, f"blocks.{layer}.hook_resid_mid"
+            if ("ffn", layer) in kinds:
+                yield layer, f"blocks.{layer}.hook_resid_post"
+
+
+def _told(parts: Sequence[Component]) -> str:
+    return parts[0].name if len(parts) == 1 else f"its group of {len(parts)}"
+
+
+def memory_roles(
+    reader: Reader, memories: Sequence[Memory], *, floors: ExtractionFloors | None = None
+) -> list[Found]:
+    """Every head's part in every memory, tested at the layer where the memory appears.
+
+    Args:
+        reader: A causal model on rows with the memories among their latents.
+        memories: What the task says is fetched.
+        floors: The least that counts.
+    """
+    floors = floors or ExtractionFloors()
+    return [found for memory in memories for found in _of(reader, memory, floors)]
+
+
+def _of(reader: Reader, memory: Memory, floors: ExtractionFloors) -> Iterator[Found]:
+    site = reader.first_site(memory.name, floors.decodable)
+    if site is None or not site[1].endswith("resid_mid"):
+        return
+    layer, mid = site
+    before = reader.read(f"blocks.{layer}.hook_resid_pre", memory.name).score
+    after = reader.present(mid, memory.name, floors.decodable)
+    kernels = _kernels(reader, layer, memory)
+    shares = np.abs(kernels.mean).sum(1) / (np.abs(kernels.mean).sum() or 1.0)
+    at = np.abs(kernels.mean @ kernels.shape)
+    at = at / (abs(kernels.mean.sum(0) @ kernels.shape) or 1.0)
+    enough = shares >= floors.share
+    group = [Component("head", layer, h) for h in np.flatnonzero(enough & (at >= floors.part))]
+    if not group:
+        return
+    new = Test("of it new here", after.score - before, floors.gain)
+    if not isinstance(memory.location, np.ndarray):
+        new = Test("of it not there before", 1 - before, 1 - floors.absent)
+    kernel = Test(
+        f"share of the layer's kernel at {_where(memory)}", kernels.concentration(),
+        floors.concentration, kernels.p(),
+    )  # fmt: skip
+    together = [
+        reader.lost(mid, memory.name, group, floors.drop), reader.changed(group, floors.change)
+    ]  # fmt: skip
+    for head in np.flatnonzero(enough).tolist():
+        part = Component("head", layer, head)
+        alone = reader.lost(mid, memory.name, [part], floors.drop)
+        corrects = at[head] < floors.part
+        cause = [alone, reader.changed([part], floors.change)] if corrects else [alone, *together]
+        yield Found(
+            "head", layer, "memory-correction" if corrects else "memory-location",
+            float(together[0].score), [kernel, after, new], cause,
+            head=head, group=memory.name, target=memory.name,
+        )  # fmt: skip
+
+
+def _where(memory: Memory) -> str:
+    if isinstance(memory.location, np.ndarray):
+        return "the task's kernel (cosine)"
+    return f"lag {memory.location}"
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """The heads' kernels around a memory, from all rows and from each of some folds of rows.
+
+    Attributes:
+        mean: ``[head, offset]``.
+        folds: ``[fold, offset]``, the heads' sum.
+        shape: ``[offset]``, of unit length: what the sum should look like.
+    """
+
+    mean: NDArray[np.float64]
+    folds: NDArray[np.float64]
+    shape: NDArray[np.float64]
+
+    def concentration(self) -> float:
+        """|K(0)| / Σ|K|, or the cosine with ρ."""
+        return self._of(self.mean.sum(0))
+
+    def p(self) -> float:
+        """A t test over folds that it is more than an even kernel's."""
+        found = np.array([self._of(fold) for fold in self.folds])
+        beyond = found - self._of(np.ones_like(self.shape))
+        error = float(beyond.std(ddof=1)) / len(beyond) ** 0.5
+        return float(stdtr(len(beyond) - 1, -beyond.mean() / error)) if error > 0 else 0.0
+
+    def _of(self, kernel: NDArray[np.float64]) -> float:
+        single = (self.shape != 0).sum() == 1
+        size = np.abs(kernel).sum() if single else np.linalg.norm(kernel)
+        return float(abs(kernel @ self.shape) / (size or 1.0))
+
+
+def _kernels(reader: Reader, layer: int, memory: Memory) -> _Kernels:
+    model, batch = reader.model, reader.batch
+    at, attn = f"blocks.{layer}.", model.blocks[layer].attn
+    heads = [part.head for part in components(model) if part.kind == "head" and part.layer == layer]
+    pattern = reader.held(at + "attn.hook_pattern")[:, heads].double().numpy()
+    v = reader.held(at + "attn.hook_v")[:, :, heads].double().numpy()
+    w = direction(reader.features(reader.held(at + "hook_resid_mid")), reader.truth(memory.name))
+    values = np.einsum("rkhd,hd->rkh", v, attn.W_O.detach().double().numpy()[heads] @ w)
+    mask, n = batch.mask.numpy(), pattern.shape[-1]
+    shape = np.zeros(2 * n - 1)
+    if isinstance(memory.location, np.ndarray):
+        shape[n - 1 :] = memory.location[:n]
+        lags = np.zeros(mask.shape)
+    else:
+        shape[n - 1] = 1.0
+        fixed = not isinstance(memory.location, str)
+        lags = np.full(mask.shape, float(memory.location)) if fixed else _lags(batch, memory)
+    folds = [
+        kernel_by_offset(pattern[rows], values[rows], mask[rows], lags[rows]).sum(0)
+        for rows in np.array_split(np.arange(len(mask)), _FOLDS)
+    ]
+    mean = kernel_by_offset(pattern, values, mask, lags)
+    return _Kernels(mean, np.stack(folds), shape / np.linalg.norm(shape))
+
+
+def _lags(batch: Batch, memory: Memory) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = batch.latents[str(memory.location)].double().numpy()
+    return found

@@ -1,0 +1,97 @@
+"""All roles of a model on some inputs, or what a store's patterns alone can say.
+
+    find_roles(model, batch, memories=…, answers=…)   every role of SCIENCE §5
+    candidates(store)                                 attention roles, none of them confirmed
+
+The attention and circuit roles look at the model and its inputs; memories, rounds and readouts are
+about the task's latents, which must be named. A role table has a row a component and role: strength
+is the role's own number, p and q the largest of the tests it rests on, ``effect`` the last cause's
+score, ``evidence`` a sentence with all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from interp.store import ActivationStore
+from interp.tasks.base import Batch
+from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
+from interp.tasks.memory.kernels import Kernel
+from probes.roles.attention import attention_roles, stored_roles
+from probes.roles.circuits import circuit_roles
+from probes.roles.decision import decide
+from probes.roles.extraction import Memory, Reader, memory_roles
+from probes.roles.rounds import readout_roles, round_roles
+
+__all__ = ["answers_of", "candidates", "find_roles", "memories_of"]
+
+
+def find_roles(
+    model: Any,
+    batch: Batch,
+    *,
+    memories: Sequence[Memory] = (),
+    answers: Mapping[str, Sequence[str]] | None = None,
+    level: float = 0.01,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Every head's, FFN's and layer's roles.
+
+    Args:
+        model: A hooked model.
+        batch: Inputs, where they are scored, and the latents that are named. Targets are not read.
+        memories: What the task says is fetched (:func:`memories_of`).
+        answers: Latent → what it is computed from (:func:`answers_of`).
+        level: False-discovery rate.
+        seed: Of permutations, repeated rows and fresh models.
+
+    Returns:
+        Columns :data:`~probes.roles.decision.ROLE_COLUMNS`.
+    """
+    found = attention_roles(model, batch.inputs, batch.mask, seed=seed)
+    found += circuit_roles(model, batch.inputs, batch.mask, seed=seed)
+    if memories or answers:
+        reader = Reader(model, batch, seed=seed)
+        found += memory_roles(reader, memories)
+        found += round_roles(reader, memories)
+        found += readout_roles(reader, answers or {})
+    return decide(found, level=level)
+
+
+def candidates(store: ActivationStore, *, level: float = 0.01) -> pd.DataFrame:
+    """Attention roles from a store's patterns: behaviour alone, so no more than candidates.
+
+    Raises:
+        HookError: if no layer's ``attn.hook_pattern`` is stored.
+    """
+    return decide(stored_roles(store), level=level)
+
+
+def memories_of(task: Any) -> tuple[Memory, ...]:
+    """What a task says is fetched; none for a task that does not speak of memories."""
+    if isinstance(task, FixedMemory | RealMemory):
+        names = task.arguments[1:]
+        return tuple(Memory(name, lag) for name, lag in zip(names, task.lags, strict=True))
+    if isinstance(task, AdaptiveMemory):
+        rounds = [min(i, task.rounds + 1) for i in range(1, task.memories + 1)]
+        return tuple(
+            Memory(name, f"t_{i}", r)
+            for i, (name, r) in enumerate(zip(task.arguments[1:], rounds, strict=True), start=1)
+        )
+    if isinstance(task, KernelMemory):
+        lags = np.arange(task.length, dtype=np.float64)
+        texts = zip(task.arguments, task.kernels, strict=True)
+        return tuple(Memory(name, Kernel.parse(text).values(lags)) for name, text in texts)
+    return ()
+
+
+def answers_of(task: Any) -> dict[str, tuple[str, ...]]:
+    """What a task says is computed, and from what: the answer, and the locations of memories."""
+    if not isinstance(task, FixedMemory | RealMemory | AdaptiveMemory | KernelMemory):
+        return {}
+    locations = [str(m.location) for m in memories_of(task) if isinstance(m.location, str)]
+    return {"f": task.arguments} | dict.fromkeys(locations, ())

@@ -1,0 +1,148 @@
+"""Roles found in constructions, plain and hidden, and not in decoys."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.hide import hide
+from interp.proofs.induction import construct_relation
+from interp.proofs.induction.relation import Wiring
+from interp.proofs.memory import construct_fixed_memory
+from interp.store import extract
+from interp.tasks.memory import FixedMemory
+from interp.tasks.relation import Relation, TokenRelation
+from probes.roles import answers_of, candidates, find_roles, memories_of
+from probes.roles.circuits import identity_share
+from probes.roles.decision import Found, Test, decide
+from probes.roles.effects import Outputs, without_keys
+
+Row = tuple[int, int, str]
+
+
+def confirmed(roles: pd.DataFrame) -> set[Row]:
+    rows = roles[roles["status"] == "confirmed"][["layer", "head", "role"]]
+    return set(rows.itertuples(index=False, name=None))
+
+
+@pytest.mark.parametrize("relation", ["induction", "duplicate-token", "local", "dense"])
+def test_hidden_heads_are_found(relation: Relation) -> None:
+    task = TokenRelation(relation, "copy", symbols=10, length=17, seed=1)
+    proof = hide(construct_relation(task, heads=2, seed=3), seed=4)
+    roles = find_roles(proof.model, task.sample(64, seed=5))
+    assert confirmed(roles) == {(p.layer, p.head, p.role) for p in proof.mechanism.parts}
+    assert roles["evidence"].str.contains("share of").all()
+
+
+@pytest.mark.parametrize("wiring", ["unread", "silent", "constant"])
+def test_the_right_pattern_without_effect_is_a_candidate(wiring: Wiring) -> None:
+    task = TokenRelation("previous-token", "relabel", symbols=8, length=13)
+    decoy = construct_relation(task, heads=2, wiring=wiring)
+    roles = find_roles(decoy.model, task.sample(48, seed=5))
+    assert not confirmed(roles)
+    assert "previous-token" in set(roles["role"])
+
+
+def test_negative_copies_keep_their_sign() -> None:
+    task = TokenRelation("sink", "negative", symbols=8, length=12)
+    roles = find_roles(construct_relation(task).model, task.sample(48, seed=1))
+    copying = roles[roles["role"] == "copying"]
+    assert copying["status"].tolist() == ["confirmed"]
+    assert copying["strength"].item() < -0.9
+    assert "suppresses" in copying["evidence"].item()
+
+
+def test_a_random_model_has_no_role() -> None:
+    task = TokenRelation("counter", "classes", symbols=8, length=14)
+    spec = construct_relation(task, heads=2).model.spec
+    for seed in (1, 2):
+        roles = find_roles(SequenceTransformer(spec, seed=seed), task.sample(48, seed=seed))
+        assert not confirmed(roles)
+
+
+def test_memories_and_readout_in_a_hidden_construction() -> None:
+    task = FixedMemory((1, 2), "multiplexer", length=16)
+    proof = hide(construct_fixed_memory(task), seed=6)
+    batch = task.sample(96, seed=2)
+    roles = find_roles(proof.model, batch, memories=memories_of(task), answers=answers_of(task))
+    found = roles[roles["status"] == "confirmed"]
+    heads = found[found["role"].isin(["memory-location", "memory-correction"])]
+    expected = {(p.head, p.target) for p in proof.mechanism.parts if p.component == "head"}
+    assert set(zip(heads["head"], heads["target"], strict=True)) == expected
+    assert found[found["component"] == "ffn"]["role"].tolist() == ["readout"]
+
+
+def test_a_store_alone_gives_candidates(tmp_path: Path) -> None:
+    task = TokenRelation("local", symbols=8, length=14)
+    model = construct_relation(task, heads=2, seed=1).model
+    store = extract(model, task, ["blocks.0.attn.hook_pattern"], tmp_path / "s", rows=48)
+    roles = candidates(store)
+    assert "local" in set(roles["role"])
+    assert set(roles["status"]) == {"candidate"}
+    assert roles["evidence"].str.contains("no cause was sought").all()
+
+
+def test_knocked_out_attention_goes_to_the_other_keys() -> None:
+    pattern = torch.rand(3, 2, 6, 6, dtype=torch.float64).tril()
+    pattern = pattern / pattern.sum(-1, keepdim=True)
+    keys = torch.rand(3, 6, 6) < 0.4
+    moved = without_keys(1, keys)(pattern, None)
+    for row in range(3):
+        for query in range(6):
+            rest = [k for k in range(query + 1) if not keys[row, query, k]]
+            mine = pattern[row, 1, query]
+            expected = torch.zeros(6, dtype=torch.float64)
+            for k in rest:
+                expected[k] = mine[k] / sum(mine[j] for j in rest)
+            expected = expected if rest else mine
+            torch.testing.assert_close(moved[row, 1, query], expected)
+    torch.testing.assert_close(moved[:, 0], pattern[:, 0])
+
+
+def test_change_is_the_share_of_variance() -> None:
+    task = TokenRelation("previous-token", "copy", symbols=8, length=12)
+    proof = construct_relation(task)
+    batch = task.sample(64, seed=1)
+    outputs = Outputs(proof.model, batch.inputs, batch.mask)
+    silent = outputs.output * 0 + outputs.output[batch.mask].mean(0)
+    assert outputs.change(silent).score == pytest.approx(1.0, abs=0.02)
+    assert outputs.change(outputs.output).p == 1.0
+
+
+def test_identity_share_against_a_direct_fit() -> None:
+    rng = np.random.default_rng(0)
+    noise = torch.from_numpy(rng.normal(size=(9, 9)))
+    circuit = noise - 3 * torch.eye(9, dtype=torch.float64)
+    share, p = identity_share(circuit)
+    centring = torch.eye(9, dtype=torch.float64) - 1 / 9
+    centred = centring @ circuit @ centring
+    fit = (centred * centring).sum() / centring.square().sum()
+    explained = 1 - (centred - fit * centring).square().sum() / centred.square().sum()
+    assert share == pytest.approx(-float(explained))
+    assert p < 1e-6
+    traces = [float(centred[:, rng.permutation(9)].trace()) for _ in range(4000)]
+    spread = float(centred.square().sum() / 8) ** 0.5
+    assert np.std(traces) == pytest.approx(spread, rel=0.05)
+    assert identity_share(torch.ones(5, 5)) == (0.0, 1.0)
+
+
+def test_a_rule_needs_size_level_and_a_narrow_interval() -> None:
+    good = Test("share", 0.9, 0.6, 1e-6)
+    cause = Test("change", 0.5, 0.1, 1e-6, 0.4)
+    cases = [
+        ((good,), (cause,), ["confirmed"]),
+        ((good,), (Test("change", 0.05, 0.1, 1e-6, 0.04),), ["candidate"]),
+        ((good,), (Test("change", 0.5, 0.1, 1e-6, 0.01),), ["candidate"]),
+        ((good,), (), ["candidate"]),
+        ((good,), None, ["candidate"]),
+        ((Test("share", 0.9, 0.6, 0.2),), (cause,), []),
+        ((Test("share", 0.5, 0.6, 1e-6),), (cause,), []),
+    ]
+    for behaviour, causes, expected in cases:
+        roles = decide([Found("head", 0, "local", 0.9, behaviour, causes, head=1)])
+        assert roles["status"].tolist() == expected
+    wide = decide([Found("head", 0, "local", 0.9, (good,), cases[2][1], head=1)])
+    assert "an interval too wide (from 0.01) to count" in wide["evidence"].item()
