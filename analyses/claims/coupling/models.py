@@ -19,7 +19,15 @@ from trained.grid import train
 from trained.run import Run
 from trained.training import Training
 
-__all__ = ["fits", "order_specs", "pod_runs", "single_layer", "target_variance", "training"]
+__all__ = [
+    "error_frame",
+    "fits",
+    "order_specs",
+    "pod_runs",
+    "single_layer",
+    "target_variance",
+    "training",
+]
 
 _EVALUATION = 4096
 
