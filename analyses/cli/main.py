@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli import crasp, demo, doctor, extract, probe, store, train, weights
+from analyses.cli import crasp, demo, doctor, extract, heads, plot, probe, store, train, weights
 from interp.errors import ProoflensError
 
 __all__ = ["app", "main"]
@@ -30,6 +30,8 @@ app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("extract")(extract.extract)
 app.command("probe")(probe.probe)
+app.command("heads")(heads.heads)
+app.command("plot")(plot.plot)
 app.add_typer(store.app, name="store")
 app.command("train")(train.train)
 app.command("weights")(weights.weights)

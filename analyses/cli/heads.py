@@ -1,0 +1,101 @@
+"""``prooflens heads``: the roles of a model's heads, FFNs and layers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["heads"]
+
+_MARKER = ".prooflens-heads"
+
+
+def heads(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A shipped model, a folder, a Hugging Face name; or a store."
+        ),
+    ],
+    task: Annotated[
+        str | None,
+        typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; a shipped model knows its own."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the table, the figures and the store.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=16, help="Rows of the task to measure on.")] = 256,
+    seed: Annotated[int, typer.Option(min=0, help="Of the rows and of the nulls.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+) -> None:
+    """Find which role each head, FFN and layer plays, with the evidence.
+
+    A role is confirmed when what a component does and what is lost without it agree. Of a store,
+    whose model is not run, nothing is more than a candidate.
+    """
+    from interp.output import check_output, output_folder
+
+    if out is not None:
+        check_output(out, overwrite=overwrite, marker=_MARKER)
+    if (Path(model) / "manifest.json").is_file():
+        _of_store(Path(model), task, out, overwrite)
+        return
+    import tempfile
+
+    from analyses.heads import measure_model, write_files
+
+    built, drawn = _loaded(model, task)
+    about = {"model": model, "task": drawn.to_dict()}
+    options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about}
+    if out is None:
+        with tempfile.TemporaryDirectory() as folder:
+            _say(measure_model(built, drawn, Path(folder) / "store", **options))
+        return
+    with output_folder(out, overwrite=overwrite, marker=_MARKER) as folder:
+        found = measure_model(built, drawn, folder / "store", **options)
+        written = write_files(found, folder)
+    _say(found)
+    typer.echo(f"{len(written)} files and the store in {out}")
+
+
+def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool) -> None:
+    from analyses.heads import measure_store, write_files
+    from interp.errors import ArgumentError
+    from interp.output import output_folder
+
+    if task is not None:
+        raise ArgumentError(f"task must not be given for a store, got {task!r}: it has its rows")
+    found = measure_store(path)
+    _say(found)
+    if out is not None:
+        with output_folder(out, overwrite=overwrite, marker=_MARKER) as folder:
+            written = write_files(found, folder)
+        typer.echo(f"{len(written)} files in {out}")
+
+
+def _loaded(name: str, task: str | None) -> tuple[Any, Any]:
+    """The model, and the task it is measured on."""
+    from analyses.cli.extract import load_model, load_task
+    from interp.errors import ArgumentError
+    from trained import zoo
+
+    if task is not None:
+        drawn = load_task(task)
+        return load_model(name), drawn
+    if name not in zoo.names():
+        raise ArgumentError(
+            f"task must be given for {name!r}, got none: only a shipped model knows its own"
+        )
+    shipped = zoo.load(name)
+    return shipped.model, shipped.task
+
+
+def _say(found: Any) -> None:
+    from analyses.heads import roles_in_words
+
+    for line in roles_in_words(found.roles):
+        typer.echo(line)
+    confirmed = int((found.roles["status"] == "confirmed").sum())
+    typer.echo(f"{confirmed} confirmed, {len(found.roles) - confirmed} candidates")

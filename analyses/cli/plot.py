@@ -1,0 +1,35 @@
+"""``prooflens plot``: the figures of a store's tables, drawn again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["plot"]
+
+
+def plot(
+    store: Annotated[Path, typer.Argument(help="The store's folder.")],
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+) -> None:
+    """Redraw every figure from the tables sealed into a store; no model is needed."""
+    from interp.output import check_output, output_folder
+
+    marker = ".prooflens-figures"
+    check_output(out, overwrite=overwrite, marker=marker)
+
+    from analyses.heads import draw
+    from interp.errors import StoreError
+    from interp.store import ActivationStore
+
+    opened = ActivationStore(store)
+    with output_folder(out, overwrite=overwrite, marker=marker) as folder:
+        written = draw(opened, folder)
+        if not written:
+            raise StoreError(
+                f"{store} holds no table to draw from: run prooflens heads on it first"
+            )
+    typer.echo(f"{len(written)} files in {out}")

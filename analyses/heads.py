@@ -1,0 +1,203 @@
+"""A model's or a store's role table, its figures and its files (``prooflens heads``, ``plot``).
+
+Everything a figure is drawn from is sealed into the store as tables, so that each can be redrawn
+without the model:
+
+    roles               the role table
+    attention-SITE      mean attention of one head, query × key       (one a role)
+    decodability        latent × site, where the task's latents are scalar
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+
+from interp.figures.attention import attention_map
+from interp.figures.maps import Panel, share_maps
+from interp.figures.style import save
+from interp.heads.effects import Component, components
+from interp.store import ActivationStore, extract
+from interp.tasks.base import Batch
+from probes.roles import answers_of, candidates, find_roles, memories_of
+
+__all__ = ["Heads", "draw", "measure_model", "measure_store", "roles_in_words", "write_files"]
+
+_ATTENTION = ("previous-token", "duplicate-token", "induction", "sink", "counter", "local",
+              "dense", "memory-location", "symbol-equality", "copying")  # fmt: skip
+_PREFIX = "attention-"
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What was found, and the store that it is sealed into."""
+
+    store: ActivationStore
+    roles: pd.DataFrame
+
+
+def measure_model(
+    model: Any, task: Any, folder: Path, *, rows: int, seed: int, about: dict[str, Any]
+) -> Heads:
+    """Run a model on rows of a task, decide its roles and seal them with what figures need.
+
+    Args:
+        model: A hooked model that takes the task's inputs.
+        task: Drawn from the catalogue.
+        folder: Of the store that is made.
+        rows: How many.
+        seed: Of the rows and of the nulls.
+        about: JSON data: what the model and the task are called.
+    """
+    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in sorted({
+        part.layer for part in components(model) if part.kind == "head"})]  # fmt: skip
+    store = extract(model, task, hooks, folder, rows=rows, seed=seed, about=about)
+    batch = rows_of(store)
+    roles = find_roles(
+        model, batch, memories=memories_of(task), answers=answers_of(task), seed=seed
+    )
+    provenance = {**about, "rows": rows, "seed": seed}
+    _seal(store, "roles", roles, provenance)
+    for name, table in _maps(store, roles):
+        _seal(store, name, table, provenance)
+    table = _layers(model, batch, seed)
+    if len(table):
+        _seal(store, "decodability", table, provenance)
+    return Heads(store, roles)
+
+
+def measure_store(path: Path) -> Heads:
+    """What a store's patterns say: candidates alone, sealed into it."""
+    store = ActivationStore(path)
+    roles = candidates(store)
+    provenance = {"source": "patterns of this store; no model was run"}
+    _seal(store, "roles", roles, provenance)
+    for name, table in _maps(store, roles):
+        _seal(store, name, table, provenance)
+    return Heads(store, roles)
+
+
+def _seal(
+    store: ActivationStore, name: str, table: pd.DataFrame, provenance: dict[str, Any]
+) -> None:
+    store.write_measurement(name, table.reset_index(drop=True), provenance, overwrite=True)
+
+
+def rows_of(store: ActivationStore) -> Batch:
+    """The rows that a store holds."""
+    return Batch(
+        inputs=torch.from_numpy(store.inputs()),
+        targets=torch.from_numpy(store.targets()),
+        mask=torch.from_numpy(store.mask()),
+        latents={name: torch.from_numpy(value) for name, value in store.latents().items()},
+    )
+
+
+def _maps(store: ActivationStore, roles: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """One head a role: the strongest. Its attention, mean over rows."""
+    heads = roles[(roles["component"] == "head") & roles["role"].isin(_ATTENTION)]
+    for role, rows in heads.groupby("role", sort=False):
+        best = rows.loc[rows["strength"].abs().idxmax()]
+        layer, head = int(best["layer"]), int(best["head"])
+        pattern = store.activation(f"blocks.{layer}.attn.hook_pattern", heads=[head])
+        mean = pattern.astype(np.float64).mean(axis=0)[0]
+        table = pd.DataFrame(mean, columns=[f"key {key}" for key in range(mean.shape[1])])
+        yield f"{_PREFIX}{role}-L{layer}H{head}", table
+
+
+def _layers(model: Any, batch: Batch, seed: int) -> pd.DataFrame:
+    """Linear decodability of each scalar latent along the residual stream."""
+    from probes.roles.extraction import Reader
+
+    names = [
+        name for name, value in batch.latents.items()
+        if value.ndim == 2 and float(value[batch.mask].double().std()) > 0
+    ]  # fmt: skip
+    if not names:
+        return pd.DataFrame()
+    reader = Reader(model, batch, seed=seed)
+    rows = [
+        {"latent": name, "site": hook, "score": reader.read(hook, name).score}
+        for _, hook in reader.sites()
+        for name in names
+    ]
+    return pd.DataFrame(rows)
+
+
+def draw(store: ActivationStore, folder: Path) -> list[Path]:
+    """Every figure that a store's tables allow, written to a folder."""
+    written: list[Path] = []
+    for name, figure in _figures(store):
+        written += save(figure, folder / name)
+    return written
+
+
+def _figures(store: ActivationStore) -> Iterator[tuple[str, Figure]]:
+    for name in store.measurements:
+        if name.startswith(_PREFIX):
+            role, _, head = name.removeprefix(_PREFIX).rpartition("-")
+            yield name, attention_map(store.measurement(name).to_numpy(), f"{head}: {role}")
+    if "roles" in store.measurements:
+        roles = store.measurement("roles")
+        if len(roles):
+            yield "roles", _role_map(roles)
+    if "decodability" in store.measurements:
+        table = store.measurement("decodability")
+        wide = table.pivot(index="site", columns="latent", values="score")
+        sites = list(dict.fromkeys(table["site"]))
+        latents = list(dict.fromkeys(table["latent"]))
+        panel = Panel("residual stream", wide.loc[sites, latents].to_numpy(), sites)
+        yield (
+            "decodability",
+            share_maps([panel], latents, label="held-out r², linear probe", across="latent"),
+        )
+
+
+def _role_map(roles: pd.DataFrame) -> Figure:
+    """Component × role: the strength of what is confirmed, a half-tone of what is not."""
+    names = roles.apply(_name, axis=1)
+    confirmed = roles["status"] == "confirmed"
+    panels = []
+    kinds = list(dict.fromkeys(roles["role"]))
+    parts = list(dict.fromkeys(names))
+    for title, chosen in (("confirmed", confirmed), ("candidate", ~confirmed)):
+        values = np.zeros((len(parts), len(kinds)))
+        for name, (_, row) in zip(names[chosen], roles[chosen].iterrows(), strict=True):
+            place = parts.index(name), kinds.index(row["role"])
+            values[place] = max(values[place], abs(row["strength"]))
+        panels.append(Panel(title, values, parts))
+    return share_maps(panels, [kind.replace("-", "\n") for kind in kinds],
+                      label="strength of the role", across="role")  # fmt: skip
+
+
+def _name(row: Any) -> str:
+    if row["component"] == "layer":
+        return f"L{row['layer']}"
+    return Component(row["component"], int(row["layer"]), int(row["head"])).name
+
+
+def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:
+    """A line a role, confirmed ones first."""
+    order = roles.sort_values(["status", "layer", "head"], ascending=[False, True, True])
+    for _, row in order.iterrows():
+        target = f" of {row['target']}" if row["target"] else ""
+        yield (
+            f"{_name(row):8} {row['role'] + target:32} {row['status']:10} "
+            f"strength {row['strength']:5.2f}  q {row['q']:.1e}  {row['evidence']}"
+        )
+
+
+def write_files(found: Heads, folder: Path) -> list[Path]:
+    """``roles.csv``, ``roles.json`` and the figures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table, rows = folder / "roles.csv", folder / "roles.json"
+    found.roles.to_csv(table, index=False)
+    rows.write_text(found.roles.to_json(orient="records", indent=1, double_precision=15) + "\n")
+    return [table, rows, *draw(found.store, folder / "figures")]

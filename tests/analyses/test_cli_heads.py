@@ -1,0 +1,66 @@
+"""``prooflens heads`` and ``prooflens plot`` from the outside."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from analyses.cli.main import main
+from interp.models.checkpoint import save_checkpoint
+from interp.proofs.induction import construct_relation
+from interp.store import ActivationStore
+from interp.tasks.relation import TokenRelation
+from probes.roles import ROLE_COLUMNS
+
+TASK = "token_relation:relation=previous-token,value=copy,symbols=8,length=13"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    built = construct_relation(
+        TokenRelation("previous-token", "copy", symbols=8, length=13), heads=2
+    )
+    return save_checkpoint(built.model, tmp_path / "model")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    monkeypatch.setattr("sys.argv", ["prooflens", *map(str, words)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    return int(caught.value.code or 0)
+
+
+def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
+    out = model.parent / "out"
+    assert run(monkeypatch, "heads", model, "--task", TASK, "--rows", 48, "--out", out) == 0
+    said = capsys.readouterr().out
+    assert "previous-token" in said
+    assert "confirmed" in said
+    table = pd.read_csv(out / "roles.csv")
+    assert tuple(table.columns) == ROLE_COLUMNS
+    assert set(table[table["status"] == "confirmed"]["role"]) == {"previous-token", "copying"}
+    assert len(json.loads((out / "roles.json").read_text())) == len(table)
+    sealed = ActivationStore(out / "store").measurement("roles")
+    assert sealed["evidence"].tolist() == table["evidence"].tolist()
+    first = {p.name: p.read_bytes() for p in (out / "figures").iterdir()}
+    assert any(name.startswith("attention-previous-token-L0H") for name in first)
+    assert "roles.png" in first
+    assert run(monkeypatch, "plot", out / "store", "--out", model.parent / "again") == 0
+    again = {p.name: p.read_bytes() for p in (model.parent / "again").iterdir()}
+    assert {name: again[name] for name in first} == first
+    assert run(monkeypatch, "heads", out / "store") == 0
+    assert "0 confirmed" in capsys.readouterr().out
+
+
+def test_refusals_are_one_line(model: Path, monkeypatch, capsys) -> None:
+    for words, told in (
+        (["heads", model], "task must be given"),
+        (["heads", "none", "--task", "no_such"], "kind must be one of"),
+        (["plot", model, "--out", model.parent / "figures"], "manifest.json"),
+        (["heads", model, "--out", model], "exists: choose another name"),
+    ):
+        assert run(monkeypatch, *words) == 2
+        told_now = capsys.readouterr().err.strip().splitlines()
+        assert len(told_now) == 1
+        assert told in told_now[0]
