@@ -12,7 +12,19 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli import crasp, demo, doctor, extract, heads, plot, probe, store, train, weights
+from analyses.cli import (
+    crasp,
+    demo,
+    doctor,
+    extract,
+    fits,
+    heads,
+    plot,
+    probe,
+    store,
+    train,
+    weights,
+)
 from interp.errors import ProoflensError
 
 __all__ = ["app", "main"]
@@ -29,6 +41,7 @@ app.add_typer(crasp.app, name="crasp")
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("extract")(extract.extract)
+app.add_typer(fits.app, name="fits")
 app.command("probe")(probe.probe)
 app.command("heads")(heads.heads)
 app.command("plot")(plot.plot)
