@@ -35,6 +35,7 @@ __all__ = ["control_latent", "decode_nonlinearly", "learning_curve", "network", 
 
 _HIDDEN = (64,)
 _PASSES = 200
+_FEW_KINDS = 8
 
 
 def network(seed: int = 0) -> Pipeline:
@@ -61,16 +62,20 @@ def control_latent(inputs: np.ndarray, latent: Latent, *, seed: int = 0) -> Late
 
     Args:
         inputs: ``[row, pos]`` tokens or ``[row, pos, channel]`` values, at the sampled positions.
-            Where there are more kinds than an eighth of the samples (real values seldom come
-            twice), positions are labelled in place of inputs.
+            Of fewer than eight kinds each is labelled anew at each position (any probe knows a
+            function of two tokens); where there are more kinds than an eighth of the samples
+            (real values seldom come twice), positions are labelled in place of inputs.
         latent: Whose values are drawn.
         seed: Of the draw.
     """
     flat = inputs.reshape(inputs.shape[0] * inputs.shape[1], -1)
     kinds, which = np.unique(flat, axis=0, return_inverse=True)
     rows, positions = latent.shape
+    place = np.tile(np.arange(positions), rows)
     if len(kinds) > latent.size / 8:
-        which = np.tile(np.arange(positions), rows)
+        which = place
+    elif len(kinds) < _FEW_KINDS:
+        which = which.ravel() * positions + place
     labels = np.random.default_rng(seed).choice(latent.ravel(), int(which.max()) + 1)
     return labels[which.reshape(rows, positions)]
 

@@ -126,7 +126,7 @@ def _change(part: Component, own: Writes, values: Writes) -> Stream:
 def _received(trace: Trace, receiver: Receiver, change: Stream) -> Tensor:
     copies, layer = len(change) // len(trace.inputs), receiver.layer
 
-    def clean(stream: Stream) -> Stream:
+    def clean(stream: Tensor) -> Tensor:
         return stream.repeat(copies, 1, 1)
 
     if receiver.input == "logits":

@@ -31,6 +31,9 @@ from interp.tasks.base import Batch
 __all__ = ["loss_increases", "next_tokens", "row_losses"]
 
 
+_ROUNDING = 1e-6  # what another batch size can make of the same loss
+
+
 def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
     """Tokens ``[row, pos]`` whose target is the next one, scored from position ``start`` on."""
     targets = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
@@ -97,6 +100,7 @@ def loss_increases(
 def _line(
     part: Component, increases: Float[np.ndarray, "row"], how: str, seed: int
 ) -> dict[str, Any]:
+    increases = np.where(np.abs(increases) > _ROUNDING, increases, 0.0)
     score = float(increases.mean())
     null = from_draws(score, signs_null(increases, seed=seed), normal_tail=True)
     low, high = bootstrap_interval(increases[:, None], seed=seed)

@@ -62,7 +62,7 @@ def test_the_map_is_latents_by_hooks_in_order(table: pd.DataFrame) -> None:
 def test_nothing_is_found_where_there_is_nothing(construction: Construction) -> None:
     """Latents drawn anew: p of 30 of them is no smaller than chance has it."""
     batch = TASK.sample(60, seed=1)
-    noise = {f"n{i}": torch.randint(2, (60, 10)) * 1.0 for i in range(30)}
+    noise = {f"n{i}": torch.from_numpy(RNG.integers(0, 2, (60, 10))) * 1.0 for i in range(30)}
     batch = Batch(batch.inputs, batch.targets, batch.mask, noise)
     found = probe_table(construction.model, batch, HOOKS[1:2], untrained=construction.model)
     assert (found["q"] > 0.01).all()
@@ -90,16 +90,19 @@ def test_classes_are_read_by_logistic_regression() -> None:
 
 
 def test_control_labels_belong_to_tokens_or_else_to_positions() -> None:
-    tokens, latent = RNG.integers(0, 4, (50, 6)), RNG.integers(0, 2, (50, 6)).astype(float)
+    tokens, latent = RNG.integers(0, 12, (50, 6)), RNG.integers(0, 2, (50, 6)).astype(float)
     labels = control_latent(tokens, latent, seed=1)
-    assert all(len(np.unique(labels[tokens == token])) == 1 for token in range(4))
+    assert all(len(np.unique(labels[tokens == token])) == 1 for token in range(12))
     by_place = control_latent(RNG.normal(size=(50, 6, 2)), latent, seed=1)
     assert (by_place == by_place[:1]).all()
+    two = control_latent(tokens % 2, latent, seed=1)
+    assert all(len(np.unique(two[tokens[:, i] % 2 == k, i])) == 1 for i in range(6) for k in (0, 1))
+    assert len(np.unique(two[tokens % 2 == 0])) == 2
 
 
 def test_a_probe_that_memorises_tokens_has_no_selectivity() -> None:
-    tokens = RNG.integers(0, 6, (80, 6))
-    one_hot, latent = np.eye(6)[tokens], (tokens % 2).astype(float)
+    tokens = RNG.integers(0, 10, (80, 6))
+    one_hot, latent = np.eye(10)[tokens], (tokens % 2).astype(float)
     labels = control_latent(tokens, latent, seed=3)
     assert decode(one_hot, latent, probe=logistic()).score == 1.0
     assert decode(one_hot, labels, probe=logistic()).score == 1.0

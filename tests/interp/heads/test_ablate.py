@@ -44,7 +44,7 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"identity_ov": True}, {"residual": False}, {"ffn": ()}],
+    [{}, {"identity_ov": True}, {"residual": False, "ffn": (5,)}, {"ffn": ()}],
     ids=["norm", "identity", "no residual", "attention only"],
 )
 def test_mean_ablation_equals_one_run_for_each_component(changes: dict[str, object]) -> None:
