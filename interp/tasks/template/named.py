@@ -12,7 +12,7 @@ from typing import Any
 
 from interp.errors import Problems
 from interp.tasks.template.task import TemplateTask
-from interp.tasks.template.text import random_templates
+from interp.tasks.template.text import GREEK, random_templates
 
 __all__ = [
     "NAMED",
@@ -21,6 +21,7 @@ __all__ = [
     "copying",
     "distribution_of_three",
     "identity_rules",
+    "induction_style",
     "majority",
     "match_to_sample",
     "random_task",
@@ -85,6 +86,22 @@ def copying(template: str = "αβα", source: str = "β", **options: Any) -> Tem
     return TemplateTask((template,), (source,), title=f"copying-{template}-{source}", **options)
 
 
+def induction_style(length: int = 5, **options: Any) -> TemplateTask:
+    """Distinct symbols, then one of them again: what followed it the first time.
+
+    One template for each position but the last, so no fixed position can be copied.
+
+    Raises:
+        ArgumentError: for fewer than three or more than ten positions.
+    """
+    problems, good = Problems("induction_style"), 3 <= length <= 10
+    problems.need(good, "length", "must be from 3 to 10", length, "symbols, then one again")
+    problems.raise_if_any()
+    seen = GREEK[: length - 1]
+    templates = tuple(seen + c for c in seen[:-1])
+    return TemplateTask(templates, tuple(seen[1:]), title=f"induction-{length}", **options)
+
+
 def random_task(
     count: int,
     length: int,
@@ -115,5 +132,6 @@ NAMED = {
     "distribution-of-three": distribution_of_three,
     "identity-rules": identity_rules,
     "copying": copying,
+    "induction-style": induction_style,
 }
 """Name → task of the function's defaults."""
