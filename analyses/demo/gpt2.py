@@ -104,8 +104,8 @@ def _crops(table: pd.DataFrame, factors: Factors, circuit: str, folder: Path) ->
     top = strongest(table, circuit, "trace_share", _SHOWN)
     places = list(zip(top["layer"].tolist(), top["head"].tolist(), strict=True))
     crops = [circuit_crop(factors, layer, head, circuit) for layer, head in places]
-    figure = circuit_crops(crops, [f"{layer}.{head}" for layer, head in places])
+    figure = circuit_crops(crops, [f"L{layer}H{head}" for layer, head in places])
     name = f"gpt2-{circuit.lower()}"
     (png,) = save(figure, folder / "figures" / name, formats=("png",))
     return Picture(png, f"First 100 × 100 entries of {_CIRCUITS[circuit]} of the heads with the "
-                        "strongest diagonals (layer.head).")  # fmt: skip
+                        "strongest diagonals.")  # fmt: skip

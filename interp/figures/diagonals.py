@@ -103,7 +103,7 @@ def _map(axes: Axes, values: Array, label: str, title: str, strongest: int) -> N
         shade = abs(values[layer, head]) / limit
         light = shade > 0.6 if signed else shade < 0.6
         axes.text(
-            float(head), float(layer), f"{layer}.{head}", fontsize=6, ha="center", va="center",
+            float(head), float(layer), f"L{layer}H{head}", fontsize=6, ha="center", va="center",
             color="white" if light else INK,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ import torch
 
 from interp.heads.metrics import METRICS
 from interp.heads.moments import moments
-from interp.heads.weight_nulls import Null, Tail
+from interp.heads.weight_nulls import Tail, WeightNull
 from interp.models.factors.circuit import Circuit
 
 __all__ = ["BasisNull"]
@@ -54,10 +54,10 @@ class BasisNull:
         mean, std = np.mean(scores, axis=0), np.std(scores, axis=0, ddof=1)
         return cls({n: (float(mean[i]), float(std[i])) for i, n in enumerate(names)})
 
-    def null(self, name: str, circuit: Circuit, head: int, tail: Tail) -> Null:
+    def null(self, name: str, circuit: Circuit, head: int, tail: Tail) -> WeightNull:
         """The null of one head; undefined where an identity is added."""
         if circuit.identity is not None or name not in self.found:
-            return Null(math.nan, math.nan)
+            return WeightNull(math.nan, math.nan)
         mean, std = self.found[name]
         if METRICS[name].scales:
             plain = replace(circuit, left_basis=None, right_basis=None, left_gain=None,
@@ -65,7 +65,7 @@ class BasisNull:
             left, right = plain.pair(head)
             norm = float(left.norm() * right.norm()) / circuit.scale
             mean, std = mean * norm, std * norm
-        return Null(mean, std, tail)
+        return WeightNull(mean, std, tail)
 
 
 def _factor(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -65,7 +65,7 @@ def compositions(
         watch: wraps the iteration over layers.
 
     Returns:
-        A head table: layer and head are the reader's, target is the writer's "layer.head",
+        A head table: layer and head are the reader's, target is the writer, "L0H5",
         effect is score − null_mean, q is over all pairs of a kind.
     """
     writers: list[_Stack] = []
@@ -129,7 +129,7 @@ def _block(writer: _Stack, reader: _Stack, kind: str) -> pd.DataFrame:
             "head": heads2,
             "circuit": "OV" if kind == "v_composition" else "QK",
             "metric": kind,
-            "target": [f"{writer.layer}.{h}" for h in heads1],
+            "target": [f"L{writer.layer}H{h}" for h in heads1],
             "score": np.sqrt(squares).ravel(),
             "null_mean": np.sqrt(np.maximum(mean - root_std**2, 0)).ravel(),
             "null_std": root_std.ravel(),

@@ -39,8 +39,8 @@ from numpy.typing import NDArray
 from interp.errors import ArgumentError
 from interp.heads.moments import Moments
 from interp.heads.weight_nulls import (
-    Null,
     SpectrumNull,
+    WeightNull,
     diagonal_energy_variance,
     mean_modulus,
 )
@@ -60,13 +60,13 @@ class Metric:
     """
 
     score: Callable[[Moments], float]
-    null: Callable[[Moments, SpectrumNull], Null]
+    null: Callable[[Moments, SpectrumNull], WeightNull]
     spectral: bool = False
     scales: bool = False
 
 
 _T = TypeVar("_T")
-_UNDEFINED = Null(math.nan, math.nan)
+_UNDEFINED = WeightNull(math.nan, math.nan)
 
 
 def effective_rank(singular: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -139,59 +139,59 @@ def _key_bias(m: Moments) -> float:
     return math.nan if m.bias is None else _ratio(m.bias[0], m.bias[0] + m.energy)
 
 
-def _null_diag_ratio(m: Moments, _: SpectrumNull) -> Null:
+def _null_diag_ratio(m: Moments, _: SpectrumNull) -> WeightNull:
     mean = m.energy / m.width
     spread = math.sqrt(diagonal_energy_variance(m.width, m.energy, m.fourth))
     # ratio² = (n − 1) T / (S2 − T): its slope at the mean of T is n/(n − 1) a unit of T / E T.
     relative = _ratio(spread, mean) * m.width / (m.width - 1)
-    return Null(math.sqrt(max(1 - relative**2 / 4, 0.0)), relative / 2, "greater")
+    return WeightNull(math.sqrt(max(1 - relative**2 / 4, 0.0)), relative / 2, "greater")
 
 
-def _null_diag_std(m: Moments, _: SpectrumNull) -> Null:
+def _null_diag_std(m: Moments, _: SpectrumNull) -> WeightNull:
     mean = _norm(m) / m.width * math.sqrt(1 - 1 / m.width)
     spread = math.sqrt(diagonal_energy_variance(m.width, m.energy, m.fourth)) / m.width
-    return Null(mean, _ratio(spread, 2 * mean))
+    return WeightNull(mean, _ratio(spread, 2 * mean))
 
 
-def _null_off_std(m: Moments, _: SpectrumNull) -> Null:
+def _null_off_std(m: Moments, _: SpectrumNull) -> WeightNull:
     n = m.width
     mean_variance = m.energy * (1 - 1 / n) / (n * (n - 1)) ** 2
     square = m.energy * (1 - 1 / n) / (n * (n - 1)) - mean_variance
     spread = diagonal_energy_variance(n, m.energy, m.fourth) / (n * (n - 1)) ** 2
     mean = math.sqrt(max(square, 0.0))
-    return Null(mean, _ratio(math.sqrt(spread + 2 * mean_variance**2), 2 * mean))
+    return WeightNull(mean, _ratio(math.sqrt(spread + 2 * mean_variance**2), 2 * mean))
 
 
-def _null_copying(m: Moments, _: SpectrumNull) -> Null:
+def _null_copying(m: Moments, _: SpectrumNull) -> WeightNull:
     if m.identity:
         return _UNDEFINED
-    return Null(0.0, _ratio(_norm(m) / math.sqrt(m.width), mean_modulus(m.width, _sigma(m))))
+    return WeightNull(0.0, _ratio(_norm(m) / math.sqrt(m.width), mean_modulus(m.width, _sigma(m))))
 
 
-def _null_key_bias(m: Moments, _: SpectrumNull) -> Null:
+def _null_key_bias(m: Moments, _: SpectrumNull) -> WeightNull:
     if m.bias is None:
         return _UNDEFINED
     mean, variance = m.bias[1:]
     slope = _ratio(m.energy, (mean + m.energy) ** 2)
-    return Null(_ratio(mean, mean + m.energy), slope * math.sqrt(variance))
+    return WeightNull(_ratio(mean, mean + m.energy), slope * math.sqrt(variance))
 
 
 def _sampled(
     of: Callable[[NDArray[np.float64]], NDArray[np.float64]], scales: bool
-) -> Callable[[Moments, SpectrumNull], Null]:
+) -> Callable[[Moments, SpectrumNull], WeightNull]:
     """The null of a function of the singular values; ``scales`` if it grows with the norms."""
 
-    def null(m: Moments, spectrum: SpectrumNull) -> Null:
+    def null(m: Moments, spectrum: SpectrumNull) -> WeightNull:
         if m.identity:
             return _UNDEFINED
         drawn = of(spectrum.singular) * (m.factor_norm if scales else 1.0)
-        return Null(float(drawn.mean()), float(drawn.std(ddof=1)))
+        return WeightNull(float(drawn.mean()), float(drawn.std(ddof=1)))
 
     return null
 
 
-def _signed(variance: Callable[[Moments], float]) -> Callable[[Moments, SpectrumNull], Null]:
-    return lambda m, _: Null(0.0, math.sqrt(variance(m)))
+def _signed(variance: Callable[[Moments], float]) -> Callable[[Moments, SpectrumNull], WeightNull]:
+    return lambda m, _: WeightNull(0.0, math.sqrt(variance(m)))
 
 
 _null_diag_mean = _signed(lambda m: m.energy / m.width**3)
@@ -203,7 +203,7 @@ METRICS: dict[str, Metric] = {
     "diag_ratio": Metric(_diag_ratio, _null_diag_ratio),
     "identity_energy": Metric(
         lambda m: _trace_share(m) ** 2,
-        lambda m, _: Null(m.width**-2, math.sqrt(2) * m.width**-2, "greater"),
+        lambda m, _: WeightNull(m.width**-2, math.sqrt(2) * m.width**-2, "greater"),
     ),
     "identity_coefficient": Metric(_diag_mean, _null_diag_mean, scales=True),
     "diag_mean": Metric(_diag_mean, _null_diag_mean, scales=True),
@@ -242,7 +242,7 @@ METRICS: dict[str, Metric] = {
     "copying_score": Metric(_copying, _null_copying, spectral=True),
     "symmetric_share": Metric(
         _symmetric_share,
-        lambda m, _: Null(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width),
+        lambda m, _: WeightNull(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width),
         spectral=True,
     ),
     "key_bias_energy": Metric(_key_bias, _null_key_bias),

@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
 __all__ = [
-    "Null",
     "SpectrumNull",
+    "WeightNull",
     "diagonal_energy_variance",
     "mean_modulus",
     "p_value",
@@ -46,7 +46,7 @@ Tail = Literal["two-sided", "greater"]
 
 
 @dataclass(frozen=True)
-class Null:
+class WeightNull:
     """Mean and standard deviation under the null, and which deviations count.
 
     ``two-sided`` takes a normal tail on both sides, ``greater`` the upper tail of a gamma
@@ -58,7 +58,7 @@ class Null:
     tail: Tail = "two-sided"
 
 
-def p_value(score: float, null: Null) -> float:
+def p_value(score: float, null: WeightNull) -> float:
     """Probability, under the null, of a score at least as far out; NaN without a null."""
     if not null.std > 0:
         return float("nan")

@@ -30,7 +30,7 @@ from interp.heads.composition import COMPOSITIONS, compositions
 from interp.heads.metrics import BASIC, METRICS, choose
 from interp.heads.moments import Moments, moments
 from interp.heads.table import COLUMNS, adjust
-from interp.heads.weight_nulls import Null, SpectrumNull, p_value
+from interp.heads.weight_nulls import SpectrumNull, WeightNull, p_value
 from interp.models.factors.circuit import Circuit
 from interp.models.factors.layers import BASES, Factors, LayerFactors
 
@@ -77,7 +77,7 @@ def weight_table(
 
     Returns:
         One row a head, circuit and metric (the target is the index of a singular value, or the
-        sending head "layer.head" of a composition).
+        sending head "L0H5" of a composition).
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -146,7 +146,7 @@ def _singular_rows(
         scaled = random.singular * found.factor_norm
         mean, std = scaled.mean(0), scaled.std(0, ddof=1)
     for k, value in enumerate(values.tolist()):
-        null = Null(float(mean[k]), float(std[k]))
+        null = WeightNull(float(mean[k]), float(std[k]))
         p = p_value(value, null)
         yield layer, head, circuit, SINGULAR, str(k + 1), value, null.mean, null.std, p
 

@@ -27,7 +27,7 @@ def test_maps_name_the_strongest_heads_and_the_axes() -> None:
     values = np.zeros((3, 4))
     values[2, 1] = -0.5
     (axes, _) = head_map(values, "trace share", strongest=1).axes
-    assert [text.get_text() for text in axes.texts] == ["2.1"]
+    assert [text.get_text() for text in axes.texts] == ["L2H1"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("head", "layer")
     assert axes.images[0].get_clim() == (-0.5, 0.5)
 

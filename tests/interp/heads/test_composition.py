@@ -71,7 +71,7 @@ def test_a_planted_composition_is_found(tmp_path: Path) -> None:
     )
     top = planted.nlargest(2, "score")
     assert set(zip(top["layer"], top["head"], top["target"], strict=True)) == {
-        (2, 2, "0.1"), (2, 3, "0.1"),
+        (2, 2, "L0H1"), (2, 3, "L0H1"),
     }  # fmt: skip
     assert (top["q"] < 0.01).all()
     assert set(COMPOSITIONS) >= set(planted["metric"])

@@ -13,7 +13,7 @@ from interp.errors import ArgumentError
 from interp.heads.metrics import BASIC, METRICS, choose, effective_rank
 from interp.heads.moments import moments
 from interp.heads.table import adjust
-from interp.heads.weight_nulls import Null, SpectrumNull, mean_modulus, p_value
+from interp.heads.weight_nulls import SpectrumNull, WeightNull, mean_modulus, p_value
 from interp.heads.weights import GROUPS, circuit_crop, singular_values, weight_table
 from interp.models.factors import open_factors
 
@@ -90,7 +90,7 @@ def random_frame(n: int, r: int, rng: np.random.Generator) -> Array:
 
 
 @pytest.fixture(scope="module")
-def rotated() -> tuple[dict[str, Array], dict[str, Null]]:
+def rotated() -> tuple[dict[str, Array], dict[str, WeightNull]]:
     """Scores of one circuit under 1500 random rotations, and the nulls that are claimed."""
     n, r, rng = 24, 5, np.random.default_rng(0)
     core = np.diag([3.0, 2.0, 1.5, 1.0, 0.4])
@@ -112,7 +112,7 @@ def rotated() -> tuple[dict[str, Array], dict[str, Null]]:
      "copying_score"],
 )  # fmt: skip
 def test_rotation_nulls_have_the_sampled_moments(
-    name: str, rotated: tuple[dict[str, Array], dict[str, Null]]
+    name: str, rotated: tuple[dict[str, Array], dict[str, WeightNull]]
 ) -> None:
     scores, null = rotated[0][name], rotated[1][name]
     error = scores.std() / np.sqrt(len(scores))
@@ -126,7 +126,7 @@ def test_rotation_nulls_have_the_sampled_moments(
     "name", ["trace_share", "diag_ratio", "identity_energy", "symmetric_share"]
 )
 def test_p_values_are_rarely_small_under_the_null(
-    name: str, rotated: tuple[dict[str, Array], dict[str, Null]]
+    name: str, rotated: tuple[dict[str, Array], dict[str, WeightNull]]
 ) -> None:
     p = np.array([p_value(score, rotated[1][name]) for score in rotated[0][name]])
     assert 0.02 < (p < 0.05).mean() < 0.09
@@ -157,10 +157,10 @@ def test_mean_modulus_of_a_wide_corner_matches_eigenvalues() -> None:
 
 
 def test_tails_and_adjustment() -> None:
-    assert p_value(1.96, Null(0.0, 1.0)) == pytest.approx(0.05, abs=1e-3)
-    assert p_value(-1.96, Null(0.0, 1.0)) == pytest.approx(0.05, abs=1e-3)
-    assert p_value(3.841, Null(1.0, math.sqrt(2), "greater")) == pytest.approx(0.05, abs=1e-3)
-    assert np.isnan(p_value(1.0, Null(math.nan, math.nan)))
+    assert p_value(1.96, WeightNull(0.0, 1.0)) == pytest.approx(0.05, abs=1e-3)
+    assert p_value(-1.96, WeightNull(0.0, 1.0)) == pytest.approx(0.05, abs=1e-3)
+    assert p_value(3.841, WeightNull(1.0, math.sqrt(2), "greater")) == pytest.approx(0.05, abs=1e-3)
+    assert np.isnan(p_value(1.0, WeightNull(math.nan, math.nan)))
     q = adjust(np.array([0.01, np.nan, 0.04, 0.03]))
     np.testing.assert_allclose(q, [0.03, np.nan, 0.04, 0.04])
 
