@@ -35,6 +35,7 @@ def weights_page(
     heads = table[~table["metric"].isin((*COMPOSITIONS, SINGULAR))]
     wide = heads.pivot(index=["circuit", "layer", "head"], columns="metric", values="score")
     wide = wide[list(heads["metric"].unique())].reset_index()
+    wide.insert(1, "name", [f"L{r.layer}H{r.head}" for r in wide.itertuples()])
     if "trace_share" in wide:
         order = wide["trace_share"].abs().sort_values(ascending=False, kind="stable").index
         wide = wide.loc[order]
@@ -44,13 +45,15 @@ def weights_page(
         Section("Every head", (), _pictures(sorted(folder.glob("map-*.png")))),
         Section("Against the null", [_NULL], _pictures(sorted(folder.glob("histogram-*.png")))),
         Section("Table of all heads", (), (), [Table(wide, "Scores; weights.csv has their nulls, "
-                "p and q. Ordered by |trace share|.")]),
+                "p and q. Ordered by |trace share|; click a heading (or Tab and Enter) to sort.",
+                sortable=True)]),
     ]  # fmt: skip
     pairs = table[table["metric"].isin(COMPOSITIONS)].nlargest(30, "effect")
     if len(pairs):
         pairs = pairs[["metric", "target", "layer", "head", "score", "null_mean", "q"]]
         told = "The thirty largest of all pairs: the target wrote what the head reads."
-        sections.insert(1, Section("Who reads whom", (), (), [Table(pairs, told)]))
+        lines = _pictures(sorted(folder.glob("pairs-*.png")))
+        sections.insert(1, Section("Who reads whom", (), lines, [Table(pairs, told)]))
     return render(Page(f"Weights of {model}", findings, sections, facts))
 
 

@@ -19,6 +19,7 @@ import pandas as pd
 
 from analyses.inspection.page import weights_page
 from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
+from interp.figures.pairs import pair_lines
 from interp.figures.style import save
 from interp.heads.composition import COMPOSITIONS
 from interp.heads.weights import SINGULAR, circuit_crop
@@ -42,6 +43,7 @@ CSV_COLUMNS = (
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
 """Something that passes items through and may show how far it is."""
 
+_PAIRS = 24
 _FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
 _UNITS = {"trace": "sum of the diagonal", "diag_ratio": "RMS on / RMS off the diagonal",
           "effective_rank": "effective rank (dimensions)"}  # fmt: skip
@@ -101,7 +103,7 @@ def findings(table: pd.DataFrame, n: int = 5) -> list[str]:
         if len(pairs):
             pairs = pairs.nlargest(n, "effect")
             shown = ", ".join(
-                f"{r.target} → {r.layer}.{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
+                f"{r.target} → L{r.layer}H{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
                 for r in pairs.itertuples()
             )
             said.append(f"Strongest {kind.replace('_', '-')}: {shown}.")
@@ -109,7 +111,7 @@ def findings(table: pd.DataFrame, n: int = 5) -> list[str]:
 
 
 def _listed(rows: pd.DataFrame) -> str:
-    return ", ".join(f"{r.layer}.{r.head} ({r.score:+.3f})" for r in rows.itertuples())
+    return ", ".join(f"L{r.layer}H{r.head} ({r.score:+.3f})" for r in rows.itertuples())
 
 
 def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
@@ -187,6 +189,9 @@ def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _write_figures(inspection: Inspection, folder: Path, watch: Watch) -> None:
     table = inspection.table[~inspection.table["metric"].isin((*COMPOSITIONS, SINGULAR))]
+    for kind, pairs in inspection.table.groupby("metric", sort=False):
+        if kind in COMPOSITIONS:
+            _write_pairs(inspection.factors, str(kind), pairs, folder)
     for circuit in table["circuit"].unique():
         top = strongest(table, circuit, "trace_share", 8)
         if len(top):
@@ -211,6 +216,18 @@ def _write_figures(inspection: Inspection, folder: Path, watch: Watch) -> None:
             save(drawn, folder / f"histogram-{metric}", formats=("png",))
 
 
+def _write_pairs(factors: Factors, kind: str, rows: pd.DataFrame, folder: Path) -> None:
+    strong = rows.astype({"effect": float}).nlargest(_PAIRS, "effect")
+    pairs = [
+        (tuple(map(int, r.target[1:].split("H"))), (r.layer, r.head), r.score)
+        for r in strong.itertuples()
+    ]
+    label = kind.replace("_", " ").capitalize()
+    title = f"{label}: {len(pairs)} largest above the null"
+    drawn = pair_lines([factors.n_heads] * factors.n_layers, pairs, label, title=title)
+    save(drawn, folder / f"pairs-{kind}", formats=("png",))
+
+
 def _file(circuit: str) -> str:
     return circuit.replace("+", "-")
 
@@ -220,6 +237,6 @@ def _crops(inspection: Inspection, circuit: str, top: pd.DataFrame) -> Any:
         circuit_crop(inspection.factors, layer, head, circuit, **inspection.options)
         for layer, head in zip(top["layer"].tolist(), top["head"].tolist(), strict=True)
     ]
-    titles = [f"{r.layer}.{r.head}: {r.score:+.3f}" for r in top.itertuples()]
+    titles = [f"L{r.layer}H{r.head}: {r.score:+.3f}" for r in top.itertuples()]
     name = Path(inspection.factors.name).name
     return circuit_crops(crops, titles, title=f"{circuit} of {name}: largest |trace share|")

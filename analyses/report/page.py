@@ -61,10 +61,17 @@ _SHORT = 24
 
 @dataclass(frozen=True)
 class Table:
-    """A frame with a caption; numbers are shown to three significant digits."""
+    """A frame with a caption; numbers are shown to three significant digits.
+
+    Attributes:
+        frame: The rows.
+        caption: Above them.
+        sortable: Headings are buttons that sort by their column, by the unrounded numbers.
+    """
 
     frame: pd.DataFrame
     caption: str
+    sortable: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -80,6 +87,12 @@ class Table:
             [_cell(value, name) for value, name in zip(record, names, strict=True)]
             for record in records
         ]
+
+    @property
+    def keys(self) -> list[list[str]]:
+        """What each cell is sorted by."""
+        records = self.frame.itertuples(index=False, name=None)
+        return [[_key(value) for value in record] for record in records]
 
 
 @dataclass(frozen=True)
@@ -108,6 +121,11 @@ class Page:
     sections: Sequence[Section]
     facts: Sequence[str] = field(default_factory=tuple)
 
+    @property
+    def sortable(self) -> bool:
+        """Whether a table is to be sorted: only then is there a script in the page."""
+        return any(table.sortable for section in self.sections for table in section.tables)
+
 
 def render(page: Page) -> str:
     """The page as HTML."""
@@ -115,6 +133,12 @@ def render(page: Page) -> str:
                               lstrip_blocks=True)  # fmt: skip
     template = (files("analyses.report") / "page.html.j2").read_text()
     return environment.from_string(template).render(page=page, version=version("prooflens"))
+
+
+def _key(value: Any) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return ""
+    return repr(float(value)) if isinstance(value, int | float) else str(value)
 
 
 def _cell(value: Any, name: str) -> tuple[str, str]:

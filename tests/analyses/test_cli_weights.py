@@ -7,13 +7,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from analyses.benchmarks.weights import measure, synthetic_llama
 from analyses.cli.main import main
 from analyses.inspection.weights import findings
 from interp.heads.weights import weight_table
+from interp.models.checkpoint import save_checkpoint
 from interp.models.factors import open_factors
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
 
 
 @pytest.fixture
@@ -64,8 +67,8 @@ def test_csv_has_the_columns_and_finds_what_was_planted(model, monkeypatch, caps
     assert (shares["q"] > 0.01).sum() >= 9
     assert (table["metric"] == "k_composition").sum() == 9
     said = capsys.readouterr().out
-    assert "1.2 (+0." in said
-    assert "0.1 (+0." in said
+    assert "L1H2 (+0." in said
+    assert "L0H1 (+0." in said
 
 
 def test_folder_holds_tables_figures_and_findings(model, monkeypatch) -> None:
@@ -148,7 +151,7 @@ def test_benchmark_measures_what_it_names(tmp_path: Path) -> None:
 def test_gpt2_findings_name_the_known_heads(gpt2_folder: Path) -> None:
     table = weight_table(open_factors(gpt2_folder), ["trace_share", "k_composition"])
     said = "\n".join(findings(table))
-    for head in ("0.1 (+0.214)", "0.10 (+0.236)", "5.1 (+0.140)"):  # duplicate-token; induction
+    for head in ("L0H1 (+0.214)", "L0H10 (+0.236)", "L5H1 (+0.140)"):  # duplicate-token; induction
         assert head in said
     assert "4.11 → 5.1" in said  # previous-token head into induction head
 
@@ -165,3 +168,28 @@ def test_documented_gpt2_numbers_are_those_of_the_weights(gpt2_folder: Path) -> 
         for layer, head, told in rows:
             share = shares[circuit, int(layer), int(head)]
             assert float(told.replace("−", "-")) == pytest.approx(share, abs=6e-4)
+
+
+def test_weights_of_ours_that_are_not_those_described_are_refused(tmp_path, monkeypatch, capsys):
+    spec = TransformerSpec(d_in=5, d_out=5, n_ctx=4, d_model=8, n_layers=1, d_head=4)
+    folder = save_checkpoint(SequenceTransformer(spec), tmp_path / "ours")
+    assert run(monkeypatch, folder) == 0
+    weights = load_file(folder / "model.safetensors")
+    weights["blocks.0.attn.W_Q"] += 1
+    save_file(weights, folder / "model.safetensors")
+    capsys.readouterr()
+    assert run(monkeypatch, folder) == 2
+    said = capsys.readouterr().err
+    assert "does not match the weights_sha256 in model.json" in said
+    assert said.count("\n") == 1
+
+
+def test_the_page_sorts_its_heads_and_draws_who_reads_whom(model, monkeypatch) -> None:
+    out = model.parent / "page"
+    assert run(monkeypatch, model, "--out", out) == 0
+    html = (out / "report.html").read_text()
+    assert '<table class="sortable">' in html
+    assert "<script>" in html
+    assert "http" not in html
+    for kind in ("q", "k", "v"):
+        assert (out / f"pairs-{kind}_composition.png").stat().st_size > 1000

@@ -47,3 +47,15 @@ def test_tails_are_not_printed_as_if_they_were_measured() -> None:
     frame = pd.DataFrame({"q": [1e-47, 0.0, 0.004], "score": [1e-47, 0.0, 0.004]})
     cells = [[text for _, text in row] for row in Table(frame, "t").rows]
     assert cells == [["< 1e-10", "1.0e-47"], ["< 1e-10", "0"], ["0.004", "0.004"]]
+
+
+def test_a_sortable_table_has_buttons_and_unrounded_keys() -> None:
+    frame = pd.DataFrame({"head": ["L0H1", "a<b"], "score": [0.123456789, float("nan")]})
+    plain = render(Page("t", [], [Section("s", tables=(Table(frame, "c"),))]))
+    html = render(Page("t", [], [Section("s", tables=(Table(frame, "c", sortable=True),))]))
+    assert "<script" not in plain
+    assert html.count('<button type="button">') == 2
+    assert 'data-key="0.123456789">0.123</td>' in html
+    assert 'data-key=""' in html
+    assert 'data-key="a&lt;b"' in html
+    assert not re.search(r'(?:src|href)="(?!#|data:)', html)

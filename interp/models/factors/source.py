@@ -7,6 +7,7 @@ brings along is never run, here or anywhere in weight-only inspection, so there 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,12 +100,27 @@ def _folder(name: str, folder: Path) -> Source:
 
 def _source(name: str, files: TensorFiles, folder: Path) -> Source:
     config, ours = folder / "config.json", folder / "model.json"
+    description = read_json(ours) if ours.is_file() else None
+    if description is not None and (folder / _SINGLE).is_file():
+        _check_own(folder / _SINGLE, description)
     return Source(
         name=name,
         files=files,
         config=read_json(config) if config.is_file() else {},
-        description=read_json(ours) if ours.is_file() else None,
+        description=description,
     )
+
+
+def _check_own(weights: Path, description: dict[str, Any]) -> None:
+    """The weights of a checkpoint of ours are those that its description was written with."""
+    told = description.get("weights_sha256")
+    with weights.open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if told != found:
+        raise CheckpointError(
+            f"{weights} does not match the weights_sha256 in model.json: one of them was changed "
+            "or belongs to another checkpoint"
+        )
 
 
 def _from_hub(name: str, revision: str | None, download: bool) -> Path:
