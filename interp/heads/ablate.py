@@ -56,7 +56,7 @@ def ablated(
     inputs: Tensor,
     parts: Sequence[Component] | None = None,
     *,
-    how: How = "mean",
+    how: str = "mean",
     reference: Tensor | None = None,
     seed: int = 0,
     tokens: int = _TOKENS,
@@ -121,7 +121,7 @@ def writes(trace: Trace) -> dict[tuple[str, int], Tensor]:
     return found
 
 
-def replacements(trace: Trace, how: How, reference: Tensor | None, seed: int) -> Writes:
+def replacements(trace: Trace, how: str, reference: Tensor | None, seed: int) -> Writes:
     """What stands in for what every part of the model writes; see the head of this module.
 
     Raises:

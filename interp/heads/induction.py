@@ -63,7 +63,7 @@ def _writers(k: pd.DataFrame, previous: pd.DataFrame) -> pd.DataFrame:
     names = {"score": "k_composition", "effect": "k_effect", "q": "k_q", "target": "writer"}
     pairs = k[[*_HEAD, *names]].rename(columns=names)
     pairs = pairs.assign(previous=pairs["writer"].map(mass).astype(float))
-    product = pairs["previous"] * pairs["k_effect"].clip(lower=0)
+    product = (pairs["previous"] * pairs["k_effect"].clip(lower=0)).dropna()
     best = product.groupby([pairs["layer"], pairs["head"]]).idxmax()
     columns = [*_HEAD, "writer", "previous", "k_composition", "k_effect", "k_q"]
-    return pairs.loc[best.dropna(), columns]
+    return pairs.loc[best, columns]

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.heads.ablate import How, Writes, head_hooks, replacements, writes
+from interp.heads.ablate import Writes, head_hooks, replacements, writes
 from interp.heads.effects import Component, components
 from interp.heads.replay import Stream, Trace
 from interp.lens import HookedModel
@@ -81,7 +81,7 @@ def path_patched(
     receiver: Receiver,
     parts: Sequence[Component] | None = None,
     *,
-    how: How = "mean",
+    how: str = "mean",
     reference: Tensor | None = None,
     seed: int = 0,
     tokens: int = 1024,

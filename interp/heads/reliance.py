@@ -21,7 +21,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.heads.ablate import How, ablated
+from interp.heads.ablate import ablated
 from interp.heads.effects import Component
 from interp.heads.nulls import bootstrap_interval, from_draws, signs_null
 from interp.heads.table import head_table, score_row
@@ -59,7 +59,7 @@ def loss_increases(
     batch: Batch,
     parts: Sequence[Component] | None = None,
     *,
-    how: How = "mean",
+    how: str = "mean",
     rows: int = 64,
     seed: int = 0,
     tokens: int = 1024,
