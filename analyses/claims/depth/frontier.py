@@ -67,12 +67,6 @@ def verdict(
     """What the numbers say by the ledger's rule."""
     far, names = seeds_of(table, bins[-1]), [bin_name(lengths) for lengths in bins]
     status, words = judge(far)
-    on_line = [np.median(v) for (k, depth), v in far.items() if depth == k - 2]
-    below = [np.median(v) for (k, depth), v in far.items() if depth == k - 3]
-    key = (
-        f"whole strings right at {names[-1]}, median over seeds: {min(on_line):.2f} to "
-        f"{max(on_line):.2f} at depth k − 2, {min(below):.2f} to {max(below):.2f} one layer below"
-    )
     alternative = (
         "Three panels of number of blocks against attention layers, coloured by the share of "
         "strings right throughout; at the longest strings " + words
@@ -86,6 +80,7 @@ def verdict(
         depth_frontier(table, names, label="strings right throughout (share)"), alternative
     )
     tables = {"exact_match": table, "depth_1_ceiling": ceilings, "shallower_programs": searched}
+    key = _key(far, names[-1])
     return Verdict(status, words, key, numbers, tables, {"frontier": drawing})
 
 
@@ -118,6 +113,16 @@ def judge(far: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Any, str]:
         if depth == k - 2 and (k, depth - 1) in far
     ]
     return ("partly" if not above and gaps and min(gaps) >= _GAP else "not reproduced"), said
+
+
+def _key(far: Mapping[tuple[int, int], Sequence[float]], name: str) -> str:
+    """Ranges of the cells on the theory's line and right below it."""
+    told = []
+    for gap in (2, 3):
+        medians = [np.median(found) for (k, depth), found in far.items() if k - depth == gap]
+        if medians:
+            told.append(f"{min(medians):.2f} to {max(medians):.2f} at depth k − {gap}")
+    return f"whole strings right at {name}, median over seeds: " + ", ".join(told)
 
 
 def _ceilings(options: Mapping[str, Any], far: Bin) -> tuple[pd.DataFrame, pd.DataFrame]:

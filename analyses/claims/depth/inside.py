@@ -142,7 +142,7 @@ def _accuracy(
 ) -> float:
     """Balanced accuracy on strings that the probe was not fitted to."""
     groups = np.repeat(np.arange(len(truth)), truth.shape[1])
-    probe = make_pipeline(StandardScaler(), LogisticRegression(C=100.0, max_iter=2000))
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=10.0, max_iter=500))
     flat = features.reshape(len(groups), -1)
     said = cross_val_predict(probe, flat, truth.ravel(), groups=groups, cv=GroupKFold(_FOLDS))
     return float(balanced_accuracy_score(truth.ravel(), said))

@@ -124,7 +124,8 @@ def judge(summary: pd.DataFrame) -> tuple[Any, str]:
         counts=counts,
         breaks=summary["broken"] >= _BROKEN,
     )
-    cells = checked.groupby(["k", "layer"])[["placed", "counts", "breaks"]].median() >= 0.5
+    kept = checked[["k", "layer", "placed", "counts", "breaks"]].astype(float)
+    cells = kept.groupby(["k", "layer"]).median() >= 0.5
     share = cells.mean()
     said = (
         f"Of {len(cells)} (k, layer) pairs, the nested formula first appears at its layer in "
@@ -147,7 +148,7 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
     words += f" {len(judged)} of {len(opened)} models generalise and are judged."
     numbers = {
         "exact_match": {model.name: model.match for model in opened},
-        "layers": everything.replace({np.nan: None}).to_dict("records"),
+        "layers": _records(everything),
     }
     key = f"{len(judged)} models judged; {words.split('. ')[0]}"
     shown = max(opened, key=lambda model: (model.match >= _GENERALISES, model.k, model.match))
@@ -160,6 +161,15 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
     )
     names = tuple(model.name for model in opened)
     return Verdict(status, words, key, numbers, tables, {"layers": drawing}, names)
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON data: None for what is no number."""
+    return [
+        {name: None if isinstance(value, float) and np.isnan(value) else value
+         for name, value in row.items()}
+        for row in table.to_dict("records")
+    ]  # fmt: skip
 
 
 def _figure(found: Opened, ideal: Opened) -> Any:

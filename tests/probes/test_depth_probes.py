@@ -1,0 +1,47 @@
+"""Compiled programs through store and probes: every name is found where the mechanism says."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from interp.proofs.depth.cases import CASES
+from interp.store import extract
+from probes.activations import Sampled, sampled_positions
+from probes.layerwise import residual_sites
+from probes.linear import decode
+
+NAMED = {case.name: case for case in CASES}
+
+
+@pytest.mark.parametrize("name", ["compiled-L_5-32-ramp", "compiled-L_4-48-sign"])
+def test_probes_find_every_name_at_the_layer_of_its_depth(name: str, tmp_path: Path) -> None:
+    made = NAMED[name].construct()
+    sites = residual_sites([True] * made.model.spec.n_layers)
+    store = extract(made.model, made.task, list(sites), tmp_path / "store", rows=96, seed=3)
+    length = made.task.longest
+    mask = np.ones((96, length + 1), dtype=bool)
+    mask[:, 0] = False
+    sampled = Sampled(store, sampled_positions(mask, length))
+    latents = sampled.latents()
+    names = [line.name for line in made.task.program.lines if line.name != "E1"]
+    assert set(names) < set(latents)
+    for latent in names:
+        found = [decode(sampled.features(site), latents[latent]).score for site in sites]
+        first = next(site for site, score in zip(sites, found, strict=True) if score > 0.999)
+        assert first == made.mechanism.written[latent], (latent, found)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_cases_solve_their_tasks_exactly(case) -> None:  # type: ignore[no-untyped-def]
+    made = case.construct()
+    batch = made.task.sample(20, seed=1)
+    output = made.model(batch.inputs)
+    assert (output == batch.targets)[batch.mask].all()
+    heads = [part for part in made.mechanism.parts if part.role == "counter"]
+    assert {part.layer for part in heads} == set(range(made.model.spec.n_layers))
+
+
+def test_cases_are_of_all_depths() -> None:
+    depths = {case.construct().model.spec.n_layers for case in CASES}
+    assert depths == {1, 2, 3, 4}
