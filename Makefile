@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/set-up
 
-.PHONY: demo test check setup clean
+.PHONY: demo test check zoo setup clean
 
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
@@ -15,6 +15,10 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Trains every shipped model anew.
+zoo: setup
+	$(BIN)/prooflens train --all --out trained/checkpoints --overwrite
 
 setup: $(STAMP)
 

@@ -97,11 +97,6 @@ class Ensemble:
             self._step()
             yield self.state.step
 
-    @property
-    def done(self) -> bool:
-        """No step is left, or no member that goes on."""
-        return self.state.step >= self.steps or not bool(self.state.alive.any())
-
     def models(self) -> list[Any]:
         """The members as models of their own spec, on the processor, in evaluation mode."""
         return [self.model_of(i, self.state.weights) for i in range(len(self.runs))]
@@ -182,7 +177,8 @@ class Ensemble:
             name: part.view(len(weights), *shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
-        with torch.autocast(self.device, torch.bfloat16, enabled=self.trainings[0].autocast):
+        kind = torch.device(self.device).type
+        with torch.autocast(kind, torch.bfloat16, enabled=self.trainings[0].autocast):
             if len(weights) == 1:
                 alone = {name: value[0] for name, value in (named | self._scales).items()}
                 output = functional_call(self.model, alone, (inputs[0],))[None]

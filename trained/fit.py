@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 from rich.progress import track
@@ -48,7 +49,7 @@ class Fit:
     @property
     def diverged(self) -> bool:
         """Whether training ended in a loss that is no number; the weights are those before it."""
-        return not bool(self.history["loss"].map(pd.notna).all())
+        return not bool(np.isfinite(self.history["loss"]).all())
 
 
 @one_thread()

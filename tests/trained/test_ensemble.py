@@ -57,7 +57,7 @@ def one_after_another(run: Run) -> tuple[Any, list[float]]:
         torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
         optimizer.step()
         schedule.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     return model, losses
 
 

@@ -6,10 +6,12 @@ import torch
 
 import trained
 from interp.errors import CheckpointError
+from interp.models import build
 from interp.models.checkpoint import read_metadata
 from trained.fit import evaluate, fit, loss_of
 from trained.metrics import METRICS
-from trained.recipe import read_recipe
+from trained.recipe import Recipe, read_recipe
+from trained.zoo import recipes
 
 FOLDER = files("trained")
 
@@ -56,3 +58,16 @@ def test_loss_counts_scored_positions_only() -> None:
     losses = loss_of(output, batch)
     assert losses.shape == (3 * 29,)
     assert losses.sum() == 4
+
+
+def cost(recipe: Recipe) -> int:
+    weights = sum(p.numel() for p in build(recipe.spec).parameters())
+    return recipe.training.steps * recipe.training.batch * weights
+
+
+def test_the_cheapest_model_can_be_trained_again() -> None:
+    recipe = min((r for r in recipes() if r.name in trained.names()), key=cost)
+    shipped, again = trained.load(recipe.name), fit(recipe)
+    assert recipe.missed(again.metrics) == []
+    for name, value in shipped.metrics.items():
+        assert again.metrics[name] == pytest.approx(value, abs=0.02), name

@@ -1,0 +1,153 @@
+"""How fast many models are trained, against a lean loop that trains one after another.
+
+    python -m analyses.benchmarks.training [--models 32] [--steps 400] [--out FILE.json]
+
+Three grids of models with two layers on rows of 32 tokens (prefix-prediction of L_4, seeds and
+learning rates differ): width and batch 16 and 16, 32 and 32, 32 and 64. Ours is
+``trained.grid.train`` with everything it does: measuring the size of stacks, starting processes,
+evaluation. The lean loop draws the same rows in the same blocks and does nothing but forward, loss,
+backward, clipping and fused AdamW, with as many threads as cores or with one, whichever is faster;
+its time is measured on a few models and scaled. Both sides run in turn, so that they see the same
+machine.
+
+JSON keys: ``tiny``, ``small``, ``worst`` (lean seconds over ours for the three grids, median of the
+rounds) and ``device`` (the same for the first grid on a GPU; null without one); ``seconds`` holds
+what was measured. Ratios, not seconds, are what carries over. With other work on the cores both
+sides wait for it, and the ratio of a side with two processes is not that of a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trained.run import Run
+
+__all__ = ["grid", "lean", "main", "measure"]
+
+SIZES = {"tiny": (16, 16), "small": (32, 32), "worst": (32, 64)}
+_RATES = (1e-3, 3e-3)
+_LEAN_MODELS = 4
+
+
+def grid(width: int, batch: int, *, models: int, steps: int) -> list[Run]:
+    """Runs that differ in seed and learning rate."""
+    from interp.models.spec import TransformerSpec
+    from interp.tasks.depth import PrefixPrediction
+    from trained.run import Run
+    from trained.training import Training
+
+    task = PrefixPrediction("L_4", bins=((3, 31),))
+    spec = TransformerSpec(
+        d_in=4, d_out=2, n_ctx=32, d_model=width, n_layers=2, n_heads=1, d_head=width,
+        ffn=(2 * width,), norm="layernorm",
+    )  # fmt: skip
+    trainings = [
+        Training(steps, batch=batch, learning_rate=_RATES[i % len(_RATES)], seed=i // len(_RATES))
+        for i in range(models)
+    ]
+    return [Run(str(i), task, spec, training) for i, training in enumerate(trainings)]
+
+
+def lean(runs: Sequence[Run], *, threads: int, device: str = "cpu") -> float:
+    """Seconds that one after another takes; the rows are those that the trainer draws."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    start = time.perf_counter()
+    for run in runs:
+        _train_one(run, device)
+    if device != "cpu":
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - start
+    torch.set_num_threads(before)
+    return seconds
+
+
+def _train_one(run: Run, device: str) -> Any:
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    from interp.models import build
+    from trained.data import Rows
+
+    training, rows = run.training, Rows(run.task, run.training)
+    model = build(run.spec, seed=training.seed).to(device).train()
+    weights = list(model.parameters())
+    optimizer = torch.optim.AdamW(weights, weight_decay=training.weight_decay, fused=True)
+    block = None
+    for step in range(training.steps):
+        number, place = divmod(step, rows.steps)
+        if place == 0:
+            block = rows.block(number).to(device)
+        part = block[place * training.batch : (place + 1) * training.batch]  # type: ignore[index]
+        warm = min(1.0, (step + 1) / training.warmup)
+        cosine = 0.5 * (1 + math.cos(math.pi * step / training.steps))
+        optimizer.param_groups[0]["lr"] = training.learning_rate * warm * cosine
+        loss = cross_entropy(model(part.inputs)[part.mask], part.targets[part.mask])
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(weights, training.clip)
+        optimizer.step()
+    return model
+
+
+def measure(
+    width: int, batch: int, *, models: int, steps: int, rounds: int, device: str = "cpu"
+) -> tuple[float, list[dict[str, float]]]:
+    """Median ratio of lean seconds over ours, and the seconds of each round."""
+    from trained.backends import cores
+    from trained.grid import train
+
+    runs = grid(width, batch, models=models, steps=steps)
+    few = runs[: min(_LEAN_MODELS, models)]
+    found = []
+    for _ in range(rounds):
+        threads = sorted({1, cores()}) if device == "cpu" else [1]
+        alone = min(lean(few, threads=count, device=device) for count in threads)
+        start = time.perf_counter()
+        train(runs, device=device)
+        ours = time.perf_counter() - start
+        found.append({"lean": alone * models / len(few), "ours": ours})
+    return median(seconds["lean"] / seconds["ours"] for seconds in found), found
+
+
+def main() -> None:
+    """Measure, print the JSON and write it where asked."""
+    parser = argparse.ArgumentParser(description="Benchmark of training many models.")
+    parser.add_argument("--models", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", choices=[*SIZES, "device"])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+
+    import torch
+
+    from interp.output import output_file
+
+    size = {"models": options.models, "steps": options.steps, "rounds": options.rounds}
+    found: dict[str, Any] = {"device": None, **size, "seconds": {}}
+    for name, (width, batch) in SIZES.items():
+        if options.only in (None, name):
+            found[name], found["seconds"][name] = measure(width, batch, **size)
+    if torch.cuda.is_available() and options.only in (None, "device"):
+        found["device"], found["seconds"]["device"] = measure(*SIZES["tiny"], **size, device="cuda")
+    text = json.dumps(found, indent=2) + "\n"
+    sys.stdout.write(text)
+    if options.out:
+        with output_file(options.out, overwrite=True) as draft:
+            draft.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
