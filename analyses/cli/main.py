@@ -19,6 +19,7 @@ from analyses.cli import (
     extract,
     fits,
     heads,
+    models,
     plot,
     probe,
     store,
@@ -46,6 +47,7 @@ app.command("probe")(probe.probe)
 app.command("heads")(heads.heads)
 app.command("plot")(plot.plot)
 app.add_typer(store.app, name="store")
+app.command("models")(models.models)
 app.command("train")(train.train)
 app.command("weights")(weights.weights)
 
