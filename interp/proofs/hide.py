@@ -174,7 +174,8 @@ def _turn_head(attn: Any, head: int, qk: Square, vo: Square) -> None:
 
 def _hide_ffn(ffn: FFN, widths: tuple[int, ...], basis: Square, generator: torch.Generator) -> None:
     """Turn what it reads and writes; permute and scale each hidden layer's neurons."""
-    layers = [(hidden.W, hidden.b, hidden.kind) for hidden in ffn.hidden]
+    inner: list[Any] = list(ffn.hidden)
+    layers = [(hidden.W, hidden.b, hidden.kind) for hidden in inner]
     layers.append((ffn.W_in, ffn.b_in, ffn.kind))
     first = layers[0][0]
     _set(first, basis.T @ _wide(first))

@@ -22,6 +22,8 @@ from interp.tasks.memory.kernels import Kernel
 
 __all__ = ["error_curves", "fit_panels"]
 
+_KINDS: tuple[Positions, ...] = ("lin", "log")
+
 
 def error_curves(
     targets: Sequence[int | str],
@@ -74,7 +76,7 @@ def fit_panels(
     panels = []
     for text in kernels:
         held = {}
-        for kind in ("lin", "log"):
+        for kind in _KINDS:
             fit = fit_sum(text, heads, positions=kind)
             values = np.exp(-np.outer(phi_values(kind, s), fit.slopes)) @ fit.coefficients
             held[f"{kind}, {heads} heads (ℓ1 error {fit.error:.2g})"] = values

@@ -4,7 +4,8 @@
                 (ρ_i * x)(t) into its own slot. A lag T is the kernel 1[s = T].
     FFN         f, a ReLU network (:mod:`interp.proofs.memory.nets`)
 
-    |output − y| ≤ L √(Σ_i ε_i²) + E_FFN + rounding,   L the readout's Lipschitz constant
+    |output − y| ≤ L √(Σ_i ε_i²) + E_FFN + rounding,   L the readout's Lipschitz constant (or a
+                   sum over the network's weights, where that is less)
     ε_i = B max_t Σ_{s ≤ t} |ρ_i(s) − Σ_h a_h (Z_∞/Z_t) e^{−p_h φ(s)}| + rounding,   |x| ≤ B
 
 Without a normaliser Z_∞/Z_t is 1. A softmax divides each head by Z_t = Σ_{s ≤ t} e^{−p φ(s)},
@@ -15,6 +16,7 @@ is. Inputs beyond B are outside the domain: no bound on unbounded inputs exists.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Literal, get_args
@@ -31,6 +33,7 @@ from interp.proofs.lagfits import LagFit
 from interp.proofs.lagfits.positions import DIGITS, Positions, phi_values, tail
 from interp.proofs.lagfits.sums import SumFit, fit_sum
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.memory.kernel_sums import HeadSum, fit_kernel
 from interp.proofs.memory.nets import ReluNet, readout_net
 from interp.proofs.memory.rounding import Evaluation, sum_rounding
 from interp.proofs.memory.selection import select_lag
@@ -89,7 +92,7 @@ class _Plan:
     positions: Positions
     normalizer: Normalizer
     bound: float
-    fits: tuple[SumFit | LagFit, ...]
+    fits: tuple[HeadSum, ...]
 
     @property
     def memories(self) -> tuple[str, ...]:
@@ -188,16 +191,18 @@ class _Plan:
         return readout_net(self.task.f, self.sizes)
 
 
-def _fits(
-    task: KernelMemory | RealMemory, heads: int, positions: Positions
-) -> tuple[SumFit | LagFit, ...]:
+def _fits(task: KernelMemory | RealMemory, heads: int, positions: Positions) -> tuple[HeadSum, ...]:
+    """Sums for every memory: kernels on the lags of a row, lags over all of them."""
     if isinstance(task, KernelMemory):
-        return tuple(fit_sum(text, heads, positions=positions) for text in task.kernels)
-    if positions == "log":
-        return tuple(fit_sum(lag, heads, positions=positions) for lag in task.lags)
-    return tuple(
-        select_lag(lag, Evaluation(_UNIT, keys=task.length, heads=lag + 1)) for lag in task.lags
-    )
+        s = np.arange(task.length, dtype=np.float64)
+        wanted = [Kernel.parse(text).values(s) for text in task.kernels]
+        return tuple(fit_kernel(values, heads, positions) for values in wanted)
+    found: list[LagFit | SumFit] = []
+    for lag in task.lags:
+        how = Evaluation(_UNIT, keys=task.length, heads=lag + 1)
+        log = positions == "log"
+        found.append(fit_sum(lag, heads, positions="log") if log else select_lag(lag, how))
+    return tuple(HeadSum(fit.slopes, fit.coefficients) for fit in found)
 
 
 def _check_slots(plan: _Plan) -> None:
@@ -245,8 +250,9 @@ def _model(plan: _Plan) -> SequenceTransformer:
 
 
 def _mechanism(plan: _Plan) -> Mechanism:
-    lags = plan.task.lags if isinstance(plan.task, RealMemory) else [None] * len(plan.fits)
-    role = "memory-location" if isinstance(plan.task, RealMemory) else "memory-kernel"
+    lags: Sequence[int | None] = [None] * len(plan.fits)
+    lags = plan.task.lags if isinstance(plan.task, RealMemory) else lags
+    role = "memory-kernel" if lags[0] is None else "memory-location"
     parts: list[Part] = []
     for name, lag, fit in zip(plan.memories, lags, plan.fits, strict=True):
         first = len(parts)
@@ -269,19 +275,20 @@ def _certificate(plan: _Plan) -> Certificate:
     parts = {f"slot of {name}": slot for name, slot in zip(plan.memories, slots, strict=True)}
     if plan.normalizer == "softmax":
         for i, name in enumerate(plan.memories):
-            errors = plan.kernel_errors(i)
-            parts[f"burn-in of {name}"] = plan.bound * float(errors.max() - errors.min())
+            settling = plan.kernel_errors(i)
+            parts[f"burn-in of {name}"] = plan.bound * float(settling.max() - settling.min())
     parts |= {"Lipschitz constant": L, "readout": net.error, "rounding of the readout": rounding}
     spread = plan.spread()
-    moved = [spread] * (len(plan.reads) - len(slots)) + [slot + spread for slot in slots]
+    errors = [0.0] * (len(plan.reads) - len(slots)) + slots
+    moved = [error + spread for error in errors]
     turned = net.rounding(plan.sizes, _UNIT, width=plan.width, reach=plan.reach)
     domain = (
         f"inputs |x| ≤ {plan.bound:g} of at most {task.length} positions, "
         f"at positions ≥ {plan.start}"
     )
     return Certificate(
-        L * float(np.linalg.norm(slots)) + net.error + rounding,
+        net.passed_on(errors, L) + net.error + rounding,
         parts,
         domain,
-        error_in_any_basis=L * float(np.linalg.norm(moved)) + net.error + turned + spread,
+        error_in_any_basis=net.passed_on(moved, L) + net.error + turned + spread,
     )

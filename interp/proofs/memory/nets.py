@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from interp.tasks.memory.readouts import Readout
 __all__ = ["ReluNet", "readout_net"]
 
 _KNOTS_APART = 0.1
-Layer = tuple[Float64[np.ndarray, "reads neurons"], Float64[np.ndarray, "neurons"]]
+Layer = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_"]]
 
 
 @dataclass(frozen=True)
@@ -50,9 +51,23 @@ class ReluNet:
         """Neurons of each hidden layer."""
         return tuple(len(b) for _, b in self.hidden)
 
+    def passed_on(self, errors: Sequence[float], lipschitz: float) -> float:
+        """How far the output may be off when argument i is off by ``errors[i]``.
+
+        The Lipschitz constant's bound L ‖errors‖₂, or Σ_i errors_i S_i if that is less: with one
+        hidden layer |∂f/∂u_i| is at most S_i, its positive or its negative parts summed.
+        """
+        whole = lipschitz * float(np.linalg.norm(errors))
+        if len(self.hidden) > 1:
+            return whole
+        slopes = self.hidden[0][0] * self.out
+        steepest = np.maximum(slopes.clip(min=0).sum(1), (-slopes).clip(min=0).sum(1))
+        return min(whole, float(np.array(errors) @ steepest))
+
     def write(self, ffn: FFN, reads: Sequence[int], slot: int) -> None:
         """Fill an FFN of these widths; it reads coordinates ``reads`` and adds to ``slot``."""
-        layers = [(hidden.W, hidden.b) for hidden in ffn.hidden] + [(ffn.W_in, ffn.b_in)]
+        inner: list[Any] = list(ffn.hidden)
+        layers = [(layer.W, layer.b) for layer in inner] + [(ffn.W_in, ffn.b_in)]
         rows = list(reads)
         for (W, b), (weights, biases) in zip(layers, self.hidden, strict=True):
             W[rows] = torch.from_numpy(weights).to(W.dtype)

@@ -59,7 +59,7 @@ class Evaluation:
 
 def read_error(width: int) -> float:
     """2D + 6: units of u‖x‖ that a product with a dense unit vector is off."""
-    return 2 * width + 6
+    return 2.0 * width + 6.0
 
 
 def sum_rounding(

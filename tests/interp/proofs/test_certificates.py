@@ -112,9 +112,7 @@ def test_slots_and_answer_of_smooth_proofs(case: Case) -> None:
     assert float(wrong[batch.mask].abs().max()) <= certificate.error + 1e-6  # float32 targets
     errors = torch.stack([kernel_error(construction, name, batch[:1])[0] for name in names])
     kernels = torch.stack([wanted_kernel(construction, name, batch[:1])[0] for name in names])
-    ways = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=len(names))), dtype=torch.float64)
-    x = bound * torch.where(torch.cat([ways @ errors, ways @ kernels]) >= 0, 1.0, -1.0)
-    x = torch.cat([x, _away_from_zero(x, kernels, bound)])
+    x = _searched(errors, kernels, bound)
     truth = x @ kernels.T
     with torch.no_grad():
         for i, name in enumerate(names):
@@ -132,8 +130,16 @@ def test_slots_and_answer_of_smooth_proofs(case: Case) -> None:
     assert certificate.error < 0.25 * float(f.max() - f.min())
 
 
-def _away_from_zero(x: Tensor, kernels: Tensor, bound: float) -> Tensor:
-    """The same rows with small values of half size: smooth readouts saturate at the extremes."""
+def _searched(errors: Tensor, kernels: Tensor, bound: float) -> Tensor:
+    """[row, pos]: all at ±bound with the signs of mixed errors or kernels; and the same with
+    anything at the lags that matter most, to reach where the readout is steep."""
+    ways = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=len(errors))), dtype=torch.float64)
     generator = torch.Generator().manual_seed(13)
-    scale = torch.rand(len(x), 1, generator=generator, dtype=torch.float64)
-    return x * scale if bound > 1 else x[torch.randperm(len(x), generator=generator)]
+    mixed = torch.randn(512, len(errors), generator=generator, dtype=torch.float64)
+    x = bound * torch.cat([ways @ errors, ways @ kernels, mixed @ errors]).sign()
+    x[x == 0] = bound
+    peaks = (kernels.abs() > 0.5 * kernels.abs().amax(1, keepdim=True)).any(0)
+    peaks[-1] = True
+    free = bound * (2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1)
+    free = free if bound > 1 else free.sign()
+    return torch.cat([x, torch.where(peaks, free, x)])

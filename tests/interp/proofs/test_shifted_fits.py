@@ -1,0 +1,45 @@
+"""Sums of powers for several locations at once, and curves of errors, against direct sums."""
+
+import numpy as np
+import pytest
+
+from interp.errors import ArgumentError
+from interp.proofs.lagfits.curves import error_curves, fit_panels
+from interp.proofs.lagfits.shifted import fit_shifted_log
+from interp.tasks.memory.kernels import Kernel
+
+
+def test_errors_are_those_of_the_held_numbers() -> None:
+    fit = fit_shifted_log((1, 2), 3)
+    s = np.arange(4000.0)
+    for t, told in zip(fit.locations, fit.fit_errors, strict=True):
+        held = ((1 + s) / (1 + t))[:, None] ** -fit.slopes @ fit.coefficients
+        direct = np.abs((s == t) - held).sum()
+        assert direct <= told * 1.01 + 1e-6
+        assert told <= 1.1 * direct + 0.02
+    assert fit.error == max(np.add(fit.fit_errors, fit.rounding_errors))
+    assert min(fit.rounding_errors) > 0
+
+
+def test_bad_locations_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"locations must be distinct.*heads must be at least"):
+        fit_shifted_log((1, 1), 0)
+
+
+def test_curves_have_a_row_for_everything_and_count_it() -> None:
+    counted: list[int] = []
+    table = error_curves(["exponential(0.5)"], [1], done=lambda: counted.append(1))
+    assert len(table) == len(counted) == 4
+    assert np.allclose(table["fit_error"] + table["rounding_error"], table["error"])
+    lin = table[table["positions"] == "lin"].set_index("precision")["error"]
+    assert lin["float64"] < lin["float32"] < 1e-2
+    with pytest.raises(ArgumentError, match="precisions must be among float64, float32"):
+        error_curves([1], [1], precisions=("float16",))
+
+
+def test_panels_hold_the_kernel_and_both_fits() -> None:
+    ((title, values, fits),) = fit_panels(["exponential(0.5)"], 1, lags=5)
+    assert title == "exponential(0.5)"
+    assert np.allclose(values, Kernel.parse(title).values(np.arange(5.0)))
+    lin = next(held for name, held in fits.items() if name.startswith("lin"))
+    assert np.abs(lin - values).max() < 0.05
