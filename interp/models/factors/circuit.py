@@ -71,25 +71,43 @@ class Circuit:
         """The head's factors (left, right), each [basis, d_head], M = left · rightᵀ (no identity).
 
         Gains, inner scales, rotation and token basis are applied here, head by head, so that no
-        second copy of a layer is ever made.
+        second copy of a layer is ever made. Where gains or a token basis act, c·I is no identity
+        any more (tokens see c · W_E W_Eᵀ): it then joins the factors as d_model more columns.
         """
         left = _scaled(self.left, self.left_gain, self.left_inner, head, self.n_heads)
         right = _scaled(self.right, self.right_gain, self.right_inner, head, self.n_heads)
         if self.rope is not None:
             left = self.rope.rotate(left, self.lag)
+        left = left if self.scale == 1.0 else left * self.scale
+        if self.identity is not None and self._turns_identity:
+            unit = torch.eye(left.shape[0], dtype=left.dtype)
+            sides = (
+                _scaled(unit[None], self.left_gain, None, 0, 1),
+                _scaled(unit[None], self.right_gain, None, 0, 1),
+            )
+            left = torch.cat((left, float(self.identity[head]) * sides[0]), dim=1)
+            right = torch.cat((right, sides[1]), dim=1)
         if self.left_basis is not None:
             left = self.left_basis @ left
         if self.right_basis is not None:
             right = self.right_basis @ right
-        return left if self.scale == 1.0 else left * self.scale, right
+        return left, right
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         """:meth:`pair` of every head in turn."""
         return (self.pair(head) for head in range(self.n_heads))
 
     def added(self, head: int) -> float:
-        """The head's scalar on the identity, 0 where there is none."""
-        return 0.0 if self.identity is None else float(self.identity[head])
+        """The head's scalar on the identity, 0 where there is none or the factors hold it."""
+        if self.identity is None or self._turns_identity:
+            return 0.0
+        return float(self.identity[head])
+
+    @property
+    def _turns_identity(self) -> bool:
+        """Whether something stands between the residual basis and the one asked for."""
+        sides = (self.left_gain, self.right_gain, self.left_basis, self.right_basis)
+        return any(side is not None for side in sides)
 
     def inner_bias(self, head: int) -> Tensor | None:
         """The query's bias in the head's own basis [d_head], turned and scaled as left is.

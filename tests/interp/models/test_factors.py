@@ -302,6 +302,26 @@ class TestOwnCheckpoints:
         )
         torch.testing.assert_close(layer.circuit("OV+bI").dense(1), (ov + b * eye).detach())
 
+    def test_tokens_see_the_scalars_through_the_embedding(self, tmp_path: Path) -> None:
+        model, factors = self.save(
+            tmp_path, n_heads=2, d_head=3, identity_qk=True, identity_ov=True, norm="layernorm"
+        )
+        layer, attn, e = factors.layer(1), model.blocks[1].attn, model.W_E
+        qk, ov = attn.W_Q[1] @ attn.W_K[1].T / 3**0.5, attn.W_V[1] @ attn.W_O[1]
+        a, b = attn.terms["identity"].a[1], attn.b[1]
+        gain = model.blocks[1].ln1.w.diag()
+        folded = gain @ (qk + a * torch.eye(4)) @ gain
+        for options, expected in (
+            ({"basis": "token"}, e @ (qk + a * torch.eye(4)) @ e.T),
+            ({"fold_norm": True}, folded),
+            ({"fold_norm": True, "basis": "token"}, e @ folded @ e.T),
+        ):
+            found = layer.circuit("QK+aI", **options).dense(1)
+            torch.testing.assert_close(found, expected.detach())
+        found = layer.circuit("OV+bI", basis="token").dense(1)
+        expected = e @ (ov + b * torch.eye(4)) @ model.W_U
+        torch.testing.assert_close(found, expected.detach())
+
     def test_dot_product_free_models_have_no_qk(self, tmp_path: Path) -> None:
         from interp.heads.weights import weight_table
 
