@@ -128,7 +128,7 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     hits, alarms, misses = Counter[str](), Counter[str](), Counter[str]()
     wrong = []
     for one in real:
-        found = {c for c in one["found"] if c[:3] not in one["unscored"]}
+        found = _scored(one)
         hits.update(c[3] for c in found & one["truth"])
         alarms.update(c[3] for c in found - one["truth"])
         misses.update(c[3] for c in one["truth"] - found)
@@ -147,6 +147,20 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "confusion": _confusion(real).to_dict(),
         "detect_head": _peer_rates(real),
         "wrong": wrong,
+    }
+
+
+def _scored(one: Outcome) -> set[Claim]:
+    """What was confirmed, less what a mechanism is silent about: components with a job of another
+    kind, and how a head attends of which it says only that it copies."""
+    told: dict[tuple[str, int, int], set[str]] = {}
+    for claim in one["truth"]:
+        told.setdefault(claim[:3], set()).add(claim[3])
+    return {
+        claim
+        for claim in one["found"]
+        if claim[:3] not in one["unscored"]
+        and not (claim[3] == "dense" and told.get(claim[:3]) == {"copying"})
     }
 
 

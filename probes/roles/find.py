@@ -59,7 +59,15 @@ def find_roles(
         found += memory_roles(reader, memories)
         found += round_roles(reader, memories)
         found += readout_roles(reader, answers or {})
-    return decide(found, level=level)
+    return _named(decide(found, level=level))
+
+
+def _named(roles: pd.DataFrame) -> pd.DataFrame:
+    """Without ``dense`` for heads that compare tokens: where they attend has a name."""
+    where = ["component", "layer", "head"]
+    equal = pd.MultiIndex.from_frame(roles.loc[roles["role"] == "symbol-equality", where])
+    dense = (roles["role"] == "dense") & pd.MultiIndex.from_frame(roles[where]).isin(equal)
+    return roles[~dense].reset_index(drop=True)
 
 
 def candidates(store: ActivationStore, *, level: float = 0.01) -> pd.DataFrame:
