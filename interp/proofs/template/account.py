@@ -64,7 +64,7 @@ def certificate_of(plan: Plan) -> Certificate:
     )
     if not plan.task.symbolic:
         largest = max(abs(float(label)) for label in plan.task.labels)
-        size = 4 * (len(plan.asked) + 4) * largest * unit
+        size = 4 * (plan.k + 1) * (len(plan.asked) + 4) * largest * unit
         return Certificate(size, parts, domain, error_in_any_basis=None)
     parts |= {"b": plan.b, "margin of the logits": plan.b * plan.slack - 1 - plan.own - mu}
     domain = f"{domain}; the error is the share of wrong top tokens"

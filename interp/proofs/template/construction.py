@@ -83,7 +83,7 @@ def _spec(plan: Plan) -> TransformerSpec:
     ffn: list[tuple[int, ...]] = []
     if plan.readout == 1:
         heads.append(plan.k if plan.fixes else 1)
-        ffn.append((2 * len(plan.asked), ramps))
+        ffn.append((2 * len(plan.asked) + 2, ramps))
     if plan.readout == 2:
         heads += [1, 1]
         ffn += [(2 * len(plan.asked),), (ramps,)]
@@ -123,11 +123,13 @@ def _write_readout(model: SequenceTransformer, plan: Plan) -> None:
         if plan.fixes:
             for j in range(plan.k - 1):
                 _write_fixed(first.attn, j + 1, plan, j, d_head)
-        write_hidden_ramps(first.mlp, _snaps(plan), _readouts(plan, 0, 1.0))
+        snaps = [*_snaps(plan), Ramp({plan.position.stop - 1: 2.0}, -0.5, {})]
+        write_hidden_ramps(first.mlp, snaps, _readouts(plan, 0, 1.0, gate=len(plan.asked)))
         return
     write_ramps(first.mlp, _snaps(plan))
     write_pair(model.blocks[1].attn, 0, plan.cells, plan.means)
-    write_ramps(model.blocks[1].mlp, _readouts(plan, plan.means.start, float(plan.k)))
+    write_ramps(model.blocks[1].mlp, _readouts(plan, plan.means.start, float(plan.k),
+                                                gate=plan.position.stop - 1))  # fmt: skip
 
 
 def _write_fixed(attn: Attention, head: int, plan: Plan, position: int, d_head: int) -> None:
@@ -165,12 +167,16 @@ def _snaps(plan: Plan) -> list[Ramp]:
     return ramps
 
 
-def _readouts(plan: Plan, start: int, times: float) -> list[Ramp]:
-    """One ramp a key: 2·(bits that agree with it − all) + 3/2 is 3/2, or at most −1/2."""
-    ramps = []
+def _readouts(plan: Plan, start: int, times: float, *, gate: int) -> list[Ramp]:
+    """One ramp a key: 2·(bits that agree with it − all) + 3/2 is 3/2, or at most −1/2.
+
+    Only where ``gate`` is 1, at the last position: what others would write would be copied along.
+    """
+    ramps, away = [], plan.gate
     for key in plan.keys:
         reads = {start + i: times * (2.0 if one else -2.0) for i, one in enumerate(key.pattern)}
-        ramps.append(Ramp(reads, 1.5 - 2.0 * sum(key.pattern), _written(plan, key)))
+        shift = 1.5 - 2.0 * sum(key.pattern) - away
+        ramps.append(Ramp({**reads, gate: away}, shift, _written(plan, key)))
     return ramps
 
 

@@ -80,6 +80,11 @@ class Plan:
         return log(max(self.k - 1, 1) / _LEAK)
 
     @property
+    def gate(self) -> float:
+        """More than all bits can add up to at earlier positions, whose averages are larger."""
+        return 2.0 * self.k * (len(self.asked) + 1)
+
+    @property
     def own(self) -> float:
         """The most that the last symbol's own flag adds to its logit."""
         return 1.0 if self.tokens else 0.0
