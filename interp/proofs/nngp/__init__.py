@@ -1,0 +1,38 @@
+"""Infinitely wide models on templates: kernels, the matrix N, kernel regression (`template` §2.2).
+
+activations  E[φ(u)φ(v)] in closed form
+kernel       the transformer's kernel between strings: Monte Carlo with errors, quadrature
+templates    N and its condition number, block structure, what regression gives each template
+regression   kernel ridge; kernels of finite models (features, tangent)
+"""
+
+from interp.proofs.nngp.kernel import Estimate, Kernel, quadrature_kernel, transformer_kernel
+from interp.proofs.nngp.regression import (
+    feature_kernel,
+    kernel_predict,
+    tangent_kernel,
+    theory_model,
+)
+from interp.proofs.nngp.templates import (
+    TemplateMatrix,
+    block_spread,
+    mlp_matrix,
+    template_matrix,
+    template_prediction,
+)
+
+__all__ = [
+    "Estimate",
+    "Kernel",
+    "TemplateMatrix",
+    "block_spread",
+    "feature_kernel",
+    "kernel_predict",
+    "mlp_matrix",
+    "quadrature_kernel",
+    "tangent_kernel",
+    "template_matrix",
+    "template_prediction",
+    "theory_model",
+    "transformer_kernel",
+]

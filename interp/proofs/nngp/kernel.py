@@ -1,0 +1,215 @@
+"""The kernel of an infinitely wide one-layer transformer at initialisation (`template` §2.2).
+
+Token matrices X, Y hold k one-hot rows, and positions add γ²: G_XY = XYᵀ + γ²I. Scores m(X) of the
+last token's query are Gaussian, Cov(m(X), m(Y)) = (G_XY)_kk G_XY, and
+
+    p(X)         = softmax(β (m(X) + a (G_XX)_k·))        a: the identity scalar of QK
+    K_attn(X, Y) = E[ p(X)ᵀ G_XY p(Y) ]
+    K(X, Y)      = E[ φ(u)φ(v) ],  (u, v) ~ N(0, K_attn on {X, Y})
+
+There is no skip connection, and the output is read at the last position. ``mask_diagonal`` takes
+the self-match out of a's term. The expectation over scores is by Monte Carlo with random numbers
+shared by all strings, and error bars by the jackknife over batches; for two or three positions
+also by Gauss–Hermite quadrature. The limit says what a very wide model with a trained readout does,
+not what training its features can do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from interp.errors import Problems
+from interp.proofs.nngp.activations import ACTIVATIONS, dual
+
+__all__ = ["Estimate", "Kernel", "batch_kernels", "quadrature_kernel", "transformer_kernel"]
+
+_CHUNK = 2_000_000
+_MOST = 3
+
+Strings = Int64[np.ndarray, "string pos"]
+Square = Float64[np.ndarray, "string string"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Options of the limiting model.
+
+    Attributes:
+        beta: Inverse temperature of the attention.
+        gamma: Size of the position codes against the tokens' embeddings.
+        a: Identity scalar of the QK circuit.
+        mask_diagonal: Leave the self-match out of a's term.
+        activation: ``relu``, ``erf`` or ``gelu``.
+
+    Raises:
+        ArgumentError: naming every option out of range.
+    """
+
+    beta: float = 2.0
+    gamma: float = 0.5
+    a: float = 0.0
+    mask_diagonal: bool = False
+    activation: str = "relu"
+
+    def __post_init__(self) -> None:
+        problems = Problems("Kernel")
+        problems.need(self.beta > 0, "beta", "must be positive", self.beta, "raise it")
+        problems.need(self.gamma >= 0, "gamma", "must not be negative", self.gamma, "0 is none")
+        rule = f"must be one of {', '.join(ACTIVATIONS)}"
+        known = self.activation in ACTIVATIONS
+        problems.need(known, "activation", rule, self.activation, "pick one")
+        problems.raise_if_any()
+
+    def outputs(self, attention: Square) -> Square:
+        """K from K_attn between all pairs of strings."""
+        own = np.diag(attention)
+        return dual(self.activation, own[:, None], own[None], attention)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A Monte Carlo value and its standard error."""
+
+    value: Square
+    error: Square
+
+
+def transformer_kernel(
+    strings: Strings, kernel: Kernel, *, samples: int = 20_000, batches: int = 20, seed: int = 0
+) -> Estimate:
+    """K between all pairs of strings, with jackknife errors."""
+    left_out = batch_kernels(strings, kernel, samples=samples, batches=batches, seed=seed)
+    return Estimate(left_out.mean(0), jackknife(left_out))
+
+
+def batch_kernels(
+    strings: Strings, kernel: Kernel, *, samples: int = 20_000, batches: int = 20, seed: int = 0
+) -> Float64[np.ndarray, "batch string string"]:
+    """K from all Monte Carlo batches but one, for each of them: what a jackknife needs.
+
+    Raises:
+        ArgumentError: for fewer than two batches, or fewer samples than batches.
+    """
+    problems = Problems("batch_kernels")
+    problems.need(batches >= 2, "batches", "must be at least 2", batches, "an error needs two")
+    rule = f"must be at least the {batches} batches"
+    problems.need(samples >= batches, "samples", rule, samples, "raise it")
+    problems.raise_if_any()
+    rng = np.random.default_rng(seed)
+    means = [_attention(strings, kernel, samples // batches, rng) for _ in range(batches)]
+    attention = np.stack(means)
+    left_out = (attention.sum(0) - attention) / (batches - 1)
+    return np.stack([kernel.outputs(one) for one in left_out])
+
+
+def jackknife(left_out: Float64[np.ndarray, "batch *rest"]) -> Float64[np.ndarray, "*rest"]:
+    """Standard error of a statistic from its values with one batch left out."""
+    n = len(left_out)
+    return np.asarray(np.sqrt((n - 1) * left_out.var(axis=0)))
+
+
+def _attention(strings: Strings, kernel: Kernel, samples: int, rng: np.random.Generator) -> Square:
+    """K_attn as an average over random bilinear forms on one-hot tokens and positions."""
+    ids = np.unique(strings, return_inverse=True)[1].reshape(strings.shape)
+    k, tokens = strings.shape[1], int(ids.max()) + 1
+    bias = _identity(ids, kernel)
+    total = np.zeros((len(ids), len(ids)))
+    width, done = tokens + k, 0
+    while done < samples:
+        n = min(samples - done, max(1, _CHUNK // (width * max(width, len(ids)))))
+        form = rng.standard_normal((n, width, width))
+        pattern = _softmax(kernel.beta * (_scores(form, ids, tokens, kernel.gamma) + bias))
+        seen = np.zeros((n, len(ids), width))
+        rows = np.arange(len(ids))
+        for t in range(k):
+            seen[:, rows, ids[:, t]] += pattern[:, :, t]
+            seen[:, :, tokens + t] = kernel.gamma * pattern[:, :, t]
+        flat = seen.transpose(1, 0, 2).reshape(len(ids), -1)
+        total += flat @ flat.T
+        done += n
+    return total / samples
+
+
+def _scores(
+    form: Float64[np.ndarray, "draw width width"], ids: Strings, tokens: int, gamma: float
+) -> Float64[np.ndarray, "draw string pos"]:
+    """x_tᵀ W x_last with x = one-hot token + γ one-hot position."""
+    k = ids.shape[1]
+    here, last = tokens + np.arange(k), tokens + k - 1
+    end = ids[:, -1:]
+    return np.asarray(
+        form[:, ids, end]
+        + gamma * (form[:, ids, last] + form[:, here, end])
+        + gamma**2 * form[:, here, last][:, None]
+    )
+
+
+def _identity(ids: Strings, kernel: Kernel) -> Float64[np.ndarray, "string pos"]:
+    """a times the last row of G_XX."""
+    row = (ids == ids[:, -1:]).astype(np.float64)
+    row[:, -1] = 0.0 if kernel.mask_diagonal else 1 + kernel.gamma**2
+    return kernel.a * row
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
+
+
+def quadrature_kernel(strings: Strings, kernel: Kernel, *, nodes: int = 24) -> Square:
+    """K by Gauss–Hermite quadrature in the 2(k − 1) score differences of a pair.
+
+    Args:
+        strings: Token ids, of two or three positions.
+        kernel: Options of the limit.
+        nodes: A dimension; three positions need nodes⁴ points a pair.
+
+    Raises:
+        ArgumentError: for more positions.
+    """
+    problems, k = Problems("quadrature_kernel"), strings.shape[1]
+    rule = f"must have 2 to {_MOST} positions"
+    problems.need(2 <= k <= _MOST, "strings", rule, k, "use transformer_kernel")
+    problems.raise_if_any()
+    same = (strings[:, :, None, None] == strings[None, None]).astype(np.float64)
+    gram = same + kernel.gamma**2 * np.eye(k)[None, :, None, :]
+    bias = _identity(strings, kernel)
+    attention = np.empty((len(strings), len(strings)))
+    points, weights = _grid(2 * (k - 1), nodes)
+    for i in range(len(strings)):
+        for j in range(i + 1):
+            blocks = gram[i, :, i], gram[i, :, j], gram[j, :, j]
+            found = _pair(blocks, (bias[i], bias[j]), kernel.beta, points, weights)
+            attention[i, j] = attention[j, i] = found
+    return kernel.outputs(attention)
+
+
+def _grid(dimensions: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    x, w = np.polynomial.hermite_e.hermegauss(nodes)
+    points = np.stack(np.meshgrid(*[x] * dimensions, indexing="ij"), -1).reshape(-1, dimensions)
+    grid = np.stack(np.meshgrid(*[w / w.sum()] * dimensions, indexing="ij"), -1)
+    return points, grid.reshape(-1, dimensions).prod(-1)
+
+
+def _pair(
+    gram: tuple[np.ndarray, np.ndarray, np.ndarray],
+    bias: tuple[np.ndarray, np.ndarray],
+    beta: float,
+    points: np.ndarray,
+    weights: np.ndarray,
+) -> float:
+    """E[p(X)ᵀ G_XY p(Y)]: a softmax depends on differences to the last score alone."""
+    own, cross, other = gram
+    k = len(own)
+    to_last = np.eye(k)[:-1] - np.eye(k)[-1]
+    blocks = [[to_last @ (g[-1, -1] * g) @ to_last.T for g in row]
+              for row in ((own, cross), (cross.T, other))]  # fmt: skip
+    values, vectors = np.linalg.eigh(np.block(blocks))
+    drawn = points @ (vectors * np.sqrt(values.clip(0))).T
+    zero = np.zeros((len(points), 1))
+    patterns = [_softmax(beta * (np.hstack((part, zero)) + b))
+                for part, b in zip(np.split(drawn, 2, axis=1), bias, strict=True)]  # fmt: skip
+    return float(np.einsum("n,ns,st,nt->", weights, patterns[0], cross, patterns[1]))

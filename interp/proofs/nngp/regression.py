@@ -1,0 +1,120 @@
+"""Kernel regression on strings, and kernels of finite models (`template` §2.2, §2.4).
+
+    feature kernel   K(X, Y) = mean over the last FFN's neurons of φ(u)φ(v): training the readout
+                     alone is regression with it; as width grows it tends to the NNGP kernel
+    tangent kernel   K(X, Y) = ⟨∂f(X)/∂θ, ∂f(Y)/∂θ⟩ at the initial weights: training everything by
+                     tiny steps is regression with it
+
+Both are lazy: features do not move. Where full training needs fewer samples than either, features
+were learned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int
+from sklearn.kernel_ridge import KernelRidge
+from torch import Tensor
+from torch.func import functional_call, jacrev
+
+from interp.errors import Problems
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.nngp.kernel import Kernel
+
+__all__ = ["feature_kernel", "kernel_predict", "tangent_kernel", "theory_model"]
+
+Tokens = Int[Tensor, "string pos"]
+Square = Float64[np.ndarray, "string string"]
+_ROWS = 16
+
+
+def theory_model(
+    kernel: Kernel, *, vocabulary: int, length: int, width: int, heads: int, seed: int = 0
+) -> SequenceTransformer:
+    """A random one-layer model whose kernel tends to ``kernel`` as width and heads grow.
+
+    No residual connection; embeddings of unit variance a coordinate, positions γ times that,
+    scores scaled by β. Head width is ``width // 4``, and the FFN has four neurons a coordinate.
+
+    Raises:
+        ArgumentError: for erf, which models do not have, or if the spec refuses the sizes.
+    """
+    problems, known = Problems("theory_model"), ("relu", "gelu")
+    good = kernel.activation in known
+    problems.need(good, "activation", "must be relu or gelu", kernel.activation, "pick one")
+    problems.raise_if_any()
+    spec = TransformerSpec(
+        d_in=vocabulary,
+        d_out=1,
+        n_ctx=length,
+        d_model=width,
+        n_layers=1,
+        n_heads=heads,
+        d_head=max(width // 4, 1),
+        ffn=(4 * width,),
+        positions="learned",
+        residual=False,
+        activation=kernel.activation,
+        identity_qk=kernel.a != 0,
+    )
+    model = SequenceTransformer(spec, seed=seed)
+    attn = model.blocks[0].attn
+    with torch.no_grad():
+        model.embed.W_E *= width**0.5
+        model.pos_embed.W_pos *= width**0.5 * kernel.gamma
+        attn.W_Q *= kernel.beta
+        if kernel.a != 0:
+            attn.terms["identity"].a.fill_(kernel.beta * kernel.a / width)
+    return model
+
+
+@torch.no_grad()
+def feature_kernel(model: SequenceTransformer, strings: Tokens) -> Square:
+    """Mean product of the last FFN's neurons at the last position."""
+    name = f"blocks.{model.spec.n_layers - 1}.mlp.hook_post"
+    _, cache = model.run_with_cache(strings, names_filter=name, return_cache_object=False)
+    features = cache[name][:, -1].double().numpy()
+    return np.asarray(features @ features.T / features.shape[1])
+
+
+def tangent_kernel(model: SequenceTransformer, strings: Tokens, others: Tokens) -> np.ndarray:
+    """⟨∂f/∂θ, ∂f/∂θ⟩ of the first output at the last position, ``[string, other]``.
+
+    Memory is (strings + others) × parameters numbers.
+    """
+    weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    rows = [_gradients(model, weights, part) for part in torch.cat((strings, others)).split(_ROWS)]
+    gradients = torch.cat(rows).double()
+    products = gradients[: len(strings)] @ gradients[len(strings) :].T
+    return np.asarray(products.numpy())
+
+
+def _gradients(model: SequenceTransformer, weights: dict[str, Tensor], rows: Tensor) -> Tensor:
+    def output(parameters: dict[str, Tensor]) -> Tensor:
+        found: Tensor = functional_call(model, parameters, (rows,))
+        return found[:, -1, 0]
+
+    jacobian = jacrev(output)(weights)
+    return torch.cat([part.reshape(len(rows), -1) for part in jacobian.values()], dim=1)
+
+
+def kernel_predict(
+    train: Square,
+    targets: Float64[np.ndarray, "string"],
+    cross: Float64[np.ndarray, "test string"],
+    *,
+    ridge: float,
+) -> Float64[np.ndarray, "test"]:
+    """Kernel ridge regression, the ridge relative to the kernel's mean diagonal.
+
+    Args:
+        train: Kernel between training strings.
+        targets: Their labels.
+        cross: Kernel between test and training strings.
+        ridge: λ / mean K(X, X).
+    """
+    alpha = ridge * float(np.diag(train).mean())
+    fitted = KernelRidge(alpha=alpha, kernel="precomputed").fit(train, targets)
+    return np.asarray(fitted.predict(cross), dtype=np.float64)
