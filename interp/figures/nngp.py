@@ -1,0 +1,113 @@
+"""Kernels on templates, and what training makes of a head's scalars and circuits.
+
+Matrices are shown with their entries where they are small, on one scale a figure; scalars as dots a
+head; circuits side by side before and after training on a scale of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from interp.figures.style import AMOUNT, MUTED, PALETTE, SIGNED, size, style
+
+__all__ = ["before_and_after", "kernel_matrices", "scalars_per_head"]
+
+Array = NDArray[Any]
+_FEW = 8
+
+
+def kernel_matrices(
+    matrices: Mapping[str, Array], *, labels: Sequence[str], bounds: Sequence[int] = ()
+) -> Figure:
+    """Kernel matrices side by side.
+
+    Args:
+        matrices: Title → matrix.
+        labels: Of rows and columns; shown where there are few.
+        bounds: Rows at which another template begins.
+    """
+    most = max(float(np.abs(m).max()) for m in matrices.values())
+    with style():
+        figure = Figure(figsize=(2.9 * len(matrices) + 0.7, 2.9))
+        grid = figure.subplots(1, len(matrices), squeeze=False)[0]
+        for axes, (title, matrix) in zip(grid, matrices.items(), strict=True):
+            image = axes.imshow(matrix, cmap=AMOUNT, vmin=0, vmax=most)
+            axes.set(title=title, xlabel="string", ylabel="string")
+            axes.spines[:].set_visible(False)
+            if len(matrix) <= _FEW:
+                _entries(axes, matrix, most)
+                axes.set_xticks(range(len(labels)), labels, rotation=45)
+                axes.set_yticks(range(len(labels)), labels)
+                axes.set(xlabel="template", ylabel="template")
+            for bound in bounds:
+                axes.axhline(bound - 0.5, color="white", lw=1)
+                axes.axvline(bound - 0.5, color="white", lw=1)
+        figure.colorbar(image, ax=list(grid), label="kernel K(X, Y)", pad=0.02)
+    return figure
+
+
+def scalars_per_head(table: pd.DataFrame) -> Figure:
+    """Learned identity scalars, a dot a head.
+
+    Args:
+        table: Columns ``scalar`` (``a`` or ``b``), ``model``, ``layer``, ``head``, ``value`` (as
+            it acts: times the multiplier).
+    """
+    scalars = list(dict.fromkeys(table["scalar"]))
+    names = list(dict.fromkeys(table["model"]))
+    colours = list(PALETTE.values())
+    units = {"a": "a (score per unit of ⟨x, y⟩)", "b": "b (share of x that is copied)"}
+    with style():
+        figure = Figure(figsize=size(1, 1.3 * len(scalars)))
+        for axes, scalar in zip(figure.subplots(1, len(scalars), squeeze=False)[0], scalars,
+                                strict=True):  # fmt: skip
+            rows = table[table["scalar"] == scalar]
+            heads = sorted({(int(a), int(b)) for a, b in zip(rows["layer"], rows["head"],
+                                                             strict=True)})  # fmt: skip
+            for i, name in enumerate(names):
+                mine = rows[rows["model"] == name]
+                place = [heads.index((int(a), int(b))) for a, b in
+                         zip(mine["layer"], mine["head"], strict=True)]  # fmt: skip
+                axes.scatter(place, mine["value"], s=22, color=colours[i], alpha=0.8, label=name)
+            axes.axhline(0, color=MUTED, lw=0.8)
+            axes.set_xticks(range(len(heads)), [f"L{a}H{b}" for a, b in heads])
+            axes.set(xlabel="head", ylabel=units.get(scalar, scalar))
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def before_and_after(pairs: Mapping[str, tuple[Array, Array]], *, basis: str) -> Figure:
+    """Circuits at the start and at the end of training, one column a circuit.
+
+    Args:
+        pairs: Title → (matrix before, matrix after), on one symmetric scale a column.
+        basis: What rows and columns are.
+    """
+    with style():
+        figure = Figure(figsize=(2.7 * len(pairs) + 0.3, 5.0))
+        grid = figure.subplots(2, len(pairs), squeeze=False)
+        for column, (title, both) in enumerate(pairs.items()):
+            limit = max(float(np.quantile(np.abs(m), 0.999)) for m in both) or 1.0
+            for row, (when, matrix) in enumerate(zip(("before", "after"), both, strict=True)):
+                axes = grid[row, column]
+                image = axes.imshow(matrix, cmap=SIGNED, vmin=-limit, vmax=limit)
+                axes.set(title=f"{title}, {when}")
+                axes.set_xticks([0, matrix.shape[1] - 1])
+                axes.set_yticks([0, matrix.shape[0] - 1])
+            figure.colorbar(image, ax=list(grid[:, column]), fraction=0.05, pad=0.02)
+        figure.supxlabel(basis, fontsize=9)
+        figure.supylabel(basis, fontsize=9)
+    return figure
+
+
+def _entries(axes: Axes, matrix: Array, most: float) -> None:
+    for (row, column), value in np.ndenumerate(matrix):
+        colour = "black" if value > 0.6 * most else "white"
+        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, size=7)
