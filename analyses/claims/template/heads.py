@@ -1,0 +1,115 @@
+"""What the heads become: the learned scalars, diagonals along training, specialisation.
+
+The claim is that training makes some heads match symbols (W_K W_Qᵀ + aI with a clear diagonal on
+the symbols) rather than all alike. Diagonals are measured on the *effective* circuit through the
+embedding, on symbols of both alphabets, against random heads seen through the same embedding.
+Unseen symbols' embeddings are random there: a diagonal on them cannot have been learned by heart.
+
+A diagonal is a property of weights. Whether the head is used is asked by the roles' detectors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses.claims.base import Drawing, Setting, Verdict
+from analyses.claims.template.models import NAMES, run_of, spec_of, task_sizes, train_table
+from interp.figures.nngp import before_and_after, scalars_per_head
+from interp.figures.unseen import curves
+from interp.heads.diagonals import diagonal_table, effective_circuits
+from interp.models.transformer import SequenceTransformer
+from interp.tasks.template.named import same_different
+
+__all__ = ["specialisation"]
+
+_CLEAR = 0.2
+_SYMBOLS = 64
+
+
+def specialisation(setting: Setting) -> Verdict:
+    """Heads specialise (ledger: ``template-head-specialisation``)."""
+    options = setting.options
+    task = same_different(**task_sizes(options))
+    kinds = ("", "a")
+    planned = [
+        run_of(setting, {"model": NAMES[k], "seed": seed}, task, spec_of(task, options, k),
+               rows=options["rows"], seed=seed, snapshots=options["steps"] // 8)
+        for k in kinds for seed in setting.seeds
+    ]  # fmt: skip
+    table, fits = train_table(setting, planned)
+    unseen = slice(task.test[0], min(task.test[1], task.test[0] + _SYMBOLS))
+    final, along = [], []
+    for (labels, run), fit in zip(planned, fits, strict=True):
+        final.append(_shares(fit.model, unseen).assign(**labels))
+        for step, weights in {0: None, **fit.snapshots}.items():
+            model = SequenceTransformer(run.spec, seed=run.training.seed)
+            if weights is not None:
+                model.load_state_dict(weights)
+            strongest = _shares(model, unseen)["score"].abs().max()
+            along.append({**labels, "step": step, "share": float(strongest)})
+    shares = pd.concat(final, ignore_index=True)
+    shares["clear"] = (shares["q"] < 0.01) & (shares["score"].abs() >= _CLEAR)
+    counts = shares.groupby(["model", "seed"], sort=False)["clear"].sum()
+    some = {str(m): float(c.gt(0).mean()) for m, c in counts.groupby(level=0, sort=False)}
+    uneven = {str(m): float(r.groupby("seed")["score"].std().mean())
+              for m, r in shares.groupby("model", sort=False)}  # fmt: skip
+    mixed = float((counts.loc["+ aI"].between(1, options["heads"] - 1)).mean())
+    status = "reproduced" if mixed > 0.5 else "partly" if some["+ aI"] > 0.5 else "not reproduced"
+    words = (
+        f"With aI {some['+ aI']:.0%} of seeds have a head with a clear diagonal on unseen symbols "
+        f"(plain {some['plain']:.0%}); in {mixed:.0%} some heads have it and others do not."
+    )
+    numbers = {"clear_heads": {f"{m} seed {s}": int(c) for (m, s), c in counts.items()},
+               "spread_over_heads": uneven, "accuracy": table["accuracy"].tolist(),
+               "trace_share": {f"{m} seed {s}": r["score"].round(4).tolist()
+                               for (m, s), r in shares.groupby(["model", "seed"], sort=False)},
+               }  # fmt: skip
+    return Verdict(
+        status,  # type: ignore[arg-type]
+        words,
+        f"{counts.loc['+ aI'].mean():.1f} of {options['heads']} heads clear with aI, "
+        f"{counts.loc['plain'].mean():.1f} without",
+        numbers,
+        {"accuracy": table, "diagonals": shares, "along": pd.DataFrame(along)},
+        _drawings(planned, fits, pd.DataFrame(along), slice(*task.train)),
+    )
+
+
+def _shares(model: Any, symbols: slice) -> pd.DataFrame:
+    """Trace share of the effective QK circuit of every head on the symbols."""
+    found = diagonal_table(model, symbols=symbols)
+    kind = "QK+aI" if model.spec.identity_qk else "QK"
+    chosen = (found["circuit"] == kind) & (found["metric"] == "trace_share")
+    return found[chosen & (found["target"] == "symbols")]
+
+
+def _drawings(planned: Any, fits: Any, along: pd.DataFrame, seen: slice) -> dict[str, Drawing]:
+    learned = [
+        {"scalar": "a", "model": f"seed {labels['seed']}", "layer": layer, "head": head,
+         "value": float(value) * run.spec.identity_multiplier}
+        for (labels, run), fit in zip(planned, fits, strict=True) if run.spec.identity_qk
+        for layer, block in enumerate(fit.model.blocks)
+        for head, value in enumerate(block.attn.terms["identity"].a.tolist())
+    ]  # fmt: skip
+    pairs = {}
+    for (labels, run), fit in zip(planned, fits, strict=True):
+        if labels["model"] not in pairs:
+            start = SequenceTransformer(run.spec, seed=run.training.seed)
+            kind = "QK+aI" if run.spec.identity_qk else "QK"
+            first = (effective_circuits(m, 0, symbols=slice(seen.start, min(seen.stop, 32)))[kind]
+                     for m in (start, fit.model))  # fmt: skip
+            before, after = (np.asarray(m) for m in first)
+            head = int(np.abs(after.trace(axis1=1, axis2=2)).argmax())
+            pairs[labels["model"]] = (before[head], after[head])
+    named = {f"{kind}, L0": both for kind, both in pairs.items()}
+    figure = before_and_after(named, basis="symbol")
+    trace = curves(along, x="step", across="optimiser step", y="share", logarithmic=False,
+                   label="largest |trace share| of a head (symbols)")  # fmt: skip
+    return {
+        "circuits": Drawing(figure, "QK circuits on symbols before and after training."),
+        "along": Drawing(trace, "The strongest head's diagonal along training."),
+        "scalars": Drawing(scalars_per_head(pd.DataFrame(learned)), "Learned a, a dot a head."),
+    }

@@ -1,0 +1,102 @@
+"""What the claims of `template` train, and the tables they are judged by.
+
+One-layer transformers with learned positions, trained on a fixed set of n strings and tested on
+symbols that were never seen. ``plain`` has no scalars, ``+ aI`` and ``+ bI`` have the identity
+scalars of `template` §2.2, started at 0 and acting times a multiplier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analyses.claims.base import Setting
+from interp.models.spec import TransformerSpec
+from interp.tasks.template import TemplateTask
+from trained.fit import Fit
+from trained.grid import train
+from trained.run import Run
+from trained.training import Training
+
+__all__ = ["NAMES", "needed", "run_of", "spec_of", "task_sizes", "train_table"]
+
+NAMES = {"": "plain", "a": "+ aI", "b": "+ bI", "ab": "+ aI + bI"}
+
+Planned = tuple[Mapping[str, Any], Run]
+
+
+def task_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Alphabets of ``symbols`` training and as many test symbols."""
+    symbols = options["symbols"]
+    return {"train": (0, symbols), "test": (symbols, 2 * symbols)}
+
+
+def spec_of(
+    task: TemplateTask, options: Mapping[str, Any], scalars: str = "", **changes: Any
+) -> TransformerSpec:
+    """The transformer for a task, of the profile's sizes, with the scalars that are named."""
+    sizes: dict[str, Any] = {
+        "d_in": task.vocabulary,
+        "d_out": task.vocabulary if task.symbolic else 1,
+        "n_ctx": task.length,
+        "d_model": options["d_model"],
+        "n_layers": 1,
+        "n_heads": options["heads"],
+        "d_head": options["d_head"],
+        "ffn": (options["ffn"],),
+        "positions": "learned",
+        "tied_unembedding": task.symbolic,
+        "identity_qk": "a" in scalars,
+        "identity_ov": "b" in scalars,
+        "identity_multiplier": options["multiplier"] if scalars else 1.0,
+    }
+    return TransformerSpec(**{**sizes, **changes})
+
+
+def run_of(
+    setting: Setting, labels: Mapping[str, Any], task: TemplateTask, spec: Any, **training: Any
+) -> Planned:
+    """A run that is named by its labels and tested on unseen symbols."""
+    options = {k: setting.options[k] for k in ("steps", "batch", "learning_rate")}
+    chosen = Training(**{**options, **training})
+    name = "_".join(f"{k}-{v}" for k, v in labels.items()).replace("/", "-").replace(" ", "")
+    return labels, Run(name, task, spec, chosen, test=task.unseen())
+
+
+def train_table(
+    setting: Setting, planned: Sequence[Planned], *, part: str = "models"
+) -> tuple[pd.DataFrame, list[Fit]]:
+    """Train what is planned.
+
+    Returns:
+        One row a run: its labels, ``accuracy`` and ``error`` on unseen symbols and the same with
+        ``train_`` on the training strings; and the fits, in the same order.
+    """
+    fits = train(
+        [run for _, run in planned],
+        folder=setting.folder / part,
+        resume=setting.resume,
+        device=setting.device,
+        backend=setting.backend,
+        progress=setting.progress,
+    )
+    kept = ("accuracy", "error", "train_accuracy", "train_error")
+    rows = [{**labels, **{k: fit.metrics[k] for k in kept if k in fit.metrics}}
+            for (labels, _), fit in zip(planned, fits, strict=True)]  # fmt: skip
+    return pd.DataFrame(rows), fits
+
+
+def needed(table: pd.DataFrame, *, accuracy: float, by: str = "model") -> dict[str, float]:
+    """Smallest n from which on the mean accuracy over seeds stays at a level; ∞ if none."""
+    found = {}
+    for name, rows in table.groupby(by, sort=False):
+        means = rows.groupby("n")["accuracy"].mean().sort_index(ascending=False)
+        reached = float("inf")
+        for n, mean in means.items():
+            if mean < accuracy:
+                break
+            reached = float(n)  # type: ignore[arg-type]
+        found[str(name)] = reached
+    return found

@@ -1,0 +1,116 @@
+"""Does the effect of a survive other sizes, other training, other architectures?
+
+    hyperparameters  heads, width, FFN, learning rate, batch, all weights or the readout alone
+    norms            with and without residual connections and LayerNorm
+    depth            1 to 16 layers
+
+Each variation changes one thing. The effect is the mean gain in accuracy on unseen symbols that the
+scalar brings at the same n. Where plain models already succeed there is no room for a gain: such
+variations are named and decide nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from analyses.claims.base import Drawing, Setting, Verdict
+from analyses.claims.template.models import NAMES, run_of, spec_of, task_sizes, train_table
+from interp.figures.unseen import strips
+from interp.tasks.template.named import same_different
+
+__all__ = ["depth", "hyperparameters", "norms"]
+
+_GAIN, _ROOM = 0.05, 0.9
+_READOUT = ("unembed.*", "blocks.*.mlp.W_out", "blocks.*.mlp.b_out")
+
+Variation = tuple[Mapping[str, Any], Mapping[str, Any]]
+
+
+def hyperparameters(setting: Setting) -> Verdict:
+    """Sweeps leave the effect (ledger: ``template-hyperparameters``)."""
+    o = setting.options
+    base_rate = o["learning_rate"]
+    variations: dict[str, Variation] = {
+        "as it is": ({}, {}),
+        "heads × 2": ({"n_heads": 2 * o["heads"]}, {}),
+        "one head": ({"n_heads": 1}, {}),
+        "width × 2": ({"d_model": 2 * o["d_model"]}, {}),
+        "width ÷ 2": ({"d_model": o["d_model"] // 2}, {}),
+        "FFN × 4": ({"ffn": (4 * o["ffn"],)}, {}),
+        "two layers": ({"n_layers": 2}, {}),
+        "learning rate × 3": ({}, {"learning_rate": 3 * base_rate}),
+        "learning rate ÷ 3": ({}, {"learning_rate": base_rate / 3}),
+        "batch × 4": ({}, {"batch": 4 * o["batch"]}),
+        "batch ÷ 4": ({}, {"batch": o["batch"] // 4}),
+        "readout alone": ({}, {"parameters": (*_READOUT, "blocks.*.attn.terms.identity.a")}),
+    }
+    return _swept(setting, variations)
+
+
+def norms(setting: Setting) -> Verdict:
+    """With and without residual and LayerNorm (ledger: ``template-norms``)."""
+    variations: dict[str, Variation] = {
+        f"{'residual' if residual else 'no residual'}, {norm}": (
+            {"residual": residual, "norm": norm},
+            {},
+        )
+        for residual in (True, False)
+        for norm in ("none", "layernorm")
+    }
+    return _swept(setting, variations)
+
+
+def depth(setting: Setting) -> Verdict:
+    """1 to 16 layers (ledger: ``template-depth``)."""
+    variations: dict[str, Variation] = {
+        f"{n} layer{'s' * (n > 1)}": ({"n_layers": n, "norm": "layernorm"}, {})
+        for n in setting.options["depths"]
+    }
+    return _swept(setting, variations)
+
+
+def _swept(setting: Setting, variations: Mapping[str, Variation]) -> Verdict:
+    options = setting.options
+    task = same_different(**task_sizes(options))
+    planned = []
+    for name, (sizes, training) in variations.items():
+        for scalars in ("", "a"):
+            trained = dict(training)
+            if not scalars and "parameters" in trained:
+                trained["parameters"] = _READOUT
+            spec = spec_of(task, options, scalars, **sizes)
+            planned += [
+                run_of(setting, {"variation": name, "model": NAMES[scalars], "seed": seed}, task,
+                       spec, **{"rows": options["rows"], **trained}, seed=seed)
+                for seed in setting.seeds
+            ]  # fmt: skip
+    table, _ = train_table(setting, planned)
+    means = table.groupby(["variation", "model"], sort=False)["accuracy"].mean().unstack(sort=False)
+    gains = (means["+ aI"] - means["plain"]).to_dict()
+    room = [name for name in gains if means.loc[name, "plain"] < _ROOM]
+    kept = [name for name in room if gains[name] >= _GAIN]
+    share = len(kept) / len(room) if room else 0.0
+    status = "reproduced" if share == 1 else "partly" if share >= 0.5 else "not reproduced"
+    status = status if room else "not run"
+    lost = [name for name in room if name not in kept]
+    words = (
+        f"The scalar gains at least {_GAIN} in {len(kept)} of {len(room)} variations in which "
+        f"plain models leave room (below {_ROOM})."
+        + (f" Not with: {', '.join(lost)}." if lost else "")
+        + (f" No room: {', '.join(n for n in gains if n not in room)}." if len(room) < len(gains)
+           else "")
+    )  # fmt: skip
+    accuracy = {f"{v}, {m}": rows["accuracy"].tolist()
+                for (v, m), rows in table.groupby(["variation", "model"], sort=False)}  # fmt: skip
+    numbers = {"gains": gains, "accuracy": accuracy}
+    told = [gains[name] for name in room] or [0.0]
+    figure = strips(table, group="variation", chance=0.5)
+    return Verdict(
+        status,  # type: ignore[arg-type]
+        words,
+        f"gain {min(told):+.2f} to {max(told):+.2f} in accuracy over {len(room)} variations",
+        numbers,
+        {"accuracy": table},
+        {"accuracy": Drawing(figure, "Accuracy on unseen symbols with and without aI.")},
+    )
