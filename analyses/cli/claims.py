@@ -1,0 +1,112 @@
+"""``prooflens claims``: list the ledger, run claims, write the report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from analyses.claims.ledger import Claim
+    from analyses.claims.results import Result
+    from analyses.claims.run import Failure
+
+__all__ = ["app"]
+
+app = typer.Typer(help="The papers' claims: list them, run them.", no_args_is_help=True)
+
+_Out = Annotated[Path, typer.Option(help="Folder of the results.")]
+
+
+@app.command("list")
+def list_claims(
+    paper: Annotated[list[str] | None, typer.Option(help="Only of this paper.")] = None,
+    rules: Annotated[bool, typer.Option(help="Show each claim's rule too.")] = False,
+) -> None:
+    """Print every claim of the ledger: id, source, statement, profiles."""
+    from analyses.claims.ledger import chosen, read_ledger
+
+    ledger = read_ledger()
+    for claim in chosen(ledger, [], paper or [], not paper):
+        profiles = ", ".join(claim.profiles)
+        typer.echo(f"{claim.id}  [{claim.source}; {profiles}]")
+        typer.echo(f"    {claim.statement}")
+        if rules:
+            typer.echo(f"    rule: {claim.rule}")
+
+
+@app.command("run")
+def run(
+    ids: Annotated[list[str] | None, typer.Argument(help="Claims, by id.")] = None,
+    paper: Annotated[list[str] | None, typer.Option(help="All claims of a paper.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All claims.")] = False,
+    profile: Annotated[str, typer.Option(help="zoo, quick (two cores) or full (a GPU).")] = "quick",
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    out: _Out = Path("out/claims"),
+    backend: Annotated[str, typer.Option(help="local, or ray.")] = "local",
+    device: Annotated[str, typer.Option(help="cpu, cuda …")] = "cpu",
+    resume: Annotated[bool, typer.Option(help="Keep results that are there.")] = False,
+    option: Annotated[
+        list[str] | None, typer.Option(help="KEY=VALUE in place of the profile's option.")
+    ] = None,
+) -> None:
+    """Run claims by the ledger's rules; write a folder for each and report.html."""
+    from analyses.claims.ledger import chosen, read_ledger
+    from analyses.claims.run import Order, run_claims
+    from analyses.report.claims import write_report
+
+    ledger = read_ledger()
+    claims = chosen(ledger, ids or [], paper or [], every)
+    order = Order(
+        profile, seeds, resume, backend, device, _options(option or []), sys.stderr.isatty()
+    )
+    typer.echo(f"{len(claims)} claims, profile {profile}, results in {out}")
+    try:
+        _, failures = run_claims(claims, out, order, told=_tell)
+    finally:
+        if out.exists():
+            report = write_report(ledger, out)
+            typer.echo(f"report: {report}")
+    if failures:
+        typer.echo(f"{len(failures)} stopped with an error; go on with --resume", err=True)
+        raise typer.Exit(1)
+
+
+@app.command("report")
+def report(out: _Out = Path("out/claims")) -> None:
+    """Write report.html again from the results that are there."""
+    from analyses.claims.ledger import read_ledger
+    from analyses.report.claims import write_report
+
+    typer.echo(f"report: {write_report(read_ledger(), out)}")
+
+
+def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
+    from analyses.claims.run import Failure
+
+    if isinstance(came, Failure):
+        typer.echo(f"{claim.id}: stopped: {came.words}", err=True)
+        return
+    key = f" ({came.key})" if came.key else ""
+    when = "kept" if kept else f"{came.seconds:.0f} s"
+    typer.echo(f"{claim.id}: {came.status}{key}; {when}")
+
+
+def _options(pairs: list[str]) -> tuple[tuple[str, Any], ...]:
+    """``KEY=VALUE`` as TOML values; text where the value is none."""
+    import tomllib
+
+    from interp.errors import ArgumentError
+
+    found = []
+    for pair in pairs:
+        key, sign, value = pair.partition("=")
+        if not sign or not key.isidentifier():
+            raise ArgumentError(f"--option must be KEY=VALUE, got {pair!r}: e.g. text=corpus.txt")
+        try:
+            found.append((key, tomllib.loads(f"value = {value}")["value"]))
+        except tomllib.TOMLDecodeError:
+            found.append((key, value))
+    return tuple(found)

@@ -1,0 +1,29 @@
+for (const table of document.querySelectorAll("table.sortable")) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  heads.forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
+    const down = head.getAttribute("aria-sort") !== "descending";
+    for (const other of heads) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    const keyed = [...body.rows].map(row => [row.cells[column].dataset.key, row]);
+    const numbers = keyed.every(([key]) => key === "" || !Number.isNaN(Number(key)));
+    const order = (a, b) => numbers ? Number(a) - Number(b) : a.localeCompare(b);
+    keyed.sort(([a], [b]) =>
+      a === "" || b === "" ? (a === "") - (b === "") : down ? order(b, a) : order(a, b));
+    body.append(...keyed.map(([, row]) => row));
+  }));
+}
+for (const form of document.querySelectorAll("form.filter")) {
+  const rows = [...document.getElementById(form.dataset.table).tBodies[0].rows];
+  const count = form.querySelector("output");
+  const show = () => {
+    const text = form.elements.text.value.toLowerCase(), chosen = [...form.querySelectorAll("select")];
+    for (const row of rows) {
+      row.hidden = !row.textContent.toLowerCase().includes(text)
+        || chosen.some(select => select.value && row.dataset[select.name] !== select.value);
+    }
+    count.textContent = `${rows.filter(row => !row.hidden).length} of ${rows.length}`;
+  };
+  form.addEventListener("input", show);
+  form.addEventListener("submit", event => event.preventDefault());
+  show();
+}
