@@ -1,5 +1,6 @@
 """Roles found in constructions, plain and hidden, and not in decoys."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -122,7 +123,7 @@ def test_identity_share_against_a_direct_fit() -> None:
     fit = (centred * centring).sum() / centring.square().sum()
     explained = 1 - (centred - fit * centring).square().sum() / centred.square().sum()
     assert share == pytest.approx(-float(explained))
-    assert p < 1e-6
+    assert p == pytest.approx(1 / math.factorial(9))  # the least that nine tokens can say
     traces = [float(centred[:, rng.permutation(9)].trace()) for _ in range(4000)]
     spread = float(centred.square().sum() / 8) ** 0.5
     assert np.std(traces) == pytest.approx(spread, rel=0.05)
