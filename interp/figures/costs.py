@@ -34,7 +34,8 @@ def gating_costs_figure(table: pd.DataFrame) -> Figure:
                           label=legend)  # fmt: skip
             axes.set(xlabel="candidate lags A (locations 1 … A)", ylabel=name)
             axes.set_ylim(bottom=0)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(integer=True))
         handles, labels = grid[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=2)
     return figure
