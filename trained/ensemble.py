@@ -3,8 +3,9 @@
 All weights are one matrix ``[member, weight]``; a member's parameters are views of its row, and the
 model is called on all rows at once (``torch.func.vmap``). Losses of different members do not mix,
 so each gets the gradient it would get alone; clipping, AdamW, schedules and early stops act row by
-row. Float sums may be ordered differently than for one model alone: the first gradients agree to
-rounding, and long runs may then part where training itself is unstable.
+row. Float sums may be ordered differently than for one model alone: gradients agree to rounding,
+and long runs may then part where training itself is unstable. A parameter without any effect, like
+a key bias under a softmax, has rounding for a gradient, which AdamW scales up: it wanders freely.
 
 Not for models whose matrix products fill the machine: a stack of those is slower than one after
 another.
@@ -130,15 +131,17 @@ class Ensemble:
                 term = ".terms." in name
                 multiple = run.training.terms_learning_rate if term else 1.0
                 peak = run.training.learning_rate * multiple * (name in trained)
-                rate.append(torch.full((size,), peak))
-                decay.append(torch.full((size,), 0.0 if term else run.training.weight_decay))
+                rate.append(torch.full((size,), peak, dtype=torch.float64))
+                lost = 0.0 if term else run.training.weight_decay
+                decay.append(torch.full((size,), lost, dtype=torch.float64))
             rates.append(torch.cat(rate))
             decays.append(torch.cat(decay))
         like = self.state.weights
         self._rates = torch.stack(rates).to(like)
-        self._decays = self._rates * torch.stack(decays).to(like)
+        self._decays = (torch.stack(rates) * torch.stack(decays)).to(like)
         self._frozen = self._rates == 0 if bool((self._rates == 0).any()) else None
-        self._clip = torch.tensor([t.clip for t in self.trainings]).to(like)[:, None]
+        clips = [t.clip for t in self.trainings]
+        self._clip = torch.tensor(clips, dtype=torch.float64).to(like)[:, None]
         self._betas = torch.tensor([t.betas for t in self.trainings], dtype=torch.float64)
         self._beta = self._betas.to(like)
         self._stop = torch.tensor([t.stop_at for t in self.trainings]).to(self.state.smooth)

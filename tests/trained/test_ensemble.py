@@ -63,9 +63,10 @@ def one_after_another(run: Run) -> tuple[Any, list[float]]:
 
 def assert_same(one: Any, two: Any, tolerance: float) -> None:
     for (name, a), b in zip(one.named_parameters(), two.parameters(), strict=True):
-        torch.testing.assert_close(
-            a, b, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: n + m
-        )
+        if not name.endswith("b_K"):  # without effect under a softmax: its gradient is rounding
+            torch.testing.assert_close(
+                a, b, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: n + m
+            )
 
 
 DOUBLE = TransformerSpec(**SPEC, dtype="float64")
@@ -113,7 +114,7 @@ def test_identity_scalars_may_differ_within_a_stack() -> None:
         alone = together(run)[0].model
         assert fit.model.spec == run.spec
         assert_same(fit.model, alone, 1e-10)
-    assert float(fit.model.blocks[0].attn.terms["identity"].a.abs().max()) > 0
+    assert fit.model.blocks[0].attn.terms["identity"].a.abs().max() > 0
 
 
 @pytest.mark.parametrize(
@@ -140,11 +141,14 @@ def test_groups_are_by_shape() -> None:
 
 
 def test_members_stop_early_by_themselves() -> None:
-    runs = [tiny("stops", steps=120, stop_at=1e9), tiny("goes on", steps=120)]
+    runs = [
+        tiny("stops", steps=120, stop_at=1e9, spec=DOUBLE),
+        tiny("goes", steps=120, spec=DOUBLE),
+    ]
     stopped, whole = together(*runs)
     assert len(stopped.history) == 50
     assert len(whole.history) == 120
-    assert_same(stopped.model, together(runs[0])[0].model, 1e-4)
+    assert_same(stopped.model, together(runs[0])[0].model, 1e-8)
 
 
 def test_a_diverged_member_leaves_the_others_alone() -> None:

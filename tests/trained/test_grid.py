@@ -59,6 +59,7 @@ def test_a_folder_keeps_metrics_and_is_not_used_twice(tmp_path: Path) -> None:
 def test_an_interrupted_grid_goes_on_to_the_same_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    before = signal.getsignal(signal.SIGINT)
     runs = [tiny(str(seed), seed=seed, steps=20, rows=5) for seed in range(3)]
     whole = train(runs, folder=tmp_path / "whole", together=2)
     step = Ensemble._step
@@ -77,7 +78,7 @@ def test_an_interrupted_grid_goes_on_to_the_same_result(
     ]
     monkeypatch.setattr(Ensemble, "_step", step)
     assert_equal(whole, train(runs, folder=tmp_path / "cut", resume=True, together=1))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_killed_grid_goes_on_to_the_same_result(tmp_path: Path) -> None:
