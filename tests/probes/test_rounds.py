@@ -82,7 +82,7 @@ def test_interchange_moves_the_output_along_the_used_direction_only() -> None:
     found = interchange(model, at, used, base, source, expected, 4)
     assert found.moved == pytest.approx(1, abs=1e-4)
     assert found.low > 0.2
-    assert found.p < 1e-6
+    assert found.p < 1e-4
     assert found.placebo < 0.7
     assert interchange(model, at, shadow, base, source, expected, 4).moved == pytest.approx(0)
 
