@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 from interp.errors import CheckpointError
 from interp.models.factors.tensors import TensorFiles, read_json
 
-__all__ = ["Source", "find_source"]
+__all__ = ["Source", "fetch_if_there", "find_source"]
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -144,6 +145,24 @@ def _from_hub(name: str, revision: str | None, download: bool) -> Path:
         for shard in _shards(index):
             _download(name, shard, revision)
     return config.parent
+
+
+def fetch_if_there(name: str, files: Sequence[str], revision: str | None = None) -> list[str]:
+    """Which small files of a hub repository are in the local cache, after fetching those it has.
+
+    Without a connection it is what the cache holds.
+
+    Raises:
+        CheckpointError: if the hub breaks off.
+    """
+    cached = [file for file in files if _cached(name, file, revision) is not None]
+    if cached:
+        return cached
+    try:
+        _reach_hub(name)
+    except CheckpointError:
+        return []
+    return [file for file in files if _download(name, file, revision) is not None]
 
 
 def _is_complete(snapshot: Path) -> bool:

@@ -1,0 +1,255 @@
+"""Pretrained models, ready to be run with hooks: a local folder, a hub id, or one of ours.
+
+    files      found as for weight-only inspection: safetensors only, every shard there, no file
+               truncated; of a hub repository configuration, weights and tokenizer alone
+    weights    every parameter comes from the files (none is left at a random initial value), and
+               all are finite
+    model      transformers' own class, wrapped by TransformerLens' ``TransformerBridge``
+    hooks      checked on a random row (:mod:`interp.models.conformance`): what a hook carries must
+               be what its name says, or the model is refused; what *changing* a hook does is
+               listed in ``notes`` where it is not what the name promises
+
+A tokenizer is loaded where there is one, and nothing here needs it. Code that a repository brings
+along runs only with ``trust_remote_code``. Conformance on one row shows that hooks agree with each
+other; it does not show that the weights are those of the published model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from interp.errors import CheckpointError
+from interp.lens import HookedModel
+from interp.models.conformance import conformance
+from interp.models.factors.source import Source, fetch_if_there, find_source
+
+__all__ = ["Pretrained", "load_pretrained"]
+
+_ROW = 8  # positions of the row that hooks are checked on
+_VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
+_TOKENIZER_FILES = (
+    *_VOCABULARIES,
+    "merges.txt",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+_CONTEXTS = ("n_positions", "max_position_embeddings", "n_ctx", "max_sequence_length", "seq_length")
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A model and what is known about it.
+
+    Attributes:
+        name: As the user gave it.
+        model: Fires TransformerLens' hooks; takes token ids ``[batch, pos]``.
+        family: ``model_type`` of its configuration, or ``prooflens``.
+        vocabulary: Token ids are below this.
+        n_ctx: Longest row.
+        bos: Id of the token a row begins with; −1 where the model names none.
+        tokenizer: From text to ids; None where the files hold none.
+        notes: What a reader of results should know.
+    """
+
+    name: str
+    model: HookedModel
+    family: str
+    vocabulary: int
+    n_ctx: int
+    bos: int
+    tokenizer: Any = None
+    notes: tuple[str, ...] = ()
+
+
+def load_pretrained(
+    path_or_id: str | Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+) -> Pretrained:
+    """Load a model and check its weights and hooks.
+
+    Args:
+        path_or_id: A checkpoint of ours, a Hugging Face folder, or a hub id (the local cache
+            first, then the hub).
+        revision: Branch, tag or commit on the hub.
+        trust_remote_code: Run the Python code of a repository whose architecture transformers
+            does not know. Read it first.
+        device: Where to put the model.
+
+    Raises:
+        CheckpointError: if it is not there, only pickled, damaged, incomplete, not finite, in
+            need of code that was not allowed, or of an architecture that cannot be wrapped.
+        ConformanceError: if hooks carry what their names do not say.
+    """
+    name = str(path_or_id)
+    if (Path(name).expanduser() / "model.json").is_file():
+        return _own(name, device)
+    if Path(name).expanduser().is_file():
+        raise CheckpointError(f"{name} is a file: a model to run needs its folder with config.json")
+    source = find_source(name, revision=revision)
+    _check_config(source, trust_remote_code)
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    options["local_files_only"] = not trust_remote_code
+    hugging = _weights(name, source.config, options)
+    tokenizer = _tokenizer(name, options)
+    model = _bridge(name, hugging.to(device), tokenizer, device)
+    config = hugging.config.get_text_config()
+    found = Pretrained(
+        name=name,
+        model=model,
+        family=str(source.config.get("model_type", "unknown")),
+        vocabulary=int(config.vocab_size),
+        n_ctx=next((int(v) for n in _CONTEXTS if (v := getattr(config, n, None))), 1024),
+        bos=_bos(config),
+        tokenizer=tokenizer,
+    )
+    return _checked(found)
+
+
+def _own(name: str, device: str) -> Pretrained:
+    from interp.models.checkpoint import load_checkpoint, read_metadata
+
+    model, about = load_checkpoint(name).to(device), read_metadata(name)
+    spec = model.spec
+    if spec.input != "tokens":
+        raise CheckpointError(f"{name} takes real values: only models of tokens can be inspected")
+    bos = (about.get("task") or {}).get("bos", -1)
+    return Pretrained(name, model, "prooflens", spec.d_in, spec.n_ctx, int(bos))
+
+
+def _check_config(source: Source, trust_remote_code: bool) -> None:
+    """There is one, and it names an architecture that transformers knows, or code may be run."""
+    from transformers import CONFIG_MAPPING
+
+    kind = source.config.get("model_type")
+    if not source.config:
+        raise CheckpointError(f"{source.name} has no config.json: its architecture is unknown")
+    if kind in CONFIG_MAPPING or trust_remote_code:
+        return
+    if source.config.get("auto_map"):
+        raise CheckpointError(
+            f"{source.name} brings Python code of its own for its architecture {kind!r}: read it, "
+            "then allow it with trust_remote_code (--trust-remote-code)"
+        )
+    raise CheckpointError(f"{source.name}: transformers does not know the architecture {kind!r}")
+
+
+def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+    """Transformers' model with every parameter from the files, finite, in float32."""
+    from transformers import AutoModelForCausalLM
+
+    with _told(f"{name} cannot be loaded"), _quiet():
+        model, report = AutoModelForCausalLM.from_pretrained(
+            name, use_safetensors=True, dtype=torch.float32, attn_implementation="eager",
+            output_loading_info=True, **options,
+        )  # fmt: skip
+    lacking = sorted(report["missing_keys"])
+    if lacking:
+        raise CheckpointError(
+            f"{name} lacks {len(lacking)} of the model's tensors, first {lacking[0]!r}: it would "
+            "run on random numbers there (weights alone: prooflens weights)"
+        )
+    for parameter, tensor in model.named_parameters():
+        if bad := int((~torch.isfinite(tensor)).sum()):
+            raise CheckpointError(
+                f"{parameter!r} of {name} has {bad} values of {tensor.numel()} that are not finite"
+            )
+    return model.eval()
+
+
+def _tokenizer(name: str, options: Mapping[str, Any]) -> Any:
+    """From text to ids; None where the files hold none (transformers would make an empty one)."""
+    from transformers import AutoTokenizer
+
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        found = fetch_if_there(name, _TOKENIZER_FILES, options["revision"])
+    else:
+        found = [file for file in _TOKENIZER_FILES if (folder / file).is_file()]
+    if not set(found) & set(_VOCABULARIES):
+        return None
+    with _told(f"the tokenizer of {name} cannot be loaded"), _quiet():
+        return AutoTokenizer.from_pretrained(name, **options)
+
+
+def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel:
+    from interp.lens import TransformerBridge
+
+    if tokenizer is None:
+        tokenizer = _stand_in(int(hugging.config.get_text_config().vocab_size))
+    with _told(f"{name} cannot be wrapped by TransformerBridge"), _quiet():
+        bridge = TransformerBridge.boot_transformers(
+            name, hf_model=hugging, tokenizer=tokenizer, device=device
+        )
+    model: HookedModel = bridge.eval()
+    return model
+
+
+def _stand_in(vocabulary: int) -> Any:
+    """A tokenizer whose words are the ids: the bridge looks for one itself, and fails, without."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+
+    words = {str(i): i for i in range(vocabulary)}
+    special = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "0")
+    model = Tokenizer(WordLevel(words, unk_token=special["unk_token"]))
+    return PreTrainedTokenizerFast(tokenizer_object=model, **special)
+
+
+def _checked(found: Pretrained) -> Pretrained:
+    """The same, with notes; refuses hooks that carry what their names do not say."""
+    generator = torch.Generator().manual_seed(0)
+    length = min(_ROW, found.n_ctx)
+    tokens = torch.randint(found.vocabulary, (2, length), generator=generator)
+    tokens = tokens.to(next(iter(found.model.parameters())).device)  # type: ignore[attr-defined]
+    read = conformance(found.model, tokens, changes=False)
+    read.raise_if_failed(found.name)
+    changed = conformance(found.model, tokens).failures
+    kinds = sorted({check.relation for check in changed})
+    notes = [f"changing a hook: {kind} does not hold in this model's wrapping" for kind in kinds]
+    if found.tokenizer is None:
+        notes.append("no tokenizer: tests on text are left out, tests on random tokens run")
+    if found.bos < 0:
+        notes.append("no BOS token: random rows begin with a random token")
+    return Pretrained(**{**vars(found), "notes": tuple(notes)})
+
+
+def _bos(config: Any) -> int:
+    bos = getattr(config, "bos_token_id", None)
+    known = isinstance(bos, int) and 0 <= bos < int(config.vocab_size)
+    return int(bos) if known else -1
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Whatever other libraries raise, as one line."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{what}: {reason}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Transformers' progress bars and warnings off: what matters is checked and raised."""
+    from transformers.utils import logging
+
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,167 @@
+"""Pretrained folders of two families, tiny and random; damaged ones are refused in one line."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from interp.errors import CheckpointError
+from interp.models.checkpoint import save_checkpoint
+from interp.models.pretrained import load_pretrained
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+
+
+def write_gpt2(folder: Path) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(0)
+    config = GPT2Config(n_layer=2, n_head=2, n_embd=8, vocab_size=11, n_positions=12,
+                        bos_token_id=10, eos_token_id=10)  # fmt: skip
+    model = GPT2LMHeadModel(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+def write_llama(folder: Path) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=16,
+        intermediate_size=20, vocab_size=11, max_position_embeddings=12, bos_token_id=1,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize(("write", "bos"), [(write_gpt2, 10), (write_llama, 1)])
+@torch.no_grad()
+def test_a_folder_without_tokenizer_is_enough(
+    write: Callable[[Path], Any], bos: int, tmp_path: Path
+) -> None:
+    reference = write(tmp_path)
+    found = load_pretrained(tmp_path)
+    assert (found.vocabulary, found.n_ctx, found.bos) == (11, 12, bos)
+    assert found.tokenizer is None
+    assert any("no tokenizer" in note for note in found.notes)
+    tokens = torch.randint(0, 11, (3, 9), generator=torch.Generator().manual_seed(1))
+    output, cache = found.model.run_with_cache(tokens)
+    assert torch.allclose(output, reference(tokens).logits, atol=1e-5)
+    pattern = cache["blocks.1.attn.hook_pattern"]
+    assert torch.allclose(pattern.sum(-1), torch.ones(()), atol=1e-5)
+    assert float(pattern.triu(1).abs().max()) == 0
+
+
+def test_the_known_quirk_of_the_wrapping_is_noted(tmp_path: Path) -> None:
+    write_gpt2(tmp_path)
+    notes = load_pretrained(tmp_path).notes
+    assert any("resid_mid" in note for note in notes), notes
+
+
+def shard_missing(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": dict.fromkeys(weights, "model-00001-of-00002.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def truncated(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def not_finite(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["transformer.h.0.mlp.c_fc.weight"][0, :3] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def tensor_missing(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if ".mlp." not in name}
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def wrong_shape(folder: Path) -> None:
+    edit(folder, n_embd=16)
+
+
+def only_pickled(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+
+
+def own_code(folder: Path) -> None:
+    edit(folder, model_type="bespoke", auto_map={"AutoModelForCausalLM": "modeling.Model"})
+    (folder / "modeling.py").write_text("raise SystemExit('this code ran')\n")
+
+
+def unknown(folder: Path) -> None:
+    edit(folder, model_type="bespoke")
+
+
+def no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def edit(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (shard_missing, "1 of 1 shards are missing"),
+        (truncated, "missing, truncated or not a safetensors file"),
+        (not_finite, "has 3 values of 256 that are not finite"),
+        (tensor_missing, "lacks 8 of the model's tensors, first 'transformer.h.0.mlp"),
+        (wrong_shape, "cannot be loaded"),
+        (only_pickled, "holds only pickled weights"),
+        (own_code, "brings Python code of its own for its architecture 'bespoke'"),
+        (unknown, "transformers does not know the architecture 'bespoke'"),
+        (no_config, "has no config.json"),
+    ],
+)
+def test_damaged_folders_are_refused_in_one_line(
+    damage: Callable[[Path], None], told: str, tmp_path: Path
+) -> None:
+    write_gpt2(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(CheckpointError, match=told) as caught:
+        load_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from interp.models.factors import source
+
+    def refuse(name: str) -> None:
+        raise CheckpointError(f"{name!r} … the hub cannot be reached")
+
+    monkeypatch.setattr(source, "_reach_hub", refuse)
+    with pytest.raises(CheckpointError, match="the hub cannot be reached"):
+        load_pretrained("nobody/a-model-of-no-name")
+    with pytest.raises(CheckpointError, match="does not exist"):
+        load_pretrained("./nowhere")
+
+
+def test_a_checkpoint_of_ours_is_itself(tmp_path: Path) -> None:
+    spec = TransformerSpec(d_in=9, d_out=9, n_ctx=7, d_model=8, n_layers=1, d_head=4)
+    about = {"task": {"kind": "repeated_tokens", "bos": 2}}
+    save_checkpoint(SequenceTransformer(spec), tmp_path / "ours", about=about)
+    found = load_pretrained(tmp_path / "ours")
+    assert (found.vocabulary, found.n_ctx, found.bos) == (9, 7, 2)
+    assert isinstance(found.model, SequenceTransformer)
+    real = SequenceTransformer(TransformerSpec(**{**vars(spec), "input": "real"}))
+    save_checkpoint(real, tmp_path / "real")
+    with pytest.raises(CheckpointError, match="takes real values"):
+        load_pretrained(tmp_path / "real")
+    with pytest.raises(CheckpointError, match="is a file"):
+        load_pretrained(tmp_path / "real" / "model.safetensors")
