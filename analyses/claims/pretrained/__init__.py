@@ -1,0 +1,1 @@
+"""Claims about pretrained models: they run wherever the user has the model."""

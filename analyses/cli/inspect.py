@@ -1,0 +1,74 @@
+"""``prooflens inspect``: what every head of a pretrained model does, and who is needed for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="Folder, hub id, or a checkpoint of ours.")],
+    out: Annotated[Path, typer.Option(help="Folder of the report, tables and stores.")],
+    text: Annotated[
+        Path | None, typer.Option(help="Text file to try the model on (needs a tokenizer).")
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Rows of every trial.")] = 32,
+    length: Annotated[int, typer.Option(help="Tokens of a row, at most.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Of the rows and the nulls.")] = 0,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+) -> None:
+    """Try every head on random tokens (and a text), with nulls, and decide its roles."""
+    from interp.errors import ArgumentError
+    from interp.output import check_output
+
+    if not resume:
+        check_output(out, overwrite=overwrite, marker=".prooflens-inspect")
+    words = None
+    if text is not None:
+        try:
+            words = text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"text: {text} cannot be read: {error}") from error
+
+    from analyses.inspection.heads import inspect_heads, open_folder
+    from analyses.inspection.heads_page import write_inspection
+    from interp.models.factors import open_factors
+    from interp.models.pretrained import load_pretrained
+
+    step = _steps()
+    step(f"loading {model}")
+    found = load_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
+    factors = open_factors(model, revision=revision)
+    folder = open_folder(out, resume=resume, overwrite=overwrite)
+    inspected = inspect_heads(
+        found, factors, folder, text=words, rows=rows, length=length, seed=seed, resume=resume,
+        step=step,
+    )  # fmt: skip
+    for line in write_inspection(inspected, folder, step):
+        typer.echo(line)
+    for note in inspected.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"report: {out / 'report.html'}")
+
+
+def _steps() -> Callable[[str], None]:
+    """Says on a terminal what is being done; silent elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+
+    def step(words: str) -> None:
+        if console.is_terminal:
+            console.print(f"[dim]{words} …[/dim]")
+
+    return step

@@ -1,0 +1,243 @@
+"""Inspecting models from both sides: a trained one is recognised head by head, a random one is not.
+
+The expected roles are not taken from the code under test: they come from direct loops over the
+shipped checkpoint's own attention, and from the loss with single heads cut off by hand.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import trained
+from analyses.cli.main import app
+from analyses.inspection import behaviour
+from analyses.inspection.heads import Inspected, inspect_heads, open_folder
+from analyses.inspection.heads_page import wide_table, write_inspection
+from analyses.inspection.trials import text_trial, token_trials
+from interp.errors import ArgumentError, OutputError
+from interp.models.export import export_gpt2
+from interp.models.factors import open_factors
+from interp.models.pretrained import Pretrained, load_pretrained
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore
+
+MODELS = ("induction-attention", "induction-mlp")
+SPEC = TransformerSpec(
+    d_in=32, d_out=32, n_ctx=32, d_model=64, n_layers=2, n_heads=4, d_head=16, ffn=(96,),
+    norm="layernorm", positions="learned", activation="gelu",
+)  # fmt: skip
+
+
+def inspected(folder: Path, out: Path, **options: Any) -> Inspected:
+    model, factors = load_pretrained(folder), open_factors(folder)
+    new = open_folder(out, resume=False, overwrite=False)
+    return inspect_heads(model, factors, new, rows=16, **options)
+
+
+@torch.no_grad()
+def direct_attention(name: str) -> dict[tuple[int, int], dict[str, float]]:
+    """Mean attention to the token before, and to the one after the last equal one, by loops."""
+    shipped = trained.load(name)
+    batch = shipped.task.sample(12, seed=99)
+    _, cache = shipped.model.run_with_cache(batch.inputs)
+    found: dict[tuple[int, int], dict[str, float]] = {}
+    for layer in range(shipped.model.cfg.n_layers):
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"]
+        for head in range(pattern.shape[1]):
+            before, after = [], []
+            for row in range(12):
+                tokens = batch.inputs[row].tolist()
+                for i in range(1, len(tokens)):
+                    before.append(float(pattern[row, head, i, i - 1]))
+                    equal = [j for j in range(i) if tokens[j] == tokens[i]]
+                    if equal:
+                        after.append(sum(float(pattern[row, head, i, j + 1]) for j in equal))
+            found[layer, head] = {"previous-token": sum(before) / len(before),
+                                  "induction": sum(after) / len(after)}  # fmt: skip
+    return found
+
+
+@torch.no_grad()
+def direct_rise(name: str, layer: int, head: int) -> float:
+    """Rise of the loss on the repeat when a head writes nothing but its mean."""
+    shipped = trained.load(name)
+    batch, model = shipped.task.sample(64, seed=98), shipped.model
+
+    def loss(logits: torch.Tensor) -> float:
+        picked = torch.log_softmax(logits[batch.mask], -1)
+        return -float(picked.gather(1, batch.targets[batch.mask][:, None]).mean())
+
+    def cut(value: torch.Tensor, hook: Any) -> torch.Tensor:
+        value = value.clone()
+        value[:, :, head] = value[:, :, head].mean(0)
+        return value
+
+    without = model.run_with_hooks(batch.inputs, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", cut)])
+    return loss(without) - loss(model(batch.inputs))
+
+
+def shipped(name: str) -> Any:
+    """A shipped model; its tests wait for it where its recipe has not been trained yet."""
+    if name not in trained.names():
+        pytest.skip(f"{name} is not shipped yet: prooflens train trained/recipes/{name}.toml")
+    return trained.load(name)
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained_model(request: Any, tmp_path_factory: Any) -> tuple[str, Path, Inspected]:
+    folder = tmp_path_factory.mktemp(request.param)
+    export_gpt2(shipped(request.param).model, folder / "model", bos=0)
+    return request.param, folder, inspected(folder / "model", folder / "out")
+
+
+def test_an_exported_induction_model_is_recognised_head_by_head(
+    trained_model: tuple[str, Path, Inspected],
+) -> None:
+    name, _, found = trained_model
+    attention = direct_attention(name)
+    confirmed = found.roles[found.roles["status"] == "confirmed"]
+    for role in ("previous-token", "induction"):
+        mine = {(r.layer, r.head) for r in confirmed[confirmed["role"] == role].itertuples()}
+        strong = {place for place, a in attention.items()
+                  if a[role] > 0.5 and direct_rise(name, *place) > 0.1}  # fmt: skip
+        weak = {place for place, a in attention.items() if a[role] < 0.2}
+        assert strong
+        assert strong <= mine, role
+        assert not weak & mine, role
+        assert {layer for layer, _ in strong} == ({0} if role == "previous-token" else {1})
+    repeated = next(p for p in found.performances if p.trial == "repeated")
+    assert repeated.accuracy > 0.98
+    assert repeated.p < 1e-3
+
+
+def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Inspected]) -> None:
+    found = trained_model[2]
+    line = found.roles[found.roles["role"] == "induction"].iloc[0]
+    assert "K-composition with L0H" in line["evidence"]
+    assert "loss on repeated changes by +" in line["evidence"]
+    assert line["q"] < 0.01
+    wide = wide_table(found)
+    assert len(wide) == 8
+    assert list(wide["head"]) == [f"L{i}H{j}" for i in range(2) for j in range(4)]
+
+
+def test_a_model_of_random_weights_has_no_roles(tmp_path: Path) -> None:
+    export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
+    found = inspected(tmp_path / "model", tmp_path / "out")
+    assert found.roles.empty
+    assert found.losses["score"].abs().max() < 0.05
+
+
+def test_an_interrupted_inspection_goes_on(
+    trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, whole = trained_model
+    model, factors = load_pretrained(folder / "model"), open_factors(folder / "model")
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    out = open_folder(tmp_path / "out", resume=False, overwrite=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(behaviour, "ablated", broken)
+        with pytest.raises(KeyboardInterrupt):
+            inspect_heads(model, factors, out, rows=16)
+    store = ActivationStore(out / "stores" / "repeated")
+    assert store.measurements == ("attention",)
+    monkeypatch.setattr(behaviour, "attention_mass", broken)
+    out = open_folder(tmp_path / "out", resume=True, overwrite=False)
+    again = inspect_heads(model, factors, out, rows=16, resume=True)
+    pd.testing.assert_frame_equal(again.roles, whole.roles)
+    pd.testing.assert_frame_equal(again.losses, whole.losses)
+    sealed = ActivationStore(out / "stores" / "repeated")
+    assert {"attention", "loss-repeated", "loss-aba", "roles"} <= set(sealed.measurements)
+    assert list(sealed.measurement("roles")["role"]) == list(whole.roles["role"])
+
+
+def test_the_page_holds_everything_and_fetches_nothing(
+    trained_model: tuple[str, Path, Inspected],
+) -> None:
+    _, folder, found = trained_model
+    said = write_inspection(found, folder / "out")
+    html = (folder / "out" / "report.html").read_text()
+    assert 'class="sortable"' in html
+    assert "http" not in html
+    assert any(words.startswith("induction: confirmed L1H") for words in said)
+    roles = pd.read_csv(folder / "out" / "roles.csv", keep_default_na=False)
+    assert list(roles.columns) == list(found.roles.columns)
+    scores = pd.read_csv(folder / "out" / "heads.csv")
+    assert {"attention_mass", "copying", "positional", "loss_increase", "trace_share",
+            "k_composition"} <= set(scores["metric"])  # fmt: skip
+
+
+def write_llama(folder: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=32,
+        intermediate_size=20, vocab_size=50, max_position_embeddings=32, bos_token_id=1,
+    )).save_pretrained(folder)  # fmt: skip
+
+
+def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(tmp_path: Path) -> None:
+    write_llama(tmp_path / "model")
+    (tmp_path / "words.txt").write_text("some words")
+    run = ["inspect", str(tmp_path / "model"), "--out", str(tmp_path / "out"), "--rows", "8"]
+    done = CliRunner().invoke(app, [*run, "--text", str(tmp_path / "words.txt")])
+    assert done.exit_code == 0, done.output
+    assert "text was given and not used: no tokenizer" in done.output
+    assert "No head has the behaviour of any role" in done.output
+    assert (tmp_path / "out" / "report.html").is_file()
+    again = CliRunner().invoke(app, run)
+    assert isinstance(again.exception, OutputError)
+
+
+def test_text_is_a_trial_where_there_is_a_tokenizer(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = [f"w{i}" for i in range(31)]
+    made = Tokenizer(WordLevel({w: i for i, w in enumerate([*words, "?"])}, unk_token="?"))  # noqa: S106
+    made.pre_tokenizer = Whitespace()
+    export_gpt2(SequenceTransformer(SPEC), tmp_path / "model", bos=0)
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="?")  # noqa: S106
+    fast.save_pretrained(tmp_path / "model")
+    model = load_pretrained(tmp_path / "model")
+    text = " ".join(words[i % 31] for i in range(200))
+    trial = text_trial(model, text, rows=5, length=21)
+    assert trial is not None
+    assert trial.batch.inputs.shape == (5, 21)
+    assert trial.batch.inputs[1, :3].tolist() == [0, 20, 21]
+    assert torch.equal(trial.batch.targets[:, :-1], trial.batch.inputs[:, 1:])
+    assert not trial.batch.mask[:, -1].any()
+    with pytest.raises(ArgumentError, match="text must give at least 4 pieces"):
+        text_trial(model, "w1 w2 w3")
+
+
+def test_trials_fit_the_model_or_say_why_not() -> None:
+    small = Pretrained("m", None, "gpt2", vocabulary=12, n_ctx=12, bos=-1)  # type: ignore[arg-type]
+    trials, left_out = token_trials(small, rows=4)
+    assert [t.name for t in trials] == ["repeated"]
+    assert len(left_out) == 2
+    with pytest.raises(ArgumentError, match=r"rows must be at least 4.*length must be"):
+        token_trials(small, rows=1, length=3)
+
+
+def test_refusals_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("mine")
+    with pytest.raises(OutputError, match="holds no inspection to resume"):
+        open_folder(tmp_path / "other", resume=True, overwrite=False)
+    with pytest.raises(OutputError, match="is not replaced"):
+        open_folder(tmp_path / "other", resume=False, overwrite=True)
+    done = CliRunner().invoke(app, ["inspect", "x", "--out", str(tmp_path / "o"), "--text", "none"])
+    assert isinstance(done.exception, ArgumentError)
+    assert "cannot be read" in str(done.exception)
