@@ -13,12 +13,14 @@ from typing import Annotated
 import typer
 
 from analyses.cli import (
+    claims,
     crasp,
     demo,
     doctor,
     extract,
     fits,
     heads,
+    inspect,
     models,
     plot,
     probe,
@@ -38,11 +40,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(claims.app, name="claims")
 app.add_typer(crasp.app, name="crasp")
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("extract")(extract.extract)
 app.add_typer(fits.app, name="fits")
+app.command("inspect")(inspect.inspect)
 app.command("probe")(probe.probe)
 app.command("heads")(heads.heads)
 app.command("plot")(plot.plot)
