@@ -128,5 +128,5 @@ def test_what_cannot_be_built_is_refused() -> None:
     with pytest.raises(ArgumentError, match=r"told apart in float64 with errors that sum"):
         construct_adaptive_memory(AdaptiveMemory((1, 9), rounds=2, readout="mean"))
     gaussian = replace(MIXED, inputs="gaussian")
-    with pytest.raises(ArgumentError, match=r"inputs must be signs.*gate must be one of.*dtype"):
-        construct_adaptive_memory(gaussian, gate="none", dtype="float16")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match=r"inputs must be signs: ramps read ±1, got 'gaussian'"):
+        construct_adaptive_memory(gaussian)
