@@ -101,7 +101,8 @@ def _at_lag(
     """Mean of the kernel at a lag of each position; lags outside the row count as 0."""
     source = at - lag
     inside = (lag >= 0) & (source >= 0)
-    picked = np.take_along_axis(kernel, source.clip(0)[..., None], axis=-1)[..., 0]
+    there = source.clip(0, kernel.shape[-1] - 1)[..., None]
+    picked = np.take_along_axis(kernel, there, axis=-1)[..., 0]
     return float((picked * inside).mean())
 
 
