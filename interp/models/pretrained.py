@@ -200,7 +200,7 @@ def _stand_in(vocabulary: int) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     words = {str(i): i for i in range(vocabulary)}
-    special = dict.fromkeys(("bos_token", "eos_token", "pad_token", "unk_token"), "0")
+    special = dict.fromkeys(("eos_token", "pad_token", "unk_token"), "0")  # a BOS would be reloaded
     model = Tokenizer(WordLevel(words, unk_token=special["unk_token"]))
     return PreTrainedTokenizerFast(tokenizer_object=model, **special)
 

@@ -223,7 +223,7 @@ def test_text_is_a_trial_where_there_is_a_tokenizer(tmp_path: Path) -> None:
 
 
 def test_trials_fit_the_model_or_say_why_not() -> None:
-    small = Pretrained("m", None, "gpt2", vocabulary=12, n_ctx=12, bos=-1)  # type: ignore[arg-type]
+    small = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=12, n_ctx=12, bos=-1)
     trials, left_out = token_trials(small, rows=4)
     assert [t.name for t in trials] == ["repeated"]
     assert len(left_out) == 2
