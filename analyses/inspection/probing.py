@@ -103,9 +103,7 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
             for kind, wide in zip(_KINDS, maps, strict=True)
         ]
         columns = [_short(hook) for hook in maps[0].columns]
-        figure = share_maps(
-            panels, columns, label="score, from chance (0) to perfect (1)", across="hook"
-        )
+        figure = share_maps(panels, columns, label="0 chance, 1 perfect", across="hook")
         for axes in figure.axes[: len(panels)]:
             axes.tick_params(axis="x", rotation=45)
         save(figure, folder / "layers")
