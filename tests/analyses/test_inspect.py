@@ -130,7 +130,7 @@ def test_a_model_of_random_weights_has_no_roles(tmp_path: Path) -> None:
     export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
     found = inspected(tmp_path / "model", tmp_path / "out")
     assert found.roles.empty
-    assert found.losses["score"].abs().max() < 0.05
+    assert all(done.p >= 0.01 or done.loss > done.control for done in found.performances)
 
 
 def test_an_interrupted_inspection_goes_on(
@@ -190,7 +190,7 @@ def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(tmp_path: Path) -
     (tmp_path / "words.txt").write_text("some words")
     run = ["inspect", str(tmp_path / "model"), "--out", str(tmp_path / "out"), "--rows", "8"]
     done = CliRunner().invoke(app, [*run, "--text", str(tmp_path / "words.txt")])
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0, repr(done.exception)
     assert "text was given and not used: no tokenizer" in done.output
     assert "No head has the behaviour of any role" in done.output
     assert (tmp_path / "out" / "report.html").is_file()
