@@ -147,6 +147,7 @@ def _histogram(axes: Axes, scores: Array, mean: Array, std: Array) -> None:
     low, high = float(np.nanmin(mean - 3 * std)), float(np.nanmax(mean + 3 * std))
     finite = scores[np.isfinite(scores)]
     axes.hist(finite, bins=40, color=PALETTE["blue"], label=f"{finite.size} heads")
-    axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, label="null ± 3 sd")
+    axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, zorder=0, label="null ± 3 sd")
+    axes.locator_params(axis="x", nbins=5)
     axes.axvline(float(np.nanmean(mean)), color=MUTED, lw=0.8)
     axes.legend()

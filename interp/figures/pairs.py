@@ -22,6 +22,7 @@ Place = tuple[int, int]
 Pair = tuple[Place, Place, float]
 """(layer, head) of the writer, of the reader, and the score."""
 _COLOURS = "viridis_r"
+_BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
 
 
 def pair_lines(
@@ -87,5 +88,7 @@ def _named(axes: Axes, pairs: Sequence[Pair], named: Mapping[str, Sequence[Place
         axes.legend(loc="upper left", bbox_to_anchor=(0, -0.22), ncols=2, borderaxespad=0)
     shown = {place for pair in pairs for place in pair[:2]}
     for layer, head in sorted(shown | {p for places in named.values() for p in places}):
-        axes.annotate(f"L{layer}H{head}", (head, layer), xytext=(0, 5), fontsize=6, color=INK,
-                      textcoords="offset points", ha="center", zorder=4)  # fmt: skip
+        axes.annotate(
+            f"L{layer}H{head}", (head, layer), xytext=(0, 5), textcoords="offset points",
+            fontsize=6, color=INK, ha="center", zorder=4, bbox=_BEHIND,
+        )  # fmt: skip

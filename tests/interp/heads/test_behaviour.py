@@ -80,8 +80,8 @@ def test_a_head_that_writes_what_it_reads_copies_and_one_that_negates_does_not()
         model.embed.W_E.copy_(torch.eye(13, 16))
         model.unembed.W_U.copy_(torch.eye(16, 13))
         generator = torch.Generator().manual_seed(0)
+        value = torch.randn(16, 4, generator=generator)
         for head, sign in ((0, 1.0), (1, -1.0)):
-            value = torch.randn(16, 4, generator=generator)
             model.blocks[0].attn.W_V[head] = value
             model.blocks[0].attn.W_O[head] = sign * value.T
     hooks = ["blocks.0.attn.hook_pattern", "blocks.0.attn.hook_z", SCALE]

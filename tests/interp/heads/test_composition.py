@@ -42,7 +42,7 @@ def test_scores_are_those_of_the_dense_products(tmp_path: Path) -> None:
         for head in range(4)
     }
     for (metric, layer, head, target), score in table.items():
-        l1, h1 = map(int, target.split("."))
+        l1, h1 = map(int, target[1:].split("H"))
         wrote = dense["OV", l1, h1]
         read = dense["OV" if metric == "v_composition" else "QK", layer, head]
         read = read.T if metric == "k_composition" else read
