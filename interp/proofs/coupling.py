@@ -251,7 +251,7 @@ def _products(
 
 def _rounding(
     model: SequenceTransformer, high: Float64[np.ndarray, "k side"], kept: int
-) -> Float64[np.ndarray, "k side"]:
+) -> Float64[np.ndarray, "kept side"]:
     """Of each feature as computed, with the dot product's own: u times terms times their sizes."""
     own = high[:kept] * (kept + 4) * _UNIT
     if model.input_ffn is None:

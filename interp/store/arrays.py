@@ -145,6 +145,8 @@ def create(
     if not empty:
         options["chunks"] = chunk_shape(shape, stored.itemsize, batch)
         options["fletcher32"] = True
+        if batch % options["chunks"][0] == 0:  # written whole: a cache would only be a copy
+            options["rdcc_nbytes"] = 0
     dataset = group.create_dataset(
         name, shape=tuple(shape), dtype=stored, fillvalue=_fill(stored, logical), **options
     )

@@ -99,7 +99,7 @@ def test_specs_and_weights_survive_the_disk(spec: BaselineSpec, tmp_path: Path) 
 
 
 def test_hooks_change_what_is_read_above() -> None:
-    spec = replace(SPECS[2])
+    spec = SPECS[2]
     model, inputs = build(spec), inputs_for(spec)
     zeroed = model.run_with_hooks(
         inputs, fwd_hooks=[("layers.1.hook_state", lambda t, hook: 0 * t)]
