@@ -130,7 +130,6 @@ def test_a_model_of_random_weights_has_no_roles(tmp_path: Path) -> None:
     export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
     found = inspected(tmp_path / "model", tmp_path / "out")
     assert found.roles.empty
-    assert all(done.p >= 0.01 or done.loss > done.control for done in found.performances)
 
 
 def test_an_interrupted_inspection_goes_on(
