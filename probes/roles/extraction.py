@@ -180,7 +180,7 @@ def _of(reader: Reader, memory: Memory, floors: ExtractionFloors) -> Iterator[Fo
     at = np.abs(kernels.mean @ kernels.shape)
     at = at / (abs(kernels.mean.sum(0) @ kernels.shape) or 1.0)
     enough = shares >= floors.share
-    group = [Component("head", layer, h) for h in np.flatnonzero(enough & (at >= floors.part))]
+    group = [Component("head", layer, int(h)) for h in np.flatnonzero(enough & (at >= floors.part))]
     if not group:
         return
     new = Test("of it new here", after.score - before, floors.gain)

@@ -77,7 +77,7 @@ def test_memories_and_readout_in_a_hidden_construction() -> None:
 
 
 def test_a_store_alone_gives_candidates(tmp_path: Path) -> None:
-    task = TokenRelation("local", symbols=8, length=14)
+    task = TokenRelation("local", symbols=8, length=24)
     model = construct_relation(task, heads=2, seed=1).model
     store = extract(model, task, ["blocks.0.attn.hook_pattern"], tmp_path / "s", rows=48)
     roles = candidates(store)
