@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
@@ -67,16 +68,15 @@ def token_trials(
     drawn = {"vocabulary": model.vocabulary, "bos": model.bos}
     periods = (max(2, longest // 3), longest)
     found, left_out = [], []
-    made = [
-        RepeatedTokens(length=length, periods=periods, shuffled=s, **drawn) for s in (False, True)
-    ]
+    made = [RepeatedTokens(length=length, periods=periods, chunk=c, **drawn) for s in (False, True)]
     about = f"a block of {periods[0]} to {periods[1]} distinct random tokens, over and over"
     found.append(_trial("repeated", about, made, rows, seed))
     examples = min(_EXAMPLES, (model.vocabulary - 3) // 3, model.n_ctx // 3)
-    for template, words in (
+    templates: tuple[tuple[Literal["aba", "same"], str], ...] = (
         ("aba", "triples α β α of fresh tokens: predict the third"),
         ("same", "pairs of fresh tokens and a label for equal or different: predict the label"),
-    ):
+    )
+    for template, words in templates:
         if examples < 4:
             left_out.append(f"template {template}: the model has too few tokens or positions")
             continue

@@ -43,8 +43,10 @@ class RepeatedTokens:
         length: Positions of a row, BOS included.
         periods: Least and largest period.
         bos: Id of the first token of a row, never drawn; −1 for none.
-        shuffled: Every repetition has the block in a new random order (the control: the same
-            tokens, nothing to continue).
+        chunk: After the first time the block is cut into pieces of so many tokens, in a new random
+            order every time: nothing but the token itself says what follows, and only inside a
+            piece (scored there alone). 0 keeps the block whole, so that its period helps as well;
+            1 is the control: the same tokens, nothing to continue. Periods are multiples of it.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -54,10 +56,12 @@ class RepeatedTokens:
     length: int
     periods: tuple[int, int]
     bos: int = 0
-    shuffled: bool = False
+    chunk: int = 0
 
     def __post_init__(self) -> None:
         problems, need = _checked("repeated_tokens", self.vocabulary, self.bos)
+        whole = self.chunk >= 0 and all(p % max(self.chunk, 1) == 0 for p in self.periods)
+        need(whole, "chunk", f"must divide the periods {self.periods}", self.chunk, "change one")
         rising = len(self.periods) == 2 and 2 <= self.periods[0] <= self.periods[1]
         need(
             rising, "periods", "must be (least, largest), at least 2", self.periods, "e.g. (8, 20)"
@@ -73,8 +77,8 @@ class RepeatedTokens:
     @property
     def name(self) -> str:
         """E.g. ``repeated-tokens-8-20``."""
-        shuffled = ["shuffled"] * self.shuffled
-        return "-".join(["repeated-tokens", *map(str, self.periods), *shuffled])
+        chunk = [f"chunk-{self.chunk}"] * bool(self.chunk)
+        return "-".join(["repeated-tokens", *map(str, self.periods), *chunk])
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
@@ -85,23 +89,26 @@ class RepeatedTokens:
         """
         rng = np.random.default_rng(seed)
         start, (least, most) = int(self.bos >= 0), self.periods
-        period = rng.integers(least, most + 1, size=n)
+        piece = max(self.chunk, 1)
+        period = piece * rng.integers(least // piece, most // piece + 1, size=n)
         blocks = _distinct(rng, n, most, self.vocabulary, self.bos)
         places = np.arange(self.length + 1 - start)
         at = places % period[:, None]
-        if self.shuffled:
-            at = _reordered(rng, at, places // period[:, None])
+        if self.chunk:
+            at = _reordered(rng, at, places // period[:, None], self.chunk)
         rows = _after_bos(np.take_along_axis(blocks, at, axis=1), self.bos)
         inputs, targets = rows[:, :-1], rows[:, 1:]
         since = np.arange(self.length) - start  # place in the body, −1 at BOS
         repeated = since >= period[:, None]
+        own = np.pad(at, ((0, 0), (start, 0)))[:, : self.length]
+        inside = (self.chunk < 2) | (own % piece < piece - 1)
         latents = {
             "source": _last(inputs[:, :, None] == inputs[:, None, :]) + repeated,
             "previous": np.pad(inputs[:, :-1], ((0, 0), (1, 0)), constant_values=-1),
             "period": np.broadcast_to(period[:, None], inputs.shape),
             "is_repeat": repeated,
         }
-        return _batch(inputs, targets, repeated, latents, device)
+        return _batch(inputs, targets, repeated & inside, latents, device)
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""
@@ -211,10 +218,12 @@ def _distinct(rng: np.random.Generator, n: int, most: int, vocabulary: int, bos:
     return drawn + (drawn >= bos) if bos >= 0 else drawn
 
 
-def _reordered(rng: np.random.Generator, at: Ids, turn: Ids) -> Ids:
-    """Places in the block, in a new order in every turn after the first."""
-    keys = np.where(turn > 0, rng.random(at.shape), at / (at.max() + 1))
-    order = np.lexsort((keys, turn), axis=1)
+def _reordered(rng: np.random.Generator, at: Ids, turn: Ids, chunk: int) -> Ids:
+    """Places in the block, its pieces in a new order in every turn after the first."""
+    piece, rows = at // chunk, np.arange(len(at))[:, None]
+    drawn = rng.random((len(at), int(turn.max()) + 1, int(piece.max()) + 1))[rows, turn, piece]
+    keys = np.where(turn > 0, drawn, piece)
+    order = np.lexsort((at, keys, turn), axis=1)
     return np.take_along_axis(at, order, axis=1)
 
 
@@ -232,5 +241,5 @@ def _batch(
     inputs: Ids, targets: Ids, mask: NDArray[Any], latents: dict[str, NDArray[Any]], device: str
 ) -> Batch:
     as_tensor = {name: torch.from_numpy(np.array(values)) for name, values in latents.items()}
-    tensors = (torch.from_numpy(np.array(values)) for values in (inputs, targets, mask))
-    return Batch(*tensors, as_tensor).to(device)
+    ids, wanted, scored = (torch.from_numpy(np.array(a)) for a in (inputs, targets, mask))
+    return Batch(ids, wanted, scored, as_tensor).to(device)

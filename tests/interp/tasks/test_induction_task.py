@@ -39,7 +39,7 @@ def test_repeated_tokens_equal_a_direct_loop(bos: int) -> None:
 
 
 def test_shuffled_repeats_hold_the_same_tokens_and_no_order() -> None:
-    task = RepeatedTokens(40, 33, (8, 8), shuffled=True)
+    task = RepeatedTokens(40, 33, (8, 8), chunk=1)
     batch = task.sample(200, seed=0)
     turns = batch.inputs[:, 1:].unflatten(1, (4, 8))
     assert torch.equal(turns.sort(-1).values, turns[:, :1].sort(-1).values.expand_as(turns))
@@ -48,6 +48,24 @@ def test_shuffled_repeats_hold_the_same_tokens_and_no_order() -> None:
     follows = (kept == batch.targets[batch.mask]).float().mean()
     assert (source > 0).all()
     assert 0.05 < follows < 0.25  # one in eight by chance
+
+
+def test_pieces_stay_together_and_are_scored_inside() -> None:
+    task = RepeatedTokens(40, 25, (4, 8), chunk=2)
+    batch = task.sample(60, seed=3)
+    assert {int(p) for p in batch.latents["period"][:, 0]} == {4, 6, 8}
+    orders = set()
+    for row in range(60):
+        x, period = batch.inputs[row].tolist(), int(batch.latents["period"][row, 0])
+        pairs = {x[i]: x[i + 1] for i in range(1, period, 2)}
+        assert not batch.mask[row, : period + 1].any()
+        for t in range(period + 1, 25):
+            assert bool(batch.mask[row, t]) == (x[t] in pairs)
+            if batch.mask[row, t]:
+                assert batch.targets[row, t] == pairs[x[t]]
+        again = [x[i] for i in range(period + 1, min(2 * period + 1, 25), 2)]
+        orders.add(again == list(pairs)[: len(again)])
+    assert orders == {True, False}
 
 
 @pytest.mark.parametrize("template", ["aba", "same"])
@@ -103,5 +121,7 @@ def test_all_problems_are_reported_together() -> None:
         assert part in str(caught.value)
     with pytest.raises(ArgumentError, match=r"examples must be at least 2.*vocabulary must have"):
         InContextTemplate("aba", 5, examples=1)
+    with pytest.raises(ArgumentError, match=r"chunk must divide the periods \(5, 8\)"):
+        RepeatedTokens(60, 30, (5, 8), chunk=2)
     with pytest.raises(ArgumentError, match="periods must be"):
         RepeatedTokens(60, 30, (5, 4))
