@@ -105,7 +105,8 @@ class Ensemble:
     def model_of(self, member: int, weights: Tensor) -> Any:
         """One member's model with its row of ``weights``."""
         model = build(self.runs[member].spec)
-        row = dict(zip(self.shapes, weights[member].cpu().split(self.sizes), strict=True))
+        parts = torch.split(weights[member].cpu(), self.sizes)
+        row = dict(zip(self.shapes, parts, strict=True))
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(row[name].view(self.shapes[name]))
@@ -175,7 +176,7 @@ class Ensemble:
             state.snapshots[state.step] = weights.cpu().clone()
 
     def _losses(self, weights: Tensor, inputs: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-        parts = weights.split(self.sizes, dim=1)
+        parts = torch.split(weights, self.sizes, dim=1)
         named = {
             name: part.view(len(weights), *shape)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)

@@ -50,7 +50,7 @@ def scores(model: Any, batch: Batch) -> dict[str, float]:
     """Metrics on given rows; see :func:`evaluate`."""
     device = next(model.parameters()).device
     size = max(1, _POSITIONS // max(batch.inputs.shape[1], 1))
-    parts = [model(part.to(device)).float().cpu() for part in batch.inputs.split(size)]
+    parts = [model(part.to(device)).float().cpu() for part in torch.split(batch.inputs, size)]
     output, mask = torch.cat(parts), batch.mask
     loss = float(loss_of(output, batch).mean())
     scored = batch.targets[mask]

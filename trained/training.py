@@ -98,7 +98,10 @@ class Training:
             problems.need(False, key, "must be a known option", data[key], "remove it")
         problems.need("steps" in data, "steps", "must be given", None, "add it")
         problems.raise_if_any()
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        options: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in data.items()
+        }
+        return cls(**options)
 
 
 def _typed(name: str, kind: str, value: Any) -> tuple[bool, str, str, Any, str]:

@@ -7,6 +7,7 @@ above it (depth at least k − 2) a solution exists.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,7 @@ def _panel(
     shown = np.full((len(depths), len(blocks) * seeds), np.nan)
     for (k, depth), group in table.groupby(["k", "depth"]):
         best_first = np.sort(group["exact_match"].to_numpy(dtype=float))[::-1]
-        row, column = depths.index(int(depth)), blocks.index(int(k))
+        row, column = depths.index(cast("int", depth)), blocks.index(cast("int", k))
         shown[row, column * seeds : column * seeds + len(best_first)] = best_first
         middle = float(np.median(best_first))
         colour = "black" if middle > 0.6 else "white"

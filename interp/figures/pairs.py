@@ -61,7 +61,8 @@ def pair_lines(
 
 def _grid(axes: Axes, heads: Sequence[int]) -> None:
     places = [(head, layer) for layer, count in enumerate(heads) for head in range(count)]
-    axes.scatter(*zip(*places, strict=True), s=8, color=MUTED, alpha=0.5, lw=0, zorder=1)
+    across, up = zip(*places, strict=True)
+    axes.scatter(across, up, s=8, color=MUTED, alpha=0.5, lw=0, zorder=1)
 
 
 def _lines(axes: Axes, pairs: Sequence[Pair], label: str) -> None:

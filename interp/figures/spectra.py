@@ -83,6 +83,6 @@ def _reference(axes: Axes, reference: NDArray[np.floating] | None, count: int) -
     if reference is None:
         return
     for k, value in enumerate(reference[:count], 1):
-        label = "target, σ_k" if k == 1 else None
+        label = "target, σ_k" if k == 1 else ""
         axes.hlines(value, k - 0.45, k + 0.45, color=PALETTE["red"], lw=1.6, label=label)
     axes.axhline(0, color=MUTED, lw=0.6)

@@ -13,13 +13,13 @@ Only heads, FFNs, layers and positions as the model uses them now are judged; se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.heads.ablate import ablated
 from interp.heads.effects import Component
@@ -79,13 +79,14 @@ def loss_increases(
         A head table with ``low`` and ``high``; metric ``loss_increase``, circuit = ``how``,
         target = the position for positions and ``output`` otherwise.
     """
-    device = next(model.parameters()).device  # type: ignore[attr-defined]
+    module = cast("nn.Module", model)
+    device = next(module.parameters()).device
     reference = batch.inputs[:rows].to(device)
     found: dict[Component, list[np.ndarray]] = {}
     for start in range(0, len(batch), rows):
         some = batch[start : start + rows]
         inputs = some.inputs.to(device)
-        whole = row_losses(model(inputs), some)
+        whole = row_losses(module(inputs), some)
         options: dict[str, Any] = {"how": how, "seed": seed, "tokens": tokens}
         for part, output in ablated(model, inputs, parts, reference=reference, **options):
             found.setdefault(part, []).append((row_losses(output, some) - whole).numpy())

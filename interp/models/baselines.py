@@ -36,6 +36,7 @@ from interp.errors import Problems
 from interp.lens import HookPoint
 from interp.models.ffn import HiddenLayer
 from interp.models.hooked import HookedModule
+from interp.models.spec import Activation
 
 __all__ = ["LSTM", "MLP", "RNN", "Baseline", "BaselineSpec", "LSTMSpec", "MLPSpec", "RNNSpec"]
 
@@ -104,7 +105,9 @@ class BaselineSpec:
             ArgumentError: for unknown or missing keys, or values the spec refuses.
         """
         problems, known = Problems(cls.__name__), {f.name for f in fields(cls)}
-        given = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "kind"}
+        given: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "kind"
+        }
         for key in sorted(set(given) - known):
             problems.need(False, key, "must be a known option", given[key], "remove it")
         for key in sorted({"d_in", "d_out", "n_ctx"} - set(given)):
@@ -228,7 +231,7 @@ class Baseline(HookedModule):
         if self.spec.input == "real":
             x = inputs.to(self.W_U.dtype)
             return x if self.W_E is None else x @ self.W_E
-        table = self.W_E
+        table: Tensor | None = self.W_E
         if table is None:
             table = torch.eye(self.spec.d_in, dtype=self.W_U.dtype, device=self.W_U.device)
         return F.embedding(inputs, table)
@@ -269,10 +272,11 @@ class MLP(Baseline):
     def _make(self) -> int:
         spec = self.spec
         width = spec.n_ctx * spec.width + (0 if spec.pairs == "none" else spec.n_ctx**2)
+        kind = cast("Activation", spec.activation)
         self.hook_features = HookPoint()
         self.hidden = nn.ModuleList()
         for wider in spec.hidden:
-            layer = HiddenLayer(width, wider, spec.activation, spec.torch_dtype)
+            layer = HiddenLayer(width, wider, kind, spec.torch_dtype)
             layer.W = self._gaussian(width, wider)
             self.hidden.append(layer)
             width = wider

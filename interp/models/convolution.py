@@ -13,7 +13,7 @@ beyond the ends: a change of order that differs between positions is hard for it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from interp.errors import Problems
 from interp.models.baselines import Baseline, BaselineSpec
 from interp.models.ffn import HiddenLayer
+from interp.models.spec import Activation
 
 __all__ = ["Convolution", "ConvolutionSpec"]
 
@@ -62,9 +63,10 @@ class Convolution(Baseline):
 
     def _make(self) -> int:
         spec, width = self.spec, self.spec.width
+        kind = cast("Activation", spec.activation)
         self.layers = nn.ModuleList()
         for _ in range(spec.n_layers):
-            layer = HiddenLayer(spec.taps * width, spec.d_hidden, spec.activation, spec.torch_dtype)
+            layer = HiddenLayer(spec.taps * width, spec.d_hidden, kind, spec.torch_dtype)
             layer.W = self._gaussian(spec.taps * width, spec.d_hidden)
             self.layers.append(layer)
             width = spec.d_hidden

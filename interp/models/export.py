@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from einops import rearrange
@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import Block, SequenceTransformer
 from interp.output import output_folder
@@ -145,10 +146,12 @@ def _tensors(model: SequenceTransformer) -> dict[str, Tensor]:
 
 def _block(block: Block, spec: TransformerSpec) -> dict[str, Tensor]:
     attn, mlp = block.attn, block.mlp
-    joined = [rearrange(w, "h m d -> m (h d)") for w in (attn.W_Q, attn.W_K, attn.W_V)]
+    joined: list[Tensor] = [
+        rearrange(w, "h m d -> m (h d)") for w in (attn.W_Q, attn.W_K, attn.W_V)
+    ]
     biases = [b.flatten() for b in (attn.b_Q, attn.b_K, attn.b_V)]
     wide, hidden, like = spec.d_model, _hidden(spec), attn.W_O
-    empty = {
+    empty: dict[str, Tensor] = {
         "ln_2.weight": like.new_ones(wide),
         "ln_2.bias": like.new_zeros(wide),
         "mlp.c_fc.weight": like.new_zeros(wide, hidden),
@@ -157,17 +160,23 @@ def _block(block: Block, spec: TransformerSpec) -> dict[str, Tensor]:
         "mlp.c_proj.bias": like.new_zeros(wide),
     }
     if mlp is not None:
-        filled = (block.ln2.w, block.ln2.b, mlp.W_in, mlp.b_in, mlp.W_out, mlp.b_out)
+        filled = (*_affine(block.ln2), mlp.W_in, mlp.b_in, mlp.W_out, mlp.b_out)
         empty = dict(zip(empty, filled, strict=True))
+    gain, shift = _affine(block.ln1)
     return {
-        "ln_1.weight": block.ln1.w,
-        "ln_1.bias": block.ln1.b,
+        "ln_1.weight": gain,
+        "ln_1.bias": shift,
         "attn.c_attn.weight": torch.cat(joined, dim=1),
         "attn.c_attn.bias": torch.cat(biases),
         "attn.c_proj.weight": rearrange(attn.W_O, "h d m -> (h d) m"),
         "attn.c_proj.bias": attn.b_O,
         **empty,
     }
+
+
+def _affine(norm: Norm) -> tuple[Tensor, Tensor]:
+    """Gain and bias of a norm that has them."""
+    return cast("tuple[Tensor, Tensor]", (norm.w, norm.b))
 
 
 def _carried(model: SequenceTransformer) -> Tensor:

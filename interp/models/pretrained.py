@@ -148,10 +148,11 @@ def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -
     from transformers import AutoModelForCausalLM
 
     with _told(f"{name} cannot be loaded"), _quiet():
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             name, use_safetensors=True, dtype=torch.float32, attn_implementation="eager",
             output_loading_info=True, **options,
         )  # fmt: skip
+    model, report = loaded
     lacking = sorted(report["missing_keys"])
     if lacking:
         raise CheckpointError(
@@ -227,7 +228,7 @@ def _checked(found: Pretrained) -> Pretrained:
 
 
 def _bos(config: Any) -> int:
-    bos = getattr(config, "bos_token_id", None)
+    bos: Any = getattr(config, "bos_token_id", None)
     known = isinstance(bos, int) and 0 <= bos < int(config.vocab_size)
     return int(bos) if known else -1
 

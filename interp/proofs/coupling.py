@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import sqrt, tanh
+from typing import cast
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from scipy.special import zeta
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
@@ -175,7 +177,7 @@ def _write_interpolants(
     model: SequenceTransformer, sides: list[_Side], m_h: int, knots: int
 ) -> None:
     """x = relu(x), and f(x) ≈ f(0) + Σ_j (slope_j − slope_{j−1}) relu(x − j/N) on [0, 1]."""
-    ffn = model.input_ffn
+    ffn = cast("FFN", model.input_ffn)
     place = torch.arange(knots + 1, dtype=torch.float64) / knots
     ffn.W_in[0] = 1
     ffn.b_in.copy_(-place[:-1])

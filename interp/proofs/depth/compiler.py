@@ -162,8 +162,8 @@ def _spec(
     heads = [plan.heads(layer) for layer in range(plan.depth)]
     activation: Activation | tuple[Activation, ...] = "relu"
     if precision == "sign" and (layers or entry):
-        relus: tuple[Activation, ...] = ("relu",) * ((entry or layers[0]).depth - 1)
-        activation = ("pair_sign", *relus)
+        relu: tuple[Activation, ...] = ("relu",)
+        activation = ("pair_sign", *relu * ((entry or layers[0]).depth - 1))
     return TransformerSpec(
         d_in=len(plan.vocabulary),
         d_out=1,

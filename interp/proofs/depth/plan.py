@@ -85,7 +85,7 @@ class Plan:
 
     def places(self, layer: int) -> dict[Expression, int]:
         """What a circuit of this layer can read; layer −1 is the FFN before the first block."""
-        held: dict[Expression, int] = {**self.tokens, **self.positions}
+        held: dict[Expression, int] = dict((*self.tokens.items(), *self.positions.items()))
         for count, coordinate in self.counts.items():
             if max(self.level(count.of), 0) <= layer:
                 held[count] = coordinate

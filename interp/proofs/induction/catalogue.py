@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
-from interp.proofs.induction.relation import construct_relation
+from interp.proofs.induction.relation import Wiring, construct_relation
 from interp.proofs.mechanism import Construction
 from interp.tasks.relation import Relation, TokenRelation, Value
 
@@ -22,7 +22,7 @@ _SIZES = ((10, 13, 1), (12, 17, 3), (16, 24, 2), (20, 20, 4), (14, 28, 2))
 """Symbols, length and heads of a layer."""
 
 
-def _case(relation: Relation, value: Value, size: int, wiring: str = "used") -> Construction:
+def _case(relation: Relation, value: Value, size: int, wiring: Wiring = "used") -> Construction:
     symbols, length, heads = _SIZES[size]
     task = TokenRelation(
         relation, value, symbols=symbols, length=length, window=3 + size % 3, seed=100 + size
@@ -41,9 +41,11 @@ CASES: tuple[Case, ...] = tuple(
 )
 """Every relation in every size; what is passed on goes round."""
 
+_UNUSED: tuple[Wiring, ...] = ("unread", "silent", "constant")
+
 DECOYS: tuple[Case, ...] = tuple(
     partial(_case, relation, "copy" if number % 2 else "relabel", number % len(_SIZES), wiring)
-    for wiring in ("unread", "silent", "constant")
+    for wiring in _UNUSED
     for number, relation in enumerate(get_args(Relation))
 )
 """The right pattern in every relation, with nothing that depends on it."""

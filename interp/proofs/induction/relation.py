@@ -175,7 +175,7 @@ def _write_values(
 
 def _mechanism(task: TokenRelation, places: list[int]) -> Mechanism:
     layer, place = len(places) - 1, places[-1]
-    roles = [task.relation]
+    roles: list[str] = [task.relation]
     if task.relation == "duplicate-token":
         roles.append("symbol-equality")
     if task.value in ("copy", "negative"):

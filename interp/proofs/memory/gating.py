@@ -104,7 +104,8 @@ def _evaluation(task: AdaptiveMemory, lag: int) -> Evaluation:
 def _write_heads(
     model: SequenceTransformer, fits: dict[int, LagFit], slots: dict[int, int]
 ) -> list[Part]:
-    attn, parts = model.blocks[0].attn, []
+    attn = model.blocks[0].attn
+    parts: list[Part] = []
     for lag, fit in fits.items():
         for slope, coefficient in zip(fit.slopes, fit.coefficients, strict=True):
             head = len(parts)

@@ -67,9 +67,9 @@ class AdaptivePlan:
         if layer == len(slots.rounds):
             reads = [slots.at[name] for name in task.arguments]
             return [(CornerTable.of(task.f), reads, slots.at["f"])]
-        tables, reads = task.location_tables(), slots.bits(slots.pointer(layer))
+        tables, bits = task.location_tables(), slots.bits(slots.pointer(layer))
         return [
-            (CornerTable.of_locations(tables[i - 1], task.bits), reads, slots.at[f"t_{i}"])
+            (CornerTable.of_locations(tables[i - 1], task.bits), bits, slots.at[f"t_{i}"])
             for i in slots.rounds[layer]
         ]
 

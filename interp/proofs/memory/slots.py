@@ -39,7 +39,7 @@ class AdaptiveSlots:
     def rounds(self) -> list[tuple[int, ...]]:
         """Memories of each sequential round; layer r does round r, layer 0 does none."""
         task = self.task
-        nested = [(i,) for i in range(1, task.rounds + 1)]
+        nested: list[tuple[int, ...]] = [(i,) for i in range(1, task.rounds + 1)]
         together = tuple(range(task.rounds + 1, task.memories + 1))
         return [*nested, together] if together else nested
 

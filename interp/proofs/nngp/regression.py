@@ -11,6 +11,8 @@ were learned.
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import torch
 from jaxtyping import Float64, Int
@@ -19,7 +21,7 @@ from torch import Tensor
 from torch.func import functional_call, jacrev
 
 from interp.errors import Problems
-from interp.models.spec import TransformerSpec
+from interp.models.spec import Activation, TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.nngp.kernel import Kernel
 
@@ -56,14 +58,14 @@ def theory_model(
         ffn=(4 * width,),
         positions="learned",
         residual=False,
-        activation=kernel.activation,
+        activation=cast("Activation", kernel.activation),
         identity_qk=kernel.a != 0,
     )
     model = SequenceTransformer(spec, seed=seed)
     attn = model.blocks[0].attn
     with torch.no_grad():
         model.embed.W_E *= width**0.5
-        model.pos_embed.W_pos *= width**0.5 * kernel.gamma
+        model.W_pos.mul_(width**0.5 * kernel.gamma)
         attn.W_Q *= kernel.beta
         if kernel.a != 0:
             attn.terms["identity"].a.fill_(kernel.beta * kernel.a / width)

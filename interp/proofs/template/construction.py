@@ -110,7 +110,7 @@ def _write_ends(model: SequenceTransformer, plan: Plan) -> None:
     model.embed.W_E[:, plan.symbol] = plan.embedding
     for i, token in enumerate(plan.tokens):
         model.embed.W_E[plan.task.regular.index(token), plan.flag.start + i] = 1
-    model.pos_embed.W_pos[:, plan.position] = torch.eye(plan.k, dtype=torch.float64)
+    model.W_pos[:, plan.position] = torch.eye(plan.k, dtype=torch.float64)
     if not plan.task.symbolic:
         model.unembed.W_U[plan.label, 0] = 1
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import sqrt
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.models.attention.heads import Attention
-from interp.models.ffn import FFN
+from interp.models.ffn import FFN, HiddenLayer
 
 __all__ = ["Ramp", "write_hidden_ramps", "write_pair", "write_ramps", "write_scores"]
 
@@ -66,7 +67,7 @@ def write_ramps(ffn: FFN, ramps: list[Ramp]) -> None:
 
 def write_hidden_ramps(ffn: FFN, first: list[Ramp], second: list[Ramp]) -> None:
     """Ramps of ramps: the coordinates that ``second`` reads are places in ``first``."""
-    hidden = ffn.hidden[0]
+    hidden = cast("HiddenLayer", ffn.hidden[0])
     for i, ramp in enumerate(first):
         _write_inputs(hidden.W, hidden.b, i, ramp)
     spread = []

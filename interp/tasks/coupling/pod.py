@@ -104,7 +104,7 @@ class PodCoupling:
             known = torch.tensor(self.sigmas[:count], dtype=torch.float64)
             found[: len(known)] = known
             return found
-        return k**-self.alpha * (k <= (count if self.rank == "infinite" else self.rank))
+        return k**-self.alpha * (k <= (count if self.rank == "infinite" else int(self.rank)))
 
     def coupling(
         self, u: Float[Tensor, "*batch query"], v: Float[Tensor, "*batch key"], rank: int = 0
@@ -112,8 +112,8 @@ class PodCoupling:
         """ρ(u, v) in float64; with ``rank`` > 0 its first ``rank`` terms alone."""
         u, v = u.double(), v.double()
         if self.rank == "infinite" and rank == 0:
-            return infinite_sine_coupling(*torch.broadcast_tensors(
-                u[..., :, None], v[..., None, :]), self.alpha)  # fmt: skip
+            queries, keys = torch.broadcast_tensors(u[..., :, None], v[..., None, :])
+            return infinite_sine_coupling(queries, keys, self.alpha)
         limit = rank or int(self.rank)
         total = u.new_zeros((*u.shape, v.shape[-1]))
         sigma = self.sigma(limit).to(u.device)

@@ -107,10 +107,11 @@ class PermutedTranslation:
         word of the predicted word stands (−1 where none is).
         """
         generator = torch.Generator().manual_seed(seed)
+        latents: dict[str, Tensor] = {}
         if self.source:
             sources, targets = _text(self.source, self.target, self.words, self.length, self.split)
             rows = torch.randint(len(sources), (n,), generator=generator)
-            source, target, latents = sources[rows], targets[rows], {}
+            source, target = sources[rows], targets[rows]
         else:
             source, target, latents = self._generate(n, generator)
         separator = torch.full((n, 1), SEPARATOR)

@@ -8,7 +8,7 @@ equal up to renaming wildcards: :func:`canonical` renames them by first appearan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Int64
@@ -91,7 +91,9 @@ def random_templates(
 
 def _draw(length: int, wildcards: int, regular: int, rng: np.random.Generator) -> str:
     """Every wildcard at least once, then any of them; regular tokens at random places."""
-    extra = rng.integers(wildcards, size=length - regular - wildcards) if wildcards else []
+    extra: Iterable[int] = []
+    if wildcards:
+        extra = rng.integers(wildcards, size=length - regular - wildcards)
     letters = [GREEK[i] for i in (*range(wildcards), *extra)]
     letters += [_REGULAR[i] for i in rng.integers(max(regular, 1), size=regular)]
     order: Int64[np.ndarray, "length"] = rng.permutation(length)
