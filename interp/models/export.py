@@ -3,7 +3,7 @@
     config.json           sizes, activation, ε; no tokenizer, since our tokens are numbers
     model.safetensors     GPT-2's names and layouts (matrices are [in, out], Q K V side by side)
 
-Exact for what GPT-2 can express: token input, learned positions, dot-product scores with a softmax
+Exact for what GPT-2 can express: token input, added positions, dot-product scores with a softmax
 over the past, LayerNorm with gain and bias before every part and at the end, one hidden layer or
 none (an attention-only model gets an FFN of one neuron that is zero). GPT-2 has no bias on the
 logits; ours goes into the final norm's bias where the unembedding can carry it,
@@ -38,7 +38,6 @@ _FIXED: dict[str, Any] = {
     "input": "tokens",
     "score": "dot",
     "lag_bias": "none",
-    "positions": "learned",
     "normalizer": "softmax",
     "causal": True,
     "mask_self": False,
@@ -84,6 +83,9 @@ def _check(spec: TransformerSpec, bos: int) -> None:
     for name, value in _FIXED.items():
         found = getattr(spec, name)
         need(found == value, name, f"must be {value!r}", found, "GPT-2 has nothing else")
+    added = spec.positions in ("learned", "sinusoidal")  # sines are a table like any other
+    rule = "must be learned or sinusoidal"
+    need(added, "positions", rule, spec.positions, "GPT-2 adds a table of positions")
     need(spec.d_in == spec.d_out, "d_out", "must be d_in", spec.d_out, "GPT-2 predicts its tokens")
     need(spec.n_layers > 0, "n_layers", "must be at least 1", spec.n_layers, "add a layer")
     alike = len(set(spec.heads)) <= 1 and len(set(spec.head_widths)) <= 1

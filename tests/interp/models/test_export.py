@@ -22,6 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gelu": {"ffn": (10,), "activation": "gelu"},
     "relu, tied": {"ffn": (5,), "tied_unembedding": True},
     "another epsilon": {"norm_eps": 0.1},
+    "sines": {"positions": "sinusoidal"},
 }
 
 
