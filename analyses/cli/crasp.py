@@ -92,14 +92,19 @@ def compile_(
 
     Programs that count the future are refused, and so are guards other than predN.
     """
-    from typing import cast
+    from typing import cast, get_args
 
     from interp.crasp import program_text, read_program
+    from interp.errors import Problems
     from interp.models.checkpoint import save_checkpoint
     from interp.output import check_output
     from interp.proofs.depth.compiler import Precision, compile_program
     from interp.proofs.depth.vocabulary import vocabulary_of
 
+    problems, known = Problems("compile"), get_args(Precision)
+    rule = f"must be one of {', '.join(known)}"
+    problems.need(precision in known, "--precision", rule, precision, "choose one")
+    problems.raise_if_any()
     program = read_program(file)
     check_output(out, overwrite=overwrite, marker="model.json")
     made = compile_program(program, longest=longest, precision=cast("Precision", precision))

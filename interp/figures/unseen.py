@@ -54,7 +54,7 @@ def curves(
         for axes, value in zip(grid, panels, strict=True):
             rows = table if panel is None else table[table[panel] == value]
             _lines(axes, rows, names, x, y, by)
-            _ticks(axes, sorted(table[x].unique()), logarithmic)
+            _ticks(axes, sorted(table[x].astype(float).unique().tolist()), logarithmic)
             axes.set(xlabel=across, title="" if value is None else str(value))
             if chance is not None:
                 axes.axhline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)

@@ -53,7 +53,7 @@ __all__ = [
     "score_spectra",
 ]
 
-Spectrum = Float64[np.ndarray, "value"]
+Spectrum = Float64[np.ndarray, "_"]
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,8 @@ def convergence(spectra: Mapping[int, Spectrum], reference: Spectrum | None = No
 
     Returns:
         Columns ``m_h``, ``distance`` = ‖σ(m_h) − reference‖ / ‖reference‖ (missing values count as
-        zero) and ``step``, the same to the next smaller m_h (NaN for the first).
+        zero) and ``step``, the same to the next smaller m_h (NaN for the first, and where the
+        spectrum that it is measured by is zero).
     """
     widths = sorted(spectra)
     target = spectra[widths[-1]] if reference is None else reference
@@ -282,7 +283,8 @@ def convergence(spectra: Mapping[int, Spectrum], reference: Spectrum | None = No
 def _distance(found: Spectrum, target: Spectrum) -> float:
     size = max(len(found), len(target))
     a, b = (np.pad(v, (0, size - len(v))) for v in (found, target))
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))
+    length = float(np.linalg.norm(b))
+    return float(np.linalg.norm(a - b)) / length if length > 0 else float("nan")
 
 
 def _sums(vectors: Float[Tensor, "*head n width"]) -> Tensor:

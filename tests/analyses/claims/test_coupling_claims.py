@@ -19,7 +19,7 @@ TINY = {"steps": 2, "batch": 4, "learning_rate": 1e-3, "width": 4, "hidden": 4, 
 CLAIMS: dict[str, dict[str, Any]] = {
     "rank:finite": {"ranks": [2], "steps_from_rank": [-1, 0]},
     "rank:infinite": {"widths": [1, 2], "features": 2},
-    "spectrum:converges": {"rank": 3, "widths": [2, 4]},
+    "spectrum:converges": {"rank": 3, "widths": [2, 4], "width": 32, "hidden": 32},
     "readable:readable": {"m_h": 2},
     "order:order": {},
     "permutation:permuted": {},
