@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -104,7 +104,7 @@ def _maps(store: ActivationStore, roles: pd.DataFrame) -> Iterator[tuple[str, pd
     """One head a role: the strongest. Its attention, mean over rows."""
     heads = roles[(roles["component"] == "head") & roles["role"].isin(_ATTENTION)]
     for role, rows in heads.groupby("role", sort=False):
-        best = rows.loc[rows["strength"].abs().idxmax()]
+        best = cast("pd.Series[Any]", rows.loc[cast("int", rows["strength"].abs().idxmax())])
         layer, head = int(best["layer"]), int(best["head"])
         pattern = store.activation(f"blocks.{layer}.attn.hook_pattern", heads=[head])
         mean = pattern.astype(np.float64).mean(axis=0)[0]

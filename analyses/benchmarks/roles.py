@@ -183,8 +183,8 @@ def _confusion(real: Sequence[Outcome]) -> pd.DataFrame:
             said = {claim[3]} if claim in one["found"] else others or {"none"}
             pairs.update((claim[3], role) for role in said)
     table = pd.DataFrame(0, index=[*ROLES, "none"], columns=list(ROLES))
-    for (true, said), count in pairs.items():
-        table.loc[said, true] = count
+    for (true, confirmed), count in pairs.items():
+        table.loc[confirmed, true] = count
     return table
 
 

@@ -104,6 +104,7 @@ def run_claims(
     for claim in claims:
         setting = order.setting(claim, out / _WORK / claim.id)
         kept = _kept(claim, setting, out) if order.resume else None
+        came: Result | Failure
         try:
             came = kept or _run(claim, functions[claim.id], setting, out)
         except ProoflensError as error:

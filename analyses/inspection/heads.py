@@ -35,6 +35,7 @@ from interp.heads.weights import weight_table
 from interp.models.factors import Factors
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, output_file
+from interp.store import ActivationStore
 
 __all__ = ["MARKER", "Inspected", "inspect_heads", "open_folder", "write_tables"]
 
@@ -126,7 +127,7 @@ def inspect_heads(
         found = text_trial(model, text, rows=rows, length=length)
         trials += [found] if found is not None else []
         notes += [] if found is not None else ["text was given and not used: no tokenizer"]
-    stores = {}
+    stores: dict[str, ActivationStore] = {}
     for trial in trials:
         if trial.name in ("repeated", "text"):
             step(f"running {trial.name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ def wide_table(found: Inspected) -> pd.DataFrame:
     wide = pd.DataFrame(columns)
     names = [head_name(*place) for place in wide.index]
     roles = {
-        place: ", ".join(r.role + "?" * (r.status != "confirmed") for r in part.itertuples())
+        place: ", ".join(r.role + "?" * (r.status != "confirmed") for r in _rows(part))
         for place, part in found.roles.groupby(["layer", "head"])
     }
     wide.insert(0, "roles", [roles.get(place, "") for place in wide.index])
@@ -124,9 +124,14 @@ def _performed(p: Any) -> str:
     return said + "."
 
 
+def _rows(table: pd.DataFrame) -> Iterator[Any]:
+    """Rows with their columns as attributes."""
+    return iter(table.itertuples())
+
+
 def _listed(rows: pd.DataFrame) -> str:
     named = [f"{head_name(r.layer, r.head)} ({r.strength:+.2f}, loss {r.effect:+.2f})"
-             for r in rows.head(_SHOWN).itertuples()]  # fmt: skip
+             for r in _rows(rows.head(_SHOWN))]  # fmt: skip
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
@@ -137,7 +142,7 @@ def _role_sections(found: Inspected) -> list[Section]:
         "(an induction head must also read a previous-token head). With the behaviour alone it is "
         "a candidate. Strength is the behaviour's score, effect the rise of the loss in nats."
     )
-    roles = found.roles.assign(head=[head_name(r.layer, r.head) for r in found.roles.itertuples()])[
+    roles = found.roles.assign(head=[head_name(r.layer, r.head) for r in _rows(found.roles)])[
         ["head", "role", "status", "strength", "effect", "q", "evidence"]
     ]
     trials = pd.DataFrame([vars(p) for p in found.performances])
@@ -152,19 +157,16 @@ def _role_sections(found: Inspected) -> list[Section]:
 
 def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
     pairs = _pairs_picture(found, folder)
-    section = [
-        Section(
-            "Who reads whom",
-            [
-                "K-composition of weights: the reader's key could be "
-                "made of what the writer wrote. Marked are heads by their roles."
-            ],
-            [pairs],
+    section = []
+    if pairs is not None:
+        words = (
+            "K-composition of weights: the reader's key could be made of what the writer wrote. "
+            "Marked are heads by their roles."
         )
-    ]
+        section = [Section("Who reads whom", [words], [pairs])]
     return [
         Section("Every head", (), _maps(found, folder)),
-        *(section if pairs is not None else []),
+        *section,
         Section("Against the nulls", [_NULLS], _histograms(found, folder)),
         Section("Strongest diagonals", ["First 100 × 100 entries of the circuits; the number is "
                 "the trace share."], _diagonals(found, folder)),
@@ -181,7 +183,7 @@ def _panels(found: Inspected) -> list[tuple[str, str, pd.DataFrame]]:
                b[(b["metric"] == metric) & (b["circuit"] == null) & (b["target"] == target)])
               for metric, null, target in wanted]  # fmt: skip
     return panels + [
-        (f"loss-{target}", f"without the head: {target.partition('@')[2]}", part)
+        (f"loss-{target!s}", f"without the head: {str(target).partition('@')[2]}", part)
         for target, part in losses.groupby("target", sort=False)
     ]
 
@@ -235,8 +237,8 @@ def _histograms(found: Inspected, folder: Path) -> list[Picture]:
         metric = str(group[0][2]["metric"].iloc[0])
         for start in range(0, len(group), 3):
             some = group[start : start + 3]
-            triples = [tuple(part[c].to_numpy() for c in ("score", "null_mean", "null_std"))
-                       for _, _, part in some]  # fmt: skip
+            triples = [(p["score"].to_numpy(), p["null_mean"].to_numpy(), p["null_std"].to_numpy())
+                       for _, _, p in some]  # fmt: skip
             figure = null_histograms(triples, _TITLES[metric], titles=[t for _, t, _ in some])
             path = folder / f"histogram-{metric}-{start}"
             pictures.append(_saved(figure, path, f"{metric} of all heads and their nulls"))
@@ -246,20 +248,20 @@ def _histograms(found: Inspected, folder: Path) -> list[Picture]:
 def _pairs_picture(found: Inspected, folder: Path) -> Picture | None:
     table = found.weights[found.weights["metric"] == "k_composition"]
     named = {
-        role: [(r.layer, r.head) for r in found.roles[found.roles["role"] == role].itertuples()]
+        role: [(r.layer, r.head) for r in _rows(found.roles[found.roles["role"] == role])]
         for role in ("previous-token", "induction", "duplicate-token")
     }
     writers = {head_name(*place) for place in named["previous-token"]}
     readers = set(named["induction"])
     told = "K-composition of induction heads with previous-token heads"
     chosen = table[table["target"].isin(writers)]
-    chosen = chosen[[(r.layer, r.head) in readers for r in chosen.itertuples()]]
+    chosen = chosen[[(r.layer, r.head) in readers for r in _rows(chosen)]]
     if chosen.empty:
         chosen, told = table, "the strongest K-compositions of all pairs"
     if chosen.empty:
         return None
     pairs: list[Pair] = [(_place(r.target), (r.layer, r.head), r.score)
-                         for r in chosen.nlargest(_PAIRS, "effect").itertuples()]  # fmt: skip
+                         for r in _rows(chosen.nlargest(_PAIRS, "effect"))]  # fmt: skip
     heads = [found.factors.n_heads] * found.factors.n_layers
     figure = pair_lines(heads, pairs, "K-composition", named=named)
     return _saved(figure, folder / "pairs", told)
@@ -278,8 +280,8 @@ def _diagonals(found: Inspected, folder: Path) -> list[Picture]:
         top = rows.assign(size=rows["score"].abs()).nlargest(_SHOWN, "size")
         if len(top):
             crops = [circuit_crop(found.factors, int(r.layer), int(r.head), circuit)
-                     for r in top.itertuples()]  # fmt: skip
-            titles = [f"{head_name(r.layer, r.head)}: {r.score:+.3f}" for r in top.itertuples()]
+                     for r in _rows(top)]  # fmt: skip
+            titles = [f"{head_name(r.layer, r.head)}: {r.score:+.3f}" for r in _rows(top)]
             figure = circuit_crops(crops, titles, title=f"{circuit}: largest |trace share|")
             pictures.append(_saved(figure, folder / f"diagonals-{circuit}", f"{circuit} circuits"))
     return pictures

@@ -111,18 +111,14 @@ class _Scores:
 
     def __init__(self, *tables: pd.DataFrame) -> None:
         behaviour, losses, weights = tables
-        self._rows = {
-            (r.layer, r.head, r.metric, r.circuit, r.target): r
-            for r in behaviour.itertuples(index=False)
-        }
+        self._rows = {(r.layer, r.head, r.metric, r.circuit, r.target): r for r in _rows(behaviour)}
         self.heads = sorted({key[:2] for key in self._rows})
         self._losses = {
-            (r.layer, r.head, r.target): r
-            for r in losses[losses["component"] == "head"].itertuples(index=False)
+            (r.layer, r.head, r.target): r for r in _rows(losses[losses["component"] == "head"])
         }
         self.trials = tuple(dict.fromkeys(key[2] for key in self._losses))
         reads = weights[weights["metric"] == "k_composition"]
-        self._reads = {(r.layer, r.head, r.target): r for r in reads.itertuples(index=False)}
+        self._reads = {(r.layer, r.head, r.target): r for r in _rows(reads)}
 
     def __call__(self, place: tuple[int, int], metric: str, null: str, target: str) -> Any:
         return self._rows.get((*place, metric, null, target))
@@ -137,6 +133,11 @@ class _Scores:
         """The strongest K-composition with one of the writers."""
         known = [self._reads[(*place, w)] for w in writers if (*place, w) in self._reads]
         return max(known, key=lambda row: row.effect, default=None)
+
+
+def _rows(table: pd.DataFrame) -> Iterator[Any]:
+    """Rows with their columns as attributes."""
+    return iter(table.itertuples(index=False))
 
 
 def _behaviours(scores: _Scores, layer: int, head: int, levels: Levels) -> Iterator[_Finding]:

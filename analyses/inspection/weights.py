@@ -19,7 +19,7 @@ import pandas as pd
 
 from analyses.inspection.page import weights_page
 from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
-from interp.figures.pairs import pair_lines
+from interp.figures.pairs import Pair, pair_lines
 from interp.figures.style import save
 from interp.heads.composition import COMPOSITIONS
 from interp.heads.weights import SINGULAR, circuit_crop
@@ -217,11 +217,11 @@ def _write_figures(inspection: Inspection, folder: Path, watch: Watch) -> None:
 
 
 def _write_pairs(factors: Factors, kind: str, rows: pd.DataFrame, folder: Path) -> None:
-    strong = rows.astype({"effect": float}).nlargest(_PAIRS, "effect")
-    pairs = [
-        (tuple(map(int, r.target[1:].split("H"))), (r.layer, r.head), r.score)
-        for r in strong.itertuples()
-    ]
+    strong: Iterable[Any] = rows.astype({"effect": float}).nlargest(_PAIRS, "effect").itertuples()
+    pairs: list[Pair] = []
+    for r in strong:
+        layer, head = map(int, r.target[1:].split("H"))
+        pairs.append(((layer, head), (r.layer, r.head), r.score))
     label = kind.replace("_", " ").capitalize()
     title = f"{label}: {len(pairs)} largest above the null"
     drawn = pair_lines([factors.n_heads] * factors.n_layers, pairs, label, title=title)

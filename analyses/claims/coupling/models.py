@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -12,6 +12,7 @@ from analyses.claims.base import Setting
 from interp.models.baselines import LSTMSpec, RNNSpec
 from interp.models.convolution import ConvolutionSpec
 from interp.models.coupling import coupling_spec
+from interp.models.spec import TransformerSpec
 from interp.tasks.base import Task
 from interp.tasks.coupling import LinearKernel, PodCoupling
 from trained.fit import Fit
@@ -22,6 +23,7 @@ from trained.training import Training
 __all__ = [
     "error_frame",
     "fits",
+    "head_width",
     "order_specs",
     "pod_runs",
     "single_layer",
@@ -74,6 +76,11 @@ def order_specs(task: LinearKernel, width: int, hidden: int) -> dict[str, Any]:
         "convolution": ConvolutionSpec(1, 1, task.length, input="real"),
         "transformer": single_layer(task, 32, width),
     }
+
+
+def head_width(run: Run) -> int:
+    """m_h of a run's transformer."""
+    return cast("TransformerSpec", run.spec).head_widths[0]
 
 
 def fits(setting: Setting, runs: Sequence[Run]) -> list[Fit]:

@@ -12,7 +12,7 @@ it was trained, so cells of one model compare better than cells of one setting.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -105,7 +105,8 @@ def order(setting: Setting) -> Verdict:
 
 def statements(table: pd.DataFrame) -> dict[str, dict[str, Any]]:
     """The rule's statements: ratios of median errors and whether each is on the right side."""
-    e: Mapping[tuple[str, str], float] = table.groupby(["model", "setting"])["error"].median()
+    medians = table.groupby(["model", "setting"])["error"].median()
+    e = cast("Mapping[tuple[str, str], float]", medians)
     rnn, tf = "linear RNN", "transformer"
     plain, exchanged, mixed = (f"exponential, {c}" for c in ("as it is", "exchanged", "mixed"))
     found = {

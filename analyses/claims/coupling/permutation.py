@@ -46,7 +46,7 @@ def permuted(setting: Setting) -> Verdict:
     passed = [task for task, cost in costs.items() if learned[task] and cost <= _COST]
     status = {len(costs): "reproduced", 0: "not reproduced"}.get(len(passed), "partly")
     told = ", ".join(
-        f"{task}: {medians.loc[task, False]:.3f} → {medians.loc[task, True]:.3f}" for task in costs
+        f"{task}: {row[False]:.3f} → {row[True]:.3f}" for task, row in medians.iterrows()
     )
     numbers = {
         "cost": costs,

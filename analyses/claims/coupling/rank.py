@@ -21,7 +21,13 @@ import torch
 from scipy.stats import t as student
 
 from analyses.claims.base import Drawing, Setting, Verdict
-from analyses.claims.coupling.models import error_frame, fits, pod_runs, target_variance
+from analyses.claims.coupling.models import (
+    error_frame,
+    fits,
+    head_width,
+    pod_runs,
+    target_variance,
+)
 from interp.figures.rank import error_by_width
 from interp.proofs.coupling import construct_pod, sigma_tail
 from interp.tasks.coupling import PodCoupling
@@ -42,7 +48,7 @@ def finite(setting: Setting) -> Verdict:
     labelled = [(n, run) for n, t in tasks.items() for run in pod_runs(setting, t, widths[n])]
     trained = fits(setting, [run for _, run in labelled])
     rows = [
-        [name, "trained", run.spec.head_widths[0], run.training.seed, fit.metrics["loss"]]
+        [name, "trained", head_width(run), run.training.seed, fit.metrics["loss"]]
         for (name, run), fit in zip(labelled, trained, strict=True)
     ]
     built: dict[str, Any] = {}
@@ -86,7 +92,7 @@ def infinite(setting: Setting) -> Verdict:
     widths = setting.options["widths"]
     runs = pod_runs(setting, task, widths)
     rows = [
-        ["α = 1", "trained", run.spec.head_widths[0], run.training.seed, fit.metrics["loss"]]
+        ["α = 1", "trained", head_width(run), run.training.seed, fit.metrics["loss"]]
         for run, fit in zip(runs, fits(setting, runs), strict=True)
     ]
     slopes = seed_slopes(_frame(rows))

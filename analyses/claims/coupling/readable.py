@@ -105,7 +105,8 @@ def readings(model: Any, batch: Batch) -> dict[str, float]:
 @torch.no_grad()
 def _attention(model: Any, batch: Batch) -> Tensor:
     _, cache = model.run_with_cache(batch.inputs, names_filter=[_PATTERN])
-    return cache[_PATTERN][:, 0]
+    pattern: Tensor = cache[_PATTERN][:, 0]
+    return pattern
 
 
 def _right(batch: Batch) -> Tensor:

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from analyses.claims.base import Drawing, Setting, Verdict
-from analyses.claims.coupling.models import fits, pod_runs
+from analyses.claims.coupling.models import fits, head_width, pod_runs
 from interp.figures.spectra import spectra_by_input, spectra_by_width
 from interp.heads.metrics import effective_rank
 from interp.heads.spectrum import (
@@ -44,9 +45,9 @@ def converges(setting: Setting) -> Verdict:
     inputs: dict[int, list[np.ndarray]] = defaultdict(list)
     runs = pod_runs(setting, task, widths)
     for run, fit in zip(runs, fits(setting, runs), strict=True):
-        found = head_spectra(fit.model, batch.inputs.split(128))
-        metric[run.spec.head_widths[0]].append(found.metric[0][0])
-        inputs[run.spec.head_widths[0]].append(found.per_input[0][:, 0])
+        found = head_spectra(fit.model, torch.split(batch.inputs, 128))
+        metric[head_width(run)].append(found.metric[0][0])
+        inputs[head_width(run)].append(found.per_input[0][:, 0])
     own = score_spectra(batch.latents["coupling"][:, None])[:, 0]
     table = _distances(metric, sigma, setting.seeds)
     numbers = _numbers(metric, inputs, own, table, rank)
@@ -112,7 +113,8 @@ def _numbers(
 
 def _variation(values: np.ndarray) -> np.ndarray:
     """Standard deviation over inputs, relative to the mean, of every singular value."""
-    return values.std(axis=0) / values.mean(axis=0)
+    variation: np.ndarray = values.std(axis=0) / values.mean(axis=0)
+    return variation
 
 
 def _drawings(

@@ -166,7 +166,7 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as JSON data: None for what is no number."""
     return [
-        {name: None if isinstance(value, float) and np.isnan(value) else value
+        {str(name): None if isinstance(value, float) and np.isnan(value) else value
          for name, value in row.items()}
         for row in table.to_dict("records")
     ]  # fmt: skip

@@ -8,7 +8,7 @@ are also drawn at lengths beyond those of training.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -133,6 +133,6 @@ def seeds_of(table: pd.DataFrame, lengths: Bin) -> dict[tuple[int, int], Sequenc
     """(k, depth) → exact match of every seed on a range of lengths."""
     held = table[table["bin"] == bin_name(lengths)]
     return {
-        (int(k), int(depth)): group["exact_match"].tolist()
+        (int(cast("int", k)), int(cast("int", depth))): group["exact_match"].tolist()
         for (k, depth), group in held.groupby(["k", "depth"])
     }

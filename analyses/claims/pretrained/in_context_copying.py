@@ -57,8 +57,10 @@ def _top_heads(factors: Factors, count: int) -> dict[str, list[Component]]:
     table = weight_table(factors, ["trace_share"])
     return {
         circuit: [
-            Component("head", int(r.layer), int(r.head))
-            for r in strongest(table, circuit, "trace_share", count, sign=1).itertuples()
+            Component("head", int(layer), int(head))
+            for layer, head in strongest(table, circuit, "trace_share", count, sign=1)[
+                ["layer", "head"]
+            ].to_numpy()
         ]
         for circuit in _CIRCUITS
     }
@@ -126,8 +128,8 @@ def _verdict(name: str, sets: Mapping[str, Sequence[Component]], table: pd.DataF
     }
     status = "reproduced" if all(passed.values()) else "partly" if any(passed.values()) else None
     words = "; ".join(
-        f"{_CIRCUITS[c]}: loss +{part['rise'].mean():.2f} nats without "
-        f"{len(sets[c])} heads, matched sets +{part['matched_mean'].mean():.2f}, "
+        f"{_CIRCUITS[str(c)]}: loss +{part['rise'].mean():.2f} nats without "
+        f"{len(sets[str(c)])} heads, matched sets +{part['matched_mean'].mean():.2f}, "
         f"{part['share_beaten'].min():.0%} of them beaten at least"
         for c, part in repeated.groupby("circuit", sort=False)
     )

@@ -164,7 +164,7 @@ def language_model(setting: Setting) -> Verdict:
     tokenizer = AutoTokenizer.from_pretrained(options["model"], local_files_only=True)
     text = Path(options["text"]).read_text()
     tokens = torch.tensor(tokenizer(text)["input_ids"])
-    rows = []
+    rows: list[dict[str, Any]] = []
     for seed in setting.seeds:
         for name, scalars in (("GPT-2", False), ("GPT-2 + a, b", True)):
             rows += _trained(setting, tokens, name, scalars, seed)
@@ -178,7 +178,8 @@ def _trained(
     from transformers import GPT2LMHeadModel
 
     options, device = setting.options, setting.device
-    model = GPT2LMHeadModel.from_pretrained(options["model"], local_files_only=True).to(device)
+    model: Any = GPT2LMHeadModel.from_pretrained(options["model"], local_files_only=True)
+    model.to(device)
     if scalars:
         add_scalars(model, multiplier=options["multiplier"],
                     mask_diagonal=options["mask_diagonal"])  # fmt: skip

@@ -103,7 +103,7 @@ def _rows(setting: Setting, folder: str) -> list[dict[str, Any]]:
     for seed in setting.seeds:
         for n in options["rows"]:
             for name in ("pretrained", "from scratch"):
-                body = GPT2Model.from_pretrained(folder, local_files_only=True)
+                body: Any = GPT2Model.from_pretrained(folder, local_files_only=True)
                 if name == "from scratch":
                     torch.manual_seed(seed)
                     body = GPT2Model(body.config)

@@ -10,7 +10,7 @@ A diagonal is a property of weights. Whether the head is used is asked by the ro
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -20,6 +20,7 @@ from analyses.claims.template.models import NAMES, run_of, spec_of, task_sizes, 
 from interp.figures.nngp import before_and_after, scalars_per_head
 from interp.figures.unseen import curves
 from interp.heads.diagonals import diagonal_table, effective_circuits
+from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.named import same_different
 
@@ -45,7 +46,8 @@ def specialisation(setting: Setting) -> Verdict:
     for (labels, run), fit in zip(planned, fits, strict=True):
         final.append(_shares(fit.model, unseen).assign(**labels))
         for step, weights in {0: None, **fit.snapshots}.items():
-            model = SequenceTransformer(run.spec, seed=run.training.seed)
+            spec = cast("TransformerSpec", run.spec)
+            model = SequenceTransformer(spec, seed=run.training.seed)
             if weights is not None:
                 model.load_state_dict(weights)
             strongest = _shares(model, unseen)["score"].abs().max()
@@ -53,6 +55,7 @@ def specialisation(setting: Setting) -> Verdict:
     shares = pd.concat(final, ignore_index=True)
     shares["clear"] = (shares["q"] < 0.01) & (shares["score"].abs() >= _CLEAR)
     counts = shares.groupby(["model", "seed"], sort=False)["clear"].sum()
+    clear = cast("dict[tuple[str, int], int]", counts.to_dict())
     some = {str(m): float(c.gt(0).mean()) for m, c in counts.groupby(level=0, sort=False)}
     uneven = {str(m): float(r.groupby("seed")["score"].std().mean())
               for m, r in shares.groupby("model", sort=False)}  # fmt: skip
@@ -62,7 +65,7 @@ def specialisation(setting: Setting) -> Verdict:
         f"With aI {some['+ aI']:.0%} of seeds have a head with a clear diagonal on unseen symbols "
         f"(plain {some['plain']:.0%}); in {mixed:.0%} some heads have it and others do not."
     )
-    numbers = {"clear_heads": {f"{m} seed {s}": int(c) for (m, s), c in counts.items()},
+    numbers = {"clear_heads": {f"{m} seed {s}": int(c) for (m, s), c in clear.items()},
                "spread_over_heads": uneven, "accuracy": table["accuracy"].tolist(),
                "trace_share": {f"{m} seed {s}": r["score"].round(4).tolist()
                                for (m, s), r in shares.groupby(["model", "seed"], sort=False)},

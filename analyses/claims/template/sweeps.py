@@ -87,8 +87,8 @@ def _swept(setting: Setting, variations: Mapping[str, Variation]) -> Verdict:
             ]  # fmt: skip
     table, _ = train_table(setting, planned)
     means = table.groupby(["variation", "model"], sort=False)["accuracy"].mean().unstack(sort=False)
-    gains = (means["+ aI"] - means["plain"]).to_dict()
-    room = [name for name in gains if means.loc[name, "plain"] < _ROOM]
+    gains = {str(name): gain for name, gain in (means["+ aI"] - means["plain"]).to_dict().items()}
+    room = [name for name in gains if means["plain"][name] < _ROOM]
     kept = [name for name in room if gains[name] >= _GAIN]
     share = len(kept) / len(room) if room else 0.0
     status = "reproduced" if share == 1 else "partly" if share >= 0.5 else "not reproduced"
