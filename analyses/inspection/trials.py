@@ -68,7 +68,7 @@ def token_trials(
     drawn = {"vocabulary": model.vocabulary, "bos": model.bos}
     periods = (max(2, longest // 3), longest)
     found, left_out = [], []
-    made = [RepeatedTokens(length=length, periods=periods, chunk=c, **drawn) for s in (False, True)]
+    made = [RepeatedTokens(length=length, periods=periods, chunk=c, **drawn) for c in (0, 1)]
     about = f"a block of {periods[0]} to {periods[1]} distinct random tokens, over and over"
     found.append(_trial("repeated", about, made, rows, seed))
     examples = min(_EXAMPLES, (model.vocabulary - 3) // 3, model.n_ctx // 3)
