@@ -15,9 +15,7 @@ _MARKER = ".prooflens-heads"
 def heads(
     model: Annotated[
         str,
-        typer.Argument(
-            help="A shipped model, a folder, a Hugging Face name; or a store."
-        ),
+        typer.Argument(help="A shipped model, a folder, a Hugging Face name; or a store."),
     ],
     task: Annotated[
         str | None,
