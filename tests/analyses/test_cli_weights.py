@@ -153,14 +153,14 @@ def test_gpt2_findings_name_the_known_heads(gpt2_folder: Path) -> None:
     said = "\n".join(findings(table))
     for head in ("L0H1 (+0.214)", "L0H10 (+0.236)", "L5H1 (+0.140)"):  # duplicate-token; induction
         assert head in said
-    assert "4.11 → 5.1" in said  # previous-token head into induction head
+    assert "L4H11 → L5H1" in said  # previous-token head into induction head
 
 
 def test_documented_gpt2_numbers_are_those_of_the_weights(gpt2_folder: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "gpt2-heads.md"
     table = weight_table(open_factors(gpt2_folder), ["trace_share"])
     shares = table.set_index(["circuit", "layer", "head"])["score"]
-    number = r"\| (\d+)\.(\d+) \| ([+−][\d.]+)"
+    number = r"\| L(\d+)H(\d+) \| ([+−][\d.]+)"
     qk, ov = page.read_text(encoding="utf-8").split("## Copying")
     for circuit, text, least in (("QK", qk, 8), ("OV", ov, 16)):
         rows = re.findall(number, text)
