@@ -83,6 +83,7 @@ def _summary(store: ActivationStore) -> Iterator[str]:
 @app.command("verify")
 def verify(store: Folder) -> None:
     """Re-read every checksum and shape; exit with 1 if something is damaged."""
+    from interp.store import ActivationStore
     from interp.store import verify as check
 
     with _progress("verify", _bytes(store)) as advanced:
@@ -93,7 +94,8 @@ def verify(store: Folder) -> None:
         bad = len({fault.file for fault in faults})
         typer.echo(f"{bad} of its files are damaged: prooflens store repair {store}", err=True)
         raise typer.Exit(1)
-    typer.echo(f"{store}: sound")
+    rest = "" if ActivationStore(store).complete else "; not complete: resume its extraction"
+    typer.echo(f"{store}: sound{rest}")
 
 
 @app.command("repair")
