@@ -9,21 +9,16 @@ look at the near misses' accuracy before believing a high score.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Int
 
 from interp.crasp.syntax import Program
-from interp.errors import Problems
 from interp.tasks.base import Batch
 from interp.tasks.depth.batches import (
-    Answers,
-    Bins,
-    check_answers,
-    check_bins,
     draw_lengths,
     latents_of,
     rows_of_bins,
@@ -32,6 +27,7 @@ from interp.tasks.depth.batches import (
     to_inputs,
 )
 from interp.tasks.depth.languages import Language, language
+from interp.tasks.depth.strings import StringTask
 
 __all__ = ["Membership"]
 
@@ -39,7 +35,7 @@ _TRIES = 50
 
 
 @dataclass(frozen=True)
-class Membership:
+class Membership(StringTask):
     """One question a string, asked at its last position (`depth` §3.2).
 
     Attributes:
@@ -53,25 +49,7 @@ class Membership:
         ArgumentError: for an unknown language, or bins without a string of it.
     """
 
-    language: str
-    bins: Bins = ((3, 30),)
-    answers: Answers = "classes"
-
-    def __post_init__(self) -> None:
-        problems = Problems("Membership")
-        check_bins(self.bins, language(self.language), problems)
-        check_answers(self.answers, problems)
-        problems.raise_if_any()
-
-    @property
-    def name(self) -> str:
-        """E.g. ``membership-L_4``."""
-        return f"membership-{self.language}"
-
-    @property
-    def longest(self) -> int:
-        """Symbols of the longest string; rows have one position more."""
-        return max(longest for _, longest in self.bins)
+    kind: ClassVar[str] = "membership"
 
     @property
     def program(self) -> Program:
@@ -102,10 +80,6 @@ class Membership:
         return Batch(inputs, targets_of(latents[found.answer], self.answers), last, latents).to(
             device
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
-        return {"kind": "membership", **asdict(self)}
 
 
 def _kinds(rows: int) -> np.ndarray:

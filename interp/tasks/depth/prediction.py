@@ -9,20 +9,15 @@ models fit too.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from interp.crasp.syntax import Program
-from interp.errors import Problems
 from interp.tasks.base import Batch
 from interp.tasks.depth.batches import (
-    Answers,
-    Bins,
-    check_answers,
-    check_bins,
     draw_lengths,
     latents_of,
     run,
@@ -30,12 +25,13 @@ from interp.tasks.depth.batches import (
     to_inputs,
 )
 from interp.tasks.depth.languages import language
+from interp.tasks.depth.strings import StringTask
 
 __all__ = ["PrefixPrediction"]
 
 
 @dataclass(frozen=True)
-class PrefixPrediction:
+class PrefixPrediction(StringTask):
     """At every position of a string of the language: is the prefix in it (`depth` §3.3)?
 
     Attributes:
@@ -48,25 +44,7 @@ class PrefixPrediction:
         ArgumentError: for an unknown language, or bins without a string of it.
     """
 
-    language: str
-    bins: Bins = ((3, 30),)
-    answers: Answers = "classes"
-
-    def __post_init__(self) -> None:
-        problems = Problems("PrefixPrediction")
-        check_bins(self.bins, language(self.language), problems)
-        check_answers(self.answers, problems)
-        problems.raise_if_any()
-
-    @property
-    def name(self) -> str:
-        """E.g. ``prefix-prediction-L_4``."""
-        return f"prefix-prediction-{self.language}"
-
-    @property
-    def longest(self) -> int:
-        """Symbols of the longest string; rows have one position more."""
-        return max(longest for _, longest in self.bins)
+    kind: ClassVar[str] = "prefix_prediction"
 
     @property
     def program(self) -> Program:
@@ -92,10 +70,6 @@ class PrefixPrediction:
             latents,
         )
         return batch.to(device)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The task as JSON data."""
-        return {"kind": "prefix_prediction", **asdict(self)}
 
 
 def _inside(lengths: np.ndarray, longest: int) -> torch.Tensor:

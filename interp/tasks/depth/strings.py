@@ -1,0 +1,53 @@
+"""What both tasks on strings share: the language, its lengths, and how an answer is written."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from interp.errors import Problems
+from interp.tasks.depth.batches import Answers, Bins, check_answers, check_bins
+from interp.tasks.depth.languages import language
+
+__all__ = ["StringTask"]
+
+
+@dataclass(frozen=True)
+class StringTask:
+    """A question about strings of a language.
+
+    Attributes:
+        language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
+        bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
+        answers: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
+            ``[batch, pos, 1]``, which is what a compiled program gives.
+
+    Raises:
+        ArgumentError: for an unknown language, or bins without a string of it.
+    """
+
+    kind: ClassVar[str]
+
+    language: str
+    bins: Bins = ((3, 30),)
+    answers: Answers = "classes"
+
+    def __post_init__(self) -> None:
+        problems = Problems(type(self).__name__)
+        check_bins(self.bins, language(self.language), problems)
+        check_answers(self.answers, problems)
+        problems.raise_if_any()
+
+    @property
+    def name(self) -> str:
+        """The kind of question and the language."""
+        return f"{self.kind.replace('_', '-')}-{self.language}"
+
+    @property
+    def longest(self) -> int:
+        """Symbols of the longest string; rows have one position more."""
+        return max(longest for _, longest in self.bins)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": self.kind, **asdict(self)}
