@@ -37,6 +37,7 @@ from interp.errors import Problems
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.blank import blank_model
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.tasks.coupling import BASES, PodCoupling
 
@@ -75,10 +76,8 @@ def construct_pod(task: PodCoupling, m_h: int, *, knots: int = KNOTS) -> Constru
     problems.raise_if_any()
     sides = [_Side(task.left, 1), _Side(task.right, 1 if task.left == task.right else 1 + m_h)]
     width = sides[1].start + m_h
-    model = SequenceTransformer(_spec(task, m_h, width, knots))
+    model = blank_model(_spec(task, m_h, width, knots))
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
         if task.features:
             _read_features(model, task, sides, m_h)
         else:

@@ -41,6 +41,7 @@ from interp.crasp.syntax import (
 from interp.errors import Problems
 from interp.models.spec import Activation, Dtype, TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.blank import blank_model
 from interp.proofs.depth.circuits import Affine, Circuit
 from interp.proofs.depth.formulas import FormulaCircuit
 from interp.proofs.depth.plan import AVERAGE_BOS, IS_BOS, Plan, guard_lag
@@ -90,7 +91,7 @@ def compile_program(
             circuit.layers = max(other.depth for other in circuits)
     spec = _spec(plan, entry, layers, longest, dtype, precision)
     certificate = _certificate(spec, plan, circuits, precision)
-    model = SequenceTransformer(spec)
+    model = blank_model(spec)
     with torch.no_grad():
         _write(model, plan, entry, layers, program.lines[-1].name)
     name = f"compiled-{program.lines[-1].name}"
@@ -185,8 +186,6 @@ def _spec(
 def _write(
     model: SequenceTransformer, plan: Plan, entry: Circuit | None, layers: list[Circuit], last: str
 ) -> None:
-    for parameter in model.parameters():
-        parameter.zero_()
     _write_embedding(model, plan)
     if entry is not None and model.input_ffn is not None:
         entry.write(model.input_ffn)

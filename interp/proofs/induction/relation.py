@@ -68,22 +68,10 @@ def construct_relation(
     problems.need(wiring in known, "wiring", f"must be one of {', '.join(known)}", wiring, "pick")
     problems.raise_if_any()
     layout = _Layout(task)
-    layers = 2 if task.relation == "induction" else 1
-    spec = TransformerSpec(
-        d_in=task.symbols + 1,
-        d_out=task.outputs,
-        n_ctx=task.length,
-        d_model=layout.width,
-        n_layers=layers,
-        n_heads=heads,
-        d_head=max(task.length, task.symbols + 1),
-        positions="learned",
-        mask_self=task.relation == "duplicate-token",
-        dtype="float64",
-    )
+    spec = _spec(task, layout.width, heads)
     model = SequenceTransformer(spec, seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    places = torch.randint(heads, (layers,), generator=generator).tolist()
+    places = torch.randint(heads, (spec.n_layers,), generator=generator).tolist()
     with torch.no_grad():
         _write_ends(model, layout, wiring)
         for layer, place in enumerate(places):
@@ -91,14 +79,29 @@ def construct_relation(
             attn.W_O.zero_()
             for weight in (attn.W_Q, attn.W_K, attn.W_V):
                 weight[place] = 0
-            _write_attention(attn, place, layout, strength, last=layer == layers - 1)
-            _write_values(attn, place, layout, wiring, last=layer == layers - 1)
+            _write_attention(attn, place, layout, strength, last=layer == spec.n_layers - 1)
+            _write_values(attn, place, layout, wiring, last=layer == spec.n_layers - 1)
     return Construction(
         name=f"constructed-{task.name}" + ("" if wiring == "used" else f"-{wiring}"),
         task=task,
         model=model,
         mechanism=_mechanism(task, places) if wiring == "used" else Mechanism(()),
         certificate=_certificate(task, spec, strength),
+    )
+
+
+def _spec(task: TokenRelation, width: int, heads: int) -> TransformerSpec:
+    return TransformerSpec(
+        d_in=task.symbols + 1,
+        d_out=task.outputs,
+        n_ctx=task.length,
+        d_model=width,
+        n_layers=2 if task.relation == "induction" else 1,
+        n_heads=heads,
+        d_head=max(task.length, task.symbols + 1),
+        positions="learned",
+        mask_self=task.relation == "duplicate-token",
+        dtype="float64",
     )
 
 

@@ -22,6 +22,7 @@ import torch
 from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.blank import blank_model
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.memory.corners import MARGIN, CornerTable
@@ -58,10 +59,8 @@ def construct_fixed_memory(task: FixedMemory) -> Construction:
         normalizer="none",
         dtype="float64",
     )
-    model = SequenceTransformer(spec)
+    model = blank_model(spec)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
         model.embed.W_E[0, 0] = 1
         _write_heads(model, plan.fits)
         plan.table.write(model.blocks[0].mlp, range(plan.width - 1), plan.width - 1, 0)

@@ -20,6 +20,7 @@ import torch
 from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.blank import blank_model
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.memory.adaptive import construct_adaptive_memory
@@ -64,10 +65,8 @@ def construct_gated_memory(task: AdaptiveMemory) -> Construction:
         normalizer="none",
         dtype="float64",
     )
-    model = SequenceTransformer(spec)
+    model = blank_model(spec)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
         model.embed.W_E.copy_(torch.eye(1 + task.bits, answer + 1))
         parts = _write_heads(model, fits, slots)
         for number, (corner, step) in enumerate(ramps):

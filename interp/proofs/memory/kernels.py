@@ -29,6 +29,7 @@ from jaxtyping import Float64
 from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.blank import blank_model
 from interp.proofs.lagfits import LagFit
 from interp.proofs.lagfits.positions import DIGITS, Positions, phi_values, tail
 from interp.proofs.lagfits.sums import SumFit, fit_sum
@@ -231,10 +232,8 @@ def _model(plan: _Plan) -> SequenceTransformer:
         normalizer=plan.normalizer,
         dtype="float64",
     )
-    model = SequenceTransformer(spec)
+    model = blank_model(spec)
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
         model.embed.W_E[0, 0] = 1
         attn, head = model.blocks[0].attn, 0
         for memory, fit in enumerate(plan.fits):

@@ -22,6 +22,7 @@ import torch
 from interp.models.attention.heads import Attention
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.blank import blank_model
 from interp.proofs.mechanism import Construction
 from interp.proofs.template.account import certificate_of, mechanism_of
 from interp.proofs.template.layout import Key
@@ -58,10 +59,8 @@ def construct_template(
             embeddings are too coherent to copy.
     """
     plan = plan_of(task, dimension, readout_layers, seed)
-    model = SequenceTransformer(_spec(plan))
+    model = blank_model(_spec(plan))
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
         _write_ends(model, plan)
         if plan.readout:
             _write_readout(model, plan)
