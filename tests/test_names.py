@@ -1,0 +1,66 @@
+"""Every name is defined: pyflakes on trees whose jaxtyping shapes are taken out.
+
+ruff's F821 and mypy's name-defined are off, because a shape (``Float[Tensor, "batch pos"]``) is a
+string that both take for a forward reference.
+"""
+
+import ast
+from pathlib import Path
+
+import jaxtyping
+import pytest
+from pyflakes import checker, messages
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = ("interp", "probes", "trained", "analyses", "tests")
+UNDEFINED = (messages.UndefinedName, messages.UndefinedLocal, messages.UndefinedExport)
+
+
+def _is_shaped(node: ast.expr) -> bool:
+    """Whether ``node`` is one of jaxtyping's dtypes: ``Float``, or ``jaxtyping.Float``."""
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    kind = getattr(jaxtyping, name, None) if name else None
+    return isinstance(kind, type) and issubclass(kind, jaxtyping.AbstractDtype)
+
+
+class _ShapesOut(ast.NodeTransformer):
+    """Replaces the shape in ``Float[Tensor, "batch pos"]`` by ``...``."""
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        self.generic_visit(node)
+        if _is_shaped(node.value) and isinstance(node.slice, ast.Tuple):
+            node.slice.elts[-1] = ast.copy_location(ast.Constant(...), node.slice.elts[-1])
+        return node
+
+
+def undefined(code: str, name: str = "code") -> list[str]:
+    """Each undefined name with its line."""
+    found = checker.Checker(_ShapesOut().visit(ast.parse(code)), name).messages
+    return [f"{m.lineno}: {m.message % m.message_args}" for m in found if isinstance(m, UNDEFINED)]
+
+
+def files() -> list[Path]:
+    return sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+
+
+def test_no_name_is_undefined() -> None:
+    wrong = {str(path.relative_to(ROOT)): undefined(path.read_text()) for path in files()}
+    assert {path: names for path, names in wrong.items() if names} == {}
+
+
+def test_undefined_names_are_found_beside_shapes() -> None:
+    code = """
+from __future__ import annotations
+from jaxtyping import Float
+from torch import Tensor
+def f(x: Float[Tensor, "batch pos"], y: Lost) -> Float[Gone, "#batch 3*pos"]:
+    z: "Nowhere" = absent
+    return z
+"""
+    names = {line.split("name ")[1] for line in undefined(code)}
+    assert names == {"'Lost'", "'Gone'", "'Nowhere'", "'absent'"}
+
+
+@pytest.mark.parametrize("code", ["__all__ = ['f']", "def f():\n    x += 1\n"])
+def test_exports_and_locals_are_looked_at(code: str) -> None:
+    assert undefined(code)

@@ -1,0 +1,74 @@
+"""The wheel holds everything that runs, nothing else, and needs no checkout around it."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("interp", "probes", "trained", "analyses")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built without an environment of its own, so that nothing is fetched."""
+    out = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
+    done = subprocess.run([*command, str(ROOT)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = out.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def tracked() -> set[str]:
+    """The files of the packages that git knows."""
+    done = subprocess.run(
+        ["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False,  # noqa: S607
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip("not a git checkout: there is no list of files to compare with")
+    return {name for name in done.stdout.splitlines() if (ROOT / name).exists()}
+
+
+def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert tracked() <= names
+    needed = {"analyses/claims.toml", "analyses/report/style.css", "analyses/report/tables.js"}
+    assert needed <= names
+
+
+def test_wheel_holds_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.split("/")[0] for name in archive.namelist()}
+    (info,) = tops - set(PACKAGES)
+    assert info.endswith(".dist-info")
+
+
+@pytest.mark.parametrize("command", ["models", "claims list"])
+def test_commands_run_from_the_wheel(unpacked: Path, tmp_path: Path, command: str) -> None:
+    """In a folder without a checkout; the unpacked wheel comes before what is installed."""
+    code = (
+        "import analyses, sys; from analyses.cli.main import main; "
+        f"assert analyses.__file__.startswith({str(unpacked)!r}); main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split()], cwd=tmp_path, capture_output=True,
+        text=True, check=False, env={**os.environ, "PYTHONPATH": str(unpacked)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    wanted = "fixed-memory-multiplexer" if command == "models" else "depth-frontier"
+    assert wanted in done.stdout
