@@ -19,6 +19,12 @@ from trained.run import Run
 __all__ = ["common_spec", "groups", "shape_of"]
 
 _PROBE_ROWS = 2
+_WITHOUT: dict[str, Any] = {
+    "identity_qk": False,
+    "identity_ov": False,
+    "identity_mask_self": False,
+    "identity_multiplier": 1.0,
+}
 
 
 def groups(runs: Sequence[Run]) -> list[list[int]]:
@@ -34,10 +40,11 @@ def shape_of(run: Run) -> tuple[Any, ...]:
     training = run.training
     spec: Any = run.spec
     if isinstance(spec, TransformerSpec):
-        spec = replace(spec, identity_qk=False, identity_ov=False, identity_multiplier=1.0)
+        spec = replace(spec, **_WITHOUT)
     batch = run.task.sample(_PROBE_ROWS, seed=0)
     return (
         spec,
+        getattr(run.spec, "identity_mask_self", False),
         training.steps,
         training.batch,
         training.autocast,

@@ -43,6 +43,7 @@ _FIXED: dict[str, Any] = {
     "mask_self": False,
     "identity_qk": False,
     "identity_ov": False,
+    "identity_mask_self": False,
     "norm": "layernorm",
     "norm_gain": True,
     "norm_final": True,

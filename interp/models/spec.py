@@ -64,6 +64,7 @@ class TransformerSpec:
         mask_self: A position may not attend to itself.
         identity_qk: Add a_h · X Xᵀ to the scores (`template` §2.2), a_h starting at 0.
         identity_ov: Add b_h · pattern @ X to each head's result, b_h starting at 0.
+        identity_mask_self: Leave a position's match with itself out of a's term.
         identity_multiplier: a and b act multiplied by this (a larger learning rate for them).
         norm: Pre-norm: ``none``, ``layernorm`` or ``rmsnorm``.
         norm_gain: The norm has a trained gain (and, for LayerNorm, a bias).
@@ -97,6 +98,7 @@ class TransformerSpec:
     mask_self: bool = False
     identity_qk: bool = False
     identity_ov: bool = False
+    identity_mask_self: bool = False
     identity_multiplier: float = 1.0
     norm: Norm = "none"
     norm_gain: bool = True
@@ -209,8 +211,8 @@ def _check_types(options: Mapping[str, Any], problems: Problems) -> None:
     for name, choices in _CHOICES.items():
         value = options[name]
         problems.need(value in choices, name, f"must be one of {', '.join(choices)}", value, "pick")
-    flags = ("causal", "mask_self", "identity_qk", "identity_ov", "norm_gain", "norm_final")
-    for name in (*flags, "residual", "tied_unembedding"):
+    flags = ("causal", "mask_self", "norm_gain", "norm_final", "residual", "tied_unembedding")
+    for name in (*flags, "identity_qk", "identity_ov", "identity_mask_self"):
         value = options[name]
         problems.need(isinstance(value, bool), name, "must be true or false", value, "give a bool")
     for name in ("identity_multiplier", "norm_eps"):
@@ -253,6 +255,11 @@ def _check_attention(spec: TransformerSpec, problems: Problems) -> None:
     need(rotates, "positions", "rope rotates queries and keys: needs score dot", spec.score, "set")
     even = spec.positions != "rope" or all(d % 2 == 0 for d in spec.head_widths)
     need(even, "d_head", "must be even with rope", spec.d_head, "use an even width")
+    acts, rule = (
+        spec.identity_qk or not spec.identity_mask_self,
+        "has no effect without identity_qk",
+    )
+    need(acts, "identity_mask_self", rule, spec.identity_mask_self, "leave it false")
     scales = spec.identity_multiplier != 1.0
     used = spec.identity_qk or spec.identity_ov
     rule = "has no effect without identity_qk or identity_ov"

@@ -88,13 +88,16 @@ class Identity(ScoreTerm):
     """a_h ⟨x_t, x_j⟩, the symbol-equality matrix when embeddings are orthonormal.
 
     It is added after the 1/√d_head scaling of the dot product, so W_Q W_Kᵀ/√d_head + aI is the
-    effective circuit.
+    effective circuit. With ``mask_self`` the matches j = t are left out.
     """
 
     multiplier: Tensor
 
-    def __init__(self, n_heads: int, multiplier: float, dtype: torch.dtype) -> None:
+    def __init__(
+        self, n_heads: int, multiplier: float, mask_self: bool, dtype: torch.dtype
+    ) -> None:
         super().__init__()
+        self.mask_self = mask_self
         self.a = nn.Parameter(torch.zeros(n_heads, dtype=dtype))
         # A buffer, so that a stack of models can hold one for each.
         self.register_buffer("multiplier", torch.tensor(multiplier, dtype=dtype), persistent=False)
@@ -102,6 +105,8 @@ class Identity(ScoreTerm):
     def score(self, inputs: ScoreInputs) -> Scores:
         """a_h X Xᵀ."""
         products = einsum(inputs.x_query, inputs.x_key, "b query h d, b key h d -> b h query key")
+        if self.mask_self:
+            products = products.masked_fill(inputs.lags == 0, 0.0)
         return products * (self.multiplier * self.a)[:, None, None]
 
 
@@ -215,7 +220,9 @@ def score_terms(spec: TransformerSpec, layer: int) -> dict[str, ScoreTerm]:
     if spec.score == "dot":
         terms["dot"] = Dot(d_head)
     if spec.identity_qk:
-        terms["identity"] = Identity(heads, spec.identity_multiplier, dtype)
+        terms["identity"] = Identity(
+            heads, spec.identity_multiplier, spec.identity_mask_self, dtype
+        )
     if spec.score == "scalar_gate":
         terms["gate"] = Gate(heads, d_model, dtype)
     if spec.lag_bias in ("lin", "log"):

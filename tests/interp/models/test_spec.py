@@ -22,6 +22,7 @@ def spec(**options: object) -> TransformerSpec:
         ({"positions": "rope", "score": "none"}, "rope rotates queries and keys"),
         ({"positions": "rope", "d_head": 3}, "d_head must be even with rope"),
         ({"identity_multiplier": 10.0}, "identity_multiplier has no effect"),
+        ({"identity_mask_self": True}, "identity_mask_self has no effect"),
         ({"norm_eps": 0.1}, "norm_eps has no effect with norm none"),
         ({"norm_final": False}, "norm_final has no effect with norm none"),
         ({"activation": "gelu"}, "activation has no effect without an FFN"),

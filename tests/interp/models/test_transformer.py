@@ -30,6 +30,7 @@ VARIANTS: dict[str, dict[str, object]] = {
     "bump": {"score": "none", "lag_bias": "bump"},
     "bump bidirectional": {"lag_bias": "bump", "causal": False},
     "identity": {"identity_qk": True, "identity_ov": True, "identity_multiplier": 10.0},
+    "identity without own match": {"identity_qk": True, "identity_mask_self": True},
     "mask self": {"mask_self": True},
     "rope": {"positions": "rope"},
     "learned positions": {"positions": "learned"},
@@ -106,7 +107,7 @@ def score(model: SequenceTransformer, layer: int, h: int, x: Tensor, t: int, j: 
         if spec.positions == "rope":
             q, k = turn(q, t, width), turn(k, j, width)
         total += float(q @ k) / sqrt(width)
-    if spec.identity_qk:
+    if spec.identity_qk and not (spec.identity_mask_self and t == j):
         total += spec.identity_multiplier * float(terms["identity"].a[h] * (x[t] @ x[j]))
     if spec.score == "scalar_gate":
         total += float(terms["gate"].w[h] @ x[t])
