@@ -14,10 +14,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from analyses.claims.base import Setting, Verdict
+from analyses.claims.base import Drawing, Setting, Verdict
 from analyses.claims.coupling.models import fits, training
+from interp.figures.unseen import strips
 from interp.models.spec import TransformerSpec
 from interp.tasks.coupling import PermutedPatches, PermutedTranslation
 from trained.run import Run
@@ -57,7 +59,16 @@ def permuted(setting: Setting) -> Verdict:
         },
     }
     words = f"Median accuracy before and after a fixed permutation: {told}."
-    return Verdict(status, words, told, numbers, {"accuracy": table})  # type: ignore[arg-type]
+    shown = table.assign(order=np.where(table["permuted"], "permuted", "as it is"))
+    figure = strips(shown, group="task", by="order", label="accuracy on fresh rows")
+    return Verdict(
+        status,  # type: ignore[arg-type]
+        words,
+        told,
+        numbers,
+        {"accuracy": table},
+        {"accuracy": Drawing(figure, "Accuracy in the data's own order and permuted, by seed.")},
+    )
 
 
 def task_spec(task: Any, options: Any) -> TransformerSpec:

@@ -33,6 +33,7 @@ __all__ = ["converges"]
 
 _ROWS = 512
 _NEAR, _SPREAD = 0.15, 2.0
+_DEAD = 1e-6
 
 
 def converges(setting: Setting) -> Verdict:
@@ -50,7 +51,7 @@ def converges(setting: Setting) -> Verdict:
         inputs[head_width(run)].append(found.per_input[0][:, 0])
     own = score_spectra(batch.latents["coupling"][:, None])[:, 0]
     table = _distances(metric, sigma, setting.seeds)
-    numbers = _numbers(metric, inputs, own, table, rank)
+    numbers = _numbers(metric, inputs, own, table, sigma) | {"dead": _dead(metric, setting.seeds)}
     settled = numbers["distance"][str(widths[-1])] <= _NEAR
     falls = numbers["distance"][str(widths[-1])] < 0.5 * numbers["distance"][str(widths[0])]
     narrow = numbers["spread_ratio"] <= _SPREAD
@@ -62,6 +63,8 @@ def converges(setting: Setting) -> Verdict:
         f"seeds; {numbers['distance'][str(widths[0])]:.0%} at m_h = {widths[0]}); each value's "
         f"spread over inputs is {numbers['spread_ratio']:.1f} times the target's own."
     )
+    if numbers["dead"]:
+        words += f" Scores died in training (m_h: seeds): {numbers['dead']}."
     spread = numbers["distances_at_widest"]
     key = f"distance {last:.2f} ({min(spread):.2f} … {max(spread):.2f} over seeds)"
     return Verdict(
@@ -90,25 +93,43 @@ def _numbers(
     inputs: dict[int, list[np.ndarray]],
     own: np.ndarray,
     table: pd.DataFrame,
-    rank: int,
+    sigma: np.ndarray,
 ) -> dict[str, Any]:
     widest = max(metric)
-    spectra = np.stack(metric[widest])[:, :rank]
-    decay = fit_decay(spectra)
-    spread = [_variation(values[:, :rank]) for values in inputs[widest]]
+    alive = [i for i, values in enumerate(metric[widest]) if _alive(values)]
+    spectra = [metric[widest][i][: len(sigma)] for i in alive]
+    full = [values for values in spectra if values.min() > _DEAD]
+    decay = fit_decay(np.stack(full)) if full else None
+    spread = [_variation(inputs[widest][i][:, : len(sigma)]) for i in alive]
+    usual = _variation(own[:, : len(sigma)])
     medians = table.groupby("m_h")["distance"].median()
+    steps = table.groupby("m_h")["step"].median()
     return {
         "distance": {str(m): float(v) for m, v in medians.items()},
         "distances_at_widest": table[table["m_h"] == widest]["distance"].tolist(),
-        "steps": {str(m): float(v) for m, v in table.groupby("m_h")["step"].median().items()},
+        "steps": {str(m): float(v) for m, v in steps.items()},
         "spectra": {str(m): np.stack(s).tolist() for m, s in metric.items()},
         "spread_over_inputs": [s.tolist() for s in spread],
-        "targets_spread_over_inputs": _variation(own[:, :rank]).tolist(),
-        "spread_ratio": float(np.median(np.stack(spread) / _variation(own[:, :rank]))),
-        "decay": [decay.alpha, decay.low, decay.high],
-        "effective_rank": effective_rank(np.stack(metric[widest])).tolist(),
+        "targets_spread_over_inputs": usual.tolist(),
+        "spread_ratio": float(np.median(np.stack(spread) / usual)) if alive else float("inf"),
+        "decay": [decay.alpha, decay.low, decay.high] if decay else None,
+        "effective_rank": [float(effective_rank(values)) for values in spectra],
         "C_1": [decay_constant(s, 1.0) for s in spectra],
     }
+
+
+def _alive(spectrum: np.ndarray) -> bool:
+    """Whether scores differ between keys at all."""
+    return bool(spectrum[0] > _DEAD)
+
+
+def _dead(metric: dict[int, list[np.ndarray]], seeds: tuple[int, ...]) -> dict[str, list[int]]:
+    """m_h → seeds whose scores died in training."""
+    found = {
+        str(m_h): [s for s, values in zip(seeds, spectra, strict=True) if not _alive(values)]
+        for m_h, spectra in metric.items()
+    }
+    return {m_h: lost for m_h, lost in found.items() if lost}
 
 
 def _variation(values: np.ndarray) -> np.ndarray:
