@@ -21,6 +21,7 @@ def error_by_width(
     ranks: Mapping[str, int] | None = None,
     slopes: Mapping[str, float] | None = None,
     unit: str = "mean square error",
+    across: str = "width of the head, m_h",
 ) -> Figure:
     """One panel a target: every seed a point, their median a line.
 
@@ -30,6 +31,7 @@ def error_by_width(
         slopes: Target → the theory's slope in double logarithmic scale; drawn through the median of
             the target's first model at its smallest width.
         unit: Of the error.
+        across: What the widths are of.
     """
     targets = list(dict.fromkeys(table["target"]))
     models = list(dict.fromkeys(table["model"]))
@@ -46,7 +48,7 @@ def error_by_width(
             if slopes and target in slopes:
                 _slope(axes, rows, slopes[target])
             widths = sorted(set(rows["m_h"]))
-            axes.set(title=target, xlabel="width of the head, m_h", xscale="log", yscale="log")
+            axes.set(title=target, xlabel=across, xscale="log", yscale="log")
             axes.set_xticks(widths)
             axes.xaxis.set_major_formatter(ScalarFormatter())
             axes.xaxis.set_minor_formatter(NullFormatter())

@@ -16,14 +16,21 @@ from typing import Any
 import pandas as pd
 
 from analyses.claims.base import Drawing, Setting, Verdict
-from analyses.claims.template.models import NAMES, run_of, spec_of, task_sizes, train_table
+from analyses.claims.template.circuits import circuit_drawing, scalar_drawing
+from analyses.claims.template.models import (
+    NAMES,
+    fitted,
+    run_of,
+    spec_of,
+    task_sizes,
+    train_table,
+    unfitted,
+)
 from interp.figures.unseen import curves
 from interp.tasks.template import TemplateTask
 from interp.tasks.template.named import copying, induction_style
 
 __all__ = ["fixed", "induction"]
-
-_FITTED = 0.99
 
 
 def fixed(setting: Setting) -> Verdict:
@@ -45,18 +52,17 @@ def _judged(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) 
                seed=seed)
         for kind in ("", scalars) for width in options["widths"] for seed in setting.seeds
     ]  # fmt: skip
-    table, _ = train_table(setting, planned)
-    fitted = table[table["train_accuracy"] >= _FITTED]
-    means = fitted.groupby(["model", "width"])["accuracy"].mean().unstack()
-    unfit = table.groupby("model", sort=False)["train_accuracy"].apply(lambda a: int(
-        (a < _FITTED).sum())).to_dict()  # fmt: skip
-    figure = curves(table, x="width", across="embedding width d_model",
+    table, fits = train_table(setting, planned)
+    kept = fitted(table)
+    means = kept.groupby(["model", "width"])["accuracy"].mean().unstack()
+    figure = curves(kept if len(kept) else table, x="width", across="embedding width d_model",
                     chance=1 / (2 * options["symbols"]))  # fmt: skip
     first, last = min(options["widths"]), max(options["widths"])
     plain, scalar = (_row(means, NAMES[kind], options["widths"]) for kind in ("", scalars))
     status, words = _verdict(plain, scalar, first, last)
-    words += f" Left out because they do not fit their training strings: {unfit}."
-    numbers = {"plain": plain, NAMES[scalars]: scalar, "not_fitted": unfit,
+    lost = unfitted(table)
+    words += f" Left out because they do not fit their training strings: {lost}." if lost else ""
+    numbers = {"plain": plain, NAMES[scalars]: scalar, "not_fitted": lost,
                "accuracy": {f"{m} {w}": r["accuracy"].tolist()
                             for (m, w), r in table.groupby(["model", "width"], sort=False)},
                "train_accuracy": {f"{m} {w}": r["train_accuracy"].tolist()
@@ -69,7 +75,11 @@ def _judged(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) 
         key,
         numbers,
         {"accuracy": table},
-        {"accuracy": Drawing(figure, "Accuracy on unseen symbols against width, a dot a seed.")},
+        {
+            "accuracy": Drawing(figure, "Accuracy on unseen symbols against width, a dot a seed."),
+            "circuits": circuit_drawing(planned, fits, "OV", len(task.regular) + task.train[0]),
+            "scalars": scalar_drawing(planned, fits, scalars),
+        },
     )
 
 

@@ -15,7 +15,17 @@ from typing import Any
 import pandas as pd
 
 from analyses.claims.base import Drawing, Setting, Verdict
-from analyses.claims.template.models import NAMES, needed, run_of, spec_of, task_sizes, train_table
+from analyses.claims.template.models import (
+    NAMES,
+    fitted,
+    needed,
+    run_of,
+    spec_of,
+    task_sizes,
+    train_table,
+    unanswered,
+    unfitted,
+)
 from interp.figures.unseen import curves
 from interp.tasks.template.named import same_different
 
@@ -36,7 +46,9 @@ def sample_efficiency(setting: Setting) -> Verdict:
         for scalars in ("", "a") for n in options["rows"] for seed in setting.seeds
     ]  # fmt: skip
     table, _ = train_table(setting, planned)
-    reached = needed(table, accuracy=_LEVEL)
+    if (lost := unanswered(table)) is not None:
+        return lost
+    reached = needed(fitted(table), accuracy=_LEVEL)
     plain, scalar = reached["plain"], reached["+ aI"]
     largest = max(options["rows"])
     ratio = (2 * largest if isinf(plain) else plain) / scalar
@@ -45,9 +57,10 @@ def sample_efficiency(setting: Setting) -> Verdict:
     words = (
         f"Same/different reaches {_LEVEL:.0%} on unseen symbols with {_told(scalar, largest)} "
         f"strings with aI and {_told(plain, largest)} without, each at its own best learning rate."
+        f"{_left_out(table)}"
     )
     numbers = {"needed": _finite(reached), "ratio": ratio, "learning_rates": rates,
-               "accuracy": _by_seed(table)}  # fmt: skip
+               "not_fitted": unfitted(table), "accuracy": _by_seed(table)}  # fmt: skip
     figure = curves(table, x="n", across="training strings n", chance=0.5)
     return Verdict(
         status,  # type: ignore[arg-type]
@@ -88,9 +101,12 @@ def zipf(setting: Setting) -> Verdict:
             for scalars in ("", "a") for seed in setting.seeds
         ]  # fmt: skip
     table, _ = train_table(setting, planned)
+    if (lost := unanswered(table)) is not None:
+        return lost
     table["diversity"] = table["law"].map(diversity)
-    means = table.groupby(["model", "law"], sort=False)["accuracy"].mean().unstack(sort=False)
     steepest = list(laws)[-1]
+    means = fitted(table).groupby(["model", "law"])["accuracy"].mean().unstack()
+    means = means.reindex(index=[NAMES[""], NAMES["a"]], columns=list(laws))
     falls = {str(name): float(row["uniform"] - row[steepest]) for name, row in means.iterrows()}
     passed = [name for name, fall in falls.items() if fall >= 0.05]
     status = {2: "reproduced", 1: "partly", 0: "not reproduced"}[len(passed)]
@@ -98,10 +114,10 @@ def zipf(setting: Setting) -> Verdict:
         f"From uniform to {steepest} substitution (ρ {diversity['uniform']:.1f} → "
         f"{diversity[steepest]:.1f}) accuracy on unseen symbols falls by "
         + ", ".join(f"{fall:.2f} ({name})" for name, fall in falls.items())
-        + "."
+        + f".{_left_out(table)}"
     )
     figure = curves(table, x="diversity", across="diversity ρ of the training symbols", chance=0.5)
-    numbers = {"falls": falls, "diversity": diversity,
+    numbers = {"falls": falls, "diversity": diversity, "not_fitted": unfitted(table),
                "accuracy": _by_seed(table.rename(columns={"law": "n"}))}  # fmt: skip
     key = f"accuracy falls by {falls['plain']:.2f} (plain), {falls['+ aI']:.2f} (+ aI)"
     return Verdict(
@@ -112,6 +128,11 @@ def zipf(setting: Setting) -> Verdict:
         {"accuracy": table},
         {"accuracy": Drawing(figure, "Accuracy on unseen symbols against the diversity ρ.")},
     )
+
+
+def _left_out(table: pd.DataFrame) -> str:
+    lost = unfitted(table)
+    return f" Left out because they do not fit their training strings: {lost}." if lost else ""
 
 
 def _by_seed(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import numpy as np
 import pandas as pd
 
 from analyses.claims.base import Drawing, Setting, Verdict
+from analyses.claims.template.circuits import circuit_drawing, scalar_drawing
 from analyses.claims.template.models import NAMES, run_of, spec_of, task_sizes, train_table
-from interp.figures.nngp import before_and_after, scalars_per_head
 from interp.figures.unseen import curves
-from interp.heads.diagonals import diagonal_table, effective_circuits
+from interp.heads.diagonals import diagonal_table
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.named import same_different
@@ -70,6 +69,9 @@ def specialisation(setting: Setting) -> Verdict:
                "trace_share": {f"{m} seed {s}": r["score"].round(4).tolist()
                                for (m, s), r in shares.groupby(["model", "seed"], sort=False)},
                }  # fmt: skip
+    label = "largest |trace share| of a head (symbols)"
+    trace = curves(pd.DataFrame(along), x="step", across="optimiser step", y="share", label=label,
+                   logarithmic=False)  # fmt: skip
     return Verdict(
         status,  # type: ignore[arg-type]
         words,
@@ -77,7 +79,11 @@ def specialisation(setting: Setting) -> Verdict:
         f"{counts.loc['plain'].mean():.1f} without",
         numbers,
         {"accuracy": table, "diagonals": shares, "along": pd.DataFrame(along)},
-        _drawings(planned, fits, pd.DataFrame(along), slice(*task.train)),
+        {
+            "circuits": circuit_drawing(planned, fits, "QK", task.train[0]),
+            "along": Drawing(trace, "The strongest head's diagonal along training."),
+            "scalars": scalar_drawing(planned, fits, "a"),
+        },
     )
 
 
@@ -87,32 +93,3 @@ def _shares(model: Any, symbols: slice) -> pd.DataFrame:
     kind = "QK+aI" if model.spec.identity_qk else "QK"
     chosen = (found["circuit"] == kind) & (found["metric"] == "trace_share")
     return found[chosen & (found["target"] == "symbols")]
-
-
-def _drawings(planned: Any, fits: Any, along: pd.DataFrame, seen: slice) -> dict[str, Drawing]:
-    learned = [
-        {"scalar": "a", "model": f"seed {labels['seed']}", "layer": layer, "head": head,
-         "value": float(value) * run.spec.identity_multiplier}
-        for (labels, run), fit in zip(planned, fits, strict=True) if run.spec.identity_qk
-        for layer, block in enumerate(fit.model.blocks)
-        for head, value in enumerate(block.attn.terms["identity"].a.tolist())
-    ]  # fmt: skip
-    pairs = {}
-    for (labels, run), fit in zip(planned, fits, strict=True):
-        if labels["model"] not in pairs:
-            start = SequenceTransformer(run.spec, seed=run.training.seed)
-            kind = "QK+aI" if run.spec.identity_qk else "QK"
-            first = (effective_circuits(m, 0, symbols=slice(seen.start, min(seen.stop, 32)))[kind]
-                     for m in (start, fit.model))  # fmt: skip
-            before, after = (np.asarray(m) for m in first)
-            head = int(np.abs(after.trace(axis1=1, axis2=2)).argmax())
-            pairs[labels["model"]] = (before[head], after[head])
-    named = {f"{kind}, L0": both for kind, both in pairs.items()}
-    figure = before_and_after(named, basis="symbol")
-    trace = curves(along, x="step", across="optimiser step", y="share", logarithmic=False,
-                   label="largest |trace share| of a head (symbols)")  # fmt: skip
-    return {
-        "circuits": Drawing(figure, "QK circuits on symbols before and after training."),
-        "along": Drawing(trace, "The strongest head's diagonal along training."),
-        "scalars": Drawing(scalars_per_head(pd.DataFrame(learned)), "Learned a, a dot a head."),
-    }

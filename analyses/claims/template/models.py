@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.claims.base import Setting
+from analyses.claims.base import Setting, Verdict
 from interp.models.spec import TransformerSpec
 from interp.tasks.template import TemplateTask
 from trained.fit import Fit
@@ -20,11 +20,27 @@ from trained.grid import train
 from trained.run import Run
 from trained.training import Training
 
-__all__ = ["NAMES", "needed", "run_of", "spec_of", "task_sizes", "train_table"]
+__all__ = [
+    "FITTED",
+    "NAMES",
+    "Planned",
+    "fitted",
+    "needed",
+    "run_of",
+    "spec_of",
+    "task_sizes",
+    "train_table",
+    "unanswered",
+    "unfitted",
+]
+
+FITTED = 0.99
+"""Accuracy on its training strings from which on a run speaks about generalisation."""
 
 NAMES = {"": "plain", "a": "+ aI", "b": "+ bI", "ab": "+ aI + bI"}
 
 Planned = tuple[Mapping[str, Any], Run]
+"""A run and the labels of its row in the table."""
 
 
 def task_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -86,6 +102,27 @@ def train_table(
     rows = [{**labels, **{k: fit.metrics[k] for k in kept if k in fit.metrics}}
             for (labels, _), fit in zip(planned, fits, strict=True)]  # fmt: skip
     return pd.DataFrame(rows), fits
+
+
+def fitted(table: pd.DataFrame) -> pd.DataFrame:
+    """The runs that fit their training strings: others failed before they could generalise."""
+    return table[table["train_accuracy"] >= FITTED]
+
+
+def unfitted(table: pd.DataFrame, by: str = "model") -> dict[str, int]:
+    """How many runs of each model :func:`fitted` leaves out."""
+    counts = (table["train_accuracy"] < FITTED).groupby(table[by], sort=False).sum()
+    return {str(name): int(count) for name, count in counts.items() if count}
+
+
+def unanswered(table: pd.DataFrame) -> Verdict | None:
+    """The verdict where of some model no run fits its training strings; None where all have one."""
+    models = set(table["model"]) - set(fitted(table)["model"])
+    if not models:
+        return None
+    told = ", ".join(sorted(map(str, models)))
+    words = f"No run fits its training strings ({told}): nothing is said about generalisation."
+    return Verdict("not run", words, tables={"accuracy": table})
 
 
 def needed(table: pd.DataFrame, *, accuracy: float, by: str = "model") -> dict[str, float]:

@@ -5,8 +5,9 @@
     depth            1 to 16 layers
 
 Each variation changes one thing. The effect is the mean gain in accuracy on unseen symbols that the
-scalar brings at the same n. Where plain models already succeed there is no room for a gain: such
-variations are named and decide nothing.
+scalar brings at the same n, among runs that fit their training strings. Where plain models already
+succeed there is no room for a gain, and where no run of a kind fits there is nothing to compare:
+such variations are named and decide nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from analyses.claims.base import Drawing, Setting, Verdict
-from analyses.claims.template.models import NAMES, run_of, spec_of, task_sizes, train_table
+from analyses.claims.template.models import (
+    NAMES,
+    fitted,
+    run_of,
+    spec_of,
+    task_sizes,
+    train_table,
+    unfitted,
+)
 from interp.figures.unseen import strips
 from interp.tasks.template.named import same_different
 
@@ -86,24 +95,30 @@ def _swept(setting: Setting, variations: Mapping[str, Variation]) -> Verdict:
                 for seed in setting.seeds
             ]  # fmt: skip
     table, _ = train_table(setting, planned)
-    means = table.groupby(["variation", "model"], sort=False)["accuracy"].mean().unstack(sort=False)
-    gains = {str(name): gain for name, gain in (means["+ aI"] - means["plain"]).to_dict().items()}
+    means = fitted(table).groupby(["variation", "model"])["accuracy"].mean().unstack()
+    means = means.reindex(index=list(variations), columns=[NAMES[""], NAMES["a"]])
+    difference = (means["+ aI"] - means["plain"]).dropna()
+    gains = {str(name): float(gain) for name, gain in difference.items()}
     room = [name for name in gains if means["plain"][name] < _ROOM]
     kept = [name for name in room if gains[name] >= _GAIN]
     share = len(kept) / len(room) if room else 0.0
     status = "reproduced" if share == 1 else "partly" if share >= 0.5 else "not reproduced"
     status = status if room else "not run"
-    lost = [name for name in room if name not in kept]
+    left = {
+        " Not with": [name for name in room if name not in kept],
+        " No room": [name for name in gains if name not in room],
+        " No runs that fit to compare": [name for name in variations if name not in gains],
+    }
     words = (
         f"The scalar gains at least {_GAIN} in {len(kept)} of {len(room)} variations in which "
         f"plain models leave room (below {_ROOM})."
-        + (f" Not with: {', '.join(lost)}." if lost else "")
-        + (f" No room: {', '.join(n for n in gains if n not in room)}." if len(room) < len(gains)
-           else "")
-    )  # fmt: skip
+        + "".join(f"{told}: {', '.join(names)}." for told, names in left.items() if names)
+    )
     accuracy = {f"{v}, {m}": rows["accuracy"].tolist()
                 for (v, m), rows in table.groupby(["variation", "model"], sort=False)}  # fmt: skip
-    numbers = {"gains": gains, "accuracy": accuracy}
+    lost = {str(v): unfitted(rows) for v, rows in table.groupby("variation", sort=False)}
+    numbers = {"gains": gains, "accuracy": accuracy,
+               "not_fitted": {v: counts for v, counts in lost.items() if counts}}  # fmt: skip
     told = [gains[name] for name in room] or [0.0]
     figure = strips(table, group="variation", chance=0.5)
     return Verdict(

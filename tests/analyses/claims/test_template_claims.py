@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from analyses.claims.base import Setting
+from analyses.claims.template import models
 from analyses.claims.template.copying import _verdict
-from analyses.claims.template.models import needed, spec_of
+from analyses.claims.template.models import fitted, needed, spec_of, unanswered, unfitted
 from interp.tasks.template.named import copying, same_different
 
 ROOT = Path(__file__).parents[3]
@@ -30,6 +31,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "template-depth": {"rows": 8, "depths": [1, 2]},
     "template-conditioning": {"rows": [8]},
     "template-kernel-blocks": {"rows": 12},
+    "template-finite-width": {"widths": [8, 16]},
     "template-feature-learning": {"rows": [8]},
     "template-head-specialisation": {"rows": 8, "steps": 8},
 }
@@ -41,7 +43,10 @@ def setting(name: str, folder: Path) -> Setting:
 
 
 @pytest.mark.parametrize("name", sorted(SMALLER))
-def test_claims_run_in_miniature(name: str, tmp_path: Path) -> None:
+def test_claims_run_in_miniature(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "FITTED", 0.0)  # two steps fit nothing
     module, function = LEDGER[name]["run"].split(":")
     verdict = getattr(import_module(module), function)(setting(name, tmp_path))
     assert verdict.numbers
@@ -58,6 +63,23 @@ def test_every_claim_of_the_ledger_is_tested_and_has_three_seeds() -> None:
         assert not set(LEDGER[name]["quick"].get("tuning_seeds", ())) & set(
             LEDGER[name]["quick"]["seeds"]
         )
+
+
+def test_runs_that_do_not_fit_are_no_failure_to_generalise(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {"model": ["plain", "plain", "+ aI"], "train_accuracy": [1.0, 0.98, 0.5], "accuracy": 0.1}
+    )
+    assert fitted(table).index.tolist() == [0]
+    assert unfitted(table) == {"plain": 1, "+ aI": 1}
+    found = unanswered(table)
+    assert found is not None
+    assert found.status == "not run"
+    assert "(+ aI)" in found.words
+    assert unanswered(table[:2]) is None
+    for name in ("template-zipf", "template-feature-learning"):
+        module, function = LEDGER[name]["run"].split(":")
+        verdict = getattr(import_module(module), function)(setting(name, tmp_path / name))
+        assert verdict.status == "not run"
 
 
 def test_strings_needed_stay_at_the_level() -> None:
