@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from interp.figures.style import AMOUNT, INK, PALETTE, style
+from interp.figures.style import AMOUNT, INK, PALETTE, size, style
 
-__all__ = ["depth_frontier"]
+__all__ = ["depth_frontier", "shallower_at_best"]
 
 
 def depth_frontier(table: pd.DataFrame, bins: Sequence[str], *, label: str) -> Figure:
@@ -40,6 +40,46 @@ def depth_frontier(table: pd.DataFrame, bins: Sequence[str], *, label: str) -> F
         panels[0].set_ylabel("attention layers")
         figure.colorbar(image, ax=list(panels), label=label, pad=0.02)
     return figure
+
+
+def shallower_at_best(
+    trained: pd.DataFrame, bounds: pd.DataFrame, programs: pd.DataFrame, *, label: str
+) -> Figure:
+    """What models of too few layers reach beside what any could, and beside enough layers.
+
+    Args:
+        trained: Columns ``k``, ``depth``, ``exact_match``: one row a model, one range of lengths.
+        bounds: Columns ``k``, ``exact_match_at_most`` of any predictor of one layer.
+        programs: Columns ``k``, ``exact_match`` of the best program found of depth k − 3.
+        label: What is shown, with its unit.
+    """
+    blocks = sorted({k for k in trained["k"] if k >= 4})
+    lacking = trained["k"] - trained["depth"]
+    dots = (
+        ("trained, depth 1", trained[(trained["depth"] == 1) & (lacking > 3)], "sky", -0.3),
+        ("trained, depth k − 3", trained[lacking == 3], "blue", -0.1),
+        ("trained, depth k − 2", trained[lacking == 2], "orange", 0.3),
+    )
+    with style():
+        figure = Figure(figsize=size(1.2, 1.9))
+        axes = figure.subplots()
+        for name, rows, colour, shift in dots:
+            shown = rows[rows["k"].isin(blocks)]
+            axes.plot(_places(shown["k"], blocks, shift), shown["exact_match"], "o", ms=5,
+                      color=PALETTE[colour], mec="white", mew=0.5, label=name)  # fmt: skip
+        axes.plot(_places(programs["k"], blocks, 0.1), programs["exact_match"], "X", ms=7,
+                  color=PALETTE["green"], mec="white", mew=0.5,
+                  label="best program found, depth k − 3")  # fmt: skip
+        axes.plot(_places(bounds["k"], blocks, -0.2), bounds["exact_match_at_most"], "_", ms=16,
+                  mew=2, color=PALETTE["red"], label="bound on depth 1")  # fmt: skip
+        axes.set_xticks(range(len(blocks)), [str(k) for k in blocks])
+        axes.set(xlabel="blocks k", ylabel=label, ylim=(-0.04, 1.04))
+        axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
+
+
+def _places(values: pd.Series, blocks: Sequence[int], shift: float) -> list[float]:
+    return [blocks.index(int(k)) + shift for k in values]
 
 
 def _panel(

@@ -9,6 +9,7 @@ other training might succeed; a cell above that fails shows that training did no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,22 +24,47 @@ from analyses.claims.depth.predictors import (
     predictor_run,
     scores,
     seeds_of,
+    shipped_predictor,
 )
-from interp.figures.frontier import depth_frontier
+from interp.figures.frontier import depth_frontier, shallower_at_best
 from trained.grid import train
 
 __all__ = ["judge", "run"]
+
+Cell = tuple[int, int, int]
 
 _LEARNED = 0.5
 _GAP = 0.3
 
 
 def run(setting: Setting) -> Verdict:
-    """Train the grid, score it, and compare with what shallower predictors can do.
+    """Score a grid of models, and compare with what shallower predictors can do.
 
-    Options: ``blocks``, ``depths``, ``rows`` and those of
-    :func:`~analyses.claims.depth.predictors.predictor_run`; ``search`` programs tried for each k.
+    Options: ``models`` (shipped ones, by name) or ``blocks``, ``depths`` and those of
+    :func:`~analyses.claims.depth.predictors.predictor_run`; ``bins``; ``rows`` strings of each;
+    ``search`` programs tried for each k.
     """
+    options, bins = setting.options, bins_of(setting.options)
+    models = _shipped(options["models"]) if "models" in options else _grid(setting)
+    table = scores(models, bins, int(options["rows"]))
+    blocks = sorted({k for k, _, _ in models})
+    ceilings, searched = _ceilings(blocks, bins[-1], int(options["search"]))
+    found = verdict(table, bins, ceilings, searched)
+    return replace(found, models=tuple(options.get("models", ())))
+
+
+def _shipped(names: Sequence[str]) -> dict[Cell, Any]:
+    """(k, depth, number among those alike) → model."""
+    found: dict[Cell, Any] = {}
+    for name in names:
+        k, depth, model = shipped_predictor(name)
+        alike = sum(cell[:2] == (k, depth) for cell in found)
+        found[k, depth, alike] = model
+    return found
+
+
+def _grid(setting: Setting) -> dict[Cell, Any]:
+    """(k, depth, seed) → model, all trained here."""
     options = setting.options
     cells = [
         (k, depth, seed)
@@ -54,11 +80,7 @@ def run(setting: Setting) -> Verdict:
         backend=setting.backend,
         progress=setting.progress,
     )
-    models = {cell: fit.model for cell, fit in zip(cells, fits, strict=True)}
-    bins = bins_of(options)
-    table = scores(models, bins, int(options["rows"]))
-    ceilings, searched = _ceilings(options, bins[-1])
-    return verdict(table, bins, ceilings, searched)
+    return {cell: fit.model for cell, fit in zip(cells, fits, strict=True)}
 
 
 def verdict(
@@ -68,7 +90,7 @@ def verdict(
     far, names = seeds_of(table, bins[-1]), [bin_name(lengths) for lengths in bins]
     status, words = judge(far)
     alternative = (
-        "Three panels of number of blocks against attention layers, coloured by the share of "
+        "Panels of number of blocks against attention layers, coloured by the share of "
         "strings right throughout; at the longest strings " + words
     )
     numbers = {
@@ -76,12 +98,18 @@ def verdict(
         "depth_1_ceiling": ceilings.to_dict("records"),
         "shallower_programs": searched.to_dict("records"),
     }
-    drawing = Drawing(
-        depth_frontier(table, names, label="strings right throughout (share)"), alternative
-    )
+    label = "strings right throughout (share)"
+    drawings = {"frontier": Drawing(depth_frontier(table, names, label=label), alternative)}
+    if len(ceilings):
+        longest = table[table["bin"] == names[-1]]
+        drawings["shallower"] = Drawing(
+            shallower_at_best(longest, ceilings, searched, label=f"{label},\n{names[-1]}"),
+            "For each number of blocks from 4: models with one layer, one layer too few and enough "
+            "layers, the bound on one layer, and the best program found that is one level short.",
+        )
     tables = {"exact_match": table, "depth_1_ceiling": ceilings, "shallower_programs": searched}
     key = _key(far, names[-1])
-    return Verdict(status, words, key, numbers, tables, {"frontier": drawing})
+    return Verdict(status, words, key, numbers, tables, drawings)
 
 
 def judge(far: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Any, str]:
@@ -125,17 +153,16 @@ def _key(far: Mapping[tuple[int, int], Sequence[float]], name: str) -> str:
     return f"whole strings right at {name}, median over seeds: " + ", ".join(told)
 
 
-def _ceilings(options: Mapping[str, Any], far: Bin) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _ceilings(blocks: Sequence[int], far: Bin, budget: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of depth 1 exactly, and the best programs found of depth k − 3."""
     exact, searched = [], []
-    for k in options["blocks"]:
+    for k in blocks:
         if k < 4:
             continue
         accuracy, bound = table_bound(k, far)
         exact.append({"k": k, "depth": 1, "accuracy": accuracy, "exact_match_at_most": bound})
-        program, match, _ = searched_program(
-            k, far, budget=int(options["search"]), rows=300, seed=k
-        )
-        searched.append({"k": k, "depth": k - 3, "tried": int(options["search"]),
+        program, match, _ = searched_program(k, far, budget=budget, rows=300, seed=k)
+        searched.append({"k": k, "depth": k - 3, "tried": budget,
                          "exact_match": match, "program": describe(program)})  # fmt: skip
     return pd.DataFrame(exact), pd.DataFrame(searched)
 

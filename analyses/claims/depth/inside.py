@@ -1,8 +1,9 @@
 """What a predictor of L_k holds and does, layer by layer, trained or compiled.
 
-    decoding   balanced accuracy of a logistic probe for E_j (block j has begun) at every site of
-               the residual stream, on strings it was not fitted to; and for labels that were
-               exchanged between strings
+    decoding   balanced accuracy of a logistic probe for E_j (block j has begun), and R² of a ridge
+               regression for the count inside E_j as a share of BOS and the positions so far, at
+               every site of the residual stream, on strings that the probe was not fitted to; and
+               for labels that were exchanged between strings
     counting   total variation between each head's attention and the even average of the prefix,
                a head that looks at BOS, and one that looks at its own position
     ablation   strings that were right and are wrong once a layer's attention output is replaced by
@@ -21,26 +22,32 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
-from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import balanced_accuracy_score
+from jaxtyping import Float
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import balanced_accuracy_score, r2_score
 from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
-from analyses.claims.depth.predictors import answers
+from analyses.claims.depth.predictors import answers, letter_id
 from interp.tasks.base import Batch
 from probes.layerwise import residual_sites
 
-__all__ = ["ablations", "counting", "decoding", "first_sites"]
+__all__ = ["ablations", "counting", "decoding", "first_sites", "nested_shares"]
 
 _POSITIONS = 8
 _FOLDS = 5
 
+_Features = Float[np.ndarray, "row sample feature"]
+_Truth = Float[np.ndarray, "row sample"]
+
 
 def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
-    """A row for each formula and site: ``formula``, ``site``, ``accuracy``, ``shuffled``."""
+    """A row for each formula or count and site: ``formula``, ``site``, ``accuracy``, ``shuffled``.
+
+    Counts are named ``#E2`` … and have R² for their accuracy, 0 where it is negative.
+    """
     sites = residual_sites([True] * model.spec.n_layers)
     with torch.no_grad():
         _, cache = model.run_with_cache(
@@ -48,19 +55,37 @@ def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
         )
     places = _sampled(batch, seed)
     rows = []
-    for name, latent in batch.latents.items():
-        truth = latent.gather(1, places).bool().numpy()
-        if truth.all() or not truth.any():
+    shares = nested_shares(batch)
+    for name, latent in {**batch.latents, **shares}.items():
+        truth = latent.gather(1, places).numpy()
+        if truth.min() == truth.max():
             continue
+        score = _explained if name in shares else _accuracy
         exchanged = truth[np.random.default_rng(seed).permutation(len(truth))]
         for site in sites:
             held = cache[site].double()
             index = places[..., None].expand(*places.shape, held.shape[-1])
             features = held.gather(1, index).numpy()
-            accuracy, shuffled = (_accuracy(features, label) for label in (truth, exchanged))
+            accuracy, shuffled = (score(features, label) for label in (truth, exchanged))
             rows.append({"formula": name, "site": site,
                          "accuracy": accuracy, "shuffled": shuffled})  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def nested_shares(batch: Batch) -> dict[str, Tensor]:
+    """``#E2`` … → the count inside E_j over BOS and the positions so far, ``[batch, pos]``.
+
+    This is what an even head of a compiled program has in its average.
+    """
+    so_far = torch.arange(1, batch.inputs.shape[1] + 1)
+    shares: dict[str, Tensor] = {}
+    block = 2
+    while f"E{block}" in batch.latents:
+        before = batch.latents[f"E{block - 1}"].bool()
+        counted = (batch.inputs == letter_id(block)) & before
+        shares[f"#E{block}"] = counted.cumsum(1) / so_far
+        block += 1
+    return shares
 
 
 @torch.no_grad()
@@ -137,12 +162,21 @@ def _sampled(batch: Batch, seed: int) -> Tensor:
     return torch.from_numpy(1 + (drawn * lengths[:, None]).astype(np.int64))
 
 
-def _accuracy(
-    features: Float[np.ndarray, "row sample feature"], truth: Bool[np.ndarray, "row sample"]
-) -> float:
-    """Balanced accuracy on strings that the probe was not fitted to."""
+def _accuracy(features: _Features, truth: _Truth) -> float:
+    """Balanced accuracy of a logistic regression."""
+    said = _held_out(LogisticRegression(C=10.0, max_iter=500), features, truth > 0)
+    return float(balanced_accuracy_score(truth.ravel() > 0, said))
+
+
+def _explained(features: _Features, truth: _Truth) -> float:
+    """R² of a ridge regression, at least 0."""
+    return max(0.0, float(r2_score(truth.ravel(), _held_out(Ridge(), features, truth))))
+
+
+def _held_out(probe: Any, features: _Features, truth: np.ndarray) -> np.ndarray:
+    """What a probe says on strings that it was not fitted to."""
     groups = np.repeat(np.arange(len(truth)), truth.shape[1])
-    probe = make_pipeline(StandardScaler(), LogisticRegression(C=10.0, max_iter=500))
-    flat = features.reshape(len(groups), -1)
-    said = cross_val_predict(probe, flat, truth.ravel(), groups=groups, cv=GroupKFold(_FOLDS))
-    return float(balanced_accuracy_score(truth.ravel(), said))
+    flat, scaled = features.reshape(len(groups), -1), make_pipeline(StandardScaler(), probe)
+    folds = GroupKFold(_FOLDS)
+    found: np.ndarray = cross_val_predict(scaled, flat, truth.ravel(), groups=groups, cv=folds)
+    return found

@@ -15,23 +15,30 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-import trained
 from analyses.claims.base import Drawing, Setting, Verdict
 from analyses.claims.depth.inside import ablations, counting, decoding, first_sites
 from analyses.claims.depth.predictors import (
     bins_of,
     exact_match,
+    letter_id,
     predictor_run,
+    shipped_predictor,
     strings_of,
 )
-from interp.crasp.languages import block_symbol, prediction_program
-from interp.figures.maps import Panel, share_maps
+from interp.crasp.languages import prediction_program
+from interp.figures.layers import layer_comparison
+from interp.figures.maps import Panel
 from interp.proofs.depth.compiler import compile_program
 from trained.grid import train
 
 __all__ = ["judge", "run"]
 
 _GENERALISES, _DECODED, _SHUFFLED, _EVEN, _BROKEN = 0.9, 0.95, 0.6, 0.25, 0.5
+_MEASURES = {
+    "even": "attention: distance from even\n(total variation)",
+    "broken": "right strings made wrong without\nthe layer's attention (share)",
+    "same_as_theory": "strings that fare as in the compiled\nmodel without the layer (share)",
+}
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,7 @@ def open_model(
         theory: The compiled model's broken strings, layer by layer.
     """
     decoded, heads = decoding(model, batch), counting(model, batch)
-    lost, wrong = ablations(model, batch, _letter(k))
+    lost, wrong = ablations(model, batch, letter_id(k))
     first = dict(first_sites(decoded, _DECODED))
     rows = []
     for layer in range(model.spec.n_layers):
@@ -151,13 +158,15 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
         "layers": _records(everything),
     }
     key = f"{len(judged)} models judged; {words.split('. ')[0]}"
-    shown = max(opened, key=lambda model: (model.match >= _GENERALISES, model.k, model.match))
+    shown = [model for model in opened if model.match >= _GENERALISES] or list(opened)
     decoded = [m.decoded.assign(model=m.name) for m in (*opened, *compiled.values())]
     tables = {"layers": everything, "decoding": pd.concat(decoded)}
     drawing = Drawing(
-        _figure(shown, compiled[shown.k]),
-        "Two maps of formulas by sites of the residual stream, trained beside compiled: balanced "
-        "accuracy of linear probes. In the compiled model each formula appears at its own layer.",
+        _figure(shown, compiled),
+        "Above, two maps of formulas and counts by sites of the residual stream, trained beside "
+        "compiled: what linear probes read. Below, for each layer of every model: the distance of "
+        "its attention from even, the strings that break without it, and how many strings fare as "
+        "in the compiled model. In the compiled model each formula appears at its own layer.",
     )
     names = tuple(model.name for model in opened)
     return Verdict(status, words, key, numbers, tables, {"layers": drawing}, names)
@@ -172,25 +181,47 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _figure(found: Opened, ideal: Opened) -> Any:
-    panels = []
-    for title, model in ((found.name, found), (ideal.name, ideal)):
-        wide = model.decoded.pivot(index="formula", columns="site", values="accuracy")
-        order = list(dict.fromkeys(model.decoded["site"]))
-        formulas = sorted(set(model.decoded["formula"]), key=lambda n: (n == "last", n))
-        panels.append(Panel(title, wide.loc[formulas, order].to_numpy(), formulas))
-    columns = ["in", *(f"{part}{layer + 1}" for layer in range(len(order) // 2)
+def _figure(judged: Sequence[Opened], compiled: Mapping[int, Opened]) -> Any:
+    """Maps of the most blocks that a model generalises on, and every model's measures."""
+    k = max(model.k for model in judged)
+    mine = [model for model in judged if model.k == k]
+    shown = pd.concat([model.decoded for model in mine])
+    title = f"trained, k = {k}" + (f", median of {len(mine)}" if len(mine) > 1 else "")
+    panels = [_map(title, shown), _map(f"compiled, k = {k}", compiled[k].decoded)]
+    columns = ["in", *(f"{part} {layer + 1}" for layer in range(k - 2)
                        for part in ("att", "ffn"))]  # fmt: skip
-    label = "linear probe (balanced accuracy)"
-    return share_maps(panels, columns, label=label, across="after sublayer")
+    both = [(model, False) for model in judged]
+    both += [(compiled[j], True) for j in sorted({model.k for model in judged})]
+    rows = [
+        {"group": f"k={model.k}", "layer": int(row["layer"]), "model": model.name,
+         "constructed": constructed, "measure": name, "value": float(row[column])}
+        for model, constructed in both
+        for _, row in model.summary.iterrows()
+        for column, name in _MEASURES.items()
+    ]  # fmt: skip
+    return layer_comparison(
+        panels, columns, pd.DataFrame(rows).sort_values(["group", "layer"], kind="stable"),
+        label="linear probe: balanced\naccuracy; R² of counts #", across="after sublayer",
+        levels={_MEASURES["even"]: _EVEN, _MEASURES["broken"]: _BROKEN},
+    )  # fmt: skip
+
+
+def _map(title: str, decoded: pd.DataFrame) -> Panel:
+    """Formulas and counts by site, the median over models."""
+    wide = decoded.pivot_table(
+        index="formula", columns="site", values="accuracy", aggfunc="median", sort=False
+    )
+    formulas = sorted(wide.index, key=lambda name: (name[0] == "#", name == "last", name))
+    order = list(dict.fromkeys(decoded["site"]))
+    return Panel(title, wide.loc[formulas, order].to_numpy(), formulas)
 
 
 def _models(setting: Setting) -> Iterator[tuple[str, int, Any]]:
     options = setting.options
     if "models" in options:
         for name in options["models"]:
-            shipped = trained.load(name)
-            yield name, int(shipped.task.to_dict()["language"][2:]), shipped.model
+            k, _, model = shipped_predictor(name)
+            yield name, k, model
         return
     cells = [(k, seed) for k in options["blocks"] for seed in setting.seeds]
     fits = train(
@@ -203,8 +234,3 @@ def _models(setting: Setting) -> Iterator[tuple[str, int, Any]]:
     )
     for (k, seed), fit in zip(cells, fits, strict=True):
         yield f"L_{k}, seed {seed}", k, fit.model
-
-
-def _letter(k: int) -> int:
-    """Token id of the last block's letter: 1 for a, 2 for b."""
-    return 1 if block_symbol(k) == "a" else 2

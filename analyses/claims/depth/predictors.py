@@ -14,6 +14,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+import trained
+from interp.crasp.languages import block_symbol
 from interp.models.spec import TransformerSpec
 from interp.tasks.base import Batch
 from interp.tasks.depth import PrefixPrediction
@@ -26,9 +28,11 @@ __all__ = [
     "bin_name",
     "bins_of",
     "exact_match",
+    "letter_id",
     "predictor_run",
     "scores",
     "seeds_of",
+    "shipped_predictor",
     "strings_of",
 ]
 
@@ -81,6 +85,18 @@ def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> 
     )
     task = PrefixPrediction(f"L_{k}", ((max(shortest, k), longest),))
     return Run(f"L{k}-depth{depth}-seed{seed}", task, spec, training)
+
+
+def shipped_predictor(name: str) -> tuple[int, int, Any]:
+    """Blocks, attention layers and model of a shipped predictor."""
+    shipped = trained.load(name)
+    blocks = int(shipped.task.to_dict()["language"].removeprefix("L_"))
+    return blocks, int(shipped.model.spec.n_layers), shipped.model
+
+
+def letter_id(block: int) -> int:
+    """Token id of a block's letter: 1 for a, 2 for b."""
+    return 1 if block_symbol(block) == "a" else 2
 
 
 def strings_of(k: int, lengths: Bin, rows: int, seed: int = 0) -> Batch:

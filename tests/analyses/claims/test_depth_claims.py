@@ -10,7 +10,7 @@ import pytest
 from analyses.claims.base import Setting
 from analyses.claims.depth import frontier, opening, programs
 from analyses.claims.depth.ceiling import best_table, describe, searched_program, table_bound
-from analyses.claims.depth.inside import counting
+from analyses.claims.depth.inside import counting, decoding, nested_shares
 from analyses.claims.depth.opening import open_model, verdict
 from analyses.claims.depth.predictors import exact_match, scores, seeds_of, strings_of
 from interp.crasp import depth
@@ -105,6 +105,33 @@ def test_opening_finds_the_compiled_mechanism_in_the_compiled_model() -> None:
     found = verdict([same], {k: ideal})
     assert found.status == "reproduced"
     assert list(found.drawings) == ["layers"]
+
+
+def test_nested_counts_are_those_of_a_loop() -> None:
+    batch = strings_of(5, (9, 12), 6)
+    shares = nested_shares(batch)
+    assert set(shares) == {"#E2", "#E3", "#E4"}
+    for row, ids in enumerate(batch.inputs.tolist()):
+        for i in range(1, int(batch.mask[row].sum()) + 1):
+            word = "".join("?ab?"[x] for x in ids[1 : i + 1])
+            for block, letter in ((2, "b"), (3, "a"), (4, "b")):
+                first = ["", "ab", "aba"][block - 2]  # block - 1 has begun
+                counted = sum(
+                    c == letter and blocks_of(word[: at + 1]).startswith(first)
+                    for at, c in enumerate(word)
+                )
+                assert shares[f"#E{block}"][row, i] == pytest.approx(counted / (i + 1)), word
+
+
+def test_a_compiled_count_is_read_after_its_attention_and_its_formula_after_the_ffn() -> None:
+    batch = strings_of(5, (12, 24), 80)
+    table = decoding(compile_program(prediction_program(5), longest=24).model, batch)
+    score = table.set_index(["formula", "site"])["accuracy"]
+    for layer in range(3):
+        before = "hook_embed" if layer == 0 else f"blocks.{layer - 1}.hook_resid_post"
+        assert score[f"#E{layer + 2}", before] < 0.9
+        assert score[f"#E{layer + 2}", f"blocks.{layer}.hook_resid_mid"] > 0.99
+        assert score[f"E{layer + 2}", f"blocks.{layer}.hook_resid_post"] > 0.99
 
 
 def test_opening_needs_a_model_that_generalises() -> None:
