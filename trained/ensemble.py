@@ -31,7 +31,7 @@ from trained.run import Run
 from trained.shape import common_spec, multipliers
 from trained.training import Training
 
-__all__ = ["Ensemble", "State"]
+__all__ = ["Ensemble", "State", "started"]
 
 _EPS = 1e-8
 _SMOOTHING = 0.98
@@ -76,7 +76,7 @@ class Ensemble:
         self.runs, self.device = list(runs), device
         self.trainings = [run.training for run in runs]
         self.steps, self.batch = self.trainings[0].steps, self.trainings[0].batch
-        models = [build(run.spec, seed=run.training.seed) for run in runs]
+        models = [started(run) for run in runs]
         self.model = build(common_spec([run.spec for run in runs])).to(device).train()
         named = dict(self.model.named_parameters())
         self.shapes = {name: p.shape for name, p in named.items()}
@@ -241,6 +241,23 @@ class Ensemble:
             cosine = 0.5 * (1 + cos(pi * self.state.step / training.steps))
             factors.append(warm * (cosine if training.decay == "cosine" else 1.0))
         return torch.tensor(factors, dtype=torch.float64)
+
+
+@torch.no_grad()
+def started(run: Run) -> Any:
+    """The run's model before its first step.
+
+    Raises:
+        ArgumentError: for slopes that are not one a head of every lin or log layer.
+    """
+    model, slopes = build(run.spec, seed=run.training.seed), run.training.slopes
+    held = [p for name, p in model.named_parameters() if name.endswith(".terms.lag.p")]
+    if slopes and not (held and all(len(p) == len(slopes) for p in held)):
+        sizes = [len(p) for p in held]
+        raise ArgumentError(f"training: slopes: {len(slopes)} for layers with {sizes} slopes")
+    for p in held if slopes else ():
+        p.copy_(torch.tensor(slopes))
+    return model
 
 
 def _trained(model: Any, training: Training) -> set[str]:

@@ -40,6 +40,8 @@ class Training:
         parameters: Globs of the parameters' names that are trained, e.g. ``unembed.*``.
         snapshots: Keep the weights every so many steps; 0 for never.
         autocast: Run the forward pass in bfloat16 (mixed precision; weights stay as they are).
+        slopes: Where the slopes p_h of lin and log heads start, one a head and positive, the same
+            in every layer; ``()`` for 2^−h. A sum of exponentials is not found from everywhere.
 
     Raises:
         ArgumentError: naming every option that is out of range.
@@ -61,6 +63,7 @@ class Training:
     parameters: tuple[str, ...] = ("*",)
     snapshots: int = 0
     autocast: bool = False
+    slopes: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         problems = Problems("training")
@@ -79,6 +82,8 @@ class Training:
         problems.need(good, "decay", rule, self.decay, "pick one")
         good, rule = len(self.parameters) > 0, "must name what is trained"
         problems.need(good, "parameters", rule, self.parameters, "* is all")
+        good, rule = all(p > 0 for p in self.slopes), "must be positive"
+        problems.need(good, "slopes", rule, self.slopes, "() starts at 2^-h")
         problems.raise_if_any()
 
     @property
@@ -117,6 +122,9 @@ def _typed(name: str, kind: str, value: Any) -> tuple[bool, str, str, Any, str]:
         "str": lambda: isinstance(value, str),
         "int | None": lambda: value is None or number(value, int),
         "tuple[float, float]": lambda: (
+            isinstance(value, tuple) and all(number(v, int, float) for v in value)
+        ),
+        "tuple[float, ...]": lambda: (
             isinstance(value, tuple) and all(number(v, int, float) for v in value)
         ),
         "tuple[str, ...]": lambda: (

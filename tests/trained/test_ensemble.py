@@ -200,3 +200,16 @@ def test_fixed_rows_are_seen_in_epochs() -> None:
         first = [tuple(row) for row in inputs[:10].tolist()]
         assert sorted(seen) == sorted(first)
     assert len(known) <= 10
+
+
+def test_slopes_start_where_they_are_put_and_members_may_differ() -> None:
+    spec = TransformerSpec(**{**SPEC, "score": "none", "lag_bias": "lin"})
+    runs = [tiny(str(i), spec=spec, slopes=p, parameters=("unembed.*",))
+            for i, p in enumerate([(), (0.5, 2.0), (3.0, 4.0)])]  # fmt: skip
+    found = [fit.model.blocks[0].attn.terms["lag"].p.tolist() for fit in together(*runs)]
+    assert found == [[1.0, 0.5], [0.5, 2.0], [3.0, 4.0]]
+    for slopes, words in (((1.0,), "1 for layers with"), ((1.0, 2.0), "2 for layers with")):
+        with pytest.raises(ArgumentError, match=words):
+            together(tiny(spec=None if len(slopes) == 2 else spec, slopes=slopes))
+    with pytest.raises(ArgumentError, match="slopes"):
+        tiny(spec=spec, slopes=(1.0, 0.0))

@@ -1,0 +1,1 @@
+"""Claims of `memory` (§1.5): one module a family."""

@@ -1,0 +1,133 @@
+"""Language: depth against heads at equal size, and what the dot product is worth.
+
+The corpus is the small generated language of :mod:`analyses.claims.memory.corpus`, or the user's
+text file (``--option text=FILE``), character by character. Models have LayerNorm, slopes falling
+with the lag (lin) and, at equal size, as many heads and neurons in all: L layers hold 1/L of them
+each. Losses are in nats a token; what cannot be predicted is in them, so ratios say little.
+
+Small models, short training, one learning rate: a model that loses here may win when trained
+longer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analyses.claims.base import Drawing, Setting, Verdict
+from analyses.claims.memory.corpus import Corpus
+from analyses.claims.memory.models import Planned, by_seed, medians, run_of, spread, train_table
+from interp.figures.unseen import strips
+from interp.models.spec import TransformerSpec
+
+__all__ = ["depth_against_heads", "dot_product"]
+
+
+def depth_against_heads(setting: Setting) -> Verdict:
+    """Depth beats heads at equal size (ledger: ``memory-depth-language``)."""
+    options, planned = setting.options, []
+    for layers in options["layers"]:
+        heads = options["all_heads"] // layers
+        labels = {"model": f"{layers} layers of {heads} heads", "layers": layers}
+        planned += _planned(setting, labels, layers)
+    table = _losses(setting, planned)
+    middle = medians(table, ["layers"], "loss")
+    wide = min(options["layers"])
+    best = min(middle, key=lambda layers: middle[layers])
+    gain = middle[wide] - min(v for layers, v in middle.items() if layers != wide)
+    apart = _apart(table, table["layers"] == best, table["layers"] == wide)
+    status = "reproduced" if gain >= options["margin"] and apart else "not reproduced"
+    if status != "reproduced" and gain > 0 and apart:
+        status = "partly"
+    sizes = sorted(set(table["parameters"]))
+    words = (
+        f"On {_name(setting)}, with {sizes[0]}–{sizes[-1]} parameters, the best depth is {best} "
+        f"layers ({spread(table[table['layers'] == best]['loss'].tolist())} nats a token); "
+        f"{wide} layer with all the heads reaches "
+        f"{spread(table[table['layers'] == wide]['loss'].tolist())}."
+    )
+    key = f"{gain:+.3f} nats a token gained by depth at equal size"
+    return _verdict(status, words, key, table, {"gain": gain, "parameters": sizes})
+
+
+def dot_product(setting: Setting) -> Verdict:
+    """The dot product matters for language (ledger: ``memory-dot-language``)."""
+    planned = []
+    for score, name in (("none", "without dot product"), ("dot", "with dot product")):
+        planned += _planned(setting, {"model": name}, setting.options["layers"][-1], score)
+    wider = {"model": "without, FFN of the same size"}
+    planned += _planned(setting, wider, setting.options["layers"][-1], "none", grown=True)
+    table = _losses(setting, planned)
+    middle = medians(table, ["model"], "loss")
+    without = min(v for name, v in middle.items() if name != "with dot product")
+    gain = without - middle["with dot product"]
+    dot = table["model"] == "with dot product"
+    apart = _apart(table, dot, ~dot)
+    status = "not reproduced"
+    if gain > 0 and apart:
+        status = "reproduced" if gain >= setting.options["margin"] else "partly"
+    told = "; ".join(
+        f"{name}: {spread(table[table['model'] == name]['loss'].tolist())}" for name in middle
+    )
+    words = f"On {_name(setting)}, loss in nats a token: {told}."
+    key = f"{gain:+.3f} nats a token gained by the dot product"
+    return _verdict(status, words, key, table, {"gain": gain})
+
+
+def _corpus(setting: Setting) -> Corpus:
+    return Corpus(setting.options["length"], setting.options.get("text", ""))
+
+
+def _name(setting: Setting) -> str:
+    text = _corpus(setting)
+    return f"the text {text.name}" if text.text else "generated stories"
+
+
+def _planned(
+    setting: Setting, labels: dict[str, Any], layers: int, score: Any = "dot", grown: bool = False
+) -> list[Planned]:
+    """A run a seed; ``grown`` gives the FFN the weights of the queries and keys that are gone."""
+    o, corpus = setting.options, _corpus(setting)
+    heads, ffn = o["all_heads"] // layers, o["all_neurons"] // layers
+    spec = TransformerSpec(
+        d_in=corpus.vocabulary,
+        d_out=corpus.vocabulary,
+        n_ctx=o["length"],
+        d_model=o["d_model"],
+        n_layers=layers,
+        n_heads=heads,
+        d_head=o["d_head"],
+        ffn=(ffn + grown * heads * o["d_head"],),
+        score=score,
+        lag_bias="lin",
+        norm="layernorm",
+    )
+    return [
+        run_of(setting, {**labels, "seed": seed}, corpus, spec, test=corpus.testing())
+        for seed in setting.seeds
+    ]
+
+
+def _losses(setting: Setting, planned: list[Planned]) -> pd.DataFrame:
+    return train_table(setting, planned)[0].assign(corpus=_name(setting))
+
+
+def _apart(table: pd.DataFrame, better: pd.Series, worse: pd.Series) -> bool:
+    """Whether every seed of the one side is better than every seed of the other."""
+    return bool(table[better]["loss"].max() < table[worse]["loss"].min())
+
+
+def _verdict(
+    status: Any, words: str, key: str, table: pd.DataFrame, numbers: dict[str, Any]
+) -> Verdict:
+    figure = strips(table, group="model", y="loss", by="corpus", label="loss, nats a token")
+    seen = "Loss on unseen text of every seed, one row of dots a model."
+    return Verdict(
+        status,
+        words,
+        key,
+        {**numbers, "loss": by_seed(table, ["model"], "loss")},
+        {"loss": table},
+        {"loss": Drawing(figure, seen)},
+    )

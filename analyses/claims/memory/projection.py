@@ -1,0 +1,91 @@
+"""Sums of heads by variable projection: slopes are searched, coefficients solved for.
+
+    E(p) = min_a Σ_{s < S} (target(s) − Σ_h a_h e^{−p_h φ(s)})² / Σ_{s < S} target(s)²
+
+For white inputs (Gaussian, mean 0, variance 1) this is the mean square error of a layer without
+dot products and without normaliser, as a share of the target's variance: what trained models are
+compared with. The linear part is exact least squares in float64, so the gap to a model trained by
+gradient descent is one of optimisation and of float32, not of expressivity. The constructions
+minimise the ℓ1 error over all lags instead (:mod:`interp.proofs.lagfits`), which bounds the error
+for *every* bounded input: a smaller norm here does not contradict a larger one there.
+
+The search is a search: a smaller error may exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.optimize import least_squares
+
+from interp.proofs.lagfits.positions import Positions, phi_values
+from interp.proofs.lagfits.sums import grid
+
+__all__ = ["Projected", "grid_start", "project", "search"]
+
+_SCALES, _SPREADS = (-4.0, -2.0, 0.0, 2.0, 4.0), {"lin": (0.0, 1.0), "log": (0.37, 1.2)}
+_EVALUATIONS = 60
+
+Lags = Float64[np.ndarray, "lag"]
+
+
+@dataclass(frozen=True)
+class Projected:
+    """A sum of heads.
+
+    Attributes:
+        slopes: p_h, ``[head]``.
+        coefficients: a_h, ``[head]``.
+        error: Σ (target − sum)² / Σ target².
+    """
+
+    slopes: Float64[np.ndarray, "head"]
+    coefficients: Float64[np.ndarray, "head"]
+    error: float
+
+
+def project(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Positions) -> Projected:
+    """The best coefficients for given slopes."""
+    basis = _basis(len(target), slopes, positions)
+    coefficients, *_ = np.linalg.lstsq(basis, target, rcond=None)
+    left = target - basis @ coefficients
+    return Projected(slopes, coefficients, float((left**2).sum() / (target**2).sum()))
+
+
+def search(target: Lags, heads: int, positions: Positions) -> Projected:
+    """The best slopes found: from grids of the constructions, by least squares on what is left."""
+    ranked = _ranked(target, heads, positions)
+    found = [_improved(target, one.slopes, positions) for one in ranked[:3]]
+    return min((*ranked, *found), key=lambda one: one.error)
+
+
+def grid_start(target: Lags, heads: int, positions: Positions) -> Projected:
+    """The best of the constructions' grids, as it is: where training may start."""
+    return _ranked(target, heads, positions)[0]
+
+
+def _ranked(target: Lags, heads: int, positions: Positions) -> list[Projected]:
+    starts = [
+        grid(positions, heads, scale, spread) for scale in _SCALES for spread in _SPREADS[positions]
+    ]
+    return sorted((project(target, p, positions) for p in starts), key=lambda one: one.error)
+
+
+def _improved(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Positions) -> Projected:
+    def left(log_slopes: Float64[np.ndarray, "head"]) -> Lags:
+        one = project(target, np.exp(log_slopes), positions)
+        held: Lags = target - _basis(len(target), one.slopes, positions) @ one.coefficients
+        return held
+
+    start = np.log(np.maximum(slopes, 1e-3))
+    best = least_squares(left, start, bounds=(-9.0, 5.0), max_nfev=_EVALUATIONS)
+    return project(target, np.exp(best.x), positions)
+
+
+def _basis(
+    lags: int, slopes: Float64[np.ndarray, "head"], positions: Positions
+) -> Float64[np.ndarray, "lag head"]:
+    phi = phi_values(positions, np.arange(lags, dtype=np.float64))
+    return np.exp(-np.outer(phi, slopes))
