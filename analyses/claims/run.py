@@ -1,14 +1,16 @@
 """Running claims one after another, each result kept as soon as it is there.
 
 A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
-is kept but its working folder. With ``resume``, a claim whose result has the same rule, profile,
-seeds and options is not run again, and one that was interrupted goes on in its working folder.
+is kept but its working folder, with the traceback. With ``resume``, a claim whose result has the
+same rule, profile, seeds and options is not run again, and one that was interrupted goes on in its
+working folder. A verdict that was reached is not replaced by "not run".
 """
 
 from __future__ import annotations
 
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +56,11 @@ class Order:
         problems.need(good, "--seeds", "must be at least 1", self.seeds, "raise it")
         good = self.backend in ("local", "ray")
         problems.need(good, "--backend", "must be local or ray", self.backend, "choose one")
+        given = dict(self.options).get("seeds", [])
+        good = isinstance(given, list) and all(type(seed) is int for seed in given)
+        rule = "must be a list of whole numbers"
+        problems.need(good, "--option seeds", rule, given, "write [1, 2], or use --seeds")
+        _check_device(self.device, problems)
         problems.raise_if_any()
 
     def setting(self, claim: Claim, folder: Path) -> Setting:
@@ -102,26 +109,50 @@ def run_claims(
     results: list[Result] = []
     failures: list[Failure] = []
     for claim in claims:
-        setting = order.setting(claim, out / _WORK / claim.id)
-        kept = _kept(claim, setting, out) if order.resume else None
+        setting, kept = order.setting(claim, out / _WORK / claim.id), False
         came: Result | Failure
         try:
-            came = kept or _run(claim, functions[claim.id], setting, out)
+            came, kept = _result(claim, functions[claim.id], setting, out)
         except ProoflensError as error:
             came = Failure(claim.id, str(error))
+        except Exception as error:  # a mistake in one claim must not cost the others
+            came = Failure(claim.id, _traced(error, setting.folder))
         if isinstance(came, Failure):
             failures.append(came)
         else:
             results.append(came)
-        told(claim, came, kept is not None)
+        told(claim, came, kept)
     return results, failures
 
 
+def _result(
+    claim: Claim, function: Callable[[Setting], Verdict], setting: Setting, out: Path
+) -> tuple[Result, bool]:
+    """What came of a claim, and whether it was there already."""
+    kept = _kept(claim, setting, out) if setting.resume else None
+    if kept is not None:
+        return kept, True
+    started = time.perf_counter()
+    verdict = _refusal(claim, setting) or _run(function, setting)
+    seconds = time.perf_counter() - started
+    old = _reached(claim, out) if verdict.status == "not run" else None
+    result = old or write_result(claim, setting, verdict, seconds, out)
+    shutil.rmtree(setting.folder, ignore_errors=True)
+    return result, old is not None
+
+
+def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
+    if not setting.resume:
+        shutil.rmtree(setting.folder, ignore_errors=True)
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    return function(setting)
+
+
 def _kept(claim: Claim, setting: Setting, out: Path) -> Result | None:
-    """The result of the same rule and setting, if it is there."""
-    if not (out / claim.id / RESULT).exists():
+    """The verdict of the same rule and setting, if it was reached."""
+    old = _reached(claim, out)
+    if old is None:
         return None
-    old = read_result(out / claim.id)
     same = (old.rule_sha256, old.profile, old.seeds, dict(old.options)) == (
         claim.rule_sha256,
         setting.profile,
@@ -131,23 +162,45 @@ def _kept(claim: Claim, setting: Setting, out: Path) -> Result | None:
     return old if same else None
 
 
-def _run(
-    claim: Claim, function: Callable[[Setting], Verdict], setting: Setting, out: Path
-) -> Result:
-    if not setting.resume:
-        shutil.rmtree(setting.folder, ignore_errors=True)
-    setting.folder.mkdir(parents=True, exist_ok=True)
-    started = time.perf_counter()
-    if setting.profile in claim.profiles:
-        verdict = function(setting)
-    else:
-        verdict = Verdict("not run", _unanswered(setting.profile))
-    result = write_result(claim, setting, verdict, time.perf_counter() - started, out)
-    shutil.rmtree(setting.folder, ignore_errors=True)
-    return result
+def _reached(claim: Claim, out: Path) -> Result | None:
+    """The result that is there, if the claim was run."""
+    if not (out / claim.id / RESULT).exists():
+        return None
+    old = read_result(out / claim.id)
+    return old if old.status != "not run" else None
 
 
-def _unanswered(profile: str) -> str:
-    if profile == "zoo":
-        return "The shipped models alone cannot answer this claim: it trains models of its own."
-    return f"There is no {profile} profile of this claim."
+def _refusal(claim: Claim, setting: Setting) -> Verdict | None:
+    """Why the profile cannot answer the claim, or None where it can."""
+    profile = setting.profile
+    if profile not in claim.profiles and profile == "zoo":
+        return Verdict("not run", "The shipped models alone cannot answer this claim: it trains "
+                       "models of its own.")  # fmt: skip
+    if profile not in claim.profiles:
+        return Verdict("not run", f"There is no {profile} profile of this claim.")
+    if profile != "zoo":
+        return None
+    from trained import zoo
+
+    absent = sorted(set(setting.options.get("models", [])) - set(zoo.names()))
+    words = f"These models are not shipped with this version: {', '.join(absent)}."
+    return Verdict("not run", words) if absent else None
+
+
+def _check_device(device: str, problems: Problems) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        problems.need(False, "--device", "must be a device of this machine", device, reason)
+
+
+def _traced(error: Exception, folder: Path) -> str:
+    """What went wrong in a line; the rest goes to a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / "traceback.txt"
+    place.write_text("".join(traceback.format_exception(error)))
+    reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+    return f"{type(error).__name__}: {reason} (see {place})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,23 +65,45 @@ def run(
     )
     typer.echo(f"{len(claims)} claims, profile {profile}, results in {out}")
     try:
-        _, failures = run_claims(claims, out, order, told=_tell)
+        results, failures = run_claims(claims, out, order, told=_tell)
     finally:
         if out.exists():
             report = write_report(ledger, out)
             typer.echo(f"report: {report}")
+    counts = Counter(result.status for result in results)
+    typer.echo(", ".join(f"{count} {status}" for status, count in counts.most_common()))
     if failures:
         typer.echo(f"{len(failures)} stopped with an error; go on with --resume", err=True)
         raise typer.Exit(1)
 
 
 @app.command("report")
-def report(out: _Out = Path("out/claims")) -> None:
+def report(
+    out: _Out = Path("out/claims"),
+    models: Annotated[
+        bool, typer.Option("--models", help="Measure the shipped models for their pages first.")
+    ] = False,
+) -> None:
     """Write report.html again from the results that are there."""
     from analyses.claims.ledger import read_ledger
-    from analyses.report.claims import write_report
+    from analyses.report.claims import MODELS, write_report
+    from interp.errors import OutputError
 
+    if not models and not out.is_dir():
+        raise OutputError(f"{out}: holds no results: see 'prooflens claims run'")
+    if models:
+        from analyses.modelpages import measure_models
+
+        measure_models(out / MODELS, watch=_progress)
     typer.echo(f"report: {write_report(read_ledger(), out)}")
+
+
+def _progress(items: list[str]) -> Any:
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return track(items, "measuring models", console=console, disable=not console.is_terminal)
 
 
 def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
@@ -92,6 +115,8 @@ def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
     key = f" ({came.key})" if came.key else ""
     when = "kept" if kept else f"{came.seconds:.0f} s"
     typer.echo(f"{claim.id}: {came.status}{key}; {when}")
+    if came.status == "not run":
+        typer.echo(f"    {came.words}")
 
 
 def _options(pairs: list[str]) -> tuple[tuple[str, Any], ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from interp.errors import HookError
 from interp.figures.maps import Panel, share_maps
@@ -22,7 +23,7 @@ from probes.layerwise import residual_sites
 from probes.rounds import first_decodable
 from probes.survey import layer_map, probe_table
 
-__all__ = ["MARKER", "Probing", "findings", "probe_source", "write_probing"]
+__all__ = ["MARKER", "Probing", "findings", "latent_maps", "probe_source", "write_probing"]
 
 MARKER = ".prooflens-probes"
 _KINDS = ("score", "selectivity")
@@ -97,16 +98,21 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
         first = json.loads(found.first.to_json(orient="records"))
         text = json.dumps({**found.about, "probes": rows, "first": first}, indent=1)
         (folder / "probes.json").write_text(text + "\n", encoding="utf-8")
-        maps = [layer_map(found.table, kind) for kind in _KINDS]
-        panels = [
-            Panel(kind, wide.to_numpy(), list(wide.index))
-            for kind, wide in zip(_KINDS, maps, strict=True)
-        ]
-        columns = [_short(hook) for hook in maps[0].columns]
-        figure = share_maps(panels, columns, label="0 chance, 1 perfect", across="hook")
-        for axes in figure.axes[: len(panels)]:
-            axes.tick_params(axis="x", rotation=45)
-        save(figure, folder / "layers")
+        save(latent_maps(found.table), folder / "layers")
+
+
+def latent_maps(table: pd.DataFrame) -> Figure:
+    """Latent × hook from a table of :func:`probes.survey.probe_table`: score and selectivity."""
+    maps = [layer_map(table, kind) for kind in _KINDS]
+    panels = [
+        Panel(kind, wide.to_numpy(), list(wide.index))
+        for kind, wide in zip(_KINDS, maps, strict=True)
+    ]
+    columns = [_short(hook) for hook in maps[0].columns]
+    figure = share_maps(panels, columns, label="0 chance, 1 perfect", across="hook")
+    for axes in figure.axes[: len(panels)]:
+        axes.tick_params(axis="x", rotation=45)
+    return figure
 
 
 def _hooks(source: Any, wanted: list[str] | None) -> list[str]:

@@ -1,7 +1,7 @@
 """The report of the claims: verdicts first, then a section a paper, then the models.
 
     OUT/ID/…             results of claims (analyses.claims.results)
-    OUT/models/NAME/…    what ``prooflens heads NAME`` wrote: roles.csv and figures, if it was run
+    OUT/models/NAME/…    measured models (analyses.modelpages), if there are any
     OUT/report.html      one file, nothing fetched
 
 Claims of the ledger without a result are listed as not run, so that none is missing in silence.
@@ -13,18 +13,14 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
-
-import pandas as pd
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
 
 from analyses.claims.base import Status
 from analyses.claims.ledger import PAPERS, Claim
 from analyses.claims.results import THUMBNAIL, Result, read_results
+from analyses.report.html import rendered
+from analyses.report.models import ModelPage, comparison, model_pages, short_table
 from analyses.report.page import Picture, Table
 from interp.errors import OutputError
 from interp.output import output_file
@@ -35,7 +31,6 @@ REPORT, MODELS = "report.html", "models"
 LARGEST = 15_000_000
 """Bytes of a report."""
 
-_ROWS = 40
 _TITLES = {
     "memory": "memory: long but sparse memories",
     "template": "template: abstract symbols",
@@ -112,18 +107,11 @@ class _Entry:
     @property
     def tables(self) -> list[Table]:
         names = self.result.tables if self.result else ()
-        return [_table(self.result.folder / f"{name}.csv") for name in names if self.result]
-
-
-@dataclass(frozen=True)
-class _Model:
-    """One model as it is shown."""
-
-    name: str
-    words: list[str]
-    claims: list[str]
-    pictures: list[Picture]
-    tables: list[Table]
+        return [
+            short_table(self.result.folder / f"{name}.csv", name.replace("_", " "))
+            for name in names
+            if self.result
+        ]
 
 
 def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
@@ -137,78 +125,56 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
     """
     results = read_results(out)
     entries = [_Entry(claim, results.get(claim.id)) for claim in ledger.values()]
-    papers = [
-        {"key": paper, "title": _TITLES[paper], "entries": mine}
-        for paper in PAPERS
-        if (mine := [entry for entry in entries if entry.claim.paper == paper])
-    ]
-    models = _models(entries, out / MODELS)
-    text = _render(
+    models = model_pages(_named_models(entries), out / MODELS)
+    text = rendered(
+        "claims.html.j2",
+        scripted=True,
         title="Claims and verdicts",
         summary=_summary(entries),
-        papers=papers,
+        papers=_papers(entries, models),
         statuses=get_args(Status),
         models=models,
         model_names={model.name for model in models},
-        facts=[f"prooflens {version('prooflens')}"],
+        facts=[],
     )
-    if len(text.encode()) > LARGEST:
-        raise OutputError(f"the report would have {len(text) / 1e6:.0f} MB: run fewer claims")
+    size = len(text.encode())
+    if size > LARGEST:
+        raise OutputError(f"the report would have {size / 1e6:.0f} MB: run fewer claims")
     with output_file(out / REPORT, overwrite=True) as draft:
-        draft.write_text(text)
+        draft.write_text(text, encoding="utf-8")
     return out / REPORT
 
 
-def _render(**values: Any) -> str:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True)  # fmt: skip
-    here = files("analyses.report")
-    parts = {
-        "css": Markup((here / "style.css").read_text()),  # noqa: S704  our own file
-        "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
-    }
-    template = (here / "claims.html.j2").read_text()
-    return environment.from_string(template).render(**values, **parts)
+def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, Any]]:
+    """A section for each paper that has claims."""
+    found = []
+    for paper in PAPERS:
+        mine = [entry for entry in entries if entry.claim.paper == paper]
+        if mine:
+            table = comparison(models, paper)
+            found.append({
+                "key": paper, "title": _TITLES[paper], "entries": mine, "words": [_counted(mine)],
+                "tables": [] if table is None else [table],
+                "models": [model.name for model in models if model.paper == paper],
+            })  # fmt: skip
+    return found
+
+
+def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
+    """Model → ids of the claims that speak of it."""
+    names = {name for entry in entries for name in entry.models}
+    return {name: [e.claim.id for e in entries if name in e.models] for name in names}
+
+
+def _counted(entries: list[_Entry]) -> str:
+    counts = Counter(entry.status for entry in entries)
+    words = ", ".join(f"{counts[status]} {status}" for status in get_args(Status))
+    return f"{len(entries)} claims: {words}."
 
 
 def _summary(entries: list[_Entry]) -> list[str]:
-    counts = Counter(entry.status for entry in entries)
-    words = ", ".join(f"{counts[status]} {status}" for status in get_args(Status))
     return [
-        f"{len(entries)} claims: {words}.",
+        _counted(entries),
         "A verdict follows a rule that was written before the runs and is shown with it. It is "
         "about the stated setting: small models, the seeds and lengths given.",
     ]
-
-
-def _models(entries: list[_Entry], folder: Path) -> list[_Model]:
-    """Models that claims speak of or that were measured; those the zoo knows have numbers."""
-    from trained import zoo
-
-    shipped = zoo.names()
-    named = {name for entry in entries for name in entry.models}
-    measured = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    return [
-        _Model(
-            name,
-            _described(name) if name in shipped else [],
-            [entry.claim.id for entry in entries if name in entry.models],
-            [Picture(p, f"{name}: {p.stem}") for p in sorted((folder / name).glob("*.png"))],
-            [_table(p) for p in sorted((folder / name).glob("roles.csv"))],
-        )
-        for name in sorted((named & set(shipped)) | measured)
-    ]
-
-
-def _described(name: str) -> list[str]:
-    from trained import zoo
-
-    model = zoo.load(name)
-    metrics = ", ".join(f"{key} {value:.4g}" for key, value in model.metrics.items())
-    return [f"{model.about}.", f"Metrics on fresh rows: {metrics}."]
-
-
-def _table(path: Path) -> Table:
-    frame = pd.read_csv(path)
-    more = f", first {_ROWS} of {len(frame)} rows" if len(frame) > _ROWS else ""
-    return Table(frame.head(_ROWS), f"{path.stem.replace('_', ' ')}{more}", sortable=True)

@@ -12,13 +12,12 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import Environment, StrictUndefined
+
+from analyses.report.html import rendered
 
 __all__ = ["Page", "Picture", "Section", "Table", "render"]
 
@@ -129,10 +128,10 @@ class Page:
 
 def render(page: Page) -> str:
     """The page as HTML."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-                              lstrip_blocks=True)  # fmt: skip
-    template = (files("analyses.report") / "page.html.j2").read_text()
-    return environment.from_string(template).render(page=page, version=version("prooflens"))
+    return rendered(
+        "page.html.j2", scripted=page.sortable, title=page.title, findings=page.findings,
+        sections=page.sections, facts=page.facts,
+    )  # fmt: skip
 
 
 def _key(value: Any) -> str:

@@ -1,11 +1,12 @@
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach((head, column) => head.querySelector("button")?.addEventListener("click", () => {
-    const down = head.getAttribute("aria-sort") !== "descending";
-    for (const other of heads) other.setAttribute("aria-sort", "none");
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
     const keyed = [...body.rows].map(row => [row.cells[column].dataset.key, row]);
     const numbers = keyed.every(([key]) => key === "" || !Number.isNaN(Number(key)));
+    const before = head.getAttribute("aria-sort");
+    const down = before === "none" ? numbers : before === "ascending";
+    for (const other of heads) if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
+    head.setAttribute("aria-sort", down ? "descending" : "ascending");
     const order = (a, b) => numbers ? Number(a) - Number(b) : a.localeCompare(b);
     keyed.sort(([a], [b]) =>
       a === "" || b === "" ? (a === "") - (b === "") : down ? order(b, a) : order(a, b));
@@ -13,13 +14,13 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 for (const form of document.querySelectorAll("form.filter")) {
-  const rows = [...document.getElementById(form.dataset.table).tBodies[0].rows];
-  const count = form.querySelector("output");
+  const rows = [...form.closest(".tabled").querySelector("table").tBodies[0].rows];
+  const count = form.querySelector("output"), selects = [...form.querySelectorAll("select")];
   const show = () => {
-    const text = form.elements.text.value.toLowerCase(), chosen = [...form.querySelectorAll("select")];
+    const text = form.elements.text.value.toLowerCase();
     for (const row of rows) {
       row.hidden = !row.textContent.toLowerCase().includes(text)
-        || chosen.some(select => select.value && row.dataset[select.name] !== select.value);
+        || selects.some(select => select.value && row.dataset[select.name] !== select.value);
     }
     count.textContent = `${rows.filter(row => !row.hidden).length} of ${rows.length}`;
   };
@@ -27,3 +28,10 @@ for (const form of document.querySelectorAll("form.filter")) {
   form.addEventListener("submit", event => event.preventDefault());
   show();
 }
+const folded = [...document.querySelectorAll("details")];
+addEventListener("beforeprint", () => {
+  for (const details of folded) details.dataset.open = details.open, details.open = true;
+});
+addEventListener("afterprint", () => {
+  for (const details of folded) details.open = details.dataset.open === "true";
+});

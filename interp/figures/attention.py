@@ -1,6 +1,8 @@
-"""One head's attention, query against key, as a mean over rows."""
+"""Heads' attention, query against key, as a mean over rows."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -8,7 +10,11 @@ from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, style
 
-__all__ = ["attention_map"]
+__all__ = ["attention_map", "attention_maps"]
+
+
+_LABEL = "mean attention (share)"
+_LEAST = 1e-12
 
 
 def attention_map(pattern: NDArray[np.floating], title: str) -> Figure:
@@ -18,12 +24,40 @@ def attention_map(pattern: NDArray[np.floating], title: str) -> Figure:
         pattern: ``[query, key]``, shares (or, without a normaliser, a kernel).
         title: Above it.
     """
-    top = max(float(np.abs(pattern).max()), 1e-12)
+    top = max(float(np.abs(pattern).max()), _LEAST)
     with style():
         figure = Figure(figsize=(3.8, 3.2))
         axes = figure.subplots()
-        shown = np.ma.masked_array(pattern, mask=np.triu(np.ones_like(pattern), 1) > pattern)
-        image = axes.imshow(shown, cmap=AMOUNT, vmin=0, vmax=top)
+        image = axes.imshow(_past(pattern), cmap=AMOUNT, vmin=0, vmax=top)
         axes.set(title=title, xlabel="key (position)", ylabel="query (position)")
-        figure.colorbar(image, ax=axes, label="mean attention (share)", pad=0.02)
+        figure.colorbar(image, ax=axes, label=_LABEL, pad=0.02)
     return figure
+
+
+def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int = 4) -> Figure:
+    """The same for many heads side by side, on one scale.
+
+    Args:
+        patterns: Name of the head → ``[query, key]``.
+        columns: Of the grid, at most.
+    """
+    top = max(*(float(np.abs(pattern).max()) for pattern in patterns.values()), _LEAST)
+    columns = min(columns, len(patterns))
+    rows = -(-len(patterns) // columns)
+    with style():
+        figure = Figure(figsize=(1.9 * columns + 1.2, 1.9 * rows + 0.6))
+        grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+        for axes in grid.flat[len(patterns) :]:
+            axes.set_visible(False)
+        for axes, (name, pattern) in zip(grid.flat, patterns.items(), strict=False):
+            image = axes.imshow(_past(pattern), cmap=AMOUNT, vmin=0, vmax=top)
+            axes.set_title(name)
+        figure.supxlabel("key (position)", size=9)
+        figure.supylabel("query (position)", size=9)
+        figure.colorbar(image, ax=grid, label=_LABEL, pad=0.02)
+    return figure
+
+
+def _past(pattern: NDArray[np.floating]) -> np.ma.MaskedArray:
+    """Without the keys that a causal head does not see; those it looks at are kept."""
+    return np.ma.masked_array(pattern, mask=np.triu(np.ones_like(pattern), 1) > np.abs(pattern))

@@ -129,6 +129,54 @@ def test_profile_that_cannot_answer_is_not_run(tmp_path, module):
     assert module.calls == []
 
 
+def test_a_verdict_is_not_replaced_by_not_run(tmp_path, module):
+    known, out = ledger(tmp_path), tmp_path / "out"
+    run(known.values(), out)
+    (result,), _, told = run(known.values(), out, profile="zoo")
+    assert (result.status, result.profile) == ("reproduced", "quick")
+    assert told == [True]
+    assert len(module.calls) == 1
+
+
+def test_what_was_not_run_is_tried_again(tmp_path, module):
+    known, out = ledger(tmp_path), tmp_path / "out"
+    run(known.values(), out, profile="zoo")
+    (result,), _, told = run(known.values(), out, resume=True)
+    assert result.status == "reproduced"
+    assert told == [False]
+
+
+def test_models_that_are_not_shipped_are_named(tmp_path, module):
+    zoo = '[claims.depth-made-up.zoo]\nmodels = ["no-such-model"]\nfirst = 1\n'
+    (result,), _, _ = run(ledger(tmp_path, TABLE + zoo).values(), tmp_path / "out", profile="zoo")
+    assert result.status == "not run"
+    assert "no-such-model" in result.words
+    assert module.calls == []
+
+
+def test_a_mistake_in_a_claim_does_not_stop_the_others(tmp_path, module):
+    other = TABLE.replace("made-up", "second").replace("first = 1", 'first = "one"')
+    out = tmp_path / "out"
+    results, failures, _ = run(ledger(tmp_path, other + TABLE).values(), out)
+    assert [result.claim for result in results] == ["depth-made-up"]
+    assert failures[0].words.startswith("TypeError: ")
+    assert "traceback.txt" in failures[0].words
+    text = (out / ".work" / "depth-second" / "traceback.txt").read_text()
+    assert "in addition" in text
+
+
+@pytest.mark.parametrize(("how", "words"), [
+    ({"profile": "slow"}, "--profile must be one of"),
+    ({"seeds": 0}, "--seeds must be at least 1"),
+    ({"backend": "dask"}, "--backend must be local or ray"),
+    ({"options": (("seeds", "x"),)}, "--option seeds must be a list"),
+    ({"device": "abacus"}, "--device must be a device"),
+])  # fmt: skip
+def test_orders_are_refused_before_any_work(how, words):
+    with pytest.raises(ArgumentError, match=words):
+        Order(**how)
+
+
 def test_resume_keeps_equal_results_only(tmp_path, module):
     known, out = ledger(tmp_path), tmp_path / "out"
     run(known.values(), out)

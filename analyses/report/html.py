@@ -1,0 +1,33 @@
+"""Templates of this folder made into one HTML file: styles and scripts inside, nothing fetched."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+__all__ = ["rendered"]
+
+
+def rendered(template: str, *, scripted: bool, **values: Any) -> str:
+    """A template as HTML; whatever is given as text is escaped.
+
+    Args:
+        template: Its file name in this folder.
+        scripted: Whether the page has tables to sort or filter, and so a script.
+        values: What the template names: ``title``, ``facts`` and its own.
+    """
+    environment = Environment(
+        loader=PackageLoader("analyses", "report"), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    here = files("analyses.report")
+    ours = {
+        "css": Markup((here / "style.css").read_text()),  # noqa: S704  our own file
+        "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
+        "version": version("prooflens"),
+    }
+    return environment.get_template(template).render(scripted=scripted, **ours, **values)

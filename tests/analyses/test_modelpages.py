@@ -1,0 +1,113 @@
+"""Model pages: what is measured of a shipped model and its proof, and how the report shows it."""
+
+import json
+
+import pandas as pd
+import pytest
+import torch
+
+from analyses import modelpages
+from analyses.claims.ledger import Claim
+from analyses.constructions import construction_of
+from analyses.report.claims import write_report
+from analyses.report.models import comparison, model_pages
+from interp.errors import OutputError
+from interp.tasks.coupling import PodCoupling
+from interp.tasks.depth import PrefixPrediction
+from interp.tasks.induction import RepeatedTokens
+from interp.tasks.memory import AdaptiveMemory, FixedMemory
+from interp.tasks.template.named import copying, same_different
+
+NAME = "fixed-memory-multiplexer"
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    out = tmp_path_factory.mktemp("models")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(modelpages, "ROWS", 64)
+    modelpages.measure_models(out, names=[NAME])
+    yield out
+    patch.undo()
+
+
+@pytest.mark.slow
+def test_a_model_and_its_proof_are_measured(measured):
+    folders = sorted(path.name for path in measured.iterdir())
+    assert len(folders) == 2
+    assert NAME in folders
+    for folder in folders:
+        names = {path.name for path in (measured / folder).iterdir()}
+        assert {"roles.csv", "probes.csv", "attention.png", "latents.png", "model.json"} <= names
+    about = json.loads((measured / NAME / "model.json").read_text())
+    assert about["proof"] in folders
+    assert about["paper"] == "memory"
+    statements = pd.read_csv(measured / NAME / "statements.csv")
+    assert list(statements) == ["theory", "constructed", "trained"]
+    assert statements["constructed"][1:].str.startswith("yes").all()
+    assert len(statements) > 3
+
+
+@pytest.mark.slow
+def test_the_same_weights_are_not_measured_again(measured, monkeypatch):
+    monkeypatch.setattr(modelpages, "_measure", None)
+    modelpages.measure_models(measured, names=[NAME])
+    monkeypatch.setattr(modelpages, "SEED", 1)
+    with pytest.raises(TypeError):
+        modelpages.measure_models(measured, names=[NAME])
+
+
+@pytest.mark.slow
+def test_the_report_links_model_proof_and_claim(measured, tmp_path):
+    (tmp_path / "models").symlink_to(measured)
+    claim = Claim("memory-x", "memory", "s", "Statement.", "Rule.", "m:f")
+    page = write_report({"memory-x": claim}, tmp_path).read_text()
+    pages = model_pages({NAME: ["memory-x"]}, measured)
+    for model in pages:
+        assert f'id="model-{model.name}"' in page
+        assert len(model.pictures) == 2
+        assert len(model.tables) == 2
+    table = comparison(pages, "memory")
+    assert table is not None
+    assert set(table.frame["model"]) == {NAME}
+    assert comparison(pages, "depth") is None
+    assert "What the proofs say (theory)" in page
+
+
+def test_a_named_model_that_was_not_measured_has_its_words(tmp_path):
+    (page,) = model_pages({NAME: ["memory-x"], "no-such-model": ["memory-y"]}, tmp_path)
+    assert page.name == NAME
+    assert "Not measured" in page.words[-1]
+
+
+def test_a_damaged_folder_is_named(tmp_path):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "model.json").write_text("{}")
+    with pytest.raises(OutputError, match=r"broken: holds no measured model"):
+        model_pages({}, tmp_path)
+
+
+@pytest.mark.parametrize("task", [
+    FixedMemory((1, 2), "parity", 10),
+    AdaptiveMemory((1, 2), length=12),
+    PrefixPrediction("L_4", ((4, 12),)),
+    same_different(),
+    copying(),
+    PodCoupling(rank=3, length=8),
+], ids=lambda task: task.name)  # fmt: skip
+def test_a_construction_solves_its_task_on_the_tasks_own_inputs(task):
+    proof = construction_of(task, rank=3)
+    batch = proof.task.sample(16, seed=0)
+    assert torch.equal(batch.inputs, task.sample(16, seed=0).inputs)
+    with torch.no_grad():
+        output = proof.model(batch.inputs)
+    if batch.targets.is_floating_point():
+        error = (output - batch.targets)[batch.mask].abs().max()
+        assert error <= max(proof.certificate.error, 1e-9)
+    else:
+        assert torch.equal(output.argmax(-1)[batch.mask], batch.targets[batch.mask])
+
+
+def test_a_task_without_a_construction_has_none():
+    assert construction_of(RepeatedTokens(vocabulary=16, length=16, periods=(4, 5))) is None
+    assert construction_of(FixedMemory((30,), "parity", 40)) is None  # float64 cannot hold it
