@@ -21,12 +21,12 @@ from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
+from interp.threads import one_thread
 from probes.ablation import ablation_table
 from probes.activations import Sampled, sampled_positions
 from probes.kernels import KernelNull, LayerKernels, kernel_null, kernel_table, layer_kernels
 from probes.layerwise import decodability, residual_sites
 from probes.roles import Floors, decide_roles
-from trained.threads import one_thread
 
 __all__ = ["Performance", "Study", "study"]
 

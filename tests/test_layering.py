@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LEAVES = {"interp.errors", "interp.lens", "interp.output"}
+LEAVES = {"interp.errors", "interp.lens", "interp.output", "interp.threads"}
 
 # Each room, and the rooms it may import from (always itself and the leaves besides).
 MAY_IMPORT = {
     "interp.errors": set(),
     "interp.lens": set(),
     "interp.output": {"interp.errors"},
+    "interp.threads": set(),
     "interp.crasp": set(),
     "interp.models": set(),
     "interp.tasks": {"interp.crasp"},
@@ -24,7 +25,7 @@ MAY_IMPORT = {
     "trained": {"interp"},
     "analyses": {"interp", "probes", "trained"},
 }
-WITHOUT_LEAVES = {"interp.errors", "interp.lens", "interp.output", "interp.figures"}
+WITHOUT_LEAVES = {*LEAVES, "interp.figures"}
 
 
 def modules() -> list[Path]:

@@ -17,11 +17,11 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
+from interp.threads import one_thread
 from trained.data import training_set
 from trained.ensemble import Ensemble
 from trained.metrics import evaluate, loss_of, scores
 from trained.run import Run
-from trained.threads import one_thread
 
 if TYPE_CHECKING:
     from trained.recipe import Recipe

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from interp.threads import one_thread
 from trained.ensemble import Ensemble
 from trained.run import Run
 from trained.saves import load_state, save_state
-from trained.threads import one_thread
 
 __all__ = ["Options", "finish", "train_unit"]
 

@@ -15,8 +15,7 @@ JSON keys: ``speedup_basic`` and ``speedup_all`` (dense seconds over ours);
 ``peak_memory_ratio`` (peak resident memory of the full table above the memory after import, over
 the largest tensor in float32, in its own process); ``gpt2_seconds`` (real GPT-2: all metrics,
 compositions, singular values and nulls; null without the weights) and ``gpt2_basic_seconds``.
-Ratios, not absolute speeds, are what carries over. With other work on the cores, run with
-``--threads 1``: threads that wait for each other distort the short products most.
+Ratios, not absolute speeds, are what carries over.
 """
 
 from __future__ import annotations
@@ -145,13 +144,10 @@ def _dense(circuit: Circuit) -> list[tuple[float, float, float]]:
 def _scores(circuit: Circuit, names: Sequence[str], *, spectrum: bool) -> list[float]:
     """The named metrics of every head from factors, without nulls."""
     from interp.heads.metrics import METRICS
-    from interp.heads.moments import moments
+    from interp.heads.moments import circuit_moments
 
-    found = []
-    for left, right in circuit.pairs():
-        known = moments(left, right, spectrum=spectrum)
-        found += [METRICS[name].score(known) for name in names]
-    return found
+    moments = circuit_moments(circuit, spectrum=spectrum)
+    return [METRICS[name].score(known) for known in moments for name in names]
 
 
 def _peak(folder: Path) -> float:

@@ -17,6 +17,7 @@ what follows (r × r) in double: on GPT-2's float32 weights the two differ by 1e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Moments", "moments"]
+from interp.models.factors.circuit import Circuit
+from interp.threads import workers
+
+__all__ = ["Moments", "circuit_moments", "moments"]
+
+_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class Moments:
 
     Attributes:
         width: n.
-        rank: the rank that the factors allow, min(r, n).
+        columns: r.
         trace: tr M.
         energy: ‖M‖², the squared Frobenius norm.
         fourth: Σσ⁴.
@@ -48,7 +54,7 @@ class Moments:
     """
 
     width: int
-    rank: int
+    columns: int
     trace: float
     energy: float
     fourth: float
@@ -60,6 +66,11 @@ class Moments:
     bias: tuple[float, float, float] | None = None
     singular: NDArray[np.float64] | None = None
     eigen: NDArray[np.complex128] | None = None
+
+    @property
+    def rank(self) -> int:
+        """The rank that the factors allow."""
+        return min(self.columns, self.width)
 
 
 def moments(
@@ -99,7 +110,7 @@ def moments(
         total = float((left.sum(0) * right.sum(0)).double().sum()) + c * n
     return Moments(
         width=n,
-        rank=min(r, n),
+        columns=r,
         trace=trace + c * n,
         energy=float(product.trace()) + shift,
         fourth=fourth,
@@ -112,6 +123,21 @@ def moments(
         singular=singular,
         eigen=eigen,
     )
+
+
+def circuit_moments(circuit: Circuit, *, spectrum: bool = False) -> Iterator[Moments]:
+    """:func:`moments` of every head in turn, with as many at work as PyTorch has threads.
+
+    The matrices of a head are small: threads that share one head's wait for each other.
+    """
+
+    def of(head: int) -> Moments:
+        left, right = circuit.pair(head)
+        bias = circuit.inner_bias(head)
+        return moments(left, right, circuit.added(head), bias=bias, spectrum=spectrum)
+
+    with workers(min(torch.get_num_threads(), _AT_ONCE)) as pool:
+        yield from pool.map(of, range(circuit.n_heads))
 
 
 def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ from interp.errors import Problems
 from interp.heads.basis_null import BasisNull
 from interp.heads.composition import COMPOSITIONS, compositions
 from interp.heads.metrics import BASIC, METRICS, choose
-from interp.heads.moments import Moments, moments
+from interp.heads.moments import Moments, circuit_moments
 from interp.heads.table import COLUMNS, adjust
 from interp.heads.weight_nulls import SpectrumNull, WeightNull, p_value
 from interp.models.factors.circuit import Circuit
@@ -115,15 +115,13 @@ def _circuit_rows(
     if circuit.left_basis is not None:
         drawn = [name for name in names if name not in (SINGULAR, "key_bias_energy")]
         in_tokens = BasisNull.sample(circuit, drawn, min(draws, _BASIS_DRAWS), seed)
-    for head, (left, right) in enumerate(circuit.pairs()):
-        bias = circuit.inner_bias(head)
-        found = moments(left, right, circuit.added(head), bias=bias, spectrum=spectrum)
-        random = _spectrum_null(*left.shape, draws, seed)
+    for head, found in enumerate(circuit_moments(circuit, spectrum=spectrum)):
+        random = _spectrum_null(found.width, found.columns, draws, seed)
         for name in names:
             if name == SINGULAR:
                 known = None if in_tokens or found.identity else random
                 yield from _singular_rows(circuit.name, layer, head, found, known)
-            elif name != "key_bias_energy" or bias is not None:
+            elif name != "key_bias_energy" or found.bias is not None:
                 null = METRICS[name].null(found, random)
                 if in_tokens is not None:
                     null = in_tokens.null(name, circuit, head, null.tail)
@@ -170,10 +168,7 @@ def singular_values(factors: Factors, circuit: str, **options: Any) -> NDArray[n
         options: fold_norm, lag, basis, as in :func:`weight_table`.
     """
     found = [
-        [
-            moments(*pair, stack.added(head), spectrum=True).singular
-            for head, pair in enumerate(stack.pairs())
-        ]
+        [known.singular for known in circuit_moments(stack, spectrum=True)]
         for stack in (layer.circuit(circuit, **options) for layer in factors)
     ]
     return np.array(found)

@@ -22,7 +22,8 @@ class Background:
     """Runs calls in order in one thread, at most ``ahead`` of them waiting.
 
     An exception of a call is raised by the next :meth:`submit` or :meth:`finish`; calls queued
-    behind it are not run. Leaving the ``with`` block by an exception drops what still waits.
+    behind it are not run. Leaving the ``with`` block, by an exception too, waits for those that
+    are queued: what was computed is not lost.
 
     Args:
         ahead: how many calls may wait.
@@ -34,12 +35,11 @@ class Background:
         self._calls: queue.Queue[tuple[Callable[..., object], Sequence[Any]] | None]
         self._calls = queue.Queue(maxsize=ahead)
         self._error: BaseException | None = None
-        self._dropping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="prooflens-writer", daemon=True)
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            if self._error is not None or self._dropping.is_set():
+            if self._error is not None:
                 continue
             function, arguments = call
             try:
@@ -85,8 +85,6 @@ class Background:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:
-            self._dropping.set()
         if self._on_exit is not None:
             self._on_exit()
         self._stop()

@@ -304,7 +304,7 @@ class Capture:
 
     def _forward(self, inputs: Tensor) -> dict[str, Tensor]:
         self._caught = {}
-        with suppress(_LastHookFired):
+        with torch.no_grad(), suppress(_LastHookFired):  # gradients are a thread's own setting
             _run(self._model, inputs)
         missing = [name for name in self._names if name not in self._caught]
         if missing:

@@ -1,6 +1,6 @@
-"""From rows to sealed parts: compute in this thread, write in a second, seal in a third.
+"""From rows to sealed parts: compute in lanes, write in one thread, seal in another.
 
-    rows → forward to the last hook → select and cast → bounded queue → HDF5 → queue → seal → index
+    rows → lanes (forward to the last hook, select, cast) → queue → HDF5 → queue → seal → index
 
 A batch never crosses a part, so every part is computed by the same batches whether the run was
 interrupted or not, and by whichever process.
@@ -8,13 +8,16 @@ interrupted or not, and by whichever process.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from interp.errors import HookError, StoreError
 from interp.store.background import Background, Pace
-from interp.store.capture import Capture
+from interp.store.lanes import Forward, Lanes
 from interp.store.plan import Plan, model_device
 from interp.store.selection import to_array
 from interp.store.sources import Columns, Part
@@ -52,34 +55,21 @@ def write_parts(
     Raises:
         StoreError: if the model fails or the disk does; sealed parts stay.
     """
-    record = plan.record
     files: dict[int, PartFile] = {}
     pace = Pace()
-    device = model_device(model)
+    lanes = Lanes(model, plan.survey.hooks, plan.record["lanes"])
+    compute = _Compute(plan, model_device(model))
     try:
         with (
-            Capture(model, plan.survey.hooks).running() as forward,
+            lanes.running(),
             Background(_SEALED_AHEAD) as sealer,
             Background(_AHEAD, on_exit=pace.finish) as writer,
         ):
-            for part in parts:
-                file = PartFile(
-                    folder,
-                    part.number,
-                    part.rows,
-                    record["batch"],
-                    record["compression"],
-                    part.sha256(),
-                    pace,
-                )
-                files[part.number] = file
-                for start in range(0, len(part.rows), record["batch"]):
-                    rows = slice(start, start + record["batch"])
-                    batch = {name: values[rows] for name, values in part.columns.items()}
-                    columns = _compute(forward, batch, plan, device, part)
-                    writer.submit(_to_disk, file.write, start, columns)
-                    advanced(len(batch["inputs"]))
-                writer.submit(_close, file, sealer, files, sealed)
+            for batch, columns in lanes.map(compute, _batches(parts, plan, folder, pace, files)):
+                writer.submit(_to_disk, batch.file.write, batch.start, columns)
+                advanced(len(columns["inputs"].values))
+                if batch.last:
+                    writer.submit(_close, batch.file, sealer, files, sealed)
             writer.finish()
             pace.finish()
             sealer.finish()
@@ -88,20 +78,56 @@ def write_parts(
             file.abandon()
 
 
-def _compute(forward: Any, batch: Columns, plan: Plan, device: Any, part: Part) -> dict[str, Array]:
-    try:
-        caught = forward(batch["inputs"].to(device))
-    except HookError:
-        raise
-    except Exception as error:
-        raise StoreError(
-            f"the model failed in part {part.number} (rows {part.rows[0]}..{part.rows[-1]}): "
-            f"{type(error).__name__}: {error}; sealed parts stay readable"
-        ) from error
-    columns = {name: to_array(values, _row_labels(name, values)) for name, values in batch.items()}
-    for hook in plan.survey.hooks:
-        columns[f"activations/{hook.name}"] = plan.selection.array(caught[hook.name], hook.labels)
-    return columns
+@dataclass(frozen=True)
+class _Batch:
+    """Rows of a part, from ``start`` on, and the file they belong in."""
+
+    part: Part
+    file: PartFile
+    start: int
+    columns: Columns
+    last: bool
+
+
+def _batches(
+    parts: Iterable[Part], plan: Plan, folder: Path, pace: Pace, files: dict[int, PartFile]
+) -> Iterator[_Batch]:
+    record = plan.record
+    size, compression = record["batch"], record["compression"]
+    for part in parts:
+        digest = part.sha256()
+        file = PartFile(folder, part.number, part.rows, size, compression, digest, pace)
+        files[part.number] = file
+        for start in range(0, len(part.rows), size):
+            rows = slice(start, start + size)
+            columns = {name: values[rows] for name, values in part.columns.items()}
+            yield _Batch(part, file, start, columns, last=start + size >= len(part.rows))
+
+
+@dataclass(frozen=True)
+class _Compute:
+    """A batch's columns as they will be stored; runs in a lane."""
+
+    plan: Plan
+    device: torch.device
+
+    def __call__(self, forward: Forward, batch: _Batch) -> dict[str, Array]:
+        try:
+            caught = forward(batch.columns["inputs"].to(self.device))
+        except HookError:
+            raise
+        except Exception as error:
+            rows = batch.part.rows
+            raise StoreError(
+                f"the model failed in part {batch.part.number} (rows {rows[0]}..{rows[-1]}): "
+                f"{type(error).__name__}: {error}; sealed parts stay readable"
+            ) from error
+        plan = self.plan
+        columns = {n: to_array(v, _row_labels(n, v)) for n, v in batch.columns.items()}
+        for hook in plan.survey.hooks:
+            values = plan.selection.array(caught[hook.name], hook.labels)
+            columns[f"activations/{hook.name}"] = values
+        return columns
 
 
 def _row_labels(name: str, values: Any) -> tuple[str, ...]:

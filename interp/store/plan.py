@@ -1,10 +1,10 @@
 """What will be stored, decided and checked before any work.
 
 The *record* of a plan is everything that decides the stored bits: the model's weights, the
-source and its seed, hooks, selection, batch, part size, threads, device, versions. Its SHA-256
-is the plan digest. Going on with an interrupted store needs an equal record; where it is not
-equal, the difference is named. (Batch and threads are in it because floating-point sums depend
-on them.)
+source and its seed, hooks, selection, batch, part size, threads, lanes, device, versions. Its
+SHA-256 is the plan digest. Going on with an interrupted store needs an equal record; where it is
+not equal, the difference is named. (Batch, threads and lanes are in it because floating-point
+sums depend on them.)
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from interp.errors import HookError, Problems, StoreError
 from interp.store import arrays
 from interp.store.capture import Capture, Survey, survey
+from interp.store.lanes import lanes_for
 from interp.store.layout import FORMAT, VERSION, product_version
 from interp.store.selection import DTYPES, Selection
 from interp.store.sources import Columns, Source
@@ -203,6 +204,7 @@ def make_plan(
         "part_rows": per_part,
         "compression": compression,
         "threads": torch.get_num_threads(),
+        "lanes": lanes_for(model, found.hooks, few, _batches(source.rows, batch)),
         "device": device.type,
         "torch": torch.__version__,
     }
@@ -245,6 +247,10 @@ def _itemsize(dtype: str) -> int:
 def _part_rows(row_bytes: int, batch: int) -> int:
     wanted = min(PART_BYTES // max(1, row_bytes), _MOST_PART_ROWS)
     return max(1, wanted // batch) * batch
+
+
+def _batches(rows: int | None, batch: int) -> int | None:
+    return None if rows is None else math.ceil(rows / batch)
 
 
 def _slice_text(positions: slice) -> str:

@@ -1,0 +1,44 @@
+"""How many threads compute.
+
+Operations on a few thousand numbers cost less than waking a second thread, and when the machine is
+busy the threads of one operation wait for each other: two processes with two threads each were seen
+to run a hundredfold slower. :func:`one_thread` is for tiny models. :func:`workers` is for many
+independent calls: each gets a share of the threads, so that none waits for another. Neither is for
+single operations that fill all cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import torch
+from threadpoolctl import threadpool_limits
+
+__all__ = ["one_thread", "workers"]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run the block on one thread, and put the number back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def workers(count: int) -> Iterator[ThreadPoolExecutor]:
+    """A pool of ``count`` workers that share PyTorch's threads; calls still waiting are dropped."""
+    before = torch.get_num_threads()
+    share = max(1, before // count)
+    pool = ThreadPoolExecutor(count, "prooflens", torch.set_num_threads, (share,))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)
