@@ -3,18 +3,23 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/set-up
 
-.PHONY: demo test check zoo setup clean
+.PHONY: demo test check docs zoo setup clean
 
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
 
 test: setup
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mkdocs build --strict --quiet
+
+# The documentation as pages: build/docs/index.html.
+docs: setup
+	$(BIN)/mkdocs build --strict
 
 # Trains every shipped model anew.
 zoo: setup

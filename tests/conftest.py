@@ -7,6 +7,8 @@ jaxtyping.install_import_hook(["interp", "probes"], "beartype.beartype")
 import os  # noqa: E402
 from pathlib import Path  # noqa: E402
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
+
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
