@@ -175,7 +175,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         synthetic_llama(Path(folder))
         found = measure(Path(folder), options.gpt2)
-    text = json.dumps(found, indent=2)
+    for name, value in found.items():
+        sys.stdout.write(f"{name:<36} {'not measured' if value is None else f'{value:8.2f}'}\n")
+    text = json.dumps(found)
     sys.stdout.write(text + "\n")
     if options.out:
         draft = options.out.with_name(options.out.name + ".tmp")
