@@ -67,6 +67,13 @@ def test_every_block_is_found_and_excused_only_with_a_reason(path: Path) -> None
     assert all(reason is None or reason.strip() for *_, reason in found)
 
 
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_from_outside_the_built_pages_arrive(name: str) -> None:
+    """Those of docs/ are checked where they are built: ``make docs``."""
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", (ROOT / name).read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
 def test_blocks_are_found_with_their_lines_and_excuses() -> None:
     excused = "<!-- not run: needs a GPU -->\n```python\ny\n```\n"
     text = "a\n```python\nx = 1\n```\n" + excused + "```sh\nz\n```\n```toml\nw\n```\n"

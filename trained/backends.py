@@ -61,8 +61,12 @@ def _on_ray(jobs: Sequence[Job], workers: int) -> Iterator[int]:
     ray: Any = require_ray()
     started = not ray.is_initialized()
     if started:
+        there = "RAY_ADDRESS" in os.environ  # a cluster that runs already has its own cores
         ray.init(
-            num_cpus=workers, log_to_driver=False, include_dashboard=False, logging_level="ERROR"
+            num_cpus=None if there else workers,
+            log_to_driver=False,
+            include_dashboard=False,
+            logging_level="ERROR",
         )
     try:
         task = ray.remote(num_cpus=1, num_gpus=_gpus(jobs), max_retries=3)(_numbered)
