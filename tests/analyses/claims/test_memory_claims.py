@@ -16,7 +16,7 @@ from analyses.claims.memory.lags import bound_shape, heads_needed
 from analyses.claims.memory.manifold import ManifoldMemory
 from analyses.claims.memory.models import status_of
 from analyses.claims.memory.nested import in_order
-from analyses.claims.memory.projection import project, search
+from analyses.claims.memory.projection import grid_start, project, search
 from analyses.claims.memory.tails import statements
 from interp.errors import ArgumentError
 from interp.models import build
@@ -161,3 +161,10 @@ def test_stories_remember_and_files_are_split(tmp_path: Path) -> None:
     assert test.sample(30, seed=0).inputs.unique().tolist() == [0]
     with pytest.raises(ArgumentError, match="cannot be read"):
         Corpus(10, str(tmp_path / "absent.txt"))
+
+
+def test_the_start_of_training_is_a_grid_that_needs_no_large_coefficients() -> None:
+    lag = np.eye(16)[1]
+    start, best = grid_start(lag, 2, "lin"), search(lag, 2, "lin")
+    assert abs(start.coefficients).max() < 100 < abs(best.coefficients).max()
+    assert start.error < 0.7
