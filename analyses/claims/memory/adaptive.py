@@ -38,7 +38,7 @@ from interp.tasks.memory import AdaptiveMemory
 __all__ = ["floor", "gating", "softmax_dot", "task_of"]
 
 _LIN, _TABLE = "lin, 8 heads", "learned bias a lag"
-_FFN, _CONTENT = "learned bias a lag, FFN", "bump moved by the token"
+_FFN, _CONTENT = "learned bias a lag, FFN", "relative keys, FFN before only"
 _ABOVE, _NEAR, _SOLVED = 0.97, 1.1, 0.1
 
 
@@ -61,7 +61,7 @@ def floor(setting: Setting) -> Verdict:
         _LIN: {"n_heads": 8, "ffn": ()},
         _TABLE: {"lag_bias": "table", "ffn": ()},
         _FFN: {"lag_bias": "table"},
-        _CONTENT: {"lag_bias": "bump", "n_heads": 1, "input_ffn": (16,)},
+        _CONTENT: _content(options["ffn"]),
     }
     tasks = {count: task_of(count, options["length"]) for count in options["candidates"]}
     for count, task in tasks.items():
@@ -122,10 +122,10 @@ def gating(setting: Setting) -> Verdict:
         for neurons in options["neurons"]:
             ways: dict[str, dict[str, Any]] = {
                 _FFN: {"lag_bias": "table", "n_heads": count},
-                _CONTENT: {"lag_bias": "bump", "n_heads": 1, "input_ffn": (neurons,)},
+                _CONTENT: _content(neurons),
             }
             for way, changes in ways.items():
-                spec = spec_of(task, options, ffn=(neurons,), **changes)
+                spec = spec_of(task, options, **{"ffn": (neurons,), **changes})
                 labels = {"model": way, "candidates": count, "neurons": neurons}
                 planned += _seeds(setting, labels, task, spec)
     table, _ = train_table(setting, planned)
@@ -142,14 +142,14 @@ def gating(setting: Setting) -> Verdict:
             ratio == sorted(ratio) and ratio[-1] >= 2
         ),
         "trained: neurons of gating grow": gated == sorted(gated) and gated[-1] > gated[0],
-        "trained: a moved bump needs fewer neurons for the most candidates": moved[-1] < gated[-1],
+        "trained: content needs fewer neurons for the most candidates": moved[-1] < gated[-1],
     }
     words = (
         f"Constructed, for {', '.join(map(str, heads.index))} candidates: "
         f"{', '.join(map(str, heads['gated']))} heads when gated, "
         f"{', '.join(map(str, heads['shifted']))} when shifted. Trained to an error of "
         f"{options['level']}, for {', '.join(map(str, order))} candidates: fewest neurons "
-        f"{_counts(gated)} when gated, {_counts(moved)} (in each of two FFNs) when moved."
+        f"{_counts(gated)} when gated, {_counts(moved)} with content in the scores."
     )
     numbers = {
         "statements": statements,
@@ -168,7 +168,9 @@ def gating(setting: Setting) -> Verdict:
         "trained": Drawing(figure, "Error against neurons; gating needs more for more locations."),
         "constructed": Drawing(gating_costs_figure(costs), "Costs of both constructions."),
     }
-    key = f"neurons for error ≤ {options['level']}: gated {_counts(gated)}, moved {_counts(moved)}"
+    key = (
+        f"neurons for error ≤ {options['level']}: gated {_counts(gated)}, content {_counts(moved)}"
+    )
     tables = {"errors": table, "constructions": costs}
     return Verdict(status_of(statements), words, key, numbers, tables, drawings)
 
@@ -214,6 +216,11 @@ def softmax_dot(setting: Setting) -> Verdict:
         words, key, numbers, {"errors": table},
         {"errors": Drawing(figure, "Errors by kind of positions, one and two layers.")},
     )  # fmt: skip
+
+
+def _content(neurons: int) -> dict[str, Any]:
+    """One head of relative keys behind an FFN, none after it: nothing can gate."""
+    return {"lag_bias": "relative_keys", "n_heads": 1, "input_ffn": (neurons,), "ffn": ()}
 
 
 def _seeds(
