@@ -96,7 +96,8 @@ def strips(
         axes.set_xlabel(label)
         if chance is not None:
             axes.axvline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        if len(names) > 1:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 

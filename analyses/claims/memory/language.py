@@ -29,7 +29,8 @@ def depth_against_heads(setting: Setting) -> Verdict:
     options, planned = setting.options, []
     for layers in options["layers"]:
         heads = options["all_heads"] // layers
-        labels = {"model": f"{layers} layers of {heads} heads", "layers": layers}
+        name = f"{layers} layer{'s' * (layers > 1)} of {heads} heads"
+        labels = {"model": name, "layers": layers}
         planned += _planned(setting, labels, layers)
     table = _losses(setting, planned)
     middle = medians(table, ["layers"], "loss")
@@ -43,7 +44,7 @@ def depth_against_heads(setting: Setting) -> Verdict:
     sizes = sorted(set(table["parameters"]))
     words = (
         f"On {_name(setting)}, with {sizes[0]}–{sizes[-1]} parameters, the best depth is {best} "
-        f"layers ({spread(table[table['layers'] == best]['loss'].tolist())} nats a token); "
+        f"({spread(table[table['layers'] == best]['loss'].tolist())} nats a token); "
         f"{wide} layer with all the heads reaches "
         f"{spread(table[table['layers'] == wide]['loss'].tolist())}."
     )

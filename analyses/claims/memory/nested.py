@@ -141,7 +141,8 @@ def width_for_depth(setting: Setting) -> Verdict:
         spec = spec_of(
             task, options, n_layers=layers, d_model=width, n_heads=heads, ffn=(neurons,), **_BUMP
         )
-        labels = {"model": f"{layers} layers, width {width}, {heads} heads", "layers": layers}
+        name = f"{layers} layer{'s' * (layers > 1)}, width {width}, {heads} heads"
+        labels = {"model": name, "layers": layers}
         planned += _seeds(setting, labels, task, spec)
     table, _ = train_table(setting, planned)
     middle, sizes = medians(table, ["layers"]), table.groupby("layers")["parameters"].first()
