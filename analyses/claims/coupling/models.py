@@ -41,18 +41,23 @@ def training(setting: Setting, seed: int, **changes: Any) -> Training:
 
 
 def single_layer(task: Any, m_h: int, width: int) -> Any:
-    """The single-layer model for a real-valued task; learned positions where order matters."""
+    """The single-layer model for a real-valued task; learned positions where order matters.
+
+    ``width`` is that of f̂'s and F̂'s hidden layers; with 0 both are linear, which is enough where
+    the task supplies exact bases and F and f are the identity.
+    """
     batch = task.sample(1, seed=0)
     ordered = isinstance(task, LinearKernel)
-    return coupling_spec(
+    spec = coupling_spec(
         batch.inputs.shape[-1],
         batch.targets.shape[-1],
         batch.inputs.shape[1],
         m_h=m_h,
-        width=width,
+        width=max(width, 1),
         positions="learned" if ordered else "none",
         mask_self=getattr(task, "mask_self", False),
     )
+    return spec if width else replace(spec, input_ffn=(), ffn=())
 
 
 def pod_runs(setting: Setting, task: PodCoupling, widths: Sequence[int]) -> list[Run]:

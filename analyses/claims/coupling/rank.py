@@ -43,7 +43,8 @@ _ROUNDING = 1e-20
 
 def finite(setting: Setting) -> Verdict:
     """The error vanishes from m_h = r on (ledger: ``coupling-finite-rank``)."""
-    tasks = {f"rank {rank}": PodCoupling(rank) for rank in setting.options["ranks"]}
+    ranks, features = setting.options["ranks"], setting.options["features"]
+    tasks = {f"rank {rank}": PodCoupling(rank, features=features) for rank in ranks}
     steps = setting.options["steps_from_rank"]
     widths = {n: sorted({1, *(int(t.rank) + s for s in steps)}) for n, t in tasks.items()}
     labelled = [(n, run) for n, t in tasks.items() for run in pod_runs(setting, t, widths[n])]
@@ -64,8 +65,8 @@ def finite(setting: Setting) -> Verdict:
     table = _frame(rows)
     passed = [name for name, numbers in good.items() if numbers["vanishes"]]
     status = {len(good): "reproduced", 0: "not reproduced"}.get(len(passed), "partly")
-    ranks = {name: int(task.rank) for name, task in tasks.items()}
-    figure = error_by_width(table[table["error"] > _ROUNDING], ranks=ranks)
+    lines = {name: int(task.rank) for name, task in tasks.items()}
+    figure = error_by_width(table[table["error"] > _ROUNDING], ranks=lines)
     words = (
         f"Trained models' error vanishes from m_h = r on for {', '.join(passed) or 'no rank'}; the "
         "construction's does for every rank, down to interpolation and rounding."

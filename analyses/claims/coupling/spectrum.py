@@ -39,7 +39,7 @@ _DEAD = 1e-6
 def converges(setting: Setting) -> Verdict:
     """The trained spectrum tends to σ_k (ledger: ``coupling-spectrum``)."""
     rank, widths = setting.options["rank"], sorted(setting.options["widths"])
-    task = PodCoupling(rank)
+    task = PodCoupling(rank, features=setting.options["features"])
     batch = task.sample(_ROWS, seed=2**62 + 2)
     sigma = task.sigma(rank).numpy()
     metric: dict[int, list[np.ndarray]] = defaultdict(list)

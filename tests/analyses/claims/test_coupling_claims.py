@@ -17,11 +17,11 @@ from interp.tasks.coupling import IndexedAverage, NearestPoint, PodCoupling
 
 TINY = {"steps": 2, "batch": 4, "learning_rate": 1e-3, "width": 4, "hidden": 4, "d_model": 8}
 CLAIMS: dict[str, dict[str, Any]] = {
-    "rank:finite": {"ranks": [2], "steps_from_rank": [-1, 0]},
+    "rank:finite": {"ranks": [2], "steps_from_rank": [-1, 0], "features": 2},
     "rank:infinite": {"widths": [1, 2], "features": 2},
-    "spectrum:converges": {"rank": 3, "widths": [2, 4], "width": 32, "hidden": 32},
+    "spectrum:converges": {"rank": 3, "widths": [2, 4], "width": 0, "features": 3},
     "readable:readable": {"m_h": 2},
-    "order:order": {},
+    "order:order": {"transformer": {"steps": 3}},
     "permutation:permuted": {},
 }
 
