@@ -33,23 +33,25 @@ def kernel_matrices(
         labels: Of rows and columns; shown where there are few.
         bounds: Rows at which another template begins.
     """
-    most = max(float(np.abs(m).max()) for m in matrices.values())
+    off = np.concatenate([m[~np.eye(len(m), dtype=bool)] for m in matrices.values()])
+    least, most = float(off.min()), float(off.max())
     with style():
         figure = Figure(figsize=(2.9 * len(matrices) + 0.7, 2.9))
         grid = figure.subplots(1, len(matrices), squeeze=False)[0]
         for axes, (title, matrix) in zip(grid, matrices.items(), strict=True):
-            image = axes.imshow(matrix, cmap=AMOUNT, vmin=0, vmax=most)
+            image = axes.imshow(matrix, cmap=AMOUNT, vmin=least, vmax=most)
             axes.set(title=title, xlabel="string", ylabel="string")
             axes.spines[:].set_visible(False)
             if len(matrix) <= _FEW:
-                _entries(axes, matrix, most)
+                _entries(axes, matrix, least + 0.6 * (most - least))
                 axes.set_xticks(range(len(labels)), labels, rotation=45)
                 axes.set_yticks(range(len(labels)), labels)
                 axes.set(xlabel="template", ylabel="template")
             for bound in bounds:
                 axes.axhline(bound - 0.5, color="white", lw=1)
                 axes.axvline(bound - 0.5, color="white", lw=1)
-        figure.colorbar(image, ax=list(grid), label="kernel K(X, Y)", pad=0.02)
+        label = "kernel K(X, Y); diagonal not to scale"
+        figure.colorbar(image, ax=list(grid), label=label, pad=0.02)
     return figure
 
 
@@ -107,7 +109,7 @@ def before_and_after(pairs: Mapping[str, tuple[Array, Array]], *, basis: str) ->
     return figure
 
 
-def _entries(axes: Axes, matrix: Array, most: float) -> None:
+def _entries(axes: Axes, matrix: Array, light: float) -> None:
     for (row, column), value in np.ndenumerate(matrix):
-        colour = "black" if value > 0.6 * most else "white"
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, size=7)
+        colour = "black" if value > light else "white"
+        axes.text(column, row, f"{value:.4f}", ha="center", va="center", color=colour, size=7)

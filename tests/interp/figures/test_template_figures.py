@@ -38,7 +38,7 @@ def test_strips_have_a_row_a_setting() -> None:
 
 def test_matrices_write_small_entries_and_bounds() -> None:
     figure = kernel_matrices({"N": np.array([[1.0, 0.25], [0.25, 0.5]])}, labels=["αα", "αβ"])
-    assert [t.get_text() for t in figure.axes[0].texts] == ["1.00", "0.25", "0.25", "0.50"]
+    assert [t.get_text() for t in figure.axes[0].texts] == ["1.0000", "0.2500", "0.2500", "0.5000"]
     large = kernel_matrices({"K": np.eye(20)}, labels=[], bounds=[12])
     assert len(large.axes[0].lines) == 2
 
