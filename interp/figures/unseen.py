@@ -86,7 +86,7 @@ def strips(
         axes = figure.add_subplot()
         for i, name in enumerate(names):
             rows = table[table[by] == name]
-            shift = 0.2 * (i - (len(names) - 1) / 2)
+            shift = 0.0 if group == by else 0.2 * (i - (len(names) - 1) / 2)
             height = [settings.index(s) + shift for s in rows[group]]
             axes.scatter(
                 rows[y], height, s=16, color=colours[i], marker=_MARKERS[i], alpha=0.8, label=name
@@ -96,7 +96,7 @@ def strips(
         axes.set_xlabel(label)
         if chance is not None:
             axes.axvline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)
-        if len(names) > 1:
+        if len(names) > 1 and group != by:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 

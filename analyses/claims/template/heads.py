@@ -69,7 +69,7 @@ def specialisation(setting: Setting) -> Verdict:
                "trace_share": {f"{m} seed {s}": r["score"].round(4).tolist()
                                for (m, s), r in shares.groupby(["model", "seed"], sort=False)},
                }  # fmt: skip
-    label = "largest |trace share| of a head (symbols)"
+    label = "largest |trace share| on symbols"
     trace = curves(pd.DataFrame(along), x="step", across="optimiser step", y="share", label=label,
                    logarithmic=False)  # fmt: skip
     return Verdict(

@@ -57,7 +57,7 @@ def spec_of(
         "d_in": task.vocabulary,
         "d_out": task.vocabulary if task.symbolic else 1,
         "n_ctx": task.length,
-        "d_model": options["d_model"],
+        "d_model": changes.get("d_model") or options["d_model"],
         "n_layers": 1,
         "n_heads": options["heads"],
         "d_head": options["d_head"],

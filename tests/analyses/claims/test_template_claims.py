@@ -38,7 +38,8 @@ SMALLER: dict[str, dict[str, Any]] = {
 
 
 def setting(name: str, folder: Path) -> Setting:
-    options = {**LEDGER[name]["quick"], **TINY, **SMALLER[name]}
+    known = LEDGER[name]["quick"]
+    options = {**known, **{k: v for k, v in TINY.items() if k in known}, **SMALLER[name]}
     return Setting("quick", (100, 101), options, folder)
 
 
