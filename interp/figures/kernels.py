@@ -89,7 +89,7 @@ def errors_by_heads(table: pd.DataFrame, *, ylabel: str, title: str) -> Figure:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.axhline(1.0, color=MUTED, lw=0.8, ls="--")
         grid[0].set_ylabel(ylabel)
-        lines = " , ".join(
+        lines = ", ".join(
             f"{'full' if i == 0 else 'dotted'}: {p}" for i, p in enumerate(precisions)
         )
         legend_title = (
