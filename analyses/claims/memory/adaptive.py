@@ -73,9 +73,8 @@ def floor(setting: Setting) -> Verdict:
     middle = medians(table, ["model", "candidates"])
     linear = table[table["model"].isin((_LIN, _TABLE))]
     statements = {
-        "no model without FFN below the floor": all(
-            row.error >= _ABOVE * shares[row.candidates]  # type: ignore[index]
-            for row in linear.itertuples()
+        "no model without FFN below the floor": bool(
+            (linear["error"] >= _ABOVE * linear["candidates"].map(shares)).all()
         ),
         "learned biases reach the floor": all(
             middle[_TABLE, count] <= _NEAR * shares[count] for count in tasks

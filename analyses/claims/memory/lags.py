@@ -49,7 +49,8 @@ def heads_of_a_lag(setting: Setting) -> Verdict:
     trained = table[table["model"].isin(_STARTS.values())]
     best = trained.groupby(["positions", "lag", "heads", "model"], as_index=False)["error"].median()
     best = best.groupby(["positions", "lag", "heads"], as_index=False)["error"].min()
-    found, needed = {}, {}
+    found: dict[str, bool] = {}
+    needed: dict[str, dict[int, int | None]] = {}
     for kind in _KINDS:
         sums = table[(table["model"] == _BEST) & (table["positions"] == kind)]
         mine = best[best["positions"] == kind]
@@ -80,7 +81,7 @@ def heads_of_a_lag(setting: Setting) -> Verdict:
 
 
 def _target(lag: int, length: int) -> np.ndarray:
-    return np.eye(length)[lag]
+    return (np.arange(length) == lag).astype(np.float64)
 
 
 def _sums(setting: Setting) -> pd.DataFrame:
@@ -117,7 +118,8 @@ def _trained(setting: Setting) -> pd.DataFrame:
                         planned.append(run_of(setting, labels, task, spec, slopes=slopes))
     _, fits = train_table(setting, planned)
     rows = []
-    for (labels, _), fit in zip(planned, fits, strict=True):
+    for (named, _), fit in zip(planned, fits, strict=True):
+        labels = dict(named)
         where = (labels["positions"], labels["lag"], labels["heads"])
         rows.append((*where, _STARTS[labels["start"]], labels["seed"], fit.metrics["error"]))
         if labels["start"] == "2^−h":
@@ -160,7 +162,7 @@ def _falls(table: pd.DataFrame, factor: float) -> bool:
 
 def _grows(needed: Mapping[int, int | None], lags: Sequence[int]) -> bool:
     """Heads needed never fall with the lag, and the last lag needs more than the first."""
-    counts = [needed[lag] if needed[lag] is not None else 10**6 for lag in sorted(lags)]
+    counts = [needed[lag] or 10**6 for lag in sorted(lags)]
     return counts == sorted(counts) and counts[-1] > counts[0]
 
 

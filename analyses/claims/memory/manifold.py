@@ -87,8 +87,10 @@ class ManifoldMemory:
         """x ``[…, channel]`` of z ``[…, k]``; each manifold's mean square is 1 a channel."""
         turn, inner, _, _ = self._maps
         if self.shape == "curved":
-            return torch.tanh(2 * z @ inner.T) @ turn.T / 0.8
-        return z @ turn[:, : self.dimension].T * (self.channels / self.dimension) ** 0.5
+            curved: Tensor = torch.tanh(2 * z @ inner.T) @ turn.T / 0.8
+            return curved
+        flat: Tensor = z @ turn[:, : self.dimension].T * (self.channels / self.dimension) ** 0.5
+        return flat
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, channel]``, targets ``[batch, pos, 1]``.

@@ -210,8 +210,9 @@ def _orders(
     found = {}
     for (_, run), fit in zip(planned, fits, strict=True):
         rounds = next(r for r, task in tasks.items() if task == run.task)
-        if rounds >= 2 and run.spec.n_layers == rounds + 1 and fit.metrics["error"] <= level:
-            found[run.name] = in_order(fit.model, run.task)
+        layers = fit.model.spec.n_layers
+        if rounds >= 2 and layers == rounds + 1 and fit.metrics["error"] <= level:
+            found[run.name] = in_order(fit.model, tasks[rounds])
     return found
 
 
