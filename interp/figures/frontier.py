@@ -73,7 +73,9 @@ def shallower_at_best(
         axes.plot(_places(bounds["k"], blocks, -0.2), bounds["exact_match_at_most"], "_", ms=16,
                   mew=2, color=PALETTE["red"], label="bound on depth 1")  # fmt: skip
         axes.set_xticks(range(len(blocks)), [str(k) for k in blocks])
-        axes.set(xlabel="blocks k", ylabel=label, ylim=(-0.04, 1.04))
+        axes.set(
+            xlabel="blocks k", ylabel=label, ylim=(-0.04, 1.04), xlim=(-0.5, len(blocks) - 0.5)
+        )
         axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure
 
