@@ -81,7 +81,8 @@ def heads_of_a_lag(setting: Setting) -> Verdict:
 
 
 def _target(lag: int, length: int) -> np.ndarray:
-    return (np.arange(length) == lag).astype(np.float64)
+    target: np.ndarray = np.eye(length)[lag]
+    return target
 
 
 def _sums(setting: Setting) -> pd.DataFrame:
