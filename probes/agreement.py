@@ -4,9 +4,11 @@ A :class:`~interp.proofs.mechanism.Mechanism` says which kind of component serve
 statements is checked against a model's decided roles: *x_{t−T} is extracted by attention heads*,
 *each memory owns its heads*, *f is computed by an FFN that comes after them*, *round r comes after
 round r − 1*, *a head is a previous-token head, and the induction head comes after it*, *a head's
-QK is aI*. A statement holds when confirmed roles say so. Its ``strength`` is that of the strongest
-such component (NaN where it is true or false alone), its ``score`` the strength between 0 and 1 (1
-for one that is true), 0 where it does not hold, and q the least of those roles.
+QK is aI*, *this formula is readable only after what it counts*. A statement holds when confirmed
+roles (of formulas: probes along the layers) say so. Its ``strength`` is that of the strongest such
+component (NaN where it is true or false alone), its ``score`` the strength between 0 and 1 (1 for
+one that is true), 0 where it does not hold, and q the least of those roles (of one that is true or
+false: the largest of the roles it speaks of).
 
     agreement = (S − S_random) / (S_construction − S_random),   S the mean score of the statements
 
@@ -14,7 +16,8 @@ is 1 for the construction and 0 for models with random weights. Its interval cou
 over draws of rows and that of one random model among others.
 
 Trained models are judged on kind and order, not on how many heads serve a memory or in which
-layer. Disagreement means another mechanism was found, not that the proof is wrong.
+layer. Disagreement means another mechanism was found, not that the proof is wrong. What a proof
+says of components that have no role (snaps, fixed positions) is not among the statements.
 """
 
 from __future__ import annotations
@@ -29,9 +32,17 @@ from scipy.stats import t as student
 
 from interp.errors import Problems
 from interp.heads.effects import Component
-from interp.proofs.mechanism import Mechanism
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.mechanism import Construction, Mechanism
+from interp.tasks.base import Batch
+from probes.roles import answers_of, find_roles, memories_of
+from probes.roles.extraction import Reader
 
-__all__ = ["Agreement", "agreement", "overall"]
+__all__ = ["Agreement", "agree", "agreement", "first_layers", "overall", "statements_of"]
+
+_DECODABLE = 0.9
+_LOCATED = ("memory-location", "memory-correction")
+_KERNELS = ("memory-location", "memory-kernel")
 
 _ONE_HEAD = {
     "previous-token": "a head attends to the previous token",
@@ -41,6 +52,7 @@ _ONE_HEAD = {
     "counter": "a head attends evenly to everything before",
     "local": "a head attends to the last few positions",
     "dense": "a head attends in a way that has no name",
+    "coupling": "a head attends in a way that has no name, and the answer follows it",
     "symbol-equality": "a head's QK circuit is aI on the tokens",
     "copying": "a head's OV circuit is bI on the tokens",
 }
@@ -62,6 +74,62 @@ class Agreement:
     parts: pd.DataFrame
 
 
+def agree(
+    model: Any,
+    construction: Construction,
+    *,
+    rows: int = 96,
+    draws: int = 3,
+    random: int = 4,
+    seed: int = 0,
+) -> Agreement:
+    """Does a model do what a proof does? Measured on rows of the construction's task.
+
+    Args:
+        model: Takes the task's inputs; trained, constructed or hidden.
+        construction: Whose mechanism and task are used.
+        rows: Of a draw.
+        draws: Of rows, for the model; the construction has the first of them.
+        random: Re-initialised models of the model's shapes, with a draw of rows each.
+        seed: Of rows and models.
+
+    Raises:
+        ArgumentError: as :func:`overall`, or for a model without a spec, which has no fresh ones.
+    """
+    problems, spec = Problems("agree"), getattr(model, "spec", None)
+    problems.need(spec is not None, "model", "must have a spec", type(model).__name__, "use ours")
+    problems.raise_if_any()
+    task, mechanism = construction.task, construction.mechanism
+    batches = [task.sample(rows, seed=seed + i) for i in range(max(draws, random))]
+    fresh = [SequenceTransformer(model.spec, seed=seed + 500 + i) for i in range(random)]
+    return overall(
+        [statements_of(model, mechanism, task, batch) for batch in batches[:draws]],
+        [statements_of(m, mechanism, task, b) for m, b in zip(fresh, batches, strict=False)],
+        statements_of(construction.model, mechanism, task, batches[0]),
+    )
+
+
+def statements_of(
+    model: Any, mechanism: Mechanism, task: Any, batch: Batch, *, seed: int = 0
+) -> pd.DataFrame:
+    """:func:`agreement` of a model on some rows of a task."""
+    roles = find_roles(
+        model, batch, memories=memories_of(task), answers=answers_of(task), seed=seed
+    )
+    names = [p.target for p in mechanism.parts if p.role == "formula" and p.target in batch.latents]
+    return agreement(mechanism, roles, layers=first_layers(model, batch, names))
+
+
+def first_layers(model: Any, batch: Batch, names: Sequence[str]) -> dict[str, int]:
+    """Latent → the first layer at which it is linearly decodable (−1: where the stream begins);
+    without those that are nowhere."""
+    if not names:
+        return {}
+    reader = Reader(model, batch)
+    found = {name: reader.first_site(name, _DECODABLE) for name in names}
+    return {name: site[0] for name, site in found.items() if site is not None}
+
+
 def agreement(
     mechanism: Mechanism, roles: pd.DataFrame, *, layers: Mapping[str, int] | None = None
 ) -> pd.DataFrame:
@@ -70,8 +138,8 @@ def agreement(
     Args:
         mechanism: The proof's.
         roles: From :func:`probes.roles.find_roles` or :func:`probes.roles.decide_roles`.
-        layers: Latent → the first layer at which it is decodable (−1: where the stream begins), for
-            mechanisms whose FFNs compute named formulas; without it these make no statement.
+        layers: From :func:`first_layers`, for mechanisms whose FFNs compute named formulas; what is
+            not there is nowhere readable. Without it formulas make no statement.
 
     Returns:
         Columns ``statement``, ``holds``, ``strength``, ``score``, ``q`` and ``by`` (the components,
@@ -82,7 +150,7 @@ def agreement(
         *_statements(mechanism, confirmed),
         *_rounds(mechanism, confirmed),
         *_heads(mechanism, confirmed),
-        *_formulas(mechanism, layers or {}),
+        *(_formulas(mechanism, layers) if layers is not None else ()),
     ]
     return pd.DataFrame(rows, columns=["statement", "holds", "strength", "score", "q", "by"])
 
@@ -122,17 +190,18 @@ def _statements(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[
     """Who extracts the memories, and what is read out after."""
     heads = confirmed[confirmed["role"] == "memory-location"]
     readouts = confirmed[confirmed["role"] == "readout"]
-    memories = {part.target: part.lag for part in mechanism.parts if part.role == "memory-location"}
-    for memory, lag in memories.items():
+    memories = {part.target: part for part in mechanism.parts if part.role in _KERNELS}
+    for memory, part in memories.items():
         serving = heads[heads["target"] == memory]
-        where = f"lag {lag}" if lag is not None else "its location"
+        where = f"lag {part.lag}" if part.lag is not None else "its location"
+        where = "lags by its kernel" if part.role == "memory-kernel" else where
         yield _row(f"{memory} is extracted by attention heads that select {where}", serving)
     if memories:
         yield _ownership(confirmed, set(memories))
     targets = [part.target for part in mechanism.parts if part.role == "readout"]
-    for target in dict.fromkeys(targets) if memories else ():
+    for target in dict.fromkeys(targets):
         serving = readouts[readouts["target"] == target]
-        if target.startswith("t_"):
+        if not memories or target.startswith("t_"):
             yield _row(f"{target} is computed by an FFN", serving)
             continue
         found = heads[heads["target"].isin(memories)].groupby("target")["layer"].min()
@@ -142,12 +211,12 @@ def _statements(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[
 
 
 def _ownership(confirmed: pd.DataFrame, memories: set[str]) -> dict[str, Any]:
-    acting = confirmed[confirmed["role"].isin(["memory-location", "memory-correction"])]
+    acting = confirmed[confirmed["role"].isin(_LOCATED)]
     located = set(acting.loc[acting["role"] == "memory-location", "target"])
     owners = acting.groupby(["layer", "head"])["target"].nunique()
     alone = len(owners) > 0 and bool((owners == 1).all()) and located == memories
     by = "; ".join(f"{name}: {_names(group)}" for name, group in acting.groupby("target"))
-    return _fact("each memory owns its heads", alone, by)
+    return _fact("each memory owns its heads", alone, by, acting)
 
 
 def _rounds(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -163,7 +232,8 @@ def _rounds(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str,
         known = len(before) > 0 and len(here) == len(rounds[r])
         holds = known and bool(before.max() < here.min())
         by = f"layers {sorted(before)} and {sorted(here)}" if known else ""
-        yield _fact(f"round {r} comes after round {r - 1}", holds, by)
+        both = found[found["target"].isin(rounds[r] | rounds.get(r - 1, set()))]
+        yield _fact(f"round {r} comes after round {r - 1}", holds, by, both)
 
 
 def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -171,27 +241,30 @@ def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, 
     roles = {part.role for part in mechanism.parts if part.component == "head"}
     for role, statement in _ONE_HEAD.items():
         if role in roles:
-            yield _row(statement, confirmed[confirmed["role"] == role])
+            named = "dense" if role == "coupling" else role
+            yield _row(statement, confirmed[confirmed["role"] == named])
     if {"induction", "previous-token"} <= roles:
-        before, after = (confirmed.loc[confirmed["role"] == role, "layer"]
+        both = confirmed[confirmed["role"].isin(["previous-token", "induction"])]
+        before, after = (both.loc[both["role"] == role, "layer"]
                          for role in ("previous-token", "induction"))  # fmt: skip
         known = len(before) > 0 and len(after) > 0
         holds = known and bool(before.min() < after.min())
         by = f"layers {before.min()} and {after.min()}" if known else ""
-        yield _fact("the induction head comes after a previous-token head", holds, by)
+        yield _fact("the induction head comes after a previous-token head", holds, by, both)
 
 
 def _formulas(mechanism: Mechanism, layers: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     """Nested formulas become readable in the order of their depth."""
     depth = {p.target: p.layer for p in mechanism.parts if p.role == "formula"}
-    known = {name: at for name, at in depth.items() if name in layers}
-    for level in sorted(set(known.values()))[1:]:
-        before = [layers[name] for name, at in known.items() if at < level]
-        here = {name: layers[name] for name, at in known.items() if at == level}
-        for name, at in here.items():
-            holds = max(before) < at
-            by = f"layer {at} after {max(before)}"
-            yield _fact(f"{name} is readable only after what it counts", holds, by)
+    none = pd.DataFrame(columns=["q"], dtype=float)
+    for level in sorted(set(depth.values()))[1:]:
+        before = [name for name, at in depth.items() if at < level]
+        known = all(name in layers for name in before)
+        last = max((layers[name] for name in before if name in layers), default=-1)
+        for name in (name for name, at in depth.items() if at == level):
+            holds = known and name in layers and last < layers[name]
+            by = f"layer {layers[name]} after {last}" if name in layers else ""
+            yield _fact(f"{name} is readable only after what it counts", holds, by, none)
 
 
 def _row(statement: str, serving: pd.DataFrame) -> dict[str, Any]:
@@ -206,11 +279,12 @@ def _row(statement: str, serving: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _fact(statement: str, holds: bool, by: str) -> dict[str, Any]:
+def _fact(statement: str, holds: bool, by: str, roles: pd.DataFrame) -> dict[str, Any]:
     """A statement that is true or false; its significance is that of the roles it speaks of."""
     nan = float("nan")
+    q = float(roles["q"].max()) if len(roles) and holds else 1.0 if len(roles) else nan
     return {
-        "statement": statement, "holds": holds, "strength": nan, "score": float(holds), "q": nan,
+        "statement": statement, "holds": holds, "strength": nan, "score": float(holds), "q": q,
         "by": by,
     }  # fmt: skip
 

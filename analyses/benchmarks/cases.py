@@ -1,7 +1,12 @@
 """The models that role detectors are judged on, and those they were tuned on.
 
-Every family of constructions, plain and hidden, and decoys: heads with the right pattern and no
-effect, and models with random weights in the shapes of each family.
+Every family of constructions, plain and hidden, and decoys of three sorts: heads whose pattern is
+right and whose output is unread, such heads that write nothing (or the same from every key), and
+models with random weights in the shapes of each family.
+
+What was tuned on is not scored: other tasks (of relations other things that are passed on, of
+templates, memories and languages other ones), other sizes, other seeds, other rows. Gated memories
+are left out: what their heads fetch are lags that the adaptive task has no name for.
 """
 
 from __future__ import annotations
@@ -9,20 +14,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import get_args
+from typing import Any
+
+import torch
 
 from interp.models.transformer import SequenceTransformer
-from interp.proofs import induction, template
+from interp.proofs import coupling, induction, template
 from interp.proofs.depth import cases as depth
 from interp.proofs.hide import hide
-from interp.proofs.induction import construct_relation
 from interp.proofs.mechanism import Construction, Mechanism
-from interp.proofs.memory import construct_adaptive_memory, construct_fixed_memory
+from interp.proofs.memory import (
+    construct_adaptive_memory,
+    construct_fixed_memory,
+    construct_kernel_memory,
+)
 from interp.tasks.base import Batch
-from interp.tasks.memory import AdaptiveMemory, FixedMemory
-from interp.tasks.relation import Relation, TokenRelation
+from interp.tasks.coupling import PodCoupling
+from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
+from interp.tasks.template import TemplateTask
+from interp.tasks.template.named import induction_style
 
 __all__ = ["Case", "cases", "decoys"]
+
+_FEW_POSITIONS = 512
+"""Rows of a task that is scored at one position."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +50,8 @@ class Case:
         seed: Of the rows, and of hiding.
         hidden: Measure it in a random basis.
         decoy: Nothing is to be found in it.
-        with_latents: Its roles speak of the task's latents.
         peer: TransformerLens' detector runs on it.
+        rows: Of the task.
     """
 
     name: str
@@ -44,32 +59,37 @@ class Case:
     seed: int
     hidden: bool = False
     decoy: bool = False
-    with_latents: bool = False
     peer: bool = False
+    rows: int = 96
 
-    def build(self, rows: int) -> tuple[Construction, Batch]:
+    def build(self) -> tuple[Construction, Batch]:
         """The construction, hidden if it is to be, and rows of its task."""
         built = self.construct()
-        batch = built.task.sample(rows, seed=self.seed)
+        batch = built.task.sample(self.rows, seed=self.seed)
         return hide(built, self.seed) if self.hidden else built, batch
 
 
 def cases(*, tuning: bool = False) -> list[Case]:
     """Every construction, each plain and hidden."""
-    plain = list(_tuning() if tuning else _scored())
+    plain = list(_tuned() if tuning else _scored())
     hidden = [replace(c, name=f"{c.name} hidden", hidden=True, seed=c.seed + 1) for c in plain]
     return plain + hidden
 
 
 def decoys(*, tuning: bool = False) -> list[Case]:
     """Models in which there is nothing to find."""
-    found = []
-    if not tuning:
-        found = [
-            Case(f"decoy {number}", build, 900 + number, decoy=True, hidden=bool(number % 2))
-            for number, build in enumerate(induction.DECOYS)
-        ]
-    shapes = list(_tuning() if tuning else _scored())[:: 3 if tuning else 4]
+    builds = induction.TUNED_DECOYS if tuning else induction.DECOYS
+    found = [
+        Case(f"decoy {build().name}", build, (600 if tuning else 900) + number, decoy=True,
+             hidden=bool(number % 2))
+        for number, build in enumerate(builds)
+    ]  # fmt: skip
+    memories = _TUNED_MEMORIES[:1] if tuning else _MEMORIES[:3]
+    for number, (name, build) in enumerate(_memories(memories)):
+        unread = partial(_unread, build)
+        seed = (650 if tuning else 950) + number
+        found.append(Case(f"decoy unread {name}", unread, seed, number % 2 > 0, decoy=True))
+    shapes = list(_tuned() if tuning else _scored())[:: 3 if tuning else 4]
     for number, case in enumerate(shapes):
         seed = (7000 if tuning else 8000) + number
         random = partial(_random, case.construct, seed)
@@ -84,33 +104,64 @@ def _random(construct: Callable[[], Construction], seed: int) -> Construction:
     return replace(built, model=model, mechanism=Mechanism(()))
 
 
+def _unread(construct: Callable[[], Construction]) -> Construction:
+    """Memories are fetched and f is computed, and the output is the current input."""
+    built = construct()
+    with torch.no_grad():
+        now = built.model.embed.W_E[0]
+        built.model.unembed.W_U[:, 0] = now / now.square().sum()
+    return replace(built, mechanism=Mechanism(()))
+
+
+def _numbered(
+    builds: Iterator[tuple[str, Callable[[], Construction]]], start: int, **options: Any
+) -> Iterator[Case]:
+    for number, (name, build) in enumerate(builds):
+        yield Case(name, build, start + 2 * number, **options)
+
+
+def _relations(builds: tuple[induction.Case, ...]) -> Iterator[tuple[str, induction.Case]]:
+    return ((build().name.removeprefix("constructed-"), build) for build in builds)
+
+
+def _memories(tasks: tuple[Any, ...]) -> Iterator[tuple[str, Callable[[], Construction]]]:
+    made: dict[type, Callable[..., Construction]] = {
+        FixedMemory: construct_fixed_memory,
+        AdaptiveMemory: construct_adaptive_memory,
+        RealMemory: construct_kernel_memory,
+        KernelMemory: construct_kernel_memory,
+    }
+    return ((task.name, partial(made[type(task)], task)) for task in tasks)
+
+
+def _couplings(
+    tasks: tuple[tuple[PodCoupling, int], ...],
+) -> Iterator[tuple[str, Callable[[], Construction]]]:
+    return (
+        (f"{task.name}-{width}", partial(coupling.construct_pod, task, width))
+        for task, width in tasks
+    )
+
+
 def _scored() -> Iterator[Case]:
-    for number, build in enumerate(induction.CASES):
-        relation = get_args(Relation)[number // 5]
-        name = f"relation {relation} {number % 5}"
-        yield Case(name, build, 2000 + 2 * number, peer=True)
-    for number, found in enumerate(template.CASES):
-        yield Case(f"template {found.name}", found.construct, 3000 + 2 * number)
-    for number, task in enumerate(_FIXED):
-        build = partial(construct_fixed_memory, task)
-        yield Case(task.name, build, 4000 + 2 * number, with_latents=True)
-    for number, nested in enumerate(_ADAPTIVE):
-        build = partial(construct_adaptive_memory, nested)
-        yield Case(nested.name, build, 4500 + 2 * number, with_latents=True)
-    for number, program in enumerate(depth.CASES):
-        yield Case(program.name, program.construct, 5000 + 2 * number)
+    yield from _numbered(_relations(induction.CASES), 2000, peer=True)
+    templates = ((f"template {case.name}", case.construct) for case in template.CASES)
+    yield from _numbered(templates, 3000, rows=_FEW_POSITIONS)
+    yield from _numbered(_memories(_MEMORIES), 4000)
+    programs = ((case.name, case.construct) for case in depth.CASES if case.language != "L_3")
+    yield from _numbered(programs, 5000)
+    yield from _numbered(_couplings(tuple(coupling.CASES[::4])), 6000)
 
 
-_FIXED = (
-    FixedMemory((1, 3), "multiplexer", length=24),
+_MEMORIES = (
+    FixedMemory((1, 3), "parity", length=24),
     FixedMemory((1, 2, 4), "parity", length=28),
     FixedMemory((2, 4), "majority", length=24),
     FixedMemory((4,), "table", length=20, table_seed=3),
     FixedMemory((2, 3), "table", length=26, table_seed=5),
-)
-
-
-_ADAPTIVE = (
+    RealMemory((1, 4), "mean", length=24),
+    RealMemory((1, 2), "maximum", length=24),
+    KernelMemory(("light(4, 1.5)", "bump(3, 2)"), "network", length=40),
     AdaptiveMemory((1, 2), rounds=1, length=20),
     AdaptiveMemory((1, 3), rounds=1, length=24, table_seed=1),
     AdaptiveMemory((1, 2), rounds=2, readout="parity", length=22, table_seed=2),
@@ -119,13 +170,30 @@ _ADAPTIVE = (
 )
 
 
-def _tuning() -> Iterator[Case]:
-    """Sizes, seeds and rows that no scored case has."""
-    for number, relation in enumerate(get_args(Relation)):
-        task = TokenRelation(relation, "copy" if number % 2 else "classes", symbols=11, length=19)
-        build = partial(construct_relation, task, heads=1 + number % 3, strength=28.0, seed=number)
-        yield Case(f"relation {relation} tuning", build, 100 + 2 * number)
-    memory = FixedMemory((1, 2), "multiplexer", length=18)
-    yield Case(memory.name, partial(construct_fixed_memory, memory), 300, with_latents=True)
-    program = depth.Case("L_3", ((15, 15),))
-    yield Case(program.name, program.construct, 400)
+def _tuned() -> Iterator[Case]:
+    yield from _numbered(_relations(induction.TUNED), 100, peer=True)
+    tasks = (_CYCLES, induction_style(4, train=(0, 12), test=(12, 24)))
+    templates = ((task.name, partial(template.construct_template, task)) for task in tasks)
+    yield from _numbered(templates, 300, rows=_FEW_POSITIONS)
+    yield from _numbered(_memories(_TUNED_MEMORIES), 400)
+    yield from _numbered(((c.name, c.construct) for c in _TUNED_PROGRAMS), 500)
+    yield from _numbered(_couplings(_TUNED_COUPLINGS), 550)
+
+
+_CYCLES = TemplateTask(
+    ("αβγα", "αβγβ", "αββγ"), (1.0, -1.0, 2.0), train=(0, 12), test=(12, 24), title="cycles"
+)
+_TUNED_MEMORIES = (
+    FixedMemory((1, 2), "multiplexer", length=18),
+    FixedMemory((1, 5), "majority", length=22),
+    RealMemory((2,), "waves", inputs="signs", length=21),
+    KernelMemory(("light(6, 1.3)",), length=36),
+    AdaptiveMemory((2, 3), rounds=1, readout="parity", length=19, table_seed=11),
+    AdaptiveMemory((1, 3), rounds=2, readout="majority", length=25, table_seed=12),
+)
+_TUNED_PROGRAMS = (
+    depth.Case("L_3", ((15, 15),)),
+    depth.Case("J_ab", ((18, 18),)),
+    depth.Case("J_aba", ((26, 26),), "sign"),
+)
+_TUNED_COUPLINGS = ((PodCoupling(5, features=7), 5),)

@@ -6,17 +6,20 @@ Each construction is measured as it was written and hidden (rotated basis, permu
 neurons). A detector gets the model, rows of inputs with where they are scored, and, where a role
 speaks of latents, those. A pair (component, role, target) is a true positive when it is confirmed
 and the mechanism says so; only confirmed roles count. Components whose job is none of SCIENCE §5's
-(fixed positions, snaps) are not scored; ``memory-correction``, which is ours, counts as
-``memory-location``, since mechanisms do not tell them apart.
+(fixed positions, snaps, kernels of Task III, the FFNs of compiled formulas) are not scored, nor
+FFNs that write a template's source for the next layer: few templates make it linear in what the
+heads bring, so that the FFN's input decodes it already, which is not §5's readout.
+``memory-correction``, which is ours, counts as ``memory-location``, since mechanisms do not tell
+them apart; the head of a coupling counts as ``dense``: it attends in no way that has a name.
 
 JSON keys: ``f1`` (micro), ``min_role_f1`` (a role with fewer than five positives counts 0),
 ``decoy_rate`` (share of decoy models with any confirmed role), ``cases`` (models with a mechanism),
 ``roles`` (positives, precision, recall, F1 of each), ``confusion`` (what true components were
 confirmed as), ``detect_head`` (TransformerLens' on the same models, for its three roles, at the
-threshold 0.4), ``wrong`` (every miss and false alarm) and ``seconds``.
+threshold 0.4), ``wrong`` (every miss and false alarm), ``seconds`` and ``slowest``.
 
-``--tune`` runs the cases that rules and floors were tuned on instead: other sizes, other seeds and
-other rows than the scored ones.
+``--tune`` runs the cases that rules and floors were tuned on instead: other tasks, sizes, seeds and
+rows than the scored ones.
 """
 
 from __future__ import annotations
@@ -27,13 +30,15 @@ import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from rich.console import Console
+from rich.progress import track
 
 from analyses.benchmarks.cases import Case, cases, decoys
 from interp.output import output_file
@@ -46,7 +51,6 @@ ROLES = (
     "memory-location", "readout", "nested-round", "symbol-equality", "copying", "previous-token",
     "duplicate-token", "induction", "sink", "counter", "local", "dense",
 )  # fmt: skip
-ROWS = 96
 _FEWEST = 5
 _PEERS = {
     "previous-token": "previous_token_head",
@@ -54,6 +58,11 @@ _PEERS = {
     "induction": "induction_head",
 }
 _PEER_THRESHOLD = 0.4
+_SAME = {
+    "memory-correction": "memory-location",
+    "coupling": "dense",
+}
+"""Roles of ours, and what they count as."""
 
 Claim = tuple[str, int, int, str, str]
 """Component, layer, head, role, target."""
@@ -69,8 +78,8 @@ def truth_of(construction: Construction) -> tuple[set[Claim], set[tuple[str, int
     unscored: set[tuple[str, int, int]] = set()
     for part in construction.mechanism.parts:
         where = (part.component, part.layer, -1 if part.head is None else part.head)
-        role = {"memory-correction": "memory-location"}.get(part.role, part.role)
-        if role not in ROLES:
+        role = _SAME.get(part.role, part.role)
+        if role not in ROLES or (role, part.target) == ("readout", "source"):
             unscored.add(where)
             continue
         target = part.target if role in ("memory-location", "readout") else ""
@@ -83,26 +92,26 @@ def truth_of(construction: Construction) -> tuple[set[Claim], set[tuple[str, int
 def measure(case: Case) -> Outcome:
     """Find the roles of one case."""
     torch.set_num_threads(1)
-    construction, batch = case.build(ROWS)
+    construction, batch = case.build()
     truth, unscored = truth_of(construction)
-    latents = case.with_latents
+    start = time.perf_counter()
     roles = find_roles(
         construction.model,
         batch,
-        memories=memories_of(construction.task) if latents else (),
-        answers=answers_of(construction.task) if latents else None,
+        memories=memories_of(construction.task),
+        answers=answers_of(construction.task),
         seed=case.seed,
     )
     found = {_claim(row) for row in roles[roles["status"] == "confirmed"].itertuples()}
     peers = _peers(construction, batch.inputs) if case.peer else None
     return Outcome(
-        name=case.name, decoy=case.decoy, truth=truth, found=found, unscored=unscored, peers=peers
-    )
+        name=case.name, decoy=case.decoy, truth=truth, found=found, unscored=unscored, peers=peers,
+        seconds=time.perf_counter() - start,
+    )  # fmt: skip
 
 
 def _claim(row: Any) -> Claim:
-    role = "memory-location" if row.role == "memory-correction" else row.role
-    return row.component, int(row.layer), int(row.head), role, row.target
+    return row.component, int(row.layer), int(row.head), _SAME.get(row.role, row.role), row.target
 
 
 def _peers(construction: Construction, inputs: torch.Tensor) -> set[Claim]:
@@ -113,9 +122,10 @@ def _peers(construction: Construction, inputs: torch.Tensor) -> set[Claim]:
     repeated = repeated_rows(inputs)
     if repeated is None:
         return set()
+    row = repeated[:1, : construction.model.cfg.n_ctx - 1]  # it asks for less than the context
     found: set[Claim] = set()
     for role, name in _PEERS.items():
-        scores = detect_head(construction.model, repeated[:1], name)
+        scores = detect_head(construction.model, row, name)
         for layer, head in (scores >= _PEER_THRESHOLD).nonzero().tolist():
             found.add(("head", layer, head, role, ""))
     return found
@@ -201,6 +211,13 @@ def _peer_rates(real: Sequence[Outcome]) -> dict[str, Any]:
     return rates
 
 
+def _watched(outcomes: Iterable[Outcome], total: int) -> Iterator[Outcome]:
+    console = Console(stderr=True)
+    yield from track(
+        outcomes, "models", total=total, console=console, disable=not console.is_terminal
+    )
+
+
 def main() -> None:
     """Measure, print the JSON and write it where asked."""
     parser = argparse.ArgumentParser(description="Benchmark of role detection.")
@@ -214,8 +231,9 @@ def main() -> None:
     chosen = [case for case in chosen if options.only in case.name]
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
-        outcomes = list(pool.map(measure, chosen))
-    found = score(outcomes) | {"seconds": time.perf_counter() - start}
+        outcomes = list(_watched(pool.map(measure, chosen), len(chosen)))
+    slowest = sorted(((one["seconds"], one["name"]) for one in outcomes), reverse=True)[:10]
+    found = score(outcomes) | {"seconds": time.perf_counter() - start, "slowest": slowest}
     text = json.dumps(found, indent=2)
     sys.stdout.write(text + "\n")
     if options.out:

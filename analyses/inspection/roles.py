@@ -10,13 +10,12 @@
     positional        the same attention on all rows, and neither of the token before nor the first
 
 Behaviour is measured on random tokens; the cause is a rise of the loss without the head, in any
-trial unless said otherwise.
-
-A head is ``confirmed`` when behaviour and cause both pass, else a ``candidate``; heads without the
-behaviour have no row. Every test needs a q below the level and an effect above its floor; content
-classes must pass both nulls (permuted positions, other rows' tokens). Floors were set before any
-model was looked at. K-composition is judged against random rotations of the writer's basis
-(:mod:`interp.heads.composition`) with q over all pairs of heads.
+trial unless said otherwise. The rule is :mod:`probes.roles.decision`'s: behaviour makes a
+``candidate``, with the cause it is ``confirmed``, and every test needs a q below the level and an
+effect above its floor; content classes must pass both nulls (permuted positions, other rows'
+tokens). Floors were set before any model was looked at. K-composition is judged against random
+rotations of the writer's basis (:mod:`interp.heads.composition`), p times the number of
+previous-token heads that could be read.
 
 A confirmed role is about random tokens and this model; on text the head may do more, or other
 things. Roles of a whole group that no single head is needed for are missed: they stay candidates.
@@ -30,12 +29,20 @@ from typing import Any
 
 import pandas as pd
 
-from probes.roles import ROLE_COLUMNS
+from interp.heads.effects import Component
+from probes.roles.decision import Found, Test, decide
 
 __all__ = ["ROLES", "Levels", "head_name", "role_table"]
 
 ROLES = ("previous-token", "duplicate-token", "induction", "copying", "anti-copying", "sink",
          "positional")  # fmt: skip
+_BOTH = ("positions", "tokens")
+_ATTENTION = (
+    ("previous-token", "previous@repeated", "the token before", ("positions",)),
+    ("duplicate-token", "same@shuffled", "earlier equal tokens", _BOTH),
+    ("induction", "after_same@repeated", "the token after an earlier equal one", _BOTH),
+    ("sink", "first@repeated", "the first position", ("positions",)),
+)
 
 
 @dataclass(frozen=True)
@@ -57,20 +64,9 @@ class Levels:
     loss: float = 0.05
 
 
-@dataclass(frozen=True)
-class _Finding:
-    """A behaviour of a head: its tests (rows of tables), its strength, and in words."""
-
-    role: str
-    tests: tuple[Any, ...]
-    words: str
-    trials: tuple[str, ...] = ()
-    reads: Any = None
-
-
 def head_name(layer: int, head: int) -> str:
     """``L0H5``."""
-    return f"L{layer}H{head}"
+    return Component("head", layer, head).name
 
 
 def role_table(
@@ -94,11 +90,8 @@ def role_table(
     """
     levels = levels or Levels()
     scores = _Scores(behaviour, losses, weights)
-    found = [(place, finding) for place in scores.heads
-             for finding in _behaviours(scores, *place, levels)]  # fmt: skip
-    previous = [head_name(*place) for place, f in found if f.role == "previous-token"]
-    rows = [_decision(scores, place, f, previous, levels) for place, f in found]
-    table = pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
+    found = [one for place in scores.heads for one in _found(scores, place, levels)]
+    table = decide(found, level=levels.q)
     order = {role: i for i, role in enumerate(ROLES)}
     return table.sort_values(
         ["role", "status", "strength"], ascending=[True, False, False], ignore_index=True,
@@ -123,16 +116,23 @@ class _Scores:
     def __call__(self, place: tuple[int, int], metric: str, null: str, target: str) -> Any:
         return self._rows.get((*place, metric, null, target))
 
+    def mass(self, place: tuple[int, int], target: str) -> float:
+        """Attention above permuted positions; 0 where it was not measured."""
+        row = self(place, "attention_mass", "positions", target)
+        return 0.0 if row is None else float(row.effect)
+
     def loss(self, place: tuple[int, int], trials: Sequence[str]) -> Any:
         """The largest rise among some trials; all if none is named."""
         names = [f"loss@{t}" for t in trials] or list(self.trials)
         known = [self._losses[(*place, name)] for name in names if (*place, name) in self._losses]
         return max(known, key=lambda row: row.score, default=None)
 
-    def reads(self, place: tuple[int, int], writers: Sequence[str]) -> Any:
-        """The strongest K-composition with one of the writers."""
+    def reads(self, place: tuple[int, int], least: float) -> tuple[Any, int]:
+        """The strongest K-composition with a head that attends to the token before, and with how
+        many of them there could be one."""
+        writers = [head_name(*p) for p in self.heads if self.mass(p, "previous@repeated") >= least]
         known = [self._reads[(*place, w)] for w in writers if (*place, w) in self._reads]
-        return max(known, key=lambda row: row.effect, default=None)
+        return max(known, key=lambda row: row.effect, default=None), len(known)
 
 
 def _rows(table: pd.DataFrame) -> Iterator[Any]:
@@ -140,69 +140,55 @@ def _rows(table: pd.DataFrame) -> Iterator[Any]:
     return iter(table.itertuples(index=False))
 
 
-def _behaviours(scores: _Scores, layer: int, head: int, levels: Levels) -> Iterator[_Finding]:
-    place = (layer, head)
-
-    def mass(name: str, rows: str, nulls: Sequence[str] = ("positions",)) -> tuple[Any, ...] | None:
-        tests = [scores(place, "attention_mass", null, f"{name}@{rows}") for null in nulls]
-        passed = all(t is not None and t.effect >= levels.mass and t.q < levels.q for t in tests)
-        return tuple(tests) if passed else None
-
-    both = ("positions", "tokens")
-    previous, first = mass("previous", "repeated"), mass("first", "repeated")
-    kinds = (
-        ("previous-token", previous, "the token before", ()),
-        ("duplicate-token", mass("same", "shuffled", both), "earlier equal tokens", ()),
-        ("induction", mass("after_same", "repeated", both),
-         "the token after an earlier equal one", ("repeated",)),
-        ("sink", first, "the first position", ()),
-    )  # fmt: skip
-    for role, tests, words, trials in kinds:
-        if tests:
-            said = f"gives {tests[0].score:.0%} of its attention to {words} "
-            said += f"(null {max(t.null_mean for t in tests):.0%})"
-            yield _Finding(role, tests, said, trials)
+def _found(scores: _Scores, place: tuple[int, int], levels: Levels) -> Iterator[Found]:
+    """Everything that a head was tested for."""
+    for role, target, words, nulls in _ATTENTION:
+        rows = [scores(place, "attention_mass", null, target) for null in nulls]
+        if any(row is None for row in rows):
+            continue
+        tests = [
+            Test(f"attention to {words} above the null of {null}", row.effect, levels.mass, row.p)
+            for null, row in zip(nulls, rows, strict=True)
+        ]
+        cause = _loss(scores, place, ("repeated",) if role == "induction" else (), levels)
+        reads = [_composition(scores, place, levels)] if role == "induction" else []
+        yield _role(place, role, rows[0].score, tests, [*reads, *cause])
     copies = scores(place, "copying", "tokens", "@repeated")
-    if copies is not None and abs(copies.effect) >= levels.copying and copies.q < levels.q:
-        role = "copying" if copies.effect > 0 else "anti-copying"
-        said = f"moves the logits of the tokens it attends to by {copies.effect:+.2f}"
-        yield _Finding(role, (copies,), said)
+    if copies is not None:
+        role, verb = ("anti-copying", "lowers") if copies.effect < 0 else ("copying", "raises")
+        name = f"{verb} the logits of the tokens it attends to by"
+        tests = [Test(name, abs(copies.effect), levels.copying, copies.p, family="copying")]
+        yield _role(place, role, copies.score, tests, _loss(scores, place, (), levels))
     alike = scores(place, "positional", "positions", "@shuffled")
-    fixed = alike is not None and alike.effect >= levels.positional and alike.q < levels.q
-    if fixed and not previous and not first:
-        said = f"attends alike on all rows (cosine {alike.score:.2f}, null {alike.null_mean:.2f})"
-        yield _Finding("positional", (alike,), said)
+    if alike is not None:
+        named = max(scores.mass(place, f"{key}@repeated") for key in ("previous", "first"))
+        tests = [
+            Test("cosine of attention on different rows above the null", alike.effect,
+                 levels.positional, alike.p),
+            Test("attention kept from the token before and the first", 1 - named, 1 - levels.mass),
+        ]  # fmt: skip
+        yield _role(place, "positional", alike.score, tests, _loss(scores, place, (), levels))
 
 
-def _decision(
-    scores: _Scores, place: tuple[int, int], finding: _Finding, previous: Sequence[str],
-    levels: Levels,
-) -> dict[str, Any]:  # fmt: skip
-    loss = scores.loss(place, finding.trials)
-    tests, said = [*finding.tests, loss], [finding.words]
-    cause = loss is not None and loss.score >= levels.loss and loss.q < levels.q
-    said.append(f"without it the loss on {loss.target.partition('@')[2]} changes by "
-                f"{loss.score:+.3f} nats")  # fmt: skip
-    if finding.role == "induction":
-        reads = scores.reads(place, previous)
-        cause = cause and reads is not None and reads.q < levels.q and reads.effect > 0
-        if reads is None:
-            said.append("there is no previous-token head before it to read")
-        else:
-            tests.append(reads)
-            said.append(f"K-composition with {reads.target} is {reads.score:.3f} "
-                        f"(null {reads.null_mean:.3f})")  # fmt: skip
-    return {
-        "component": "head",
-        "layer": place[0],
-        "head": place[1],
-        "group": "",
-        "role": finding.role,
-        "target": "" if finding.role != "induction" else ", ".join(previous),
-        "status": "confirmed" if cause else "candidate",
-        "strength": float(finding.tests[0].score),
-        "p": max(float(test.p) for test in tests),
-        "q": max(float(test.q) for test in tests),
-        "effect": float(loss.score),
-        "evidence": "; ".join(said),
-    }
+def _role(
+    place: tuple[int, int], role: str, strength: float, tests: list[Test], cause: list[Test]
+) -> Found:
+    return Found("head", place[0], role, float(strength), tests, cause, head=place[1])
+
+
+def _loss(
+    scores: _Scores, place: tuple[int, int], trials: Sequence[str], levels: Levels
+) -> list[Test]:
+    row = scores.loss(place, trials)
+    if row is None:
+        return []
+    name = f"without it the loss on {row.target.partition('@')[2]} rises, in nats, by"
+    return [Test(name, row.score, levels.loss, row.p, row.low, "loss")]
+
+
+def _composition(scores: _Scores, place: tuple[int, int], levels: Levels) -> Test:
+    row, many = scores.reads(place, levels.mass)
+    if row is None:
+        return Test("K-composition: no previous-token head before it", -1.0, 0.0, 1.0)
+    name = f"K-composition with {row.target}, a previous-token head, above the null by"
+    return Test(name, row.effect, 0.0, min(1.0, many * row.p), family="composition")

@@ -101,11 +101,13 @@ class AttentionMass:
 
     Attributes:
         seed: Of the bootstrap's counts.
-        resamples: Of the bootstrap.
+        resamples: Of the bootstrap; 0 for no intervals.
+        causal: A query sees the keys up to its own; otherwise all of them.
     """
 
     seed: int = 0
     resamples: int = RESAMPLES
+    causal: bool = True
     _sums: dict[tuple[int, str, str], _Sums] = field(default_factory=dict)
     _batches: int = 0
 
@@ -132,7 +134,8 @@ class AttentionMass:
         for layer, pattern in patterns.items():
             share = _shares(pattern)
             named = range(pattern.shape[1]) if heads is None else heads
-            for (name, null), rows in _measured(share, positions, contents, mask):
+            seen = _seen(pattern.shape[-1], self.causal)
+            for (name, null), rows in _measured(share, positions, contents, mask, seen):
                 key = (layer, name, null)
                 if key not in self._sums:
                     self._sums[key] = _Sums(named, self.resamples)
@@ -217,12 +220,14 @@ def _measured(
     positions: Mapping[str, Keys],
     contents: Mapping[str, Keys],
     mask: Bool[Tensor, "row query"],
+    seen: Bool[Tensor, "query key"],
 ) -> Iterator[tuple[tuple[str, str], _Rows]]:
     """(class, null) → rows."""
-    yield ("uniform", "positions"), _uniform(share, mask)
+    n = seen.sum(-1).double()
+    yield ("uniform", "positions"), _uniform(share, mask, n)
     for name, keys in {**positions, **contents}.items():
-        weights = _weights(keys, mask)
-        yield (name, "positions"), _against_positions(share, weights)
+        weights = _weights(keys, mask, seen)
+        yield (name, "positions"), _against_positions(share, weights, n)
         if name in contents:
             yield (name, "tokens"), _against_tokens(share, weights)
 
@@ -233,19 +238,27 @@ def _shares(pattern: Pattern) -> Pattern:
     return torch.where(total > 0, pattern / total.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
 
 
-def _weights(keys: Keys, mask: Bool[Tensor, "row query"]) -> Float[Tensor, "row query key"]:
+def _seen(length: int, causal: bool) -> Bool[Tensor, "query key"]:
+    """Which keys each query may attend to."""
+    every = torch.ones(length, length, dtype=torch.bool)
+    return every.tril() if causal else every
+
+
+def _weights(
+    keys: Keys, mask: Bool[Tensor, "row query"], seen: Bool[Tensor, "query key"]
+) -> Float[Tensor, "row query key"]:
     """1/(number of counted queries) on the keys of a class, 0 elsewhere."""
-    causal = torch.ones(keys.shape[1:], dtype=torch.bool).tril()
-    keys = keys & causal & mask[..., None]
+    keys = keys & seen & mask[..., None]
     eligible = keys.any(-1).sum(-1).clamp_min(1)
     return keys.double() / eligible[:, None, None]
 
 
-def _against_positions(share: Pattern, weights: Float[Tensor, "row query key"]) -> _Rows:
+def _against_positions(
+    share: Pattern, weights: Float[Tensor, "row query key"], n: Float[Tensor, "query"]
+) -> _Rows:
     kept = weights.flatten(1).any(1).nonzero()[:, 0]
     share, weights = share[kept], weights[kept]
     score = torch.einsum("rhqk,rqk->rh", share, weights)
-    n = torch.arange(1, share.shape[-2] + 1, dtype=share.dtype)
     inside = weights.sum(-1)  # [row, query] = c / (queries of the row)
     mean = (inside / n).sum(-1)[:, None].expand_as(score)
     count, per_query = (weights > 0).sum(-1).double(), weights.amax(-1)
@@ -266,10 +279,11 @@ def _against_tokens(share: Pattern, weights: Float[Tensor, "row query key"]) -> 
     return _Rows(score, mean, variance, kept)
 
 
-def _uniform(share: Pattern, mask: Bool[Tensor, "row query"]) -> _Rows:
+def _uniform(
+    share: Pattern, mask: Bool[Tensor, "row query"], n: Float[Tensor, "query"]
+) -> _Rows:
     kept = mask.any(1).nonzero()[:, 0]
     share, mask = share[kept], mask[kept]
-    n = torch.arange(1, share.shape[-1] + 1, dtype=share.dtype)
     per_query = mask.double() / mask.sum(1, keepdim=True)
     close = torch.minimum(share, (1 / n)[:, None]).sum(-1)
     mean, variance = _flat_moments(n)
@@ -291,10 +305,18 @@ def _flat_moments(n: Float[Tensor, "query"]) -> tuple[Tensor, Tensor]:
     return mean, torch.where(n > 1, variance.clamp_min(0), 0.0)
 
 
+def _interval(sums: _Sums) -> np.ndarray:
+    """``[2, head]``; NaN without rows or resamples."""
+    draws = (sums.effects / sums.weights[:, None]).numpy()
+    if not (sums.rows and len(draws)):
+        return np.full((2, len(sums.heads)), np.nan)
+    found: np.ndarray = np.nanquantile(draws, _INTERVAL, axis=0)
+    return found
+
+
 def _lines(key: tuple[int, str, str], sums: _Sums) -> Iterator[dict[str, Any]]:
     layer, name, null = key
-    draws = (sums.effects / sums.weights[:, None]).numpy()
-    low, high = np.nanquantile(draws, _INTERVAL, axis=0) if sums.rows else draws[:2]
+    low, high = _interval(sums)
     scores, means, stds = (
         (v / sums.rows).numpy() for v in (sums.score, sums.mean, sums.variance.sqrt())
     )

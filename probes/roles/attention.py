@@ -7,16 +7,23 @@
                       mass falls without an earlier previous-token head
     sink              to the first position                                that attention
     local             to the last few positions, neither t nor t − 1 alone that attention
-    counter           even over all earlier positions                      the head, and by more
+    counter           even over all earlier positions                      the head, and a fifth of
+                                                                           the way there by more
                                                                            than at initialisation
     dense             none of these (nor its own position)                 the head
 
 Shares are those of :mod:`interp.heads.content`, with their analytic nulls, over the later half of
-positions; changes are shares of the output's variance (:mod:`probes.roles.effects`). Repeated rows
+positions; changes are shares of the output's variance (:mod:`probes.roles.effects`), over the later
+half too, but for counters, over all. Repeated rows
 are made of the tokens that the inputs hold, each row with its own period.
 
-Not for attention that looks both ways or is not normalised: a share is not defined there. Untrained
-heads attend evenly too: a counter's cause carries that role, and has initialisation for a null.
+Untrained heads attend evenly too, and where nothing but the average is left of a row, as in narrow
+networks, they matter as well. A counter's cause has initialisation for a null: what is written is
+moved a fifth of the way to its mean, and the output's change, as a share of its variance or of what
+was taken away, is compared with that in fresh models (log-normal tail, right half; the smaller of
+the two p, twice). Counts are compared with thresholds, and a small step crosses many of them.
+
+Not for attention that is not normalised: a share is not defined there.
 """
 
 from __future__ import annotations
@@ -26,15 +33,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from jaxtyping import Bool, Int
 from scipy.special import ndtr, stdtr
 from torch import Tensor
 
 from interp.heads.classes import position_classes, repeated_tokens, token_classes
-from interp.heads.content import content_table
+from interp.heads.content import AttentionMass
 from interp.heads.effects import Component, components
+from interp.heads.reading import layer_hooks, read_batches
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
@@ -43,8 +50,10 @@ from probes.roles.effects import Change, Outputs
 
 __all__ = ["AttentionFloors", "attention_roles", "repeated_rows", "stored_roles"]
 
-_RESAMPLES = 200
-_FRESH = 24
+_ROWS = 32
+_SHARE = ["layer", "head", "target", "score", "effect", "p"]
+_FRESH, _FRESH_ROWS = 100, 48
+_STEP = 0.2
 _SHORTEST = 9
 _FEWEST = 4
 
@@ -97,14 +106,14 @@ def attention_roles(
     """Every head's attention roles, tested.
 
     Args:
-        model: Causal, with normalised attention; for others there is nothing to say.
+        model: With normalised attention; for others there is nothing to say.
         inputs: ``[row, pos]`` tokens or ``[row, pos, channel]``.
         scored: Where the output counts.
         floors: The least that counts.
         seed: Of the repeated rows and of fresh models.
     """
     floors, spec = floors or AttentionFloors(), getattr(model, "spec", None)
-    if spec is not None and not (spec.causal and spec.normalizer == "softmax"):
+    if spec is not None and spec.normalizer != "softmax":
         return []
     return list(_Detector(model, inputs, scored, floors, seed).found())
 
@@ -136,17 +145,24 @@ class _Detector:
         seed: int,
     ) -> None:
         self.model, self.floors, self.seed = model, floors, seed
+        causal = getattr(getattr(model, "spec", None), "causal", True)
         self.inputs = inputs
+        self._drawn: dict[int, np.ndarray] = {}
         late = torch.arange(inputs.shape[1]) >= inputs.shape[1] // 2
-        self.late = scored & late if bool((scored & late).any()) else scored
-        self.outputs = Outputs(model, inputs, self.late)
-        self.shares = _measured(model, inputs, late.expand(inputs.shape[:2]), floors)
+        self.scored = scored
+        self.outputs = Outputs(
+            model, inputs, scored & late if bool((scored & late).any()) else scored
+        )
+        self.whole = Outputs(model, inputs, scored)
+        late = late.expand(inputs.shape[:2])
+        self.shares = _measured(model, Batch(inputs, inputs, late), floors, causal=causal)
         repeated = repeated_rows(inputs, seed=seed)
         self.again: Outputs | None = None
         if repeated is not None:
             scored = token_classes(repeated)["same"].any(-1)
             self.again = Outputs(model, repeated, scored)
-            found = _measured(model, repeated, scored, floors, null="tokens")
+            again = Batch(repeated, repeated, scored)
+            found = _measured(model, again, floors, null="tokens", causal=causal)
             self.shares |= {k: v for k, v in found.items() if k[2] in ("same", "after_same")}
 
     def found(self) -> Iterator[Found]:
@@ -217,29 +233,37 @@ class _Detector:
         return best
 
     def _counts(self, layer: int, head: int) -> list[Test]:
-        change = self.outputs.ablated(Component("head", layer, head))
+        change = self.whole.ablated(Component("head", layer, head))
         tests = [self._cause("without the head", change)]
         spec = getattr(self.model, "spec", None)
         if spec is not None and change.score >= self.floors.change:
-            p = self._beyond_fresh(change.score, layer)
-            name = "which is beyond re-initialised models' (1 − p)"
-            tests.insert(0, Test(name, 1 - p, 0.95, p))
+            p = self._beyond_fresh(layer, head)
+            name = "a fifth of the way there changes more than in re-initialised models (1 − p)"
+            tests.insert(0, Test(name, 1 - p, 0.95, p, family="fresh"))
         return tests
 
-    def _beyond_fresh(self, change: float, layer: int) -> float:
-        """p of a change against heads of the layer in fresh models: a log-normal tail."""
-        draws: list[float] = []
-        for seed in range(_FRESH):
-            fresh = SequenceTransformer(self.model.spec, seed=self.seed + 1000 + seed)
-            outputs = Outputs(fresh, self.inputs, self.late)
-            draws += [
-                outputs.ablated(part).score
-                for part in components(fresh)
-                if part.kind == "head" and part.layer == layer
-            ]
-        logs = np.log(np.maximum(draws, 1e-12))
-        spread = float(logs.std(ddof=1)) if len(logs) > 1 else 0.0
-        return float(ndtr((logs.mean() - np.log(change)) / max(spread, 1e-3)))
+    def _beyond_fresh(self, layer: int, head: int) -> float:
+        """p of a small step's effects against heads of the layer in fresh models."""
+        inputs, scored = self.inputs[:_FRESH_ROWS], self.scored[:_FRESH_ROWS]
+        own = np.log(Outputs(self.model, inputs, scored).stepped(layer, head, _STEP))
+        found = self._fresh(layer)
+        middle = np.median(found, axis=0)
+        above = np.where(found > middle, found - middle, np.nan)
+        spread = np.sqrt(np.nanmean(above**2, axis=0))
+        return float(min(1.0, 2 * ndtr(-(own - middle) / np.maximum(spread, 1e-3)).min()))
+
+    def _fresh(self, layer: int) -> np.ndarray:
+        """Logarithms of the effects of a small step in fresh models ``[draw, effect]``."""
+        if layer not in self._drawn:
+            heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
+            inputs, scored = self.inputs[:_FRESH_ROWS], self.scored[:_FRESH_ROWS]
+            draws: list[tuple[float, float]] = []
+            for draw in range(max(_FRESH // len(heads), 8)):
+                fresh = SequenceTransformer(self.model.spec, seed=self.seed + 1000 + draw)
+                outputs = Outputs(fresh, inputs, scored)
+                draws += [outputs.stepped(layer, head, _STEP) for head in heads]
+            self._drawn[layer] = np.log(draws)
+        return self._drawn[layer]
 
     def _role(
         self, layer: int, head: int, role: str, tests: list[Test], cause: list[Test]
@@ -271,7 +295,8 @@ def _behaviour(
         Test("of which beyond even attention", share.effect, floors.excess),
     ]
     if role == "local":
-        single = max(shares[layer, head, k].score for k in ("previous", "own"))
+        lags = ("own", "previous", *(f"lag {s}" for s in range(2, floors.window)))
+        single = max(shares[layer, head, lag].score for lag in lags)
         tests.append(Test("kept from any one position", 1 - single, 1 - floors.share))
     if role == "duplicate-token":
         own = shares[layer, head, "own"].score
@@ -284,22 +309,27 @@ def _holds(tests: list[Test]) -> bool:
 
 
 def _measured(
-    model: Any,
-    inputs: Tensor,
-    mask: Bool[Tensor, "row pos"],
+    source: Any,
+    batch: Batch | None,
     floors: AttentionFloors,
     *,
     null: str = "positions",
+    causal: bool = True,
 ) -> _Shares:
-    batch = Batch(inputs, inputs, mask)
-    table = content_table(
-        model, batch, window=floors.window, resamples=_RESAMPLES, batch=len(inputs)
-    )
-    return _shares_of(table[table["circuit"] == null])
-
-
-def _shares_of(table: pd.DataFrame) -> _Shares:
-    columns = table[["layer", "head", "target", "score", "effect", "p"]]
+    """Shares of every head of a model on a batch, or in a store."""
+    hooks = layer_hooks(source, "attn.hook_pattern")
+    found = AttentionMass(resamples=0, causal=causal)
+    for rows in read_batches(source, batch, hooks, batch=_ROWS):
+        patterns = {int(hook.split(".")[1]): value for hook, value in rows.activations.items()}
+        n = next(iter(patterns.values())).shape[-1]
+        positions = position_classes(len(rows), n, floors.window)
+        lag = torch.arange(n)[:, None] - torch.arange(n)
+        for s in range(2, floors.window):
+            positions[f"lag {s}"] = (lag == s).expand(len(rows), -1, -1)
+        contents = token_classes(rows.inputs) if rows.inputs.ndim == 2 else {}
+        found.add(patterns, positions, contents, rows.mask, rows.heads)
+    table = found.table()
+    columns = table.loc[table["circuit"] == null, _SHARE]
     return {
         (layer, head, target): _Share(score, effect, p)
         for layer, head, target, score, effect, p in columns.itertuples(index=False, name=None)
@@ -332,8 +362,7 @@ def stored_roles(store: ActivationStore, *, floors: AttentionFloors | None = Non
         floors: The least that counts.
     """
     floors = floors or AttentionFloors()
-    table = content_table(store, window=floors.window, resamples=_RESAMPLES)
-    shares = _shares_of(table[table["circuit"] == "positions"])
+    shares = _measured(store, None, floors)
     found = []
     for layer, head in sorted({key[:2] for key in shares}):
         for role, (name, _) in _KEYS.items():

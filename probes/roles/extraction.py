@@ -62,17 +62,18 @@ class ExtractionFloors:
         concentration: Of the summed kernel at the memory (or cosine with ρ).
         share: Of a head in the kernels' absolute weight.
         part: Of its own kernel at the memory, relative to the sum there.
-        decodable, absent: r² that is, and is not, decodable.
+        decodable: r² that is decodable.
+        absent: Most that may be there before: nested locations can coincide.
         gain: Rise of r² where an average is half there already.
         drop: Fall of r² that counts as lost.
         change: Of the output, as a share of its variance.
     """
 
     concentration: float = 0.8
-    share: float = 0.05
+    share: float = 0.01
     part: float = 0.001
     decodable: float = 0.9
-    absent: float = 0.1
+    absent: float = 0.5
     gain: float = 0.05
     drop: float = 0.2
     change: float = 0.05
@@ -86,7 +87,7 @@ class Reader:
         self.positions = sampled_positions(batch.mask.numpy())
         self.outputs = Outputs(model, batch.inputs, batch.mask)
         self._held: dict[str, torch.Tensor] = {}
-        self._read: dict[tuple[str, str], Decoding] = {}
+        self._read: dict[tuple[str, str, bool], Decoding] = {}
 
     def held(self, hook: str) -> torch.Tensor:
         """An activation of the model as it is."""
@@ -103,23 +104,32 @@ class Reader:
         """A latent at the sampled positions."""
         return self.features(self.batch.latents[latent])
 
-    def read(self, hook: str, latent: str) -> Decoding:
-        """A latent decoded from an activation."""
-        if (hook, latent) not in self._read:
-            found = decode(self.features(self.held(hook)), self.truth(latent))
-            self._read[hook, latent] = found
-        return self._read[hook, latent]
+    def read(self, hook: str, latent: str, *, lens: bool = False) -> Decoding:
+        """A latent decoded from an activation; ``lens``: from what the output makes of it."""
+        if (hook, latent, lens) not in self._read:
+            found = decode(self._seen(self.held(hook), lens), self.truth(latent))
+            self._read[hook, latent, lens] = found
+        return self._read[hook, latent, lens]
 
-    def present(self, hook: str, latent: str, floor: float) -> Test:
+    def _seen(self, value: torch.Tensor, lens: bool) -> NDArray[np.float64]:
+        if lens:
+            with torch.no_grad():
+                value = self.model.unembed(self.model.ln_final(value))
+        return self.features(value)
+
+    def present(self, hook: str, latent: str, floor: float, *, lens: bool = False) -> Test:
         """The test that a latent is decodable there."""
-        found = self.read(hook, latent)
+        found = self.read(hook, latent, lens=lens)
         p = decodability_null(found.predicted, self.truth(latent), seed=self.seed).p
         return Test(f"r² of {latent} after the sublayer", found.score, floor, p, family="present")
 
-    def lost(self, hook: str, latent: str, without: Sequence[Component], floor: float) -> Test:
+    def lost(
+        self, hook: str, latent: str, without: Sequence[Component], floor: float, *,
+        lens: bool = False,
+    ) -> Test:  # fmt: skip
         """The test that a latent is less decodable there without some components."""
-        truth, before = self.truth(latent), self.read(hook, latent)
-        after = decode(self.features(self.outputs.kept(hook, *without)), truth)
+        truth, before = self.truth(latent), self.read(hook, latent, lens=lens)
+        after = decode(self._seen(self.outputs.kept(hook, *without), lens), truth)
         drop = before.score - after.score
         draws = swaps_null(before.predicted, after.predicted, truth, seed=self.seed)
         p = from_draws(drop, draws, normal_tail=True).p
@@ -132,10 +142,12 @@ class Reader:
         name = f"without {_told(without)} the output changes by a share of its variance of"
         return Test(name, change.score, floor, change.p, change.low, "changed")
 
-    def first_site(self, latent: str, floor: float) -> tuple[int, str] | None:
+    def first_site(
+        self, latent: str, floor: float, *, lens: bool = False
+    ) -> tuple[int, str] | None:
         """Where, in order, a latent first becomes decodable: (layer, hook)."""
         for layer, hook in self.sites():
-            if self.read(hook, latent).score >= floor:
+            if self.read(hook, latent, lens=lens).score >= floor:
                 return layer, hook
         return None
 

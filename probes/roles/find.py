@@ -21,6 +21,7 @@ from interp.store import ActivationStore
 from interp.tasks.base import Batch
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 from interp.tasks.memory.kernels import Kernel
+from interp.tasks.template import TemplateTask
 from probes.roles.attention import attention_roles, stored_roles
 from probes.roles.circuits import circuit_roles
 from probes.roles.decision import decide
@@ -28,6 +29,10 @@ from probes.roles.extraction import Memory, Reader, memory_roles
 from probes.roles.rounds import readout_roles, round_roles
 
 __all__ = ["answers_of", "candidates", "find_roles", "memories_of"]
+
+_MEMORY = ("memory-location", "memory-correction")
+_LOOSE = {"dense": ("symbol-equality", *_MEMORY), "local": _MEMORY}
+"""Role → the roles beside which it says nothing new."""
 
 
 def find_roles(
@@ -63,11 +68,15 @@ def find_roles(
 
 
 def _named(roles: pd.DataFrame) -> pd.DataFrame:
-    """Without ``dense`` for heads that compare tokens: where they attend has a name."""
+    """Without the loose names of heads that have a stricter one: a head that compares tokens is not
+    ``dense``, one that has its part in a memory's kernel neither that nor ``local``."""
     where = ["component", "layer", "head"]
-    equal = pd.MultiIndex.from_frame(roles.loc[roles["role"] == "symbol-equality", where])
-    dense = (roles["role"] == "dense") & pd.MultiIndex.from_frame(roles[where]).isin(equal)
-    return roles[~dense].reset_index(drop=True)
+    places = pd.MultiIndex.from_frame(roles[where])
+    loose = pd.Series(False, index=roles.index)
+    for role, strict in _LOOSE.items():
+        named = roles.loc[roles["role"].isin(strict), where]
+        loose |= (roles["role"] == role) & places.isin(pd.MultiIndex.from_frame(named))
+    return roles[~loose].reset_index(drop=True)
 
 
 def candidates(store: ActivationStore, *, level: float = 0.01) -> pd.DataFrame:
@@ -98,7 +107,10 @@ def memories_of(task: Any) -> tuple[Memory, ...]:
 
 
 def answers_of(task: Any) -> dict[str, tuple[str, ...]]:
-    """What a task says is computed, and from what: the answer, and the locations of memories."""
+    """What a task says is computed, and from what: the answer, the locations of memories, the
+    source of what is copied."""
+    if isinstance(task, TemplateTask):
+        return {"source" if task.symbolic else "label": ()}
     if not isinstance(task, FixedMemory | RealMemory | AdaptiveMemory | KernelMemory):
         return {}
     locations = [str(m.location) for m in memories_of(task) if isinstance(m.location, str)]

@@ -9,6 +9,15 @@
                      cause      without the FFN f is less decodable, its arguments are kept, and
                                 the output changes
 
+A random FFN also makes functions of its input linearly decodable. Of models that can be drawn again
+the share of what the FFN writes that f explains (linearly, all directions together) must exceed
+that of FFNs with fresh weights (normal tail of the log-odds).
+
+Where f is linear in its arguments (on few corners or templates it often is), any probe reads it
+before the FFN, and only its place is new: then f is read as the output reads it, from the stream
+through the final norm and the unembedding. Of locations, which the output does not read, nothing is
+said in that case.
+
 A location that the embedding supplies has no FFN to patch: round 1 stays a candidate then. The
 nonlinear control says that the FFN's input determines f, not that the FFN alone could compute it.
 """
@@ -17,14 +26,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.special import logit, ndtr
 
 from interp.heads.effects import Component, components
 from interp.heads.nulls import decodability_null
+from interp.models.transformer import SequenceTransformer
 from probes.controls import decode_nonlinearly
 from probes.roles.decision import Found, Test
 from probes.roles.extraction import Memory, Reader
 
 __all__ = ["RoundFloors", "readout_roles", "round_roles"]
+
+_FRESH = 40
+_EDGE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -33,17 +52,19 @@ class RoundFloors:
 
     Attributes:
         decodable: r² that counts as decodable.
-        gain: Rise of r² at a readout.
+        gain: Rise of r² at a readout, as a share of what was missing.
         stops: Fall of r² that counts as no longer decodable.
-        drop: Fall of r² without a readout.
+        drop: Fall of r² without a readout, as a share of that rise.
+        share: Of what the FFN writes, explained by the answer.
         kept: Largest fall of an argument's r² that counts as kept.
         change: Of the output, as a share of its variance.
     """
 
     decodable: float = 0.9
-    gain: float = 0.2
+    gain: float = 0.5
     stops: float = 0.4
-    drop: float = 0.2
+    drop: float = 0.5
+    share: float = 0.05
     kept: float = 0.1
     change: float = 0.05
 
@@ -113,26 +134,78 @@ def readout_roles(
     return [f for name, of in answers.items() for f in _readout(reader, name, of, floors)]
 
 
+def _first_post(reader: Reader, answer: str, floors: RoundFloors) -> tuple[int, bool] | None:
+    """The layer after whose FFN an answer first is decodable, by a probe, or, where a probe reads
+    it before any FFN could have written it, by the output's own reading (True)."""
+    site = reader.first_site(answer, floors.decodable)
+    if site is None or site[1].endswith("resid_post"):
+        return None if site is None else (site[0], False)
+    site = reader.first_site(answer, floors.decodable, lens=True)
+    return (site[0], True) if site is not None and site[1].endswith("resid_post") else None
+
+
 def _readout(
     reader: Reader, answer: str, arguments: Sequence[str], floors: RoundFloors
 ) -> Iterator[Found]:
-    site = reader.first_site(answer, floors.decodable)
-    if site is None or not site[1].endswith("resid_post"):
+    found = _first_post(reader, answer, floors)
+    if found is None:
         return
-    layer, post = site
-    mid = f"blocks.{layer}.hook_resid_mid"
-    after, before = reader.present(post, answer, floors.decodable), reader.read(mid, answer).score
-    gain = Test("of it gained here", after.score - before, floors.gain)
+    layer, lens = found
+    mid, post = (f"blocks.{layer}.hook_resid_{at}" for at in ("mid", "post"))
+    after = reader.present(post, answer, floors.decodable, lens=lens)
+    before = reader.read(mid, answer, lens=lens).score
+    rise = after.score - before
+    words = "of what was missing gained here" + (", as the output reads it," if lens else "")
+    gain = Test(words, rise / max(1 - before, 1e-9), floors.gain)
     if gain.score < gain.floor:
         return
     there = decode_nonlinearly(reader.features(reader.held(mid)), reader.truth(answer))
     p = decodability_null(there.predicted, reader.truth(answer), seed=reader.seed).p
     could = Test("a nonlinear probe reads it before with r²", there.score, floors.decodable, p)
     part = [Component("ffn", layer)]
+    written = _written(reader, layer, answer, floors.share)
     kept = [reader.lost(post, name, part, -1.0).score for name in arguments]
     cause = [
-        reader.lost(post, answer, part, floors.drop),
+        reader.lost(post, answer, part, floors.drop * rise, lens=lens),
         Test("r² of its arguments that stays", 1 - max(kept, default=0.0), 1 - floors.kept),
         reader.changed(part, floors.change),
     ]
-    yield Found("ffn", layer, "readout", cause[0].score, [after, gain, could], cause, target=answer)
+    yield Found(
+        "ffn",
+        layer,
+        "readout",
+        cause[0].score,
+        [after, gain, could, *written],
+        cause,
+        target=answer,
+    )
+
+
+def _written(reader: Reader, layer: int, answer: str, floor: float) -> list[Test]:
+    """That an FFN writes the answer more than a fresh one does; nothing where none can be drawn."""
+    spec = getattr(reader.model, "spec", None)
+    if spec is None:
+        return []
+    truth = reader.truth(answer)
+
+    def share(model: Any) -> float:
+        hook = f"blocks.{layer}.hook_mlp_out"
+        with torch.no_grad():
+            _, cache = model.run_with_cache(reader.batch.inputs, names_filter=[hook])
+        return _explained(reader.features(cache[hook]), truth)
+
+    found = share(reader.model)
+    fresh = [share(SequenceTransformer(spec, seed=reader.seed + 2000 + k)) for k in range(_FRESH)]
+    odds = logit(np.clip([found, *fresh], _EDGE, 1 - _EDGE))
+    p = float(ndtr((odds[1:].mean() - odds[0]) / max(float(odds[1:].std(ddof=1)), 1e-3)))
+    return [Test("share of what the FFN writes that it explains", found, floor, p)]
+
+
+def _explained(
+    written: Float[np.ndarray, "row sample feature"], answer: Float[np.ndarray, "row sample"]
+) -> float:
+    """Share of variance, over all directions, that a line in the answer explains."""
+    flat, f = written.reshape(-1, written.shape[-1]), answer.ravel()
+    flat, f = flat - flat.mean(0), f - f.mean()
+    size = float((flat**2).sum() * (f**2).sum())
+    return float(((f @ flat) ** 2).sum()) / size if size > 0 else 0.0

@@ -119,7 +119,7 @@ def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Ins
     found = trained_model[2]
     line = found.roles[found.roles["role"] == "induction"].iloc[0]
     assert "K-composition with L0H" in line["evidence"]
-    assert "loss on repeated changes by +" in line["evidence"]
+    assert "the loss on repeated rises, in nats, by" in line["evidence"]
     assert line["q"] < 0.01
     wide = wide_table(found)
     assert len(wide) == 8

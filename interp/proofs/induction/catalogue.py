@@ -1,6 +1,8 @@
 """The cases that detectors are judged on: every relation in five sizes, and decoys of each.
 
-Sizes, seeds and what is passed on differ from case to case; rules are tuned on others.
+Sizes, seeds and what is passed on differ from case to case. Rules are tuned on others
+(:data:`TUNED`): of each relation one thing that is passed on is kept for tuning, in other sizes and
+with other seeds, and is in no case.
 """
 
 from __future__ import annotations
@@ -13,39 +15,69 @@ from interp.proofs.induction.relation import Wiring, construct_relation
 from interp.proofs.mechanism import Construction
 from interp.tasks.relation import Relation, TokenRelation, Value
 
-__all__ = ["CASES", "DECOYS", "Case"]
+__all__ = ["CASES", "DECOYS", "TUNED", "TUNED_DECOYS", "Case"]
 
 Case = Callable[[], Construction]
 """Builds one construction."""
 
 _SIZES = ((10, 13, 1), (12, 17, 3), (16, 24, 2), (20, 20, 4), (14, 28, 2))
+_TUNED_SIZES = ((11, 15, 2), (13, 22, 3))
 """Symbols, length and heads of a layer."""
 
+_KEPT: dict[Relation, Value] = {
+    "previous-token": "classes",
+    "duplicate-token": "copy",
+    "induction": "classes",
+    "sink": "copy",
+    "counter": "classes",
+    "local": "copy",
+    "dense": "classes",
+}
+"""What is passed on in tuning alone."""
 
-def _case(relation: Relation, value: Value, size: int, wiring: Wiring = "used") -> Construction:
-    symbols, length, heads = _SIZES[size]
+
+def _case(
+    relation: Relation, value: Value, size: tuple[int, int, int], number: int,
+    wiring: Wiring = "used",
+) -> Construction:  # fmt: skip
+    symbols, length, heads = size
     task = TokenRelation(
-        relation, value, symbols=symbols, length=length, window=3 + size % 3, seed=100 + size
+        relation, value, symbols=symbols, length=length, window=3 + number % 3, seed=number
     )
-    return construct_relation(
-        task, heads=heads, strength=20.0 + 5 * size, seed=100 + size, wiring=wiring
-    )
+    strength = 20.0 + 5 * (number % 5)
+    return construct_relation(task, heads=heads, strength=strength, seed=number, wiring=wiring)
 
 
-_VALUES: tuple[Value, ...] = ("copy", "relabel", "negative", "classes", "copy")
+def _passed_on(relation: Relation, number: int) -> Value:
+    others = [value for value in get_args(Value) if value != _KEPT[relation]]
+    return others[number % len(others)]
+
 
 CASES: tuple[Case, ...] = tuple(
-    partial(_case, relation, _VALUES[(size + number) % len(_VALUES)], size)
-    for number, relation in enumerate(get_args(Relation))
-    for size in range(len(_SIZES))
+    partial(_case, relation, _passed_on(relation, number + place), size, 100 + number)
+    for place, relation in enumerate(get_args(Relation))
+    for number, size in enumerate(_SIZES)
 )
 """Every relation in every size; what is passed on goes round."""
+
+TUNED: tuple[Case, ...] = tuple(
+    partial(_case, relation, _KEPT[relation], size, 300 + number)
+    for relation in get_args(Relation)
+    for number, size in enumerate(_TUNED_SIZES)
+)
 
 _UNUSED: tuple[Wiring, ...] = ("unread", "silent", "constant")
 
 DECOYS: tuple[Case, ...] = tuple(
-    partial(_case, relation, "copy" if number % 2 else "relabel", number % len(_SIZES), wiring)
+    partial(_case, relation, _passed_on(relation, place), size, 200 + place, wiring)
     for wiring in _UNUSED
-    for number, relation in enumerate(get_args(Relation))
+    for place, relation in enumerate(get_args(Relation))
+    for size in (_SIZES[place % len(_SIZES)],)
 )
 """The right pattern in every relation, with nothing that depends on it."""
+
+TUNED_DECOYS: tuple[Case, ...] = tuple(
+    partial(_case, relation, _KEPT[relation], _TUNED_SIZES[place % 2], 400 + place,
+            _UNUSED[place % 3])
+    for place, relation in enumerate(get_args(Relation))
+)  # fmt: skip

@@ -178,7 +178,8 @@ class TemplateTask:
             targets = tokens.gather(1, slots[index, -1:]) * mask
         else:
             labels = torch.tensor(self.labels, dtype=torch.float32)
-            targets = (labels[index][:, None] * mask)[..., None]
+            latents["label"] = labels[index][:, None].expand(-1, length).clone()
+            targets = (latents["label"] * mask)[..., None]
         return Batch(inputs, targets, mask, latents)
 
 
