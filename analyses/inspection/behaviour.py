@@ -16,7 +16,7 @@ another takes over has no effect: a missing rise is no proof of idleness.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from interp.errors import ConformanceError
 from interp.heads.ablate import ablated
 from interp.heads.behaviour import SCALE, copying_table, positional_table
 from interp.heads.content import attention_mass
-from interp.heads.effects import Component, components
+from interp.heads.effects import Component, components, mean_outputs, run_without
 from interp.heads.nulls import from_draws, signs_null
 from interp.heads.reading import read_batches
 from interp.heads.table import head_table, score_row
@@ -44,8 +44,6 @@ __all__ = [
     "Performance",
     "attention_tables",
     "loss_table",
-    "mean_values",
-    "output_without",
     "performance",
     "row_losses",
     "stored_rows",
@@ -182,47 +180,9 @@ def _without_each(model: HookedModel, inputs: Tensor) -> Iterator[tuple[Componen
 def _one_by_one(
     model: HookedModel, inputs: Tensor, parts: Sequence[Component]
 ) -> Iterator[tuple[Component, Tensor]]:
-    means = mean_values(model, inputs, parts)
+    means = mean_outputs(model, inputs, parts)
     for part in parts:
-        yield part, output_without(model, inputs, [part], means)
-
-
-def _place(part: Component) -> str:
-    """Where a part is replaced: heads before W_O, which every wrapped model lets one change."""
-    return part.hook.replace("hook_result", "hook_z")
-
-
-@torch.no_grad()
-def mean_values(
-    model: HookedModel, inputs: Tensor, parts: Sequence[Component]
-) -> dict[str, Tensor]:
-    """Hook → mean over rows of what is there, position by position."""
-    places = sorted({_place(part) for part in parts})
-    _, cache = model.run_with_cache(inputs, names_filter=places)
-    return {place: cache[place].mean(0) for place in places}
-
-
-@torch.no_grad()
-def output_without(
-    model: HookedModel, inputs: Tensor, parts: Sequence[Component], means: Mapping[str, Tensor]
-) -> Tensor:
-    """The output with several heads and FFNs replaced by their means, all at once."""
-
-    def replacing(part: Component) -> Callable[[Tensor, Any], Tensor]:
-        mean = means[_place(part)]
-
-        def replace(value: Tensor, hook: Any) -> Tensor:
-            if part.kind != "head":
-                return mean.expand_as(value)
-            value = value.clone()
-            value[:, :, part.head] = mean[:, part.head]
-            return value
-
-        return replace
-
-    hooks = [(_place(part), replacing(part)) for part in parts]
-    output: Tensor = model.run_with_hooks(inputs, fwd_hooks=hooks)
-    return output
+        yield part, run_without(model, inputs, [part], means)[0]
 
 
 def _sealed(

@@ -122,6 +122,8 @@ def _hooks(source: Any, wanted: list[str] | None) -> list[str]:
     else:
         known = list(source.hook_dict)
         usual = list(residual_sites([has_ffn(source, i) for i in range(source.cfg.n_layers)]))
+    if wanted is None and not usual:
+        raise HookError(f"{source} holds nothing to probe: store the residual stream, hook_resid_*")
     if wanted is None:
         return usual
     chosen: list[str] = []

@@ -2,7 +2,8 @@
 
 Mean ablation replaces a component's output at every position by its mean over rows at that
 position, so what is removed is its variation and not its offset. A head is ablated at
-``hook_result`` (all it writes, the identity term included), an FFN at ``hook_mlp_out``.
+``hook_result`` (all it writes, the identity term included; of wrapped models at ``hook_z``, before
+W_O, which is the same there), an FFN at ``hook_mlp_out``.
 
 Here the model runs once for each ablation, and any hooked model will do; many components at once,
 and other replacements, are in :mod:`interp.heads.ablate`.
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from interp.lens import HookedModel
 
-__all__ = ["Component", "components", "mean_outputs", "run_without"]
+__all__ = ["Component", "components", "mean_outputs", "place_of", "run_without"]
 
 
 @dataclass(frozen=True, order=True)
@@ -73,12 +74,18 @@ def _components(model: Any) -> Iterator[Component]:
             yield Component("ffn", layer)
 
 
+def place_of(model: HookedModel, part: Component) -> str:
+    """The hook at which a model lets a component be replaced."""
+    ours = getattr(model, "spec", None) is not None
+    return part.hook if ours else part.hook.replace("hook_result", "hook_z")
+
+
 @torch.no_grad()
 def mean_outputs(
     model: HookedModel, inputs: Tensor, parts: Sequence[Component]
 ) -> dict[str, Float[Tensor, "pos ..."]]:
     """Hook → mean over rows of what is there, position by position."""
-    hooks = sorted({part.hook for part in parts})
+    hooks = sorted({place_of(model, part) for part in parts})
     _, cache = model.run_with_cache(inputs, names_filter=hooks)
     return {hook: cache[hook].mean(dim=0) for hook in hooks}
 
@@ -108,7 +115,8 @@ def run_without(
     def keep_value(value: Tensor, hook: Any) -> None:
         kept[hook.name] = value
 
-    ablate = [(part.hook, partial(_ablate, part=part, mean=means[part.hook])) for part in parts]
+    places = [(place_of(model, part), part) for part in parts]
+    ablate = [(place, partial(_ablate, part=part, mean=means[place])) for place, part in places]
     hooks = [*ablate, *((name, keep_value) for name in keep)]
     output = model.run_with_hooks(inputs, fwd_hooks=hooks)
     return output, kept

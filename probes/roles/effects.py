@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from scipy.special import stdtr
 from torch import Tensor
 
-from interp.heads.effects import Component, mean_outputs, run_without
+from interp.heads.effects import Component, mean_outputs, place_of, run_without
 from interp.models.transformer import SequenceTransformer
 
 __all__ = ["Change", "Outputs", "without_keys"]
@@ -72,7 +72,7 @@ class Outputs:
 
     def _mean(self, parts: tuple[Component, ...]) -> dict[str, Tensor]:
         for part in parts:
-            if part.hook not in self._means:
+            if place_of(self.model, part) not in self._means:
                 self._means |= mean_outputs(self.model, self.inputs, [part])
         return self._means
 

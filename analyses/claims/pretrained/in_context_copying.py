@@ -19,13 +19,13 @@ import torch
 from matplotlib.figure import Figure
 
 from analyses.claims.base import Drawing, Setting, Verdict
-from analyses.inspection.behaviour import mean_values, output_without, performance, row_losses
+from analyses.inspection.behaviour import performance, row_losses
 from analyses.inspection.roles import head_name
 from analyses.inspection.trials import Trial, token_trials
 from analyses.inspection.weights import strongest
 from interp.errors import CheckpointError
 from interp.figures.style import PALETTE, size, style
-from interp.heads.effects import Component, components
+from interp.heads.effects import Component, components, mean_outputs, run_without
 from interp.heads.weights import weight_table
 from interp.models.factors import Factors, open_factors
 from interp.models.pretrained import Pretrained, load_pretrained
@@ -92,12 +92,12 @@ def _compared(
 ) -> dict[str, Any]:  # fmt: skip
     inputs = trial.batch.inputs
     everything = [part for part in components(model.model) if part.kind == "head"]
-    means = mean_values(model.model, inputs, everything)
+    means = mean_outputs(model.model, inputs, everything)
     with torch.no_grad():
         whole = float(row_losses(model.model(inputs), trial.batch).mean())  # type: ignore[operator]
 
     def rise(parts: Sequence[Component]) -> float:
-        output = output_without(model.model, inputs, parts, means)
+        output, _ = run_without(model.model, inputs, parts, means)
         return float(row_losses(output, trial.batch).mean()) - whole
 
     top = rise(heads)
