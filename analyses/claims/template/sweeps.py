@@ -60,7 +60,7 @@ def hyperparameters(setting: Setting) -> Verdict:
 def norms(setting: Setting) -> Verdict:
     """With and without residual and LayerNorm (ledger: ``template-norms``)."""
     variations: dict[str, Variation] = {
-        f"{'residual' if residual else 'no residual'}, {norm}": (
+        f"{'residual' if residual else 'no residual'}, {norm.replace('none', 'no norm')}": (
             {"residual": residual, "norm": norm},
             {},
         )
