@@ -136,8 +136,8 @@ def _either(setting: Setting, tasks: Mapping[str, Task], helps: str, idle: str) 
         "errors": by_seed(table, ["task", "model", "factor"]),
     }
     figure = sweep(
-        table, x="factor", across=f"times the base ({base['heads']} heads, {base['neurons']} "
-        "neurons)", by="model", panel="task", label="mean square error, share of variance",
+        table, x="factor", across=f"times the base (H = {base['heads']}, m = {base['neurons']})",
+        by="model", panel="task", label="mean square error, share of variance",
     )  # fmt: skip
     key = ", ".join(
         f"{name}: ×{ratios[name, f'more {helps}']:.2g} by {helps}, "

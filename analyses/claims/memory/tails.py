@@ -140,7 +140,7 @@ def _verdict(
     )
     figure = sweep(
         table, x="heads", across="heads H", by="positions", panel="error of",
-        label="error (of mean squares: share of variance)",
+        label="error (squares: of the variance)",
     )  # fmt: skip
     drawing = Drawing(figure, f"Errors of lin and log heads on {setting.options['kernel']}.")
     numbers = {
