@@ -22,6 +22,7 @@ from interp.tasks.induction import InContextTemplate, RepeatedTokens
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 from interp.tasks.relation import TokenRelation
 from interp.tasks.template import TemplateTask
+from interp.tasks.walks import SuccessorWalk
 
 __all__ = ["KINDS", "task_from_dict"]
 
@@ -36,6 +37,7 @@ KINDS: dict[str, type[Any]] = {
     "prefix_prediction": PrefixPrediction,
     "repeated_tokens": RepeatedTokens,
     "in_context_template": InContextTemplate,
+    "successor_walk": SuccessorWalk,
     "pod_coupling": PodCoupling,
     "linear_kernel": LinearKernel,
     "nearest_point": NearestPoint,

@@ -1,0 +1,108 @@
+"""Random walks on a row's own circle of tokens: induction that position cannot replace.
+
+    s_0 … s_{m−1}  distinct tokens, drawn for every row      succ(s_i) = s_{i+1 mod m}
+    x_{t+1} = succ(x_t)  with probability 1 − jump,  otherwise a token of the row at random
+
+What follows a token is known only from what followed it before in the same row. Jumps come at
+random times, so no lag and no position tells where to look; every token comes back several times,
+so the position of its last copy does not help either. Scored are steps to the successor whose
+token was always followed by it so far: there an induction head is right.
+
+A head that merely knows the row's tokens is right once in m. The task is a training ground: it says
+nothing about what a model does on text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from interp.errors import Problems
+from interp.tasks.base import Batch
+
+__all__ = ["SuccessorWalk"]
+
+
+@dataclass(frozen=True)
+class SuccessorWalk:
+    """Predict the next token of a walk with jumps.
+
+    Attributes:
+        vocabulary: Token ids are below this.
+        length: Positions of a row, BOS included.
+        symbols: Tokens on a row's circle.
+        jump: Probability of leaving it at a step.
+        bos: Id of the first token of a row, never drawn.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+
+    vocabulary: int
+    length: int
+    symbols: int = 12
+    jump: float = 0.2
+    bos: int = 0
+
+    def __post_init__(self) -> None:
+        problems = Problems("successor_walk")
+        need = problems.need
+        rule = f"must be a token below the vocabulary of {self.vocabulary}"
+        need(0 <= self.bos < self.vocabulary, "bos", rule, self.bos, "take one of them")
+        rule = f"must be 2 to {self.vocabulary - 1}, the tokens without BOS"
+        need(2 <= self.symbols < self.vocabulary, "symbols", rule, self.symbols, "change it")
+        need(0 <= self.jump < 1, "jump", "must lie in [0, 1)", self.jump, "e.g. 0.2")
+        rule = f"must be above {self.symbols + 2}, so that a token can come back"
+        need(self.length > self.symbols + 2, "length", rule, self.length, "raise it")
+        problems.raise_if_any()
+
+    @property
+    def name(self) -> str:
+        """E.g. ``successor-walk-12``."""
+        return f"successor-walk-{self.symbols}"
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids.
+
+        Latents ``[batch, pos]``: ``previous`` (the token before, −1 at BOS) and ``successor`` (the
+        token's next on the circle, −1 at BOS).
+        """
+        rng = np.random.default_rng(seed)
+        circle = rng.random((n, self.vocabulary - 1)).argsort(1)[:, : self.symbols]
+        circle += circle >= self.bos
+        place = np.empty((n, self.length), dtype=np.int64)
+        place[:, 0] = rng.integers(self.symbols, size=n)
+        jumps = rng.random((n, self.length)) < self.jump
+        aims = rng.integers(self.symbols, size=(n, self.length))
+        for t in range(1, self.length):
+            place[:, t] = np.where(jumps[:, t], aims[:, t], (place[:, t - 1] + 1) % self.symbols)
+        body = np.take_along_axis(circle, place, 1)
+        rows = np.pad(body, ((0, 0), (1, 0)), constant_values=self.bos)
+        after = np.take_along_axis(circle, (place + 1) % self.symbols, 1)
+        inputs, targets = rows[:, :-1], rows[:, 1:]
+        successor = np.pad(after[:, :-1], ((0, 0), (1, 0)), constant_values=-1)
+        latents = {
+            "previous": np.pad(inputs[:, :-1], ((0, 0), (1, 0)), constant_values=-1),
+            "successor": successor,
+        }
+        scored = (targets == successor) & _always(inputs, targets)
+        as_tensor = {name: torch.from_numpy(values) for name, values in latents.items()}
+        ids = (torch.from_numpy(np.ascontiguousarray(a)) for a in (inputs, targets, scored))
+        return Batch(*ids, as_tensor).to(device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "successor_walk", **asdict(self)}
+
+
+def _always(
+    inputs: np.ndarray[Any, np.dtype[np.int64]], targets: np.ndarray[Any, np.dtype[np.int64]]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Where a token has come before and was followed by today's target every time."""
+    before = np.tril(inputs[:, :, None] == inputs[:, None, :], -1)
+    kept = targets[:, None, :] == targets[:, :, None]
+    found: np.ndarray[Any, np.dtype[np.bool_]] = before.any(-1) & (kept | ~before).all(-1)
+    return found
