@@ -138,7 +138,7 @@ def _statements(
     measured = ", ".join(f"{key} {metrics[key]:.3g}" for key in ("accuracy", "error"))
     rows = [{
         "theory": f"the answer is off by at most {proof.certificate.error:.1e}",
-        "constructed": f"off by at most {worst:.1e}",
+        "constructed": f"off by {worst:.1e}" if worst else "exact",
         "trained": measured,
     }]  # fmt: skip
     tables = [agreement(proof.mechanism, m.roles, layers=m.layers) for m in (built, found)]
@@ -176,10 +176,8 @@ def _measured_task(task: Task) -> Task:
 def _words(shipped: zoo.Shipped) -> list[str]:
     metrics = ", ".join(f"{key} {value:.4g}" for key, value in shipped.metrics.items())
     where = "" if shipped.test is None else f" of another task ({shipped.test.name})"
-    spec = shipped.model.spec
     return [
-        f"Trained: {shipped.about}. {spec.n_layers} layers, width {spec.d_model}; task "
-        f"{shipped.task.name}.",
+        f"Trained: {shipped.about}. {_size(shipped.model)}; task {shipped.task.name}.",
         f"Metrics on fresh rows{where}: {metrics}.",
     ]
 
@@ -187,11 +185,15 @@ def _words(shipped: zoo.Shipped) -> list[str]:
 def _proof_words(proof: Construction, worst: float) -> list[str]:
     bound = proof.certificate
     return [
-        f"Constructed: {proof.name}, {proof.model.spec.n_layers} layers, width "
-        f"{proof.model.spec.d_model}.",
+        f"Constructed: {proof.name}. {_size(proof.model)}.",
         f"Its certificate: off by at most {bound.error:.1e} for {bound.domain}. Measured on {ROWS} "
         f"fresh rows: {worst:.1e}.",
     ]
+
+
+def _size(model: SequenceTransformer) -> str:
+    spec = model.spec
+    return f"{spec.n_layers} layer{'s' * (spec.n_layers != 1)}, width {spec.d_model}"
 
 
 def _paper(shipped: zoo.Shipped) -> str:

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 RESULT, THUMBNAIL = "result.json", "thumbnail.png"
-_THUMBNAIL_WIDTH = 240
+_THUMBNAIL_WIDTH = 360
 _FORMAT = 1
 _PACKAGES = ("prooflens", "torch", "numpy", "scipy", "scikit-learn", "transformer-lens")
 

@@ -19,7 +19,7 @@ from typing import Any
 from analyses.claims.base import Setting, Verdict
 from analyses.claims.ledger import PROFILES, Claim
 from analyses.claims.results import RESULT, Result, plain, read_result, write_result
-from interp.errors import Problems, ProoflensError
+from interp.errors import OutputError, Problems, ProoflensError
 
 __all__ = ["Failure", "Order", "run_claims"]
 
@@ -104,8 +104,13 @@ def run_claims(
 
     Raises:
         ArgumentError: before any work, if a claim's function does not exist.
+        OutputError: likewise, if ``out`` is no folder and cannot be made.
     """
     functions = {claim.id: claim.function for claim in claims}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{out} cannot be a folder: {error.strerror}: name another") from error
     results: list[Result] = []
     failures: list[Failure] = []
     for claim in claims:

@@ -67,7 +67,7 @@ def run(
     try:
         results, failures = run_claims(claims, out, order, told=_tell)
     finally:
-        if out.exists():
+        if out.is_dir():
             report = write_report(ledger, out)
             typer.echo(f"report: {report}")
     counts = Counter(result.status for result in results)

@@ -10,6 +10,7 @@ Claims of the ledger without a result are listed as not run, so that none is mis
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ REPORT, MODELS = "report.html", "models"
 LARGEST = 15_000_000
 """Bytes of a report."""
 
+_FLAT = re.compile(r"[\[{][^\[\]{}]*[\]}]")
+"""A list or a table without another inside: shown on one line."""
 _TITLES = {
     "memory": "memory: long but sparse memories",
     "template": "template: abstract symbols",
@@ -90,7 +93,8 @@ class _Entry:
     def numbers(self) -> str:
         data = {} if self.result is None else {**self.result.numbers}
         options = {} if self.result is None else dict(self.result.options)
-        return json.dumps({"options": options, **data}, indent=1)
+        text = json.dumps({"options": options, **data}, indent=1)
+        return _FLAT.sub(lambda found: " ".join(found[0].split()), text)
 
     @property
     def pictures(self) -> list[Picture]:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from analyses.report.page import Picture, Table
 from interp.errors import OutputError
+from interp.heads.effects import Component
 
 __all__ = ["MODEL", "ModelPage", "comparison", "model_pages", "short_table"]
 
@@ -24,10 +25,8 @@ _PICTURES = {
     "latents": "What a linear probe reads of each latent along the residual stream of {}: score, "
     "and how much it exceeds a control task's (selectivity).",
 }
-_TABLES = {
-    "roles": "Roles of {}: what a component does and what is lost without it",
-    "probes": "Probes of {}: every latent at every hook, with controls",
-}
+_ROLES = ("role", "target", "status", "strength", "effect", "q", "evidence")
+_PROBES = ("hook", "latent", "kind", "score", "q", "control", "input", "untrained")
 
 
 @dataclass(frozen=True)
@@ -86,9 +85,28 @@ def comparison(pages: Sequence[ModelPage], paper: str) -> Table | None:
 
 def short_table(path: Path, caption: str) -> Table:
     """The first rows of a file, sortable."""
-    frame = pd.read_csv(path, keep_default_na=True)
+    return _short(pd.read_csv(path), caption)
+
+
+def _short(frame: pd.DataFrame, caption: str) -> Table:
     more = f"; the first {_ROWS} of {len(frame)} rows" if len(frame) > _ROWS else ""
     return Table(frame.head(_ROWS), f"{caption}{more}.", sortable=True)
+
+
+def _roles(folder: Path) -> Table:
+    frame = pd.read_csv(folder / "roles.csv")
+    places = frame[["component", "layer", "head"]].itertuples(index=False, name=None)
+    names = [Component(kind, int(layer), int(head)).name for kind, layer, head in places]
+    frame = frame[list(_ROLES)]
+    frame.insert(0, "component", names)
+    words = "what a component does and what is lost without it"
+    return _short(frame, f"Roles of {folder.name}: {words}")
+
+
+def _probes(folder: Path) -> Table:
+    frame = pd.read_csv(folder / "probes.csv")[list(_PROBES)]
+    words = "every latent at every hook, beside a control task, the raw input and random weights"
+    return _short(frame, f"Probes of {folder.name}: {words}")
 
 
 def _measured(folder: Path, claims: Sequence[str]) -> ModelPage:
@@ -101,8 +119,7 @@ def _measured(folder: Path, claims: Sequence[str]) -> ModelPage:
             for stem, words in _PICTURES.items()
             if (folder / f"{stem}.png").exists()
         ]
-        tables = [short_table(folder / f"{stem}.csv", words.format(name))
-                  for stem, words in _TABLES.items()]  # fmt: skip
+        tables = [_roles(folder), _probes(folder)]
         return ModelPage(
             name, about["paper"], about["words"], claims, pictures, tables,
             pd.read_csv(statements) if statements.exists() else pd.DataFrame(), about["proof"],

@@ -55,8 +55,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stem in ("attention", "latents"):
         save(drawing(), folder / stem, formats=("png",))
     (folder / "model.json").write_text(json.dumps(about))
-    for stem in ("roles", "probes"):
-        pd.DataFrame({"role": ["b", "a"], "strength": [0.5, 2.0]}).to_csv(folder / f"{stem}.csv")
+    roles = {"component": ["head", "ffn"], "layer": 0, "head": [1, -1], "strength": [0.5, 2.0]}
+    words = dict.fromkeys(("role", "target", "status", "evidence"), "words")
+    pd.DataFrame({**roles, **words, "effect": 0.1, "q": 0.0}).to_csv(folder / "roles.csv")
+    probes = {"hook": ["hook_embed"], "latent": "f", "kind": "numeric", "score": 0.5, "q": 0.0}
+    more = dict.fromkeys(("control", "input", "untrained"), 0.0)
+    pd.DataFrame({**probes, **more}).to_csv(folder / "probes.csv")
     statements = {"theory": ["off by 0"], "constructed": ["yes"], "trained": ["no"]}
     pd.DataFrame(statements).to_csv(folder / "statements.csv", index=False)
     return write_report(ledger, out)

@@ -146,6 +146,14 @@ def test_what_was_not_run_is_tried_again(tmp_path, module):
     assert told == [False]
 
 
+def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path, module):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(OutputError, match="cannot be a folder"):
+        run(ledger(tmp_path).values(), tmp_path / "out")
+    assert module.calls == []
+    assert (tmp_path / "out").read_text() == "mine"
+
+
 def test_models_that_are_not_shipped_are_named(tmp_path, module):
     zoo = '[claims.depth-made-up.zoo]\nmodels = ["no-such-model"]\nfirst = 1\n'
     (result,), _, _ = run(ledger(tmp_path, TABLE + zoo).values(), tmp_path / "out", profile="zoo")
