@@ -40,6 +40,7 @@ from interp.tasks.base import Batch, Task
 from interp.tasks.depth import PrefixPrediction
 from probes.agreement import agreement
 from probes.roles import answers_of, find_roles, memories_of
+from probes.roles.decision import no_roles
 from probes.rounds import first_decodable
 from trained import zoo
 
@@ -107,9 +108,10 @@ def _measure_one(shipped: zoo.Shipped, out: Path, proofs: dict[str, _Measured]) 
 
 
 def _measure(model: SequenceTransformer, task: Task, batch: Batch) -> _Measured:
-    roles = find_roles(
-        model, batch, memories=memories_of(task), answers=answers_of(task), seed=SEED
-    )
+    roles = no_roles()
+    if any(model.spec.heads):
+        memories, answers = memories_of(task), answers_of(task)
+        roles = find_roles(model, batch, memories=memories, answers=answers, seed=SEED)
     probes = probe_source(model, batch, seed=SEED).table
     return _Measured(roles, probes, _patterns(model, batch))
 
@@ -118,6 +120,8 @@ def _patterns(model: SequenceTransformer, batch: Batch) -> dict[str, np.ndarray]
     heads = {layer: count for layer, count in enumerate(model.spec.heads) if count}
     hooks = {layer: f"blocks.{layer}.attn.hook_pattern" for layer in heads}
     sums: dict[str, np.ndarray] = {}
+    if not heads:
+        return sums
     for rows in read_batches(model, batch, list(hooks.values())):
         for layer, count in heads.items():
             total = rows.activations[hooks[layer]].double().sum(0).numpy()

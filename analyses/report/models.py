@@ -119,7 +119,7 @@ def _measured(folder: Path, claims: Sequence[str]) -> ModelPage:
             for stem, words in _PICTURES.items()
             if (folder / f"{stem}.png").exists()
         ]
-        tables = [_roles(folder), _probes(folder)]
+        tables = [table for table in (_roles(folder), _probes(folder)) if len(table.frame)]
         return ModelPage(
             name, about["paper"], about["words"], claims, pictures, tables,
             pd.read_csv(statements) if statements.exists() else pd.DataFrame(), about["proof"],

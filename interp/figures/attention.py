@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, style
@@ -30,6 +31,7 @@ def attention_map(pattern: NDArray[np.floating], title: str) -> Figure:
         axes = figure.subplots()
         image = axes.imshow(_past(pattern), cmap=AMOUNT, vmin=0, vmax=top)
         axes.set(title=title, xlabel="key (position)", ylabel="query (position)")
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         figure.colorbar(image, ax=axes, label=_LABEL, pad=0.02)
     return figure
 
@@ -45,15 +47,19 @@ def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int
     columns = min(columns, len(patterns))
     rows = -(-len(patterns) // columns)
     with style():
-        figure = Figure(figsize=(1.9 * columns + 1.2, 1.9 * rows + 0.6))
+        figure = Figure(figsize=(1.9 * columns + 1.2, 2.1 * rows + 0.5))
         grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axes in grid.flat[len(patterns) :]:
             axes.set_visible(False)
-        for axes, (name, pattern) in zip(grid.flat, patterns.items(), strict=False):
-            image = axes.imshow(_past(pattern), cmap=AMOUNT, vmin=0, vmax=top)
+        for number, (axes, name) in enumerate(zip(grid.flat, patterns, strict=False)):
+            image = axes.imshow(_past(patterns[name]), cmap=AMOUNT, vmin=0, vmax=top)
             axes.set_title(name)
-        figure.supxlabel("key (position)", size=9)
-        figure.supylabel("query (position)", size=9)
+            axes.locator_params(nbins=4, integer=True)
+            if number % columns == 0:
+                axes.set_ylabel("query (position)")
+            if number + columns >= len(patterns):  # nothing stands below
+                axes.set_xlabel("key (position)")
+                axes.tick_params(labelbottom=True)
         figure.colorbar(image, ax=grid, label=_LABEL, pad=0.02)
     return figure
 

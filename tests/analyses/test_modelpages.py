@@ -12,6 +12,8 @@ from analyses.constructions import construction_of
 from analyses.report.claims import write_report
 from analyses.report.models import comparison, model_pages
 from interp.errors import OutputError
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.depth import PrefixPrediction
 from interp.tasks.induction import RepeatedTokens
@@ -55,6 +57,15 @@ def test_the_same_weights_are_not_measured_again(measured, monkeypatch):
     monkeypatch.setattr(modelpages, "SEED", 1)
     with pytest.raises(TypeError):
         modelpages.measure_models(measured, names=[NAME])
+
+
+def test_a_model_without_heads_has_no_roles_and_no_maps() -> None:
+    task = PrefixPrediction("L_3", ((6, 6),))
+    spec = TransformerSpec(d_in=4, d_out=2, n_ctx=7, d_model=8, n_layers=0, ffn=())
+    found = modelpages._measure(SequenceTransformer(spec, seed=0), task, task.sample(32, seed=0))
+    assert len(found.roles) == 0
+    assert found.patterns == {}
+    assert len(found.probes)
 
 
 @pytest.mark.slow
