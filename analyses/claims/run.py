@@ -179,8 +179,9 @@ def _refusal(claim: Claim, setting: Setting) -> Verdict | None:
     """Why the profile cannot answer the claim, or None where it can."""
     profile = setting.profile
     if profile not in claim.profiles and profile == "zoo":
-        return Verdict("not run", "The shipped models alone cannot answer this claim: it trains "
-                       "models of its own.")  # fmt: skip
+        return Verdict(
+            "not run", "Not one that shipped models alone can answer: use quick or full."
+        )
     if profile not in claim.profiles:
         return Verdict("not run", f"There is no {profile} profile of this claim.")
     if profile != "zoo":
