@@ -33,8 +33,11 @@ def kernel_matrices(
         labels: Of rows and columns; shown where there are few.
         bounds: Rows at which another template begins.
     """
-    off = np.concatenate([m[~np.eye(len(m), dtype=bool)] for m in matrices.values()])
-    least, most = float(off.min()), float(off.max())
+    large = any(len(m) > _FEW for m in matrices.values())
+    shown = np.concatenate(
+        [m[~np.eye(len(m), dtype=bool) | (not large)] for m in matrices.values()]
+    )
+    least, most = float(shown.min()), float(shown.max())
     with style():
         figure = Figure(figsize=(2.9 * len(matrices) + 0.7, 2.9))
         grid = figure.subplots(1, len(matrices), squeeze=False)[0]
@@ -50,7 +53,7 @@ def kernel_matrices(
             for bound in bounds:
                 axes.axhline(bound - 0.5, color="white", lw=1)
                 axes.axvline(bound - 0.5, color="white", lw=1)
-        label = "kernel K(X, Y); diagonal not to scale"
+        label = "kernel K(X, Y)" + ("; diagonal not to scale" if large else "")
         figure.colorbar(image, ax=list(grid), label=label, pad=0.02)
     return figure
 
