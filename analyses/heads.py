@@ -6,11 +6,12 @@ without the model:
     roles               the role table
     attention-SITE      mean attention of one head, query × key       (one a role)
     decodability        latent × site, where the task's latents are scalar
+    probes              what ``prooflens probe`` found, if it was run on the store
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,15 +21,28 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
+from analyses.inspection.probing import latent_maps
+from interp.errors import ProoflensError, StoreError
 from interp.figures.attention import attention_map
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
 from interp.heads.effects import Component, components
 from interp.store import ActivationStore, extract
+from interp.store.plan import weights_sha256
 from interp.tasks.base import Batch
+from interp.tasks.catalogue import task_from_dict
 from probes.roles import answers_of, candidates, find_roles, memories_of
 
-__all__ = ["Heads", "draw", "measure_model", "measure_store", "roles_in_words", "write_files"]
+__all__ = [
+    "Heads",
+    "draw",
+    "measure_model",
+    "measure_store",
+    "model_of",
+    "roles_in_words",
+    "task_of",
+    "write_files",
+]
 
 _ATTENTION = ("previous-token", "duplicate-token", "induction", "sink", "counter", "local",
               "dense", "memory-location", "symbol-equality", "copying")  # fmt: skip
@@ -59,29 +73,75 @@ def measure_model(
     hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in sorted({
         part.layer for part in components(model) if part.kind == "head"})]  # fmt: skip
     store = extract(model, task, hooks, folder, rows=rows, seed=seed, about=about)
+    return _measured(store, model, task, seed, {**about, "rows": rows, "seed": seed})
+
+
+def measure_store(path: Path, model: Any = None, *, seed: int = 0) -> Heads:
+    """The roles on a store's rows, sealed into it.
+
+    Args:
+        path: The store.
+        model: The one that it was made of (:func:`model_of`); without, the patterns alone speak,
+            and nothing is more than a candidate.
+        seed: Of the nulls.
+
+    Raises:
+        StoreError: for a model with other weights than the store's.
+        HookError: without a model, if no patterns are stored.
+    """
+    store = ActivationStore(path)
+    if model is not None:
+        record = store.manifest["plan"]
+        if weights_sha256(model) != record["model"]["weights_sha256"]:
+            raise StoreError(f"{path} was made of other weights than the model's: give that model")
+        about = {"source": "rows of this store", "seed": seed}
+        return _measured(store, model, task_of(store), seed, about)
+    roles = candidates(store)
+    provenance = {"source": "patterns of this store; no model was run"}
+    _seal_roles(store, roles, provenance)
+    return Heads(store, roles)
+
+
+def task_of(store: ActivationStore) -> Any:
+    """The task whose rows a store holds; None for other rows."""
+    described = store.manifest["plan"]["source"]
+    data = described.get("task") if isinstance(described, dict) else None
+    return task_from_dict(data) if isinstance(data, dict) else None
+
+
+def model_of(store: ActivationStore, load: Callable[[str], Any]) -> tuple[Any, str]:
+    """The model that a store names, if it can still be loaded and has the same weights; else None
+    and the reason."""
+    name = store.manifest.get("about", {}).get("model")
+    if not isinstance(name, str):
+        return None, "the store names no model"
+    try:
+        model = load(name)
+    except ProoflensError as error:
+        return None, str(error)
+    if weights_sha256(model) != store.manifest["plan"]["model"]["weights_sha256"]:
+        return None, f"{name} has other weights now"
+    return model, ""
+
+
+def _measured(
+    store: ActivationStore, model: Any, task: Any, seed: int, provenance: dict[str, Any]
+) -> Heads:
     batch = rows_of(store)
     roles = find_roles(
         model, batch, memories=memories_of(task), answers=answers_of(task), seed=seed
     )
-    provenance = {**about, "rows": rows, "seed": seed}
-    _seal(store, "roles", roles, provenance)
-    for name, table in _maps(store, roles):
-        _seal(store, name, table, provenance)
+    _seal_roles(store, roles, provenance)
     table = _layers(model, batch, seed)
     if len(table):
         _seal(store, "decodability", table, provenance)
     return Heads(store, roles)
 
 
-def measure_store(path: Path) -> Heads:
-    """What a store's patterns say: candidates alone, sealed into it."""
-    store = ActivationStore(path)
-    roles = candidates(store)
-    provenance = {"source": "patterns of this store; no model was run"}
+def _seal_roles(store: ActivationStore, roles: pd.DataFrame, provenance: dict[str, Any]) -> None:
     _seal(store, "roles", roles, provenance)
     for name, table in _maps(store, roles):
         _seal(store, name, table, provenance)
-    return Heads(store, roles)
 
 
 def _seal(
@@ -106,10 +166,18 @@ def _maps(store: ActivationStore, roles: pd.DataFrame) -> Iterator[tuple[str, pd
     for role, rows in heads.groupby("role", sort=False):
         best = cast("pd.Series[Any]", rows.loc[cast("int", rows["strength"].abs().idxmax())])
         layer, head = int(best["layer"]), int(best["head"])
+        if not {f"blocks.{layer}.attn.hook_pattern"} & {*store.hooks, *store.aliases}:
+            continue
         pattern = store.activation(f"blocks.{layer}.attn.hook_pattern", heads=[head])
-        mean = pattern.astype(np.float64).mean(axis=0)[0]
+        mean = _shares(pattern.astype(np.float64)).mean(axis=0)[0]
         table = pd.DataFrame(mean, columns=[f"key {key}" for key in range(mean.shape[1])])
         yield f"{_PREFIX}{role}-L{layer}H{head}", table
+
+
+def _shares(pattern: np.ndarray) -> np.ndarray:
+    """Attention as shares, also of heads whose weights do not add up to 1."""
+    total = pattern.sum(axis=-1, keepdims=True)
+    return np.divide(pattern, total, out=np.zeros_like(pattern), where=total > 0)
 
 
 def _layers(model: Any, batch: Batch, seed: int) -> pd.DataFrame:
@@ -154,10 +222,11 @@ def _figures(store: ActivationStore) -> Iterator[tuple[str, Figure]]:
         sites = list(dict.fromkeys(table["site"]))
         latents = list(dict.fromkeys(table["latent"]))
         panel = Panel("residual stream", wide.loc[sites, latents].to_numpy(), sites)
-        yield (
-            "decodability",
-            share_maps([panel], latents, label="held-out r², linear probe", across="latent"),
-        )
+        figure = share_maps([panel], latents, label="held-out r², linear probe", across="latent")
+        figure.axes[0].tick_params(axis="x", rotation=45)
+        yield "decodability", figure
+    if "probes" in store.measurements:
+        yield "probes", latent_maps(store.measurement("probes"))
 
 
 def _role_map(roles: pd.DataFrame) -> Figure:
@@ -168,6 +237,8 @@ def _role_map(roles: pd.DataFrame) -> Figure:
     kinds = list(dict.fromkeys(roles["role"]))
     parts = list(dict.fromkeys(names))
     for title, chosen in (("confirmed", confirmed), ("candidate", ~confirmed)):
+        if not chosen.any():
+            continue
         values = np.zeros((len(parts), len(kinds)))
         for name, (_, row) in zip(names[chosen], roles[chosen].iterrows(), strict=True):
             place = parts.index(name), kinds.index(row["role"])

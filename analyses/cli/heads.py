@@ -30,15 +30,15 @@ def heads(
 ) -> None:
     """Find which role each head, FFN and layer plays, with the evidence.
 
-    A role is confirmed when what a component does and what is lost without it agree. Of a store,
-    whose model is not run, nothing is more than a candidate.
+    A role is confirmed when what a component does and what is lost without it agree. Of a store
+    whose model cannot be loaded nothing is more than a candidate.
     """
     from interp.output import check_output, output_folder
 
     if out is not None:
         check_output(out, overwrite=overwrite, marker=_MARKER)
     if (Path(model) / "manifest.json").is_file():
-        _of_store(Path(model), task, out, overwrite)
+        _of_store(Path(model), task, out, overwrite, seed)
         return
     import tempfile
 
@@ -58,14 +58,19 @@ def heads(
     typer.echo(f"{len(written)} files and the store in {out}")
 
 
-def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool) -> None:
-    from analyses.heads import measure_store, write_files
+def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool, seed: int) -> None:
+    from analyses.cli.extract import load_model
+    from analyses.heads import measure_store, model_of, write_files
     from interp.errors import ArgumentError
     from interp.output import output_folder
+    from interp.store import ActivationStore
 
     if task is not None:
         raise ArgumentError(f"task must not be given for a store, got {task!r}: it has its rows")
-    found = measure_store(path)
+    model, reason = model_of(ActivationStore(path), load_model)
+    if model is None:
+        typer.echo(f"note: no more than candidates, since no model can be run: {reason}", err=True)
+    found = measure_store(path, model, seed=seed)
     _say(found)
     if out is not None:
         with output_folder(out, overwrite=overwrite, marker=_MARKER) as folder:

@@ -108,16 +108,16 @@ def run_without(
         inputs: ``[row, pos(, channel)]``.
         parts: What to ablate, all at once.
         means: From :func:`mean_outputs`.
-        keep: Hooks to return.
+        keep: Hooks to return, under the names (or aliases) given here.
     """
     kept: dict[str, Tensor] = {}
 
-    def keep_value(value: Tensor, hook: Any) -> None:
-        kept[hook.name] = value
+    def keep_value(value: Tensor, hook: Any, name: str) -> None:
+        kept[name] = value
 
     places = [(place_of(model, part), part) for part in parts]
     ablate = [(place, partial(_ablate, part=part, mean=means[place])) for place, part in places]
-    hooks = [*ablate, *((name, keep_value) for name in keep)]
+    hooks = [*ablate, *((name, partial(keep_value, name=name)) for name in keep)]
     output = model.run_with_hooks(inputs, fwd_hooks=hooks)
     return output, kept
 

@@ -1,6 +1,7 @@
 """``prooflens heads`` and ``prooflens plot`` from the outside."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 
 from analyses.cli.main import main
 from interp.models.checkpoint import save_checkpoint
+from interp.models.transformer import SequenceTransformer
 from interp.proofs.induction import construct_relation
 from interp.store import ActivationStore
 from interp.tasks.relation import TokenRelation
@@ -16,12 +18,15 @@ from probes.roles import ROLE_COLUMNS
 TASK = "token_relation:relation=previous-token,value=copy,symbols=8,length=13"
 
 
+BUILT = construct_relation(
+    TokenRelation("previous-token", "copy", symbols=8, length=13), heads=2
+).model
+SPEC = BUILT.spec
+
+
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    built = construct_relation(
-        TokenRelation("previous-token", "copy", symbols=8, length=13), heads=2
-    )
-    return save_checkpoint(built.model, tmp_path / "model")
+    return save_checkpoint(BUILT, tmp_path / "model")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
@@ -49,8 +54,24 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     assert run(monkeypatch, "plot", out / "store", "--out", model.parent / "again") == 0
     again = {p.name: p.read_bytes() for p in (model.parent / "again").iterdir()}
     assert {name: again[name] for name in first} == first
+    capsys.readouterr()
     assert run(monkeypatch, "heads", out / "store") == 0
-    assert "0 confirmed" in capsys.readouterr().out
+    assert "2 confirmed" in capsys.readouterr().out, "the store's own model was run"
+    shutil.rmtree(model)
+    assert run(monkeypatch, "heads", out / "store") == 0
+    told = capsys.readouterr()
+    assert "0 confirmed" in told.out
+    assert "no more than candidates" in told.err
+
+
+def test_another_model_under_the_stores_name_is_not_run(model: Path, monkeypatch, capsys) -> None:
+    out = model.parent / "out"
+    assert run(monkeypatch, "heads", model, "--task", TASK, "--rows", 32, "--out", out) == 0
+    shutil.rmtree(model)
+    save_checkpoint(SequenceTransformer(SPEC, seed=1), model)
+    capsys.readouterr()
+    assert run(monkeypatch, "heads", out / "store") == 0
+    assert "has other weights now" in capsys.readouterr().err
 
 
 def test_refusals_are_one_line(model: Path, monkeypatch, capsys) -> None:

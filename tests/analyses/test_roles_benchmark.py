@@ -4,7 +4,7 @@ import pytest
 
 from analyses.benchmarks.cases import cases, decoys
 from analyses.benchmarks.roles import ROLES, Outcome, score, truth_of
-from interp.proofs.induction import construct_relation
+from interp.proofs.induction import CASES, DECOYS, TUNED, TUNED_DECOYS, construct_relation
 from interp.proofs.mechanism import Mechanism, Part
 from interp.tasks.relation import TokenRelation
 
@@ -62,3 +62,23 @@ def test_scored_cases_are_many_and_none_was_tuned_on() -> None:
     seeds = {case.seed for case in (*scored, *decoys())}
     assert not seeds & {case.seed for case in (*tuned, *decoys(tuning=True))}
     assert set(ROLES) >= {"readout", "nested-round"}
+
+
+def test_relations_pass_on_other_things_in_tuning() -> None:
+    def families(builds) -> set[tuple[str, str]]:  # type: ignore[no-untyped-def]
+        return {(task.relation, task.value) for task in (build().task for build in builds)}
+
+    def sizes(builds) -> set[tuple[int, int, int]]:  # type: ignore[no-untyped-def]
+        built = [build() for build in builds]
+        return {(c.task.symbols, c.task.length, c.task.seed) for c in built}
+
+    scored, tuned = (*CASES, *DECOYS), (*TUNED, *TUNED_DECOYS)
+    assert not families(scored) & families(tuned)
+    assert not sizes(scored) & sizes(tuned)
+    assert {relation for relation, _ in families(tuned)} == {r for r, _ in families(scored)}
+
+
+def test_decoys_are_of_three_sorts() -> None:
+    names = [case.name for case in decoys()]
+    for sort in ("unread", "silent", "random"):
+        assert sum(sort in name for name in names) >= 5

@@ -7,19 +7,25 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import r2_score
 
+from interp.heads.effects import Component
+from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.hide import hide
 from interp.proofs.induction import construct_relation
 from interp.proofs.induction.relation import Wiring
-from interp.proofs.memory import construct_fixed_memory
+from interp.proofs.memory import construct_fixed_memory, construct_kernel_memory
 from interp.store import extract
-from interp.tasks.memory import FixedMemory
+from interp.tasks.memory import FixedMemory, RealMemory
 from interp.tasks.relation import Relation, TokenRelation
 from probes.roles import answers_of, candidates, find_roles, memories_of
+from probes.roles.attention import attention_roles
 from probes.roles.circuits import identity_share
 from probes.roles.decision import Found, Test, decide
 from probes.roles.effects import Outputs, without_keys
+from probes.roles.rounds import _explained
 
 Row = tuple[int, int, str]
 
@@ -111,6 +117,61 @@ def test_change_is_the_share_of_variance() -> None:
     silent = outputs.output * 0 + outputs.output[batch.mask].mean(0)
     assert outputs.change(silent).score == pytest.approx(1.0, abs=0.02)
     assert outputs.change(outputs.output).p == 1.0
+
+
+def test_one_lag_within_the_window_is_not_local() -> None:
+    spec = TransformerSpec(
+        d_in=7, d_out=3, n_ctx=20, d_model=12, n_layers=1, score="none", lag_bias="bump"
+    )
+    model = SequenceTransformer(spec, seed=2)
+    bump = model.blocks[0].attn.terms["bump"]
+    tokens = torch.randint(7, (48, 20), generator=torch.Generator().manual_seed(1))
+    scored = torch.ones(48, 20, dtype=torch.bool)
+    bump.p.data[:], bump.c.data[:] = 60.0, 180.0
+    assert "local" not in {f.role for f in behaving(attention_roles(model, tokens, scored))}
+    bump.p.data[:], bump.c.data[:] = 0.5, 0.75
+    assert "local" in {f.role for f in behaving(attention_roles(model, tokens, scored))}
+
+
+def behaving(found: list[Found]) -> list[Found]:
+    return [f for f in found if all(t.score >= t.floor for t in f.behaviour)]
+
+
+def test_a_small_step_is_a_share_of_an_ablation_in_a_linear_model() -> None:
+    task = TokenRelation("counter", "classes", symbols=8, length=12)
+    proof = construct_relation(task)
+    batch = task.sample(48, seed=1)
+    outputs = Outputs(proof.model, batch.inputs, batch.mask)
+    share, gain = outputs.stepped(0, 0, 0.2)
+    assert share == pytest.approx(0.04 * outputs.ablated(Component("head", 0, 0)).score)
+    assert gain == pytest.approx(1.0), "the unembedding reads the answer's slots as they are"
+
+
+def test_explained_share_against_regression() -> None:
+    rng = np.random.default_rng(3)
+    f = rng.normal(size=(30, 4))
+    written = f[..., None] * rng.normal(size=5) + rng.normal(size=(30, 4, 5)) * [3, 1, 2, 1, 1]
+    flat, line = written.reshape(-1, 5), f.reshape(-1, 1)
+    fitted = LinearRegression().fit(line, flat).predict(line)
+    expected = r2_score(flat, fitted, multioutput="variance_weighted")
+    assert _explained(written, f) == pytest.approx(expected)
+
+
+def test_an_answer_linear_in_its_arguments_is_read_out_where_the_output_reads_it() -> None:
+    task = RealMemory((1,), "mean", inputs="signs", length=12)
+    proof = hide(construct_kernel_memory(task), seed=2)
+    batch = task.sample(64, seed=1)
+    options = {"memories": memories_of(task), "answers": answers_of(task)}
+    roles = find_roles(proof.model, batch, **options)
+    readout = roles[roles["role"] == "readout"]
+    assert readout["status"].tolist() == ["confirmed"]
+    assert "as the output reads it" in readout["evidence"].item()
+    fresh = find_roles(SequenceTransformer(proof.model.spec, seed=5), batch, **options)
+    assert "readout" not in confirmed_roles(fresh)
+
+
+def confirmed_roles(roles: pd.DataFrame) -> set[str]:
+    return set(roles.loc[roles["status"] == "confirmed", "role"])
 
 
 def test_identity_share_against_a_direct_fit() -> None:

@@ -1,0 +1,95 @@
+"""Agreement with the proof on constructions and on random models: is it 1 and 0 where it should be?
+
+    python -m analyses.benchmarks.agreement [--out FILE.json] [--every N] [--only WORD]
+
+Of each construction of :mod:`analyses.benchmarks.cases` three numbers of
+:func:`probes.agreement.overall`: of the construction itself on rows of its own, hidden (rotated
+basis, permuted heads and neurons), and of a model with random weights, each against other random
+models and one draw of the plain construction. JSON keys: ``least`` (smallest of plain and hidden),
+``covered`` (share of random models whose 95 % interval covers 0), ``cases``, ``table``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from analyses.benchmarks.cases import Case, cases
+from interp.errors import ArgumentError
+from interp.models.transformer import SequenceTransformer
+from interp.output import output_file
+from probes.agreement import overall, statements_of
+
+__all__ = ["main", "measure"]
+
+DRAWS, RANDOM = 2, 2
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The numbers of one construction; NaN for mechanisms that make no statement."""
+    proof = case.construct()
+    batches = [proof.task.sample(case.rows, seed=case.seed + 50 + i) for i in range(DRAWS + 1)]
+    hidden, _ = replace(case, hidden=True).build()
+    spec = proof.model.spec
+    fresh = [SequenceTransformer(spec, seed=case.seed + 70 + i) for i in range(RANDOM + DRAWS)]
+
+    def found(model: SequenceTransformer, draw: int) -> Any:
+        return statements_of(model, proof.mechanism, proof.task, batches[draw % len(batches)])
+
+    own = found(proof.model, DRAWS)
+    random = [found(model, i) for i, model in enumerate(fresh)]
+    null, others = random[:RANDOM], random[RANDOM:]
+    row: dict[str, Any] = {"name": case.name, "statements": len(own), "raw": own["score"].mean()}
+    try:
+        for kind, draws in (
+            ("plain", [found(proof.model, i) for i in range(DRAWS)]),
+            ("hidden", [found(hidden.model, i) for i in range(DRAWS)]),
+            ("random", others),
+        ):
+            one = overall(draws, null, own)
+            row |= {kind: one.score, f"{kind}_low": one.low, f"{kind}_high": one.high}
+    except ArgumentError as refusal:  # no statement of it was found in the construction itself
+        row["refused"] = str(refusal)
+    return row
+
+
+def main() -> None:
+    """Measure, print the JSON and write it where asked."""
+    parser = argparse.ArgumentParser(description="Agreement where it is known.")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--every", type=int, default=1, help="Every so many-th construction.")
+    parser.add_argument("--only", default="", help="Cases whose name has this in it.")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    chosen = [c for c in cases() if not c.hidden and options.only in c.name][:: options.every]
+    console = Console(stderr=True)
+    table = [
+        measure(case)
+        for case in track(chosen, "models", console=console, disable=not console.is_terminal)
+    ]
+    known = [row for row in table if "random" in row]
+    result = {
+        "least": min((min(row["plain"], row["hidden"]) for row in known), default=0.0),
+        "covered": sum(r["random_low"] <= 0 <= r["random_high"] for r in known)
+        / max(len(known), 1),
+        "cases": len(table),
+        "refused": [row["name"] for row in table if "refused" in row],
+        "table": table,
+    }
+    text = json.dumps(result, indent=2)
+    sys.stdout.write(text + "\n")
+    if options.out:
+        with output_file(options.out, overwrite=True) as draft:
+            draft.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()
