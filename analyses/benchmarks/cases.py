@@ -91,7 +91,7 @@ def decoys(*, tuning: bool = False) -> list[Case]:
         found.append(Case(f"decoy unread {name}", unread, seed, number % 2 > 0, decoy=True))
     shapes = list(_tuned() if tuning else _scored())[:: 3 if tuning else 4]
     for number, case in enumerate(shapes):
-        seed = (7000 if tuning else 8000) + number
+        seed = (7000 if tuning else 18_000) + number
         random = partial(_random, case.construct, seed)
         found.append(replace(case, name=f"random {case.name}", construct=random, decoy=True,
                              seed=seed, peer=False))  # fmt: skip
@@ -144,36 +144,55 @@ def _couplings(
 
 
 def _scored() -> Iterator[Case]:
-    yield from _numbered(_relations(induction.CASES), 2000, peer=True)
+    yield from _numbered(_relations(induction.CASES), 12_000, peer=True)
     templates = ((f"template {case.name}", case.construct) for case in template.CASES)
-    yield from _numbered(templates, 3000, rows=_FEW_POSITIONS)
-    yield from _numbered(_memories(_MEMORIES), 4000)
+    yield from _numbered(templates, 13_000, rows=_FEW_POSITIONS)
+    yield from _numbered(_memories(_MEMORIES), 14_000)
     programs = ((case.name, case.construct) for case in depth.CASES if case.language != "L_3")
-    yield from _numbered(programs, 5000)
-    yield from _numbered(_couplings(tuple(coupling.CASES[::4])), 6000)
+    yield from _numbered(programs, 15_000)
+    yield from _numbered(_couplings(tuple(coupling.CASES[::4])), 16_000)
+
+
+def _dependent_table(lags: tuple[int, ...], length: int, seed: int) -> FixedMemory:
+    """The first random table, from a seed on, whose value depends on every argument: where it does
+    not, a memory is fetched for nobody, and no cause can be found."""
+    while True:
+        task = FixedMemory(lags, "table", length=length, table_seed=seed)
+        table = task.truth_table()
+        arguments = range(len(lags) + 1)
+        if all(any(table[c] != table[_turned(c, i)] for c in table) for i in arguments):
+            return task
+        seed += 1
+
+
+def _turned(corner: tuple[int, ...], place: int) -> tuple[int, ...]:
+    return (*corner[:place], -corner[place], *corner[place + 1 :])
 
 
 _MEMORIES = (
-    FixedMemory((1, 3), "parity", length=24),
-    FixedMemory((1, 2, 4), "parity", length=28),
-    FixedMemory((2, 4), "majority", length=24),
-    FixedMemory((4,), "table", length=20, table_seed=3),
-    FixedMemory((2, 3), "table", length=26, table_seed=5),
-    RealMemory((1, 4), "mean", length=24),
-    RealMemory((1, 2), "maximum", length=24),
-    KernelMemory(("light(4, 1.5)", "bump(3, 2)"), "network", length=40),
-    AdaptiveMemory((1, 2), rounds=1, length=20),
-    AdaptiveMemory((1, 3), rounds=1, length=24, table_seed=1),
-    AdaptiveMemory((1, 2), rounds=2, readout="parity", length=22, table_seed=2),
-    AdaptiveMemory((1, 2, 3), rounds=2, readout="parity", length=24, table_seed=3),
-    AdaptiveMemory((1, 2), 1, 1, readout="parity", length=26, table_seed=4),
+    FixedMemory((1, 3), "parity", length=23),
+    FixedMemory((1, 2, 4), "parity", length=27),
+    FixedMemory((2, 4), "majority", length=25),
+    _dependent_table((4,), 21, seed=20),
+    _dependent_table((2, 3), 24, seed=30),
+    RealMemory((1, 4), "mean", length=23),
+    RealMemory((1, 2), "maximum", length=26),
+    KernelMemory(("light(4, 1.5)", "bump(3, 2)"), "network", length=42),
+    AdaptiveMemory((1, 2), rounds=1, length=21, table_seed=20),
+    AdaptiveMemory((1, 3), rounds=1, length=23, table_seed=21),
+    AdaptiveMemory((1, 2), rounds=2, readout="parity", length=24, table_seed=22),
+    AdaptiveMemory((1, 2, 3), rounds=2, readout="parity", length=26, table_seed=23),
+    AdaptiveMemory((1, 2), 1, 1, readout="parity", length=27, table_seed=24),
 )
 
 
 def _tuned() -> Iterator[Case]:
     yield from _numbered(_relations(induction.TUNED), 100, peer=True)
     tasks = (_CYCLES, induction_style(4, train=(0, 12), test=(12, 24)))
-    templates = ((task.name, partial(template.construct_template, task)) for task in tasks)
+    templates = (
+        (f"{task.name}-{layers}", partial(template.construct_template, task, readout_layers=layers))
+        for task in tasks for layers in (1, 2)
+    )  # fmt: skip
     yield from _numbered(templates, 300, rows=_FEW_POSITIONS)
     yield from _numbered(_memories(_TUNED_MEMORIES), 400)
     yield from _numbered(((c.name, c.construct) for c in _TUNED_PROGRAMS), 500)
@@ -195,5 +214,7 @@ _TUNED_PROGRAMS = (
     depth.Case("L_3", ((15, 15),)),
     depth.Case("J_ab", ((18, 18),)),
     depth.Case("J_aba", ((26, 26),), "sign"),
+    depth.Case("J_aab", ((28, 28),)),
+    depth.Case("J_abb", ((34, 34),), "sign"),
 )
 _TUNED_COUPLINGS = ((PodCoupling(5, features=7), 5),)

@@ -7,8 +7,7 @@
                       mass falls without an earlier previous-token head
     sink              to the first position                                that attention
     local             to the last few positions, neither t nor t − 1 alone that attention
-    counter           even over all earlier positions                      the head, and a fifth of
-                                                                           the way there by more
+    counter           even over all earlier positions                      the head, and by more
                                                                            than at initialisation
     dense             none of these (nor its own position)                 the head
 
@@ -19,9 +18,10 @@ are made of the tokens that the inputs hold, each row with its own period.
 
 Untrained heads attend evenly too, and where nothing but the average is left of a row, as in narrow
 networks, they matter as well. A counter's cause has initialisation for a null: what is written is
-moved a fifth of the way to its mean, and the output's change, as a share of its variance or of what
-was taken away, is compared with that in fresh models (log-normal tail, right half; the smaller of
-the two p, twice). Counts are compared with thresholds, and a small step crosses many of them.
+moved to its mean, and a fifth of the way there; the output's change by the first, as a share of its
+variance, and by the second, per what was taken away, are compared with those in fresh models
+(log-normal tail, right half; the smaller p, twice). Counts are compared with thresholds: a small
+step crosses some of them, and where margins are wide, the whole one crosses all.
 
 Not for attention that is not normalised: a share is not defined there.
 """
@@ -238,31 +238,32 @@ class _Detector:
         spec = getattr(self.model, "spec", None)
         if spec is not None and change.score >= self.floors.change:
             p = self._beyond_fresh(layer, head)
-            name = "a fifth of the way there changes more than in re-initialised models (1 − p)"
+            name = "it or a fifth of it changes more than in re-initialised models (1 − p)"
             tests.insert(0, Test(name, 1 - p, 0.95, p, family="fresh"))
         return tests
 
     def _beyond_fresh(self, layer: int, head: int) -> float:
         """p of a small step's effects against heads of the layer in fresh models."""
         inputs, scored = self.inputs[:_FRESH_ROWS], self.scored[:_FRESH_ROWS]
-        own = np.log(Outputs(self.model, inputs, scored).stepped(layer, head, _STEP))
+        own = _log_steps(Outputs(self.model, inputs, scored), layer, head)
         found = self._fresh(layer)
         middle = np.median(found, axis=0)
         above = np.where(found > middle, found - middle, np.nan)
         spread = np.sqrt(np.nanmean(above**2, axis=0))
-        return float(min(1.0, 2 * ndtr(-(own - middle) / np.maximum(spread, 1e-3)).min()))
+        p = ndtr(-(own - middle) / np.maximum(np.nan_to_num(spread), 1e-3))
+        return float(min(1.0, len(p) * p.min()))
 
     def _fresh(self, layer: int) -> np.ndarray:
-        """Logarithms of the effects of a small step in fresh models ``[draw, effect]``."""
+        """The effects of steps in fresh models ``[draw, effect]``."""
         if layer not in self._drawn:
             heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
             inputs, scored = self.inputs[:_FRESH_ROWS], self.scored[:_FRESH_ROWS]
-            draws: list[tuple[float, float]] = []
+            draws: list[np.ndarray] = []
             for draw in range(max(_FRESH // len(heads), 8)):
                 fresh = SequenceTransformer(self.model.spec, seed=self.seed + 1000 + draw)
                 outputs = Outputs(fresh, inputs, scored)
-                draws += [outputs.stepped(layer, head, _STEP) for head in heads]
-            self._drawn[layer] = np.log(draws)
+                draws += [_log_steps(outputs, layer, head) for head in heads]
+            self._drawn[layer] = np.stack(draws)
         return self._drawn[layer]
 
     def _role(
@@ -270,6 +271,13 @@ class _Detector:
     ) -> Found:
         strength = tests[0].score
         return Found("head", layer, role, strength, tests, cause, head=head)
+
+
+def _log_steps(outputs: Outputs, layer: int, head: int) -> np.ndarray:
+    """Logarithms of the whole step's share and of the small step's gain."""
+    share, _ = outputs.stepped(layer, head, 1.0)
+    _, gain = outputs.stepped(layer, head, _STEP)
+    return np.log([share, gain])
 
 
 _KEYS = {

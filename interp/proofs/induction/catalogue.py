@@ -20,7 +20,7 @@ __all__ = ["CASES", "DECOYS", "TUNED", "TUNED_DECOYS", "Case"]
 Case = Callable[[], Construction]
 """Builds one construction."""
 
-_SIZES = ((10, 13, 1), (12, 17, 3), (16, 24, 2), (20, 20, 4), (14, 28, 2))
+_SIZES = ((10, 14, 2), (12, 17, 3), (16, 24, 1), (20, 21, 4), (15, 28, 2))
 _TUNED_SIZES = ((11, 15, 2), (13, 22, 3))
 """Symbols, length and heads of a layer."""
 
@@ -54,7 +54,7 @@ def _passed_on(relation: Relation, number: int) -> Value:
 
 
 CASES: tuple[Case, ...] = tuple(
-    partial(_case, relation, _passed_on(relation, number + place), size, 100 + number)
+    partial(_case, relation, _passed_on(relation, number + place), size, 500 + number)
     for place, relation in enumerate(get_args(Relation))
     for number, size in enumerate(_SIZES)
 )
@@ -69,7 +69,7 @@ TUNED: tuple[Case, ...] = tuple(
 _UNUSED: tuple[Wiring, ...] = ("unread", "silent", "constant")
 
 DECOYS: tuple[Case, ...] = tuple(
-    partial(_case, relation, _passed_on(relation, place), size, 200 + place, wiring)
+    partial(_case, relation, _passed_on(relation, place), size, 600 + place, wiring)
     for wiring in _UNUSED
     for place, relation in enumerate(get_args(Relation))
     for size in (_SIZES[place % len(_SIZES)],)
