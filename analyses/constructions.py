@@ -66,4 +66,5 @@ def _compiled(task: Any) -> Construction:
     from interp.proofs.depth.compiler import compile_program
 
     built = compile_program(task.program, longest=task.longest)
-    return replace(built, task=replace(task, answers="bits"))
+    name = f"compiled-{task.name}-{task.longest}"
+    return replace(built, name=name, task=replace(task, answers="bits"))

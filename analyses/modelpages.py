@@ -98,12 +98,12 @@ def _measure_one(shipped: zoo.Shipped, out: Path, proofs: dict[str, _Measured]) 
     if proof is None:
         _write(out / shipped.name, found, {**about, "proof": ""})
         return
-    worst = _largest_error(proof)
-    if proof.name not in proofs:
-        proofs[proof.name] = _measure(proof.model, shipped.task, batch)
-        of_proof = {"key": _key(proof.model), "words": _proof_words(proof, worst), "proof": ""}
-        _write(out / proof.name, proofs[proof.name], {**about, **of_proof})
-    table = _statements(proof, worst, proofs[proof.name], found, shipped.metrics)
+    worst, proof_key = _largest_error(proof), _key(proof.model)
+    if proof_key not in proofs:
+        proofs[proof_key] = _measure(proof.model, shipped.task, batch)
+        of_proof = {"key": proof_key, "words": _proof_words(proof, worst), "proof": ""}
+        _write(out / proof.name, proofs[proof_key], {**about, **of_proof})
+    table = _statements(proof, worst, proofs[proof_key], found, shipped.metrics)
     _write(out / shipped.name, found, {**about, "proof": proof.name}, table)
 
 

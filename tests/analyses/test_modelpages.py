@@ -119,6 +119,12 @@ def test_a_construction_solves_its_task_on_the_tasks_own_inputs(task):
         assert torch.equal(output.argmax(-1)[batch.mask], batch.targets[batch.mask])
 
 
+def test_constructions_of_different_tasks_have_different_names():
+    tasks = [PrefixPrediction(f"L_{k}", ((6, longest),)) for k in (3, 4) for longest in (8, 12)]
+    names = {construction_of(task).name for task in tasks}
+    assert len(names) == len(tasks)
+
+
 def test_a_task_without_a_construction_has_none():
     assert construction_of(RepeatedTokens(vocabulary=16, length=16, periods=(4, 5))) is None
     assert construction_of(FixedMemory((30,), "parity", 40)) is None  # float64 cannot hold it
