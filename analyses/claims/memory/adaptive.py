@@ -96,6 +96,7 @@ def floor(setting: Setting) -> Verdict:
     figure = sweep(
         pd.concat([closed, table]), x="candidates", across="candidate locations A", by="model",
         label="mean square error, share of variance", dashed=("floor, closed form",), log_x=False,
+        log_y=False,
     )  # fmt: skip
     numbers = {
         "statements": statements,
