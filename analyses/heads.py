@@ -177,7 +177,8 @@ def _maps(store: ActivationStore, roles: pd.DataFrame) -> Iterator[tuple[str, pd
 def _shares(pattern: np.ndarray) -> np.ndarray:
     """Attention as shares, also of heads whose weights do not add up to 1."""
     total = pattern.sum(axis=-1, keepdims=True)
-    return np.divide(pattern, total, out=np.zeros_like(pattern), where=total > 0)
+    shares: np.ndarray = np.divide(pattern, total, out=np.zeros_like(pattern), where=total > 0)
+    return shares
 
 
 def _layers(model: Any, batch: Batch, seed: int) -> pd.DataFrame:
