@@ -86,4 +86,4 @@ def _bits(axes: Axes, table: pd.DataFrame) -> None:
         axes.text(1.01, bits, name, transform=axes.get_yaxis_transform(), va="center", size=7)
     axes.set(ylabel="significant bits", ylim=(0, 1.12 * max(highest, 53)))
     axes.set_title("precision (light shade: impossible)")
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper left", bbox_to_anchor=(0.0, 0.88))
