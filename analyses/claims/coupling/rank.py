@@ -127,7 +127,7 @@ def infinite(setting: Setting) -> Verdict:
     seen = "Errors of trained models and of the truncated POD fall along the theory's line."
     key = f"slope {slopes.mean():.2f} [{low:.2f}, {high:.2f}] at α = 1"
     return Verdict(
-        ("not reproduced", "partly", "reproduced")[passed],  # type: ignore[arg-type]
+        ("not reproduced", "partly", "reproduced")[passed],
         words,
         key,
         numbers,
