@@ -124,7 +124,7 @@ def infinite(setting: Setting) -> Verdict:
         "errors": _lists(table),
     }
     figure = error_by_width(table, slopes={"α = 1": -1.0, "α = 0.55": -0.1})
-    seen = "Errors of trained models and of the truncated POD fall along the theory's line."
+    seen = "Errors of trained models and of the truncated POD, beside the theory's slopes."
     key = f"slope {slopes.mean():.2f} [{low:.2f}, {high:.2f}] at α = 1"
     return Verdict(
         ("not reproduced", "partly", "reproduced")[passed],
