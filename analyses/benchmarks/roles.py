@@ -5,7 +5,7 @@
 Each construction is measured as it was written and hidden (rotated basis, permuted heads and
 neurons). A detector gets the model, rows of inputs with where they are scored, and, where a role
 speaks of latents, those. A pair (component, role, target) is a true positive when it is confirmed
-and the mechanism says so; only confirmed roles count. Components whose job is none of SCIENCE §5's
+and the mechanism says so; only confirmed roles count. Components whose job is none of these
 (fixed positions, snaps, kernels of Task III, the FFNs of compiled formulas) are not scored, nor
 FFNs that write a template's source for the next layer: few templates make it linear in what the
 heads bring, so that the FFN's input decodes it already, which is not §5's readout.

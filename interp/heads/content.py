@@ -279,9 +279,7 @@ def _against_tokens(share: Pattern, weights: Float[Tensor, "row query key"]) -> 
     return _Rows(score, mean, variance, kept)
 
 
-def _uniform(
-    share: Pattern, mask: Bool[Tensor, "row query"], n: Float[Tensor, "query"]
-) -> _Rows:
+def _uniform(share: Pattern, mask: Bool[Tensor, "row query"], n: Float[Tensor, "query"]) -> _Rows:
     kept = mask.any(1).nonzero()[:, 0]
     share, mask = share[kept], mask[kept]
     per_query = mask.double() / mask.sum(1, keepdim=True)

@@ -40,7 +40,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class TransformerSpec:
-    """Sizes and options of a transformer; see SCIENCE's `memory` §1.1 for the formulas.
+    """Sizes and options of a transformer; see `memory` §1.1 for the formulas.
 
     Attributes:
         d_in: Channels of a real-valued input, or size of the vocabulary.

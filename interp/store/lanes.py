@@ -40,10 +40,10 @@ Result = TypeVar("Result")
 _MOST = 2
 
 
-def replica(model: HookedModel) -> HookedModel:
+def replica(model: Any) -> Any:
     """A copy of the modules that shares parameters and buffers."""
-    shared = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
-    return copy.deepcopy(model, shared)  # type: ignore[arg-type]
+    shared: dict[int, Any] = {id(t): t for t in chain(model.parameters(), model.buffers())}
+    return copy.deepcopy(model, shared)
 
 
 def lanes_for(

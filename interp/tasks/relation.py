@@ -36,7 +36,7 @@ _SPREAD = 2.0
 
 @dataclass(frozen=True)
 class TokenRelation:
-    """The mean of a value over the keys in a relation with the query (SCIENCE §5).
+    """The mean of a value over the keys in a relation with the query.
 
     Token 0 is the beginning of a row, 1 … ``symbols`` are symbols. A row is token 0 and then random
     symbols; for ``induction`` a block of distinct symbols, again and again; for ``sink`` a symbol

@@ -90,8 +90,8 @@ class SuccessorWalk:
         }
         scored = (targets == successor) & _always(inputs, targets)
         as_tensor = {name: torch.from_numpy(values) for name, values in latents.items()}
-        ids = (torch.from_numpy(np.ascontiguousarray(a)) for a in (inputs, targets, scored))
-        return Batch(*ids, as_tensor).to(device)
+        ids = [torch.from_numpy(np.ascontiguousarray(a)) for a in (inputs, targets, scored)]
+        return Batch(ids[0], ids[1], ids[2], as_tensor).to(device)
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""

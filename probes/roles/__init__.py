@@ -1,4 +1,4 @@
-"""Which role does each head, FFN and layer play? Behaviour and cause must agree (SCIENCE §5)."""
+"""Which role does each head, FFN and layer play? Behaviour and cause must agree."""
 
 from probes.roles.decision import ROLE_COLUMNS
 from probes.roles.find import answers_of, candidates, find_roles, memories_of

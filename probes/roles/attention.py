@@ -1,4 +1,4 @@
-"""Roles of heads that are told by where they attend (SCIENCE §5).
+"""Roles of heads that are told by where they attend.
 
     role              behaviour: share of attention                        cause: without …
     previous-token    to t − 1                                             that attention

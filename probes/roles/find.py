@@ -1,6 +1,6 @@
 """All roles of a model on some inputs, or what a store's patterns alone can say.
 
-    find_roles(model, batch, memories=…, answers=…)   every role of SCIENCE §5
+    find_roles(model, batch, memories=…, answers=…)   every role
     candidates(store)                                 attention roles, none of them confirmed
 
 The attention and circuit roles look at the model and its inputs; memories, rounds and readouts are

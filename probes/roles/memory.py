@@ -1,4 +1,4 @@
-"""Roles on a fixed-memory task, from a table of scores of a one-layer model (SCIENCE §5).
+"""Roles on a fixed-memory task, from a table of scores of a one-layer model.
 
 :mod:`probes.roles.extraction` finds the same roles at any depth, from the model itself.
 

@@ -1,4 +1,4 @@
-"""Nested rounds, layer by layer, and the FFNs that read out (SCIENCE §5).
+"""Nested rounds, layer by layer, and the FFNs that read out.
 
     nested-round r   behaviour  the layer is the first after whose attention x_{t−t_r} is decodable
                      cause      it no longer is when round r − 1 is patched away: the heads of the

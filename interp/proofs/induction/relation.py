@@ -1,4 +1,4 @@
-"""One kind of attention as weights: the ground truth for the language-model roles (SCIENCE §5).
+"""One kind of attention as weights: the ground truth for the language-model roles.
 
 Residual coordinates: tokens ⊕ positions ⊕ previous token ⊕ answer, all one-hot. With a the
 strength of a score and s the answer's largest entry:
