@@ -5,7 +5,7 @@
     template same     BOS  α α S  γ δ D  ε ε S  …                   labels S, D drawn for every row
 
 Tokens are drawn uniformly and without replacement, so nothing but the row itself helps to predict
-one: what a model gets right it has read in its context (`template` §2.4, the roles of language models).
+one: what a model gets right it has read in its context (`template` §2.4).
 ``shuffled`` gives the control of the same tokens without the rule. In repeated tokens the period
 changes from row to row: a head that looks a fixed lag back does not solve them.
 
