@@ -1,6 +1,6 @@
 """How fast many models are trained, against a lean loop that trains one after another.
 
-    python -m analyses.benchmarks.training [--models 32] [--steps 200] [--out FILE.json]
+    python -m analyses.benchmarks.training [--models 32] [--steps 800] [--out FILE.json]
 
 Three grids of models with two layers on rows of 32 tokens (prefix-prediction of L_4, seeds and
 learning rates differ): width and batch 16 and 16, 32 and 32, 32 and 64. Ours is
@@ -136,7 +136,7 @@ def main() -> None:
     """Measure, print the JSON and write it where asked."""
     parser = argparse.ArgumentParser(description="Benchmark of training many models.")
     parser.add_argument("--models", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=[*SIZES, "device"])
     parser.add_argument("--out", type=Path)
