@@ -7,8 +7,8 @@ each trained model, a diamond for the construction, a dashed line where the rule
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -46,7 +46,8 @@ def layer_comparison(
     with style():
         high = 0.3 * tallest + 1.2
         figure = Figure(figsize=(max(4.2 * len(panels), 3.2 * len(names)), high + 3.0))
-        above, below = np.ravel(figure.subfigures(2, 1, height_ratios=[high, 3.0]))
+        parts: Any = figure.subfigures(2, 1, height_ratios=[high, 3.0])
+        above, below = parts
         grid = above.subplots(1, len(panels), squeeze=False)[0]
         image = draw_maps(list(grid), panels, columns, across=across)
         above.colorbar(image, ax=list(grid), label=label, pad=0.02)
