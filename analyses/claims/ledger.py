@@ -41,6 +41,7 @@ class Claim:
         rule: What decides the verdict.
         run: ``module:function`` that runs it.
         profiles: Profile → its options; one that is missing cannot answer the claim.
+        yours: Options that no profile gives: the user's text, model or images.
     """
 
     id: str
@@ -50,6 +51,12 @@ class Claim:
     rule: str
     run: str
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    yours: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> set[str]:
+        """The options that it knows in any profile."""
+        return {name for table in self.profiles.values() for name in table} | set(self.yours)
 
     @property
     def rule_sha256(self) -> str:
@@ -94,6 +101,7 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
             name,
             **{word: " ".join(table[word].split()) for word in _WORDS},
             profiles={profile: table[profile] for profile in PROFILES if profile in table},
+            yours=tuple(table.get("yours", ())),
         )
         for name, table in tables.items()
     }
@@ -101,7 +109,7 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
 
 def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
     need = problems.need
-    for key in sorted(set(table) - {*_WORDS, *PROFILES}):
+    for key in sorted(set(table) - {*_WORDS, *PROFILES, "yours"}):
         need(False, f"{name}.{key}", "must be a known key", table[key], "remove it")
     for key in _WORDS:
         value = table.get(key)

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,17 @@ class Failure:
     words: str
 
 
+def _check_options(claims: Sequence[Claim], order: Order) -> None:
+    known = set().union(*(claim.options for claim in claims))
+    problems = Problems("claims run")
+    for name, value in order.options:
+        near = get_close_matches(name, sorted(known), 1)
+        advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(sorted(known))}"
+        rule = "must be an option of a claim that is run"
+        problems.need(name in known, f"--option {name}", rule, value, advice)
+    problems.raise_if_any()
+
+
 def run_claims(
     claims: Sequence[Claim],
     out: Path,
@@ -103,10 +115,12 @@ def run_claims(
         The results and the failures.
 
     Raises:
-        ArgumentError: before any work, if a claim's function does not exist.
+        ArgumentError: before any work, if a claim's function does not exist, or no claim knows
+            an option.
         OutputError: likewise, if ``out`` is no folder and cannot be made.
     """
     functions = {claim.id: claim.function for claim in claims}
+    _check_options(claims, order)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -25,6 +25,7 @@ source = "nowhere"
 statement = "One and one is two."
 rule = "Reproduced if the sum is 2."
 run = "made_up_claims:addition"
+yours = ["broken"]
 [claims.depth-made-up.quick]
 seeds = [3, 4]
 first = 1
@@ -120,6 +121,14 @@ def test_seeds_continue_upwards_and_options_are_replaced(tmp_path, module):
     (result,), _, _ = run(known.values(), tmp_path / "out", seeds=4, options=(("first", 5),))
     assert result.seeds == (3, 4, 5, 6)
     assert result.status == "not reproduced"
+
+
+def test_options_that_no_claim_knows_are_refused(tmp_path, module):
+    known = ledger(tmp_path).values()
+    with pytest.raises(ArgumentError, match=r"--option frist .* did you mean first\?"):
+        run(known, tmp_path / "out", options=(("frist", 5), ("broken", False)))
+    assert module.calls == []
+    assert not (tmp_path / "out").exists()
 
 
 def test_profile_that_cannot_answer_is_not_run(tmp_path, module):
