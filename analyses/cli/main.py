@@ -7,6 +7,7 @@ answer at once, so each command imports what it needs when it runs.
 from __future__ import annotations
 
 import sys
+import warnings
 from importlib.metadata import version
 from typing import Annotated
 
@@ -76,6 +77,8 @@ def _options(
 
 def main() -> None:
     """Run the command line; a refusal is one line on standard error and exit code 2."""
+    # joblib replaces a worker that has grown, and loses nothing by it.
+    warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
     try:
         app()
     except ProoflensError as error:
