@@ -178,6 +178,12 @@ class LayerFactors:
             ArgumentError: if the layer has no such circuit, or a lag without rotary positions.
             CheckpointError: if a tensor is missing or damaged.
         """
+        self._check(name, lag, basis)
+        if name.startswith("QK"):
+            return self._qk(name, fold_norm, lag, basis)
+        return self._ov(name, fold_norm, basis)
+
+    def _check(self, name: str, lag: int, basis: str) -> None:
         if name not in self.circuits:
             raise ArgumentError(
                 f"circuit must be one of {list(self.circuits)} in layer {self.index} of "
@@ -189,38 +195,41 @@ class LayerFactors:
             raise ArgumentError(
                 f"lag must be 0, got {lag}: a {self.model.layout.family} has no rotary positions"
             )
+
+    def _qk(self, name: str, fold_norm: bool, lag: int, basis: str) -> Circuit:
         gain = self.read_if_there("norm_gain") if fold_norm else None
+        embedding = self.model.token_matrix("embedding") if basis == "token" else None
+        q_gain = self.read_if_there("q_gain")
+        bias = self._query_bias(q_gain, fold_norm)  # before the factors: it reads W_Q too
+        left, right = (self.W_Q, self.W_K) if "QK" in self.circuits else self._nothing()
+        d_head = left.shape[-1]
+        return Circuit(
+            name,
+            left=left,
+            right=right,
+            identity=self.read("identity_a") if name == "QK+aI" else None,
+            scale=1 / math.sqrt(d_head) if name == "QK+aI" else 1.0,
+            left_gain=gain,
+            right_gain=gain,
+            left_inner=q_gain,
+            right_inner=self.read_if_there("k_gain"),
+            rope=self._rope(d_head),
+            lag=lag,
+            query_bias=bias,
+            left_basis=embedding,
+            right_basis=embedding,
+        )
+
+    def _ov(self, name: str, fold_norm: bool, basis: str) -> Circuit:
         tokens = basis == "token"
-        embedding = self.model.token_matrix("embedding") if tokens else None
-        if name.startswith("QK"):
-            q_gain = self.read_if_there("q_gain")
-            bias = self._query_bias(q_gain, fold_norm)  # before the factors: it reads W_Q too
-            left, right = (self.W_Q, self.W_K) if "QK" in self.circuits else self._nothing()
-            d_head = left.shape[-1]
-            return Circuit(
-                name,
-                left=left,
-                right=right,
-                identity=self.read("identity_a") if name == "QK+aI" else None,
-                scale=1 / math.sqrt(d_head) if name == "QK+aI" else 1.0,
-                left_gain=gain,
-                right_gain=gain,
-                left_inner=q_gain,
-                right_inner=self.read_if_there("k_gain"),
-                rope=self._rope(d_head),
-                lag=lag,
-                query_bias=bias,
-                left_basis=embedding,
-                right_basis=embedding,
-            )
         return Circuit(
             name,
             left=self.W_V,
             right=self.W_O.mT,
             identity=self.read("identity_b") if name == "OV+bI" else None,
-            left_gain=gain,
+            left_gain=self.read_if_there("norm_gain") if fold_norm else None,
             right_gain=self.read_if_there("out_gain") if fold_norm else None,
-            left_basis=embedding,
+            left_basis=self.model.token_matrix("embedding") if tokens else None,
             right_basis=self.model.token_matrix("unembedding") if tokens else None,
         )
 
