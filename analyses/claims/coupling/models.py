@@ -9,6 +9,7 @@ from typing import Any, cast
 import pandas as pd
 
 from analyses.claims.base import Setting
+from analyses.claims.training import train_runs
 from interp.models.baselines import LSTMSpec, RNNSpec
 from interp.models.convolution import ConvolutionSpec
 from interp.models.coupling import coupling_spec
@@ -16,7 +17,6 @@ from interp.models.spec import TransformerSpec
 from interp.tasks.base import Task
 from interp.tasks.coupling import LinearKernel, PodCoupling
 from trained.fit import Fit
-from trained.grid import train
 from trained.run import Run
 from trained.training import Training
 
@@ -90,14 +90,7 @@ def head_width(run: Run) -> int:
 
 def fits(setting: Setting, runs: Sequence[Run]) -> list[Fit]:
     """The trained models, in order; what an interrupted run finished is kept."""
-    return train(
-        list(runs),
-        folder=setting.folder / "models",
-        resume=setting.resume,
-        device=setting.device,
-        backend=setting.backend,
-        progress=setting.progress,
-    )
+    return train_runs(setting, list(runs), "models")
 
 
 def target_variance(task: Task) -> float:

@@ -26,8 +26,8 @@ from analyses.claims.depth.predictors import (
     seeds_of,
     shipped_predictor,
 )
+from analyses.claims.training import train_runs
 from interp.figures.frontier import depth_frontier, shallower_at_best
-from trained.grid import train
 
 __all__ = ["judge", "run"]
 
@@ -72,14 +72,7 @@ def _grid(setting: Setting) -> dict[Cell, Any]:
         for depth in options["depths"]
         for seed in setting.seeds
     ]
-    fits = train(
-        [predictor_run(*cell, options) for cell in cells],
-        folder=setting.folder / "runs",
-        resume=setting.resume,
-        device=setting.device,
-        backend=setting.backend,
-        progress=setting.progress,
-    )
+    fits = train_runs(setting, [predictor_run(*cell, options) for cell in cells], "runs")
     return {cell: fit.model for cell, fit in zip(cells, fits, strict=True)}
 
 

@@ -25,11 +25,11 @@ from analyses.claims.depth.predictors import (
     shipped_predictor,
     strings_of,
 )
+from analyses.claims.training import train_runs
 from interp.crasp.languages import prediction_program
 from interp.figures.layers import layer_comparison
 from interp.figures.maps import Panel
 from interp.proofs.depth.compiler import compile_program
-from trained.grid import train
 
 __all__ = ["judge", "run"]
 
@@ -224,13 +224,8 @@ def _models(setting: Setting) -> Iterator[tuple[str, int, Any]]:
             yield name, k, model
         return
     cells = [(k, seed) for k in options["blocks"] for seed in setting.seeds]
-    fits = train(
-        [predictor_run(k, k - 2, seed, options) for k, seed in cells],
-        folder=setting.folder / "runs",
-        resume=setting.resume,
-        device=setting.device,
-        backend=setting.backend,
-        progress=setting.progress,
+    fits = train_runs(
+        setting, [predictor_run(k, k - 2, seed, options) for k, seed in cells], "runs"
     )
     for (k, seed), fit in zip(cells, fits, strict=True):
         yield f"L_{k}, seed {seed}", k, fit.model

@@ -12,17 +12,15 @@ address bits (three for more than four locations), not affine in them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from analyses.claims.base import Drawing, Setting, Verdict
 from analyses.claims.memory.models import (
-    Planned,
     by_seed,
     medians,
-    run_of,
+    over_seeds,
     spec_of,
     spread,
     status_of,
@@ -67,7 +65,7 @@ def floor(setting: Setting) -> Verdict:
     for count, task in tasks.items():
         for way, changes in ways.items():
             spec = spec_of(task, options, **{"n_heads": count, **changes})
-            planned += _seeds(setting, {"model": way, "candidates": count}, task, spec)
+            planned += over_seeds(setting, {"model": way, "candidates": count}, task, spec)
     table, _ = train_table(setting, planned)
     shares = {count: fixed_lag_floor(task).share for count, task in tasks.items()}
     middle = medians(table, ["model", "candidates"])
@@ -127,7 +125,7 @@ def gating(setting: Setting) -> Verdict:
             for way, changes in ways.items():
                 spec = spec_of(task, options, **{"ffn": (neurons,), **changes})
                 labels = {"model": way, "candidates": count, "neurons": neurons}
-                planned += _seeds(setting, labels, task, spec)
+                planned += over_seeds(setting, labels, task, spec)
     table, _ = train_table(setting, planned)
     costs = gating_costs(options["largest"])
     needed = {way: _neurons_needed(table[table["model"] == way], options["level"])
@@ -193,7 +191,7 @@ def softmax_dot(setting: Setting) -> Verdict:
         for layers in options["layers"]:
             spec = spec_of(task, options, n_layers=layers, **changes)
             labels = {"model": way, "layers": f"{layers} layer{'s' * (layers > 1)}"}
-            planned += _seeds(setting, labels, task, spec)
+            planned += over_seeds(setting, labels, task, spec)
     table, _ = train_table(setting, planned)
     middle = medians(table, ["model", "layers"])
     best = {way: min(v for (w, _), v in middle.items() if w == way) for way in ways}
@@ -221,16 +219,6 @@ def softmax_dot(setting: Setting) -> Verdict:
 def _content(neurons: int) -> dict[str, Any]:
     """One head of relative keys behind an FFN, none after it: nothing can gate."""
     return {"lag_bias": "relative_keys", "n_heads": 1, "input_ffn": (neurons,), "ffn": ()}
-
-
-def _seeds(
-    setting: Setting, labels: Mapping[str, Any], task: AdaptiveMemory, spec: Any
-) -> list[Planned]:
-    rate = setting.options["terms_learning_rate"]
-    return [
-        run_of(setting, {**labels, "seed": seed}, task, spec, terms_learning_rate=rate)
-        for seed in setting.seeds
-    ]
 
 
 def _errors(table: pd.DataFrame, way: str, count: int) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 import pandas as pd
 
 from analyses.claims.base import Setting, Status
+from analyses.claims.training import train_runs
 from interp.models import build
 from interp.models.spec import TransformerSpec
 from interp.tasks.base import Task
 from trained.fit import Fit
-from trained.grid import train
 from trained.run import Run
 from trained.training import Training
 
@@ -26,6 +26,7 @@ __all__ = [
     "Planned",
     "by_seed",
     "medians",
+    "over_seeds",
     "parameters",
     "run_of",
     "spec_of",
@@ -74,6 +75,15 @@ def run_of(
     return labels, Run(name, task, spec, chosen, test=test)
 
 
+def over_seeds(setting: Setting, labels: Mapping[str, Any], task: Task, spec: Any) -> list[Planned]:
+    """:func:`run_of` for every seed, with the profile's learning rate of the score terms."""
+    rate = setting.options["terms_learning_rate"]
+    return [
+        run_of(setting, {**labels, "seed": seed}, task, spec, terms_learning_rate=rate)
+        for seed in setting.seeds
+    ]
+
+
 def train_table(
     setting: Setting, planned: Sequence[Planned], *, part: str = "models"
 ) -> tuple[pd.DataFrame, list[Fit]]:
@@ -83,14 +93,7 @@ def train_table(
         One row a run: its labels, ``parameters``, ``error``, ``accuracy`` and ``loss`` on fresh
         rows; and the fits, in the same order.
     """
-    fits = train(
-        [run for _, run in planned],
-        folder=setting.folder / part,
-        resume=setting.resume,
-        device=setting.device,
-        backend=setting.backend,
-        progress=setting.progress,
-    )
+    fits = train_runs(setting, [run for _, run in planned], part)
     rows = [
         {**labels, "parameters": parameters(run.spec), **{k: fit.metrics[k] for k in _METRICS}}
         for (labels, run), fit in zip(planned, fits, strict=True)

@@ -25,7 +25,7 @@ from analyses.claims.memory.models import (
     Planned,
     by_seed,
     medians,
-    run_of,
+    over_seeds,
     spec_of,
     spread,
     train_table,
@@ -56,7 +56,7 @@ def rounds_in_layers(setting: Setting) -> Verdict:
         for layers in range(1, rounds + 2):
             spec = spec_of(task, options, n_layers=layers, **_BUMP)
             labels = {"rounds": f"R = {rounds}", "layers": layers}
-            planned += _seeds(setting, labels, task, spec)
+            planned += over_seeds(setting, labels, task, spec)
     table, fits = train_table(setting, planned)
     middle = medians(table, ["rounds", "layers"])
     fewest = {
@@ -143,7 +143,7 @@ def width_for_depth(setting: Setting) -> Verdict:
         )
         name = f"{layers} layer{'s' * (layers > 1)}, width {width}, {heads} heads"
         labels = {"model": name, "layers": layers}
-        planned += _seeds(setting, labels, task, spec)
+        planned += over_seeds(setting, labels, task, spec)
     table, _ = train_table(setting, planned)
     middle, sizes = medians(table, ["layers"]), table.groupby("layers")["parameters"].first()
     wide, deep = min(middle), [n for n in middle if n > min(middle)]
@@ -173,16 +173,6 @@ def width_for_depth(setting: Setting) -> Verdict:
         words, key, numbers, {"errors": table},
         {"errors": Drawing(figure, "Error of models of equal size, one row a shape.")},
     )  # fmt: skip
-
-
-def _seeds(
-    setting: Setting, labels: Mapping[str, Any], task: AdaptiveMemory, spec: Any
-) -> list[Planned]:
-    rate = setting.options["terms_learning_rate"]
-    return [
-        run_of(setting, {**labels, "seed": seed}, task, spec, terms_learning_rate=rate)
-        for seed in setting.seeds
-    ]
 
 
 def _told(table: pd.DataFrame, rounds: int, layers: int) -> str:

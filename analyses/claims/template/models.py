@@ -13,10 +13,10 @@ from typing import Any
 import pandas as pd
 
 from analyses.claims.base import Setting, Verdict
+from analyses.claims.training import train_runs
 from interp.models.spec import TransformerSpec
 from interp.tasks.template import TemplateTask
 from trained.fit import Fit
-from trained.grid import train
 from trained.run import Run
 from trained.training import Training
 
@@ -90,14 +90,7 @@ def train_table(
         One row a run: its labels, ``accuracy`` and ``error`` on unseen symbols and the same with
         ``train_`` on the training strings; and the fits, in the same order.
     """
-    fits = train(
-        [run for _, run in planned],
-        folder=setting.folder / part,
-        resume=setting.resume,
-        device=setting.device,
-        backend=setting.backend,
-        progress=setting.progress,
-    )
+    fits = train_runs(setting, [run for _, run in planned], part)
     kept = ("accuracy", "error", "train_accuracy", "train_error")
     rows = [{**labels, **{k: fit.metrics[k] for k in kept if k in fit.metrics}}
             for (labels, _), fit in zip(planned, fits, strict=True)]  # fmt: skip
