@@ -12,8 +12,6 @@ models and one draw of the plain construction. JSON keys: ``least`` (smallest of
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +21,9 @@ from rich.console import Console
 from rich.progress import track
 
 from analyses.benchmarks.cases import Case, cases
+from analyses.benchmarks.result import write_result
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
-from interp.output import output_file
 from probes.agreement import overall, statements_of
 
 __all__ = ["main", "measure"]
@@ -84,11 +82,7 @@ def main() -> None:
         "refused": [row["name"] for row in table if "refused" in row],
         "table": table,
     }
-    text = json.dumps(result, indent=2)
-    sys.stdout.write(text + "\n")
-    if options.out:
-        with output_file(options.out, overwrite=True) as draft:
-            draft.write_text(text + "\n")
+    write_result(result, options.out)
 
 
 if __name__ == "__main__":

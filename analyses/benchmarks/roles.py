@@ -25,7 +25,6 @@ rows than the scored ones.
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 import time
@@ -41,7 +40,7 @@ from rich.console import Console
 from rich.progress import track
 
 from analyses.benchmarks.cases import Case, cases, decoys
-from interp.output import output_file
+from analyses.benchmarks.result import write_result
 from interp.proofs.mechanism import Construction
 from probes.roles import answers_of, find_roles, memories_of
 
@@ -234,11 +233,12 @@ def main() -> None:
         outcomes = list(_watched(pool.map(measure, chosen), len(chosen)))
     slowest = sorted(((one["seconds"], one["name"]) for one in outcomes), reverse=True)[:10]
     found = score(outcomes) | {"seconds": time.perf_counter() - start, "slowest": slowest}
-    text = json.dumps(found, indent=2)
-    sys.stdout.write(text + "\n")
-    if options.out:
-        with output_file(options.out, overwrite=True) as draft:
-            draft.write_text(text + "\n")
+    for role, row in found["roles"].items():
+        sys.stdout.write(
+            f"{role:<16} {row['positives']:4d} positives, precision {row['precision']:.2f}, "
+            f"recall {row['recall']:.2f}, F1 {row['f1']:.2f}\n"
+        )
+    write_result(found, options.out)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ sides wait for it, and the ratio of a side with two processes is not that of a q
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 import time
@@ -144,7 +143,7 @@ def main() -> None:
 
     import torch
 
-    from interp.output import output_file
+    from analyses.benchmarks.result import write_result
 
     size = {"models": options.models, "steps": options.steps, "rounds": options.rounds}
     found: dict[str, Any] = {"device": None, **size, "seconds": {}}
@@ -155,11 +154,7 @@ def main() -> None:
     if torch.cuda.is_available() and options.only in (None, "device"):
         found["device"], found["seconds"]["device"] = measure(*SIZES["tiny"], **size, device="cuda")
         _show("device", found["device"], found["seconds"]["device"])
-    text = json.dumps(found) + "\n"
-    sys.stdout.write(text)
-    if options.out:
-        with output_file(options.out, overwrite=True) as draft:
-            draft.write_text(text)
+    write_result(found, options.out)
 
 
 if __name__ == "__main__":

@@ -171,18 +171,15 @@ def main() -> None:
 
     import torch
 
+    from analyses.benchmarks.result import write_result
+
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         synthetic_llama(Path(folder))
         found = measure(Path(folder), options.gpt2)
     for name, value in found.items():
         sys.stdout.write(f"{name:<36} {'not measured' if value is None else f'{value:8.2f}'}\n")
-    text = json.dumps(found)
-    sys.stdout.write(text + "\n")
-    if options.out:
-        draft = options.out.with_name(options.out.name + ".tmp")
-        draft.write_text(text + "\n")
-        os.replace(draft, options.out)
+    write_result(found, options.out)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,26 @@
+"""How a benchmark ends: its numbers as one line of JSON, printed and, if asked, in a file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from interp.output import output_file
+
+__all__ = ["write_result"]
+
+
+def write_result(found: Mapping[str, Any], out: Path | None) -> None:
+    """Print ``found`` as the last line, and write the same to ``out``.
+
+    Raises:
+        OutputError: if the disk refuses.
+    """
+    text = json.dumps(found) + "\n"
+    sys.stdout.write(text)
+    if out is not None:
+        with output_file(out, overwrite=True) as draft:
+            draft.write_text(text)
