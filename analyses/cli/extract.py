@@ -10,45 +10,48 @@ import typer
 __all__ = ["extract", "load_model", "load_task"]
 
 
+_Model = Annotated[
+    str, typer.Argument(help="A shipped model, a checkpoint's folder, or a Hugging Face name.")
+]
+_Hooks = Annotated[
+    list[str], typer.Option(help="A hook or glob; repeat for more. '!GLOB' takes out.")
+]
+_Task = Annotated[
+    str | None, typer.Option(help="A task, KIND or KIND:ARGUMENT=VALUE,…; 'own': the model's.")
+]
+_Tokens = Annotated[Path | None, typer.Option(help="A file of token ids, one row a line.")]
+_Dataset = Annotated[
+    str | None, typer.Option(help="A Hugging Face data set, or a .jsonl or .parquet file.")
+]
+_Dtype = Annotated[str | None, typer.Option(help="float64, float32, float16 or bfloat16.")]
+_Compression = Annotated[str | None, typer.Option(help="gzip, lzf, zstd, lz4 or bitshuffle.")]
+_Threads = Annotated[int | None, typer.Option(min=1, help="PyTorch threads, part of the plan.")]
+_Backend = Annotated[
+    Literal["local", "ray"], typer.Option(help="Ray makes each part a task on your cluster.")
+]
+
+
 def extract(
-    model: Annotated[
-        str, typer.Argument(help="A shipped model, a checkpoint's folder, or a Hugging Face name.")
-    ],
-    hooks: Annotated[
-        list[str], typer.Option(help="A hook or glob; repeat for more. '!GLOB' takes out.")
-    ],
+    model: _Model,
+    hooks: _Hooks,
     out: Annotated[Path, typer.Option(help="Folder of the store.")],
-    task: Annotated[
-        str | None, typer.Option(help="A task, KIND or KIND:ARGUMENT=VALUE,…; 'own': the model's.")
-    ] = None,
-    tokens: Annotated[
-        Path | None, typer.Option(help="A file of token ids, one row a line.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(help="A Hugging Face data set, or a .jsonl or .parquet file.")
-    ] = None,
+    task: _Task = None,
+    tokens: _Tokens = None,
+    dataset: _Dataset = None,
     column: Annotated[str, typer.Option(help="The data set's column.")] = "input_ids",
     split: Annotated[str, typer.Option(help="The data set's split.")] = "train",
     rows: Annotated[int | None, typer.Option(help="How many; needed for a task.")] = None,
     batch: Annotated[int, typer.Option(help="Rows of one forward pass.")] = 32,
-    dtype: Annotated[
-        str | None, typer.Option(help="float64, float32, float16 or bfloat16.")
-    ] = None,
+    dtype: _Dtype = None,
     positions: Annotated[str, typer.Option(help="all, last or START:STOP[:STEP].")] = "all",
     heads: Annotated[str | None, typer.Option(help="Heads to keep, such as 0,3.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the task's sampling.")] = 0,
     part_rows: Annotated[int | None, typer.Option(help="Rows of a part file.")] = None,
-    compression: Annotated[
-        str | None, typer.Option(help="gzip, lzf, zstd, lz4 or bitshuffle.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, help="PyTorch threads, part of the plan.")
-    ] = None,
+    compression: _Compression = None,
+    threads: _Threads = None,
     resume: Annotated[bool, typer.Option(help="Go on with the store at --out.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the store at --out.")] = False,
-    backend: Annotated[
-        Literal["local", "ray"], typer.Option(help="Ray makes each part a task on your cluster.")
-    ] = "local",
+    backend: _Backend = "local",
     dry_run: Annotated[bool, typer.Option(help="Print the plan and stop.")] = False,
 ) -> None:
     """Stream a model's activations into a store that can be interrupted and resumed."""
@@ -88,6 +91,10 @@ def extract(
         about={"model": model, "conformance": _conformance(built, source, rows, seed)},
         report=typer.echo,
     )
+    _tell(store, out, dtype)
+
+
+def _tell(store: Any, out: Path, dtype: str | None) -> None:
     typer.echo(f"{store.rows:,} rows of {len(store.hooks)} hooks in {out}")
     if lost := store.overflows:
         total = sum(lost.values())
