@@ -1,7 +1,7 @@
 """The proof that a task can be solved, built as a model: which construction belongs to which task.
 
-A task without one here may well have a proof: this knows those whose model takes the task's own
-inputs, so that both can be measured on the same rows.
+A task without one here may well have a proof: this knows those whose model takes inputs of the
+task's own kind, so that both can be measured alike.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from interp.errors import ArgumentError
 from interp.proofs.mechanism import Construction
 from interp.tasks.base import Task
 
@@ -19,26 +18,26 @@ __all__ = ["construction_of"]
 
 
 def construction_of(task: Task, *, rank: int = 4) -> Construction | None:
-    """The task's proof as a model, or None where there is none or its numbers do not allow it.
+    """The task's proof as a model, or None where no proof here is of such a task.
+
+    Its own ``task`` may differ from the one asked for: in how answers are written (bits), or in
+    the values of an adaptive memory, which ramps read only as ±1.
 
     Args:
         task: Any.
         rank: Of the scores, where the proof truncates at one (a coupling's).
+
+    Raises:
+        ArgumentError: if the task's numbers do not allow it: lags too long, programs with guards ….
     """
     build = _builders(rank).get(type(task))
-    if build is None:
-        return None
-    try:
-        return build(task)
-    except ArgumentError:
-        return None  # the proof is for other sizes: lags too long, programs with guards …
+    return None if build is None else build(task)
 
 
 def _builders(rank: int) -> dict[type, Callable[[Any], Construction]]:
     from interp.proofs.coupling import construct_pod
     from interp.proofs.induction import construct_relation
     from interp.proofs.memory import (
-        construct_adaptive_memory,
         construct_fixed_memory,
         construct_kernel_memory,
     )
@@ -51,7 +50,7 @@ def _builders(rank: int) -> dict[type, Callable[[Any], Construction]]:
 
     return {
         FixedMemory: construct_fixed_memory,
-        AdaptiveMemory: construct_adaptive_memory,
+        AdaptiveMemory: _of_signs,
         KernelMemory: construct_kernel_memory,
         RealMemory: construct_kernel_memory,
         TokenRelation: construct_relation,
@@ -59,6 +58,13 @@ def _builders(rank: int) -> dict[type, Callable[[Any], Construction]]:
         PrefixPrediction: _compiled,
         PodCoupling: partial(construct_pod, m_h=rank),
     }
+
+
+def _of_signs(task: Any) -> Construction:
+    """The adaptive memory of ±1 with the same locations, rounds and readout."""
+    from interp.proofs.memory import construct_adaptive_memory
+
+    return construct_adaptive_memory(replace(task, inputs="signs"))
 
 
 def _compiled(task: Any) -> Construction:

@@ -8,8 +8,9 @@ statements of the proof hold for it.
     OUT/NAME/attention.png    mean attention of every head
     OUT/NAME/latents.png      latent × layer
 
-A shipped model and the construction of its task, where there is one, are measured on the same rows
-with the same seed. A folder that was made from the same weights is kept as it is.
+A shipped model and the construction of its task, where there is one, are measured with the same
+seed on as many rows: the same ones, unless the construction reads other values (±1 for Gaussian
+ones), which its page says. A folder that was made from the same weights is kept as it is.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from analyses.claims.ledger import PAPERS
 from analyses.constructions import construction_of
 from analyses.inspection.probing import latent_maps, probe_source
 from analyses.report.models import MODEL
+from interp.errors import ArgumentError
 from interp.figures.attention import attention_maps
 from interp.figures.style import save
 from interp.heads.reading import read_batches
@@ -47,7 +49,7 @@ from trained import zoo
 __all__ = ["measure_models"]
 
 ROWS, SEED = 256, 10_009
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -91,23 +93,32 @@ def _measure_one(shipped: zoo.Shipped, out: Path, proofs: dict[str, _Measured]) 
     key = _key(shipped.model)
     if _is_there(out / shipped.name, key):
         return
-    about = {"format": _FORMAT, "key": key, "paper": _paper(shipped), "words": _words(shipped)}
-    batch = _measured_task(shipped.task).sample(ROWS, seed=SEED)
-    found = _measure(shipped.model, shipped.task, batch)
-    proof = construction_of(shipped.task, rank=shipped.model.spec.d_head)
+    about: dict[str, Any] = {
+        "format": _FORMAT,
+        "key": key,
+        "paper": _paper(shipped),
+        "words": _words(shipped),
+    }
+    found = _measure(shipped.model, shipped.task)
+    try:
+        proof = construction_of(shipped.task, rank=shipped.model.spec.d_head)
+    except ArgumentError as error:
+        about["words"] += [f"No construction beside it: {error}."]
+        proof = None
     if proof is None:
         _write(out / shipped.name, found, {**about, "proof": ""})
         return
     worst, proof_key = _largest_error(proof), _key(proof.model)
     if proof_key not in proofs:
-        proofs[proof_key] = _measure(proof.model, shipped.task, batch)
+        proofs[proof_key] = _measure(proof.model, proof.task)
         of_proof = {"key": proof_key, "words": _proof_words(proof, worst), "proof": ""}
         _write(out / proof.name, proofs[proof_key], {**about, **of_proof})
     table = _statements(proof, worst, proofs[proof_key], found, shipped.metrics)
     _write(out / shipped.name, found, {**about, "proof": proof.name}, table)
 
 
-def _measure(model: SequenceTransformer, task: Task, batch: Batch) -> _Measured:
+def _measure(model: SequenceTransformer, task: Task) -> _Measured:
+    batch = _measured_task(task).sample(ROWS, seed=SEED)
     roles = no_roles()
     if any(model.spec.heads):
         memories, answers = memories_of(task), answers_of(task)
@@ -189,7 +200,7 @@ def _words(shipped: zoo.Shipped) -> list[str]:
 def _proof_words(proof: Construction, worst: float) -> list[str]:
     bound = proof.certificate
     return [
-        f"Constructed: {proof.name}. {_size(proof.model)}.",
+        f"Constructed: {proof.name}. {_size(proof.model)}; task {proof.task.name}.",
         f"Its certificate: off by at most {bound.error:.1e} for {bound.domain}. Measured on {ROWS} "
         f"fresh rows: {worst:.1e}.",
     ]
@@ -212,7 +223,7 @@ def _layer(hook: str) -> int:
 
 def _key(model: SequenceTransformer) -> str:
     """Of the weights and of what measures them."""
-    digest = hashlib.sha256(f"{version('prooflens')} {ROWS} {SEED}".encode())
+    digest = hashlib.sha256(f"{version('prooflens')} {_FORMAT} {ROWS} {SEED}".encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()

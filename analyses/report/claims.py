@@ -135,6 +135,7 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
         scripted=True,
         title="Claims and verdicts",
         summary=_summary(entries),
+        verdicts=sorted(entries, key=lambda entry: entry.status == "not run"),
         papers=_papers(entries, models),
         statuses=get_args(Status),
         models=models,

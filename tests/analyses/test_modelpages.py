@@ -1,6 +1,7 @@
 """Model pages: what is measured of a shipped model and its proof, and how the report shows it."""
 
 import json
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -11,7 +12,7 @@ from analyses.claims.ledger import Claim
 from analyses.constructions import construction_of
 from analyses.report.claims import write_report
 from analyses.report.models import comparison, model_pages
-from interp.errors import OutputError
+from interp.errors import ArgumentError, OutputError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.coupling import PodCoupling
@@ -62,7 +63,7 @@ def test_the_same_weights_are_not_measured_again(measured, monkeypatch):
 def test_a_model_without_heads_has_no_roles_and_no_maps() -> None:
     task = PrefixPrediction("L_3", ((6, 6),))
     spec = TransformerSpec(d_in=4, d_out=2, n_ctx=7, d_model=8, n_layers=0, ffn=())
-    found = modelpages._measure(SequenceTransformer(spec, seed=0), task, task.sample(32, seed=0))
+    found = modelpages._measure(SequenceTransformer(spec, seed=0), task)
     assert len(found.roles) == 0
     assert found.patterns == {}
     assert len(found.probes)
@@ -127,4 +128,13 @@ def test_constructions_of_different_tasks_have_different_names():
 
 def test_a_task_without_a_construction_has_none():
     assert construction_of(RepeatedTokens(vocabulary=16, length=16, periods=(4, 5))) is None
-    assert construction_of(FixedMemory((30,), "parity", 40)) is None  # float64 cannot hold it
+
+
+def test_a_construction_that_cannot_be_says_why():
+    with pytest.raises(ArgumentError, match=r"float64"):
+        construction_of(FixedMemory((30,), "parity", 40))
+
+
+def test_the_construction_for_gaussian_values_is_that_of_signs():
+    task = AdaptiveMemory((1, 2), length=12, inputs="gaussian")
+    assert construction_of(task).task == replace(task, inputs="signs")
