@@ -26,13 +26,15 @@ from trained.fit import Fit, fits_of
 from trained.run import Run
 from trained.saves import digest
 from trained.shape import groups
-from trained.stacks import best_size, cut
+from trained.stacks import best_size, cut, step_seconds
 from trained.units import Options, train_unit
 
 __all__ = ["metrics_table", "train"]
 
 _PLAN, _METRICS = "grid.json", "metrics.csv"
 _LONG = 20_000  # steps of all runs together: about a minute for the smallest models
+_SHORT = 1_000  # seconds for the largest ones
+_WORTH = 30.0  # seconds of work that pay for the start of processes
 
 
 def train(
@@ -167,5 +169,13 @@ def _plan(
 
 def _workers(runs: Sequence[Run], units: Sequence[Sequence[int]], device: str) -> int:
     """One process a core for long grids on a processor; short ones are not worth the start."""
-    long = sum(run.training.steps for run in runs) >= _LONG and device == "cpu"
-    return min(cores(), len(units)) if long else 1
+    steps = sum(run.training.steps for run in runs)
+    if device != "cpu" or len(units) == 1 or steps < _SHORT:
+        return 1
+    return min(cores(), len(units)) if steps >= _LONG or _work(runs) >= _WORTH else 1
+
+
+def _work(runs: Sequence[Run]) -> float:
+    """Seconds that all runs take one after another, by a few steps of one of each shape."""
+    parts = [[runs[i] for i in group] for group in groups(runs)]
+    return sum(step_seconds(part[:1]) * sum(r.training.steps for r in part) for part in parts)

@@ -1,8 +1,9 @@
 """How many models of a shape are trained as one: measured, because it depends on the machine.
 
 A stack shares the fixed cost of each operation between its members; too large a one no longer fits
-the cache, and large models gain nothing. A few steps of each candidate size are timed and the size
-with the least time for a member's step is taken. Which size it is changes float rounding at most.
+the cache, and large models gain nothing. A few steps of each candidate size are timed, from one
+model upwards until two sizes in a row gained nothing, and the size with the least time for a
+member's step is taken. Which size it is changes float rounding at most.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import torch
 from trained.ensemble import Ensemble
 from trained.run import Run
 
-__all__ = ["best_size", "cut"]
+__all__ = ["best_size", "cut", "step_seconds"]
 
 _CANDIDATES = (1, 2, 4, 8, 16, 32)
 _STEPS = 6
 _WORTH = 40  # measured only if a run has this many times the steps
 _UNMEASURED = 8
+_PATIENCE = 2  # sizes without a gain after which larger ones are not tried
 
 
 def cut(members: Sequence[int], size: int) -> list[list[int]]:
@@ -45,10 +47,19 @@ def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = Fals
         return 1
     if runs[0].training.steps < _WORTH * _STEPS:
         return min(_UNMEASURED, len(runs))
-    return min(sorted(set(sizes)), key=lambda size: _seconds(runs[:size], device, compiled))
+    best, least, idle = 1, float("inf"), 0
+    for size in sorted(set(sizes)):
+        seconds = step_seconds(runs[:size], device=device, compiled=compiled)
+        if seconds < least:
+            best, least, idle = size, seconds, 0
+        else:
+            idle += 1
+        if idle == _PATIENCE:
+            break
+    return best
 
 
-def _seconds(runs: Sequence[Run], device: str, compiled: bool) -> float:
+def step_seconds(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> float:
     """Time of one member's step in a stack of these runs; infinite if memory does not suffice."""
     try:
         ensemble = Ensemble(runs, device=device, compiled=compiled)

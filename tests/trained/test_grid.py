@@ -15,7 +15,7 @@ from small_runs import SPEC, tiny
 
 from interp.errors import ArgumentError, CheckpointError, OutputError
 from interp.models.spec import TransformerSpec
-from trained import stacks
+from trained import grid, stacks
 from trained.ensemble import Ensemble
 from trained.fit import Fit, fit
 from trained.grid import train
@@ -120,12 +120,27 @@ def test_processes_and_ray_give_the_same() -> None:
 def test_stack_sizes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(9)]
     costs = {1: 5.0, 2: 3.0, 4: 1.0, 8: 2.0}
-    monkeypatch.setattr(stacks, "_seconds", lambda runs, *_: costs[len(runs)])
+    monkeypatch.setattr(stacks, "step_seconds", lambda runs, **_: costs[len(runs)])
     assert stacks.best_size(runs) == 4
+    costs = {1: 1.0, 2: 1.5, 4: 1.5}  # the third is not asked for
+    assert stacks.best_size(runs) == 1
     assert stacks.cut(range(9), 4) == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
     assert stacks.best_size([tiny(str(s), seed=s) for s in range(9)]) == 8
     monkeypatch.undo()
-    assert stacks._seconds(runs[:2], "cpu", False) > 0
+    assert stacks.step_seconds(runs[:2]) > 0
+
+
+@pytest.mark.parametrize(("seconds", "workers"), [(0.01, 1), (0.02, 2)])
+def test_processes_are_started_for_the_work_they_save(
+    seconds: float, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(8)]  # 24 or 48 s
+    monkeypatch.setattr(grid, "step_seconds", lambda runs, **_: seconds)
+    monkeypatch.setattr(grid, "cores", lambda: 2)
+    assert grid._workers(runs, [[0, 1, 2, 3], [4, 5, 6, 7]], "cpu") == workers
+    assert grid._workers(runs, [list(range(8))], "cpu") == 1
+    assert grid._workers(runs, [[0], [1]], "cuda") == 1
+    assert grid._workers(runs[:3], [[0], [1], [2]], "cpu") == 1
 
 
 @pytest.mark.parametrize(
