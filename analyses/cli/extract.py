@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-__all__ = ["extract", "load_model", "load_task"]
+if TYPE_CHECKING:
+    from analyses.cli.loading import Named
+
+__all__ = ["extract"]
 
 
 _Model = Annotated[
@@ -57,14 +60,16 @@ def extract(
     """Stream a model's activations into a store that can be interrupted and resumed."""
     import torch
 
+    from analyses.cli.loading import load_named
     from interp.store import extract as run
     from interp.store import plan_extraction
 
     kept = _heads(heads)
     if threads is not None:
         torch.set_num_threads(threads)
-    built = load_model(model)
-    source = _source(model, built, task, tokens, dataset, column, split)
+    named = load_named(model)
+    built = named.model
+    source = _source(named, task, tokens, dataset, column, split)
     options: dict[str, Any] = {
         "rows": rows,
         "batch": batch,
@@ -108,77 +113,22 @@ class _Loader:
         self.name = name
 
     def __call__(self) -> Any:
+        from analyses.cli.loading import load_model
+
         return load_model(self.name)
 
 
-def load_model(name: str) -> Any:
-    """A shipped model, a checkpoint's folder, or a Hugging Face model through a bridge.
-
-    Raises:
-        CheckpointError: if it is none of these or cannot be loaded.
-    """
-    from interp.models.checkpoint import load_checkpoint
-    from trained import zoo
-
-    if name in zoo.names():
-        return zoo.load(name).model
-    if (Path(name) / "model.json").is_file():
-        return load_checkpoint(name)
-    return _bridge(name)
-
-
-def _bridge(name: str) -> Any:
-    from interp.errors import CheckpointError
-    from interp.lens import TransformerBridge
-    from trained import zoo
-
-    try:
-        return TransformerBridge.boot_transformers(name, device="cpu")
-    except Exception as error:  # Hugging Face and TransformerLens raise anything
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"model {name!r} is not a shipped model ({', '.join(zoo.names())}), not a checkpoint's "
-            f"folder, and cannot be loaded from Hugging Face: {reason}"
-        ) from error
-
-
-def load_task(text: str) -> Any:
-    """A task from ``KIND`` or ``KIND:ARGUMENT=VALUE,…`` (values as JSON, or else as text).
-
-    Raises:
-        ArgumentError: if it is written otherwise, or the catalogue refuses it.
-    """
-    import json
-    import re
-
-    from interp.errors import ArgumentError
-    from interp.tasks.catalogue import task_from_dict
-
-    kind, _, rest = text.partition(":")
-    data: dict[str, Any] = {"kind": kind}
-    for pair in filter(None, re.split(r",(?=\s*\w+=)", rest)):
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ArgumentError(f"task must be KIND:ARGUMENT=VALUE,… , got {text!r}: add a '='")
-        try:
-            data[name.strip()] = json.loads(value)
-        except ValueError:
-            data[name.strip()] = value.strip()
-    return task_from_dict(data)
-
-
 def _source(
-    name: str,
-    model: Any,
+    named: Named,
     task: str | None,
     tokens: Path | None,
     dataset: str | None,
     column: str,
     split: str,
 ) -> Any:
-    from interp.errors import ArgumentError, CheckpointError
+    from analyses.cli.loading import task_of
+    from interp.errors import ArgumentError
     from interp.store.sources import TokenFile
-    from trained import zoo
 
     given = [source for source in (task, tokens, dataset) if source is not None]
     if len(given) != 1:
@@ -188,15 +138,11 @@ def _source(
     if tokens is not None:
         return TokenFile(tokens)
     if dataset is not None:
-        return _dataset(dataset, column, split, model)
-    if task != "own":
-        return load_task(str(task))
-    if name not in zoo.names():
-        raise CheckpointError(f"--task own needs a shipped model, got {name!r}: name a task")
-    return zoo.load(name).task
+        return _dataset(dataset, column, split, named.tokenizer)
+    return task_of(str(task), named)
 
 
-def _dataset(name: str, column: str, split: str, model: Any) -> Any:
+def _dataset(name: str, column: str, split: str, tokenizer: Any) -> Any:
     import datasets
 
     from interp.errors import ArgumentError
@@ -211,7 +157,6 @@ def _dataset(name: str, column: str, split: str, model: Any) -> Any:
             rows = datasets.load_dataset(name, split=split, streaming=True)
     except Exception as error:  # the library raises anything
         raise ArgumentError(f"dataset {name!r} cannot be opened: {error}") from error
-    tokenizer = getattr(model, "tokenizer", None)
     tokenize = None if tokenizer is None else (lambda text: tokenizer(text)["input_ids"])
     return HuggingFaceRows(rows, column, tokenize, name)
 

@@ -19,7 +19,7 @@ def heads(
     ],
     task: Annotated[
         str | None,
-        typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; a shipped model knows its own."),
+        typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the table, the figures and the store.")
@@ -42,9 +42,10 @@ def heads(
         return
     import tempfile
 
+    from analyses.cli.loading import load_with_task
     from analyses.heads import measure_model, write_files
 
-    built, drawn = _loaded(model, task)
+    built, drawn = load_with_task(model, task or "own")
     about = {"model": model, "task": drawn.to_dict()}
     options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about}
     if out is None:
@@ -59,7 +60,7 @@ def heads(
 
 
 def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool, seed: int) -> None:
-    from analyses.cli.extract import load_model
+    from analyses.cli.loading import load_model
     from analyses.heads import measure_store, model_of, write_files
     from interp.errors import ArgumentError
     from interp.output import output_folder
@@ -76,23 +77,6 @@ def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool, s
         with output_folder(out, overwrite=overwrite, marker=_MARKER) as folder:
             written = write_files(found, folder)
         typer.echo(f"{len(written)} files in {out}")
-
-
-def _loaded(name: str, task: str | None) -> tuple[Any, Any]:
-    """The model, and the task it is measured on."""
-    from analyses.cli.extract import load_model, load_task
-    from interp.errors import ArgumentError
-    from trained import zoo
-
-    if task is not None:
-        drawn = load_task(task)
-        return load_model(name), drawn
-    if name not in zoo.names():
-        raise ArgumentError(
-            f"task must be given for {name!r}, got none: only a shipped model knows its own"
-        )
-    shipped = zoo.load(name)
-    return shipped.model, shipped.task
 
 
 def _say(found: Any) -> None:

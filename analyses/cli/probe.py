@@ -54,20 +54,21 @@ def probe(
 
 
 def _source(model: str, task: str | None, rows: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
-    from analyses.cli.extract import load_model, load_task
+    from analyses.cli.loading import load_with_task
     from interp.errors import ArgumentError
     from interp.store import ActivationStore
-    from trained import zoo
 
     if (Path(model) / "manifest.json").is_file():
         if task is not None:
             raise ArgumentError(f"--task is not for a store, got {task!r}: it has its own rows")
         return ActivationStore(model), None, {"store": model}
-    if task is None or (task == "own" and model not in zoo.names()):
-        raise ArgumentError(f"--task must name a task for {model}, got {task!r}: KIND:ARGUMENT=…")
-    chosen = zoo.load(model).task if task == "own" else load_task(task)
+    if task is None:
+        raise ArgumentError(
+            f"--task must name a task for {model}, got None: own, or KIND:…"
+        )
+    built, chosen = load_with_task(model, task)
     about = {"model": model, "task": chosen.to_dict(), "rows": rows}
-    return load_model(model), chosen.sample(rows, seed=seed), about
+    return built, chosen.sample(rows, seed=seed), about
 
 
 def _progress(items: Any) -> Any:

@@ -76,7 +76,7 @@ def test_another_model_under_the_stores_name_is_not_run(model: Path, monkeypatch
 
 def test_refusals_are_one_line(model: Path, monkeypatch, capsys) -> None:
     for words, told in (
-        (["heads", model], "task must be given"),
+        (["heads", model], "task must be named"),
         (["heads", "none", "--task", "no_such"], "kind must be one of"),
         (["plot", model, "--out", model.parent / "figures"], "manifest.json"),
         (["heads", model, "--out", model], "exists: choose another name"),

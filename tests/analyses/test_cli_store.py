@@ -5,15 +5,19 @@ import json
 import h5py
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from analyses.cli.extract import load_task
+from analyses.cli.loading import Named, load_named, task_of
 from analyses.cli.main import app
 from interp.errors import ArgumentError, CheckpointError, StoreError
 from interp.models.checkpoint import save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
+from interp.tasks.memory import FixedMemory
+
+NOBODY = Named("nobody", None)
 
 
 @pytest.fixture
@@ -95,18 +99,44 @@ def test_refusals(run, model, tokens, tmp_path):
         run(*words)
     with pytest.raises(ArgumentError, match="heads must be integers and commas"):
         run(*words, "--tokens", tokens, "--heads", "a")
-    with pytest.raises(CheckpointError, match="--task own needs a shipped model"):
+    with pytest.raises(ArgumentError, match="only a shipped model or a checkpoint"):
         run(*words, "--task", "own")
     with pytest.raises(StoreError, match="not an activation store"):
         run("store", "info", tmp_path)
 
 
 def test_tasks_are_written_as_kind_and_arguments():
-    task = load_task("fixed_memory:lags=[1,3],length=12")
+    task = task_of("fixed_memory:lags=[1,3],length=12", NOBODY)
     assert task.to_dict()["lags"] in ((1, 3), [1, 3])
     batch = task.sample(2, seed=0)
     assert batch.inputs.shape[:2] == torch.Size([2, 12])
     with pytest.raises(ArgumentError, match="kind must be one of"):
-        load_task("nothing")
+        task_of("nothing", NOBODY)
     with pytest.raises(ArgumentError, match="add a '='"):
-        load_task("fixed_memory:lags")
+        task_of("fixed_memory:lags", NOBODY)
+
+
+def test_a_checkpoint_that_knows_its_task_needs_none(tmp_path):
+    task = FixedMemory((1, 3), "parity", 12)
+    spec = TransformerSpec(
+        input="real", d_in=1, d_out=1, n_ctx=12, d_model=4, n_layers=1, n_heads=1, d_head=4
+    )
+    path = tmp_path / "mine"
+    save_checkpoint(SequenceTransformer(spec), path, about={"task": task.to_dict()})
+    assert load_named(str(path)).task == task
+    assert task_of("own", load_named(str(path))) == task
+
+
+def test_a_model_that_is_nowhere_is_one_clear_line():
+    with pytest.raises(CheckpointError, match="'nowhere/at-all' is not a shipped model"):
+        load_named("nowhere/at-all")
+
+
+def test_a_pretrained_folder_without_a_tokenizer_has_none(tmp_path):
+    config = GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    named = load_named(str(tmp_path))
+    assert named.tokenizer is None
+    assert named.task is None
+    _, cache = named.model.run_with_cache(torch.zeros(1, 4, dtype=torch.long))
+    assert cache["blocks.0.attn.hook_pattern"].shape == (1, 2, 4, 4)

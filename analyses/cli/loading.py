@@ -1,0 +1,111 @@
+"""Which model and which task a command line names.
+
+MODEL   a shipped model, a checkpoint's folder, or a Hugging Face folder or id
+TASK    own (what the model was trained on), KIND, or KIND:ARGUMENT=VALUE,…
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from interp.errors import ArgumentError, CheckpointError
+from interp.models.checkpoint import load_checkpoint, read_metadata
+from interp.tasks.base import Task
+from interp.tasks.catalogue import task_from_dict
+from trained import zoo
+
+__all__ = ["Named", "load_model", "load_named", "load_with_task", "task_of"]
+
+_OWN = "own"
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a name on the command line stands for.
+
+    Attributes:
+        name: As it was typed.
+        model: Fires hooks.
+        task: What it was trained on; None where nothing says.
+        tokenizer: From text to ids; None where there is none.
+    """
+
+    name: str
+    model: Any
+    task: Task | None = None
+    tokenizer: Any = None
+
+
+def load_named(name: str) -> Named:
+    """A shipped model, a checkpoint of ours, or a Hugging Face model through a bridge.
+
+    Raises:
+        CheckpointError: if it is none of these or cannot be loaded.
+        ConformanceError: if hooks of a pretrained model carry what their names do not say.
+    """
+    if name in zoo.names():
+        shipped = zoo.load(name)
+        return Named(name, shipped.model, shipped.task)
+    if (Path(name) / "model.json").is_file():
+        task = read_metadata(name).get("task")
+        return Named(name, load_checkpoint(name), None if task is None else task_from_dict(task))
+    return _pretrained(name)
+
+
+def load_model(name: str) -> Any:
+    """The model alone; see :func:`load_named`."""
+    return load_named(name).model
+
+
+def load_with_task(name: str, text: str) -> tuple[Any, Task]:
+    """A model and the task of :func:`task_of`; a task that is refused costs no loading."""
+    task = None if text == _OWN else _parsed(text)
+    named = load_named(name)
+    return named.model, task or task_of(text, named)
+
+
+def task_of(text: str, owner: Named) -> Task:
+    """A task from ``own``, ``KIND`` or ``KIND:ARGUMENT=VALUE,…`` (values as JSON, else as text).
+
+    Raises:
+        ArgumentError: if it is written otherwise, the catalogue refuses it, or the model has none.
+    """
+    if text != _OWN:
+        return _parsed(text)
+    if owner.task is None:
+        raise ArgumentError(
+            f"task must be named for {owner.name!r}, got none or 'own': only a shipped model or a "
+            "checkpoint of 'prooflens train' knows its own; use --task KIND:ARGUMENT=VALUE,…"
+        )
+    return owner.task
+
+
+def _parsed(text: str) -> Task:
+    kind, _, rest = text.partition(":")
+    data: dict[str, Any] = {"kind": kind}
+    for pair in filter(None, re.split(r",(?=\s*\w+=)", rest)):
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ArgumentError(f"task must be KIND:ARGUMENT=VALUE,… , got {text!r}: add a '='")
+        try:
+            data[name.strip()] = json.loads(value)
+        except ValueError:
+            data[name.strip()] = value.strip()
+    return task_from_dict(data)
+
+
+def _pretrained(name: str) -> Named:
+    from interp.models.pretrained import load_pretrained
+
+    try:
+        found = load_pretrained(name)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"model {name!r} is not a shipped model (see 'prooflens models'), not a checkpoint's "
+            f"folder, and no pretrained model: {error}"
+        ) from error
+    return Named(name, found.model, tokenizer=found.tokenizer)
