@@ -13,6 +13,9 @@ as TransformerLens' path patching wants them; they fire when ``cfg.use_split_qkv
 
 Layers may differ in heads and head width. Weights are allocated at the largest, because
 TransformerLens stacks layers; the surplus is exactly zero, and gradients keep it so.
+
+Scores that read no token are the same for every row of a batch: unless something is hooked to them
+they are computed once, with a batch axis of one.
 """
 
 from __future__ import annotations
@@ -103,9 +106,13 @@ class Attention(nn.Module):
         return self.multiplier * self.b * self.used_heads
 
     def _fires_result(self) -> bool:
-        hook = self.hook_result
-        hooked = bool(hook.fwd_hooks or hook.bwd_hooks)
+        hooked = _hooked(self.hook_result)
         return self.spec.identity_ov or self.cfg.use_attn_result or hooked
+
+    def _watched(self) -> bool:
+        """Whether something is hooked to the scores or the pattern."""
+        terms = [term.hook_score for term in self.terms.values()]
+        return any(map(_hooked, (*terms, self.hook_attn_scores, self.hook_pattern)))
 
     def _inputs(self, resid: Residual, norm: Norm) -> tuple[Tensor, Tensor, Tensor]:
         """The normed residual for queries, keys and values, ``[batch, pos, #head, d_model]``."""
@@ -120,7 +127,7 @@ class Attention(nn.Module):
         # edge attribution asks for it.
         return query, key, value + 0.0 * (query + key)
 
-    def _pattern(self, x_query: Tensor, x_key: Tensor) -> Float[Tensor, "batch head query key"]:
+    def _pattern(self, x_query: Tensor, x_key: Tensor) -> Float[Tensor, "#batch head query key"]:
         q = k = x_query.new_empty(0)
         if self.spec.uses_queries:
             q = self.hook_q(_project(x_query, self.W_Q) + self.b_Q)
@@ -129,18 +136,28 @@ class Attention(nn.Module):
         if self.rotary:
             q = self.hook_rot_q(rotate(q, self.rotary_dim))
             k = self.hook_rot_k(rotate(k, self.rotary_dim))
-        batch, n = x_query.shape[:2]
+        n, watched = x_query.shape[1], self._watched()
         position = torch.arange(n, device=x_query.device)
         inputs = ScoreInputs(x_query, x_key, q, k, position[:, None] - position)
-        scores = x_query.new_zeros(batch, self.W_V.shape[0], n, n)
-        for term in self.terms.values():
-            scores = scores + term(inputs)
         allowed = allowed_keys(
             n, causal=self.spec.causal, mask_self=self.spec.mask_self, device=x_query.device
         )
         masked = ~allowed & allowed.any(dim=-1, keepdim=True)
-        scores = self.hook_attn_scores(scores.masked_fill(masked, -torch.inf))
-        return self.hook_pattern(normalize(scores, allowed, self.spec.normalizer == "softmax"))
+        rows = len(x_query) if watched else 1
+        scores = x_query.new_zeros(n, n).masked_fill(masked, -torch.inf)
+        scores = scores.expand(rows, self.W_V.shape[0], n, n)
+        terms = [(term if watched else term.score)(inputs) for term in self.terms.values()]
+        for term in sorted(terms, key=Tensor.numel):  # what is the same for every row first
+            scores = scores + term
+        scores = self.hook_attn_scores(scores.contiguous())
+        pattern = normalize(scores, self.spec.normalizer == "softmax")
+        if watched or self.spec.mask_self:  # a new tensor, which a hook may change in place
+            pattern = pattern.masked_fill(~allowed.any(dim=-1, keepdim=True), 0.0)
+        return self.hook_pattern(pattern)
+
+
+def _hooked(hook: HookPoint) -> bool:
+    return bool(hook.fwd_hooks or hook.bwd_hooks)
 
 
 def _project(

@@ -30,14 +30,10 @@ def allowed_keys(
 
 
 def normalize(
-    scores: Float[Tensor, "batch head query key"],
-    allowed: Bool[Tensor, "query key"],
-    softmax: bool,
-) -> Float[Tensor, "batch head query key"]:
-    """The attention pattern of masked scores; a query that may attend to nothing gets zeros.
+    scores: Float[Tensor, "#batch head query key"], softmax: bool
+) -> Float[Tensor, "#batch head query key"]:
+    """The attention pattern of masked scores, which are −inf where a query may not attend.
 
-    ``scores`` must be −inf where not allowed, except in rows without any allowed key.
+    Rows of a query that may attend to nothing must be finite; what they get means nothing.
     """
-    pattern = scores.softmax(dim=-1) if softmax else scores.exp()
-    empty = ~allowed.any(dim=-1, keepdim=True)
-    return pattern.masked_fill(empty, 0.0)
+    return scores.softmax(dim=-1) if softmax else scores.exp()
