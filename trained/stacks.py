@@ -13,12 +13,13 @@ from collections.abc import Sequence
 
 import torch
 
+from interp.threads import one_thread
 from trained.ensemble import Ensemble
 from trained.run import Run
 
 __all__ = ["best_size", "cut", "step_seconds"]
 
-_CANDIDATES = (1, 2, 4, 8, 16, 32)
+_LARGEST = (1, 2, 4, 8, 16, 32)
 _STEPS = 6
 _WORTH = 40  # measured only if a run has this many times the steps
 _UNMEASURED = 8
@@ -40,10 +41,10 @@ def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = Fals
         device: Where they will be trained; on a GPU the whole group is a candidate too.
         compiled: Whether the step will be compiled.
     """
-    sizes = [size for size in _CANDIDATES if size <= len(runs)]
+    sizes = [len(cut(range(len(runs)), size)[-1]) for size in _LARGEST]
     if device != "cpu":
         sizes.append(len(runs))
-    if len(sizes) == 1:
+    if len(runs) == 1:
         return 1
     if runs[0].training.steps < _WORTH * _STEPS:
         return min(_UNMEASURED, len(runs))
@@ -59,8 +60,10 @@ def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = Fals
     return best
 
 
+@one_thread()
 def step_seconds(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> float:
-    """Time of one member's step in a stack of these runs; infinite if memory does not suffice."""
+    """Time of one member's step in a stack of these runs, on one thread like the training itself;
+    infinite if memory does not suffice."""
     try:
         ensemble = Ensemble(runs, device=device, compiled=compiled)
         for _ in ensemble.run(until=2):
