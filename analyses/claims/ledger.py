@@ -77,6 +77,13 @@ class Claim:
             raise ArgumentError(f"claim {self.id}: run = {self.run!r}: {error}") from error
         return function
 
+    @property
+    def check(self) -> Callable[[Setting], None]:
+        """What refuses unfit options before any work: ``check`` of its module, if it has one."""
+        module = importlib.import_module(self.run.partition(":")[0])
+        found: Callable[[Setting], None] = getattr(module, "check", lambda setting: None)
+        return found
+
 
 def read_ledger(path: Path | None = None) -> dict[str, Claim]:
     """All claims by id, in the file's order.

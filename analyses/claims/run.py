@@ -115,12 +115,14 @@ def run_claims(
         The results and the failures.
 
     Raises:
-        ArgumentError: before any work, if a claim's function does not exist, or no claim knows
-            an option.
+        ArgumentError: before any work, if a claim's function does not exist, no claim knows an
+            option, or a claim's ``check`` refuses one.
         OutputError: likewise, if ``out`` is no folder and cannot be made.
     """
     functions = {claim.id: claim.function for claim in claims}
     _check_options(claims, order)
+    for claim in claims:
+        claim.check(order.setting(claim, out / _WORK / claim.id))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,7 +1,8 @@
 """Language: depth against heads at equal size, and what the dot product is worth.
 
 The corpus is the small generated language of :mod:`analyses.claims.memory.corpus`, or the user's
-text file (``--option text=FILE``), character by character. Models have LayerNorm, slopes falling
+text file (``--option text=FILE``), character by character, which :func:`check` refuses before any
+work where it cannot serve. Models have LayerNorm, slopes falling
 with the lag (lin) and, at equal size, as many heads and neurons in all: L layers hold 1/L of them
 each. Losses are in nats a token; what cannot be predicted is in them, so ratios say little.
 
@@ -18,10 +19,24 @@ import pandas as pd
 from analyses.claims.base import Drawing, Setting, Verdict
 from analyses.claims.memory.corpus import Corpus
 from analyses.claims.memory.models import Planned, by_seed, medians, run_of, spread, train_table
+from interp.errors import Problems
 from interp.figures.unseen import strips
 from interp.models.spec import TransformerSpec
 
-__all__ = ["depth_against_heads", "dot_product"]
+__all__ = ["check", "depth_against_heads", "dot_product"]
+
+
+def check(setting: Setting) -> None:
+    """Refuse the user's text where nothing can be learned from it.
+
+    Raises:
+        ArgumentError: if it is no text, cannot be read, or is too short.
+    """
+    problems, text = Problems("claims run"), setting.options.get("text", "")
+    rule = "must name a file"
+    problems.need(isinstance(text, str), "--option text", rule, text, "write text=FILE")
+    problems.raise_if_any()
+    _corpus(setting)
 
 
 def depth_against_heads(setting: Setting) -> Verdict:

@@ -1,5 +1,6 @@
 """Memory claims: rules on made-up numbers, parts with oracles, every claim in miniature."""
 
+import re
 import tomllib
 from importlib import import_module
 from pathlib import Path
@@ -13,11 +14,13 @@ import torch
 from analyses.claims.base import Setting
 from analyses.claims.memory.corpus import Corpus
 from analyses.claims.memory.lags import bound_shape, heads_needed
+from analyses.claims.memory.language import dot_product
 from analyses.claims.memory.manifold import ManifoldMemory
 from analyses.claims.memory.models import status_of
 from analyses.claims.memory.nested import in_order
 from analyses.claims.memory.projection import grid_start, project, search
 from analyses.claims.memory.tails import statements
+from analyses.cli.main import main
 from interp.errors import ArgumentError
 from interp.models import build
 from interp.models.spec import TransformerSpec
@@ -155,12 +158,47 @@ def test_stories_remember_and_files_are_split(tmp_path: Path) -> None:
             if words[i + 1] == "of":  # "key of Ada is red"
                 assert owned[words[i + 2]] == words[i + 4]
     file = tmp_path / "text.txt"
-    file.write_text("ab" * 500 + "cd" * 60)
+    file.write_text("ab" * 1000 + "cd" * 120)
     train, test = Corpus(10, str(file), words=3), Corpus(10, str(file), words=3).testing()
     assert set(train.sample(30, seed=0).inputs.unique().tolist()) <= {1, 2, 0}
     assert test.sample(30, seed=0).inputs.unique().tolist() == [0]
-    with pytest.raises(ArgumentError, match="cannot be read"):
-        Corpus(10, str(tmp_path / "absent.txt"))
+
+
+def test_the_language_claims_read_a_file(tmp_path: Path) -> None:
+    file, small = tmp_path / "pangram.txt", tmp_path / "small"
+    file.write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    options = {**LEDGER["memory-depth-language"]["quick"], **TINY, **SMALLER["memory-dot-language"]}
+    verdict = dot_product(Setting("quick", (100, 101), {**options, "text": str(file)}, small))
+    assert set(verdict.tables["loss"]["corpus"]) == {"the text pangram"}
+    assert "the text pangram" in verdict.words
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, r"absent\.txt cannot be read: No such file"),
+        (b"", r"must have at least 8000 characters, got 0: take a longer one"),
+        (b"short", r"must have at least 8000 characters, got 5"),
+        (bytes(range(256)) * 40, "is no text in UTF-8"),
+        (bytes(9000), "holds zero bytes"),
+    ],
+)
+def test_files_without_text_are_refused_in_a_line_before_any_work(
+    content: bytes | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    file, out = tmp_path / "absent.txt", tmp_path / "out"
+    if content is not None:
+        file.write_bytes(content)
+    order = ["memory-more-heads", "memory-dot-language", "--option", f"text={file}"]
+    monkeypatch.setattr("sys.argv", ["prooflens", "claims", "run", *order, "--out", str(out)])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert re.search(words, told)
+    assert told.count("\n") == 1
+    assert not any(out.glob("memory-*"))
 
 
 def test_the_start_of_training_is_a_grid_that_needs_no_large_coefficients() -> None:
