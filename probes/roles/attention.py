@@ -7,53 +7,47 @@
                       mass falls without an earlier previous-token head
     sink              to the first position                                that attention
     local             to the last few positions, neither t nor t − 1 alone that attention
-    counter           even over all earlier positions                      the head, and by more
-                                                                           than at initialisation
-    dense             none of these (nor its own position)                 the head
+    counter           even over all earlier positions                      the head, and steeply
+    dense             uneven, and none of these (nor its own position)     the head, likewise
 
 Shares are those of :mod:`interp.heads.content`, with their analytic nulls, over the later half of
 positions; changes are shares of the output's variance (:mod:`probes.roles.effects`), over the later
 half too, but for counters, over all. Repeated rows
 are made of the tokens that the inputs hold, each row with its own period.
 
-Untrained heads attend evenly too, and where nothing but the average is left of a row, as in narrow
-networks, they matter as well. A counter's cause has initialisation for a null: what is written is
-moved to its mean, and a fifth of the way there; the output's change by the first, as a share of its
-variance, and by the second, per what was taken away, are compared with those in fresh models
-(log-normal tail, right half; the smaller p, twice). Counts are compared with thresholds: a small
-step crosses some of them, and where margins are wide, the whole one crosses all.
+Untrained heads attend evenly too, or unevenly in no way that has a name, and where nothing but the
+average is left of a row, as in narrow networks, they matter as well. Counters and dense heads have
+fresh models for a null (:mod:`probes.roles.fresh`).
 
 Not for attention that is not normalised: a share is not defined there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
-from scipy.special import ndtr, stdtr
+from scipy.special import stdtr
 from torch import Tensor
 
 from interp.heads.classes import position_classes, repeated_tokens, token_classes
 from interp.heads.content import AttentionMass
 from interp.heads.effects import Component, components
 from interp.heads.reading import layer_hooks, read_batches
-from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
 from probes.roles.decision import Found, Test
 from probes.roles.effects import Change, Outputs
+from probes.roles.fresh import Beyond, Fresh
 
 __all__ = ["AttentionFloors", "attention_roles", "repeated_rows", "stored_roles"]
 
 _ROWS = 32
 _SHARE = ["layer", "head", "target", "score", "effect", "p"]
-_FRESH, _FRESH_ROWS = 100, 48
-_STEP = 0.2
 _SHORTEST = 9
 _FEWEST = 4
 
@@ -147,9 +141,8 @@ class _Detector:
         self.model, self.floors, self.seed = model, floors, seed
         causal = getattr(getattr(model, "spec", None), "causal", True)
         self.inputs = inputs
-        self._drawn: dict[int, np.ndarray] = {}
         late = torch.arange(inputs.shape[1]) >= inputs.shape[1] // 2
-        self.scored = scored
+        self.fresh = Fresh(model, inputs, scored, seed=seed)
         self.outputs = Outputs(
             model, inputs, scored & late if bool((scored & late).any()) else scored
         )
@@ -190,14 +183,13 @@ class _Detector:
                 yield self._role(layer, head, role, tests, cause)
         tests = _behaviour(self.shares, layer, head, "counter", self.floors)
         some |= _holds(tests)
-        cause = self._counts(layer, head) if _holds(tests) else []
+        cause = self._matters(layer, head, self.whole, Fresh.gain) if _holds(tests) else []
         yield self._role(layer, head, "counter", tests, cause)
         own = self.shares[layer, head, "own"].score
         if not some and own < self.floors.share:
-            even = self.shares[layer, head, "uniform"].score
-            tests = [Test("distance from even attention", 1 - even, 1 - self.floors.even)]
-            change = self.outputs.ablated(Component("head", layer, head))
-            cause = [self._cause("without the head", change)]
+            away, floor = 1 - self.shares[layer, head, "uniform"].score, 1 - self.floors.even
+            tests = [Test("distance from even attention", away, floor)]
+            cause = self._matters(layer, head, self.outputs, Fresh.both) if _holds(tests) else []
             yield self._role(layer, head, "dense", tests, cause)
 
     def _cause(self, words: str, change: Change) -> Test:
@@ -232,39 +224,21 @@ class _Detector:
                 best = Test(name, mean, floor, p, mean - 1.96 * error, "composition")
         return best
 
-    def _counts(self, layer: int, head: int) -> list[Test]:
-        change = self.whole.ablated(Component("head", layer, head))
-        tests = [self._cause("without the head", change)]
-        spec = getattr(self.model, "spec", None)
-        if spec is not None and change.score >= self.floors.change:
-            p = self._beyond_fresh(layer, head)
-            name = "it or a fifth of it changes more than in re-initialised models (1 − p)"
-            tests.insert(0, Test(name, 1 - p, 0.95, p, family="fresh"))
-        return tests
-
-    def _beyond_fresh(self, layer: int, head: int) -> float:
-        """p of a small step's effects against heads of the layer in fresh models."""
-        inputs, scored = self.inputs[:_FRESH_ROWS], self.scored[:_FRESH_ROWS]
-        own = _log_steps(Outputs(self.model, inputs, scored), layer, head)
-        found = self._fresh(layer)
-        middle = np.median(found, axis=0)
-        above = np.where(found > middle, found - middle, np.nan)
-        spread = np.sqrt(np.nanmean(above**2, axis=0))
-        p = ndtr(-(own - middle) / np.maximum(np.nan_to_num(spread), 1e-3))
-        return float(min(1.0, len(p) * p.min()))
-
-    def _fresh(self, layer: int) -> np.ndarray:
-        """The effects of steps in fresh models ``[draw, effect]``."""
-        if layer not in self._drawn:
-            heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
-            inputs, scored = self.inputs[:_FRESH_ROWS], self.scored[:_FRESH_ROWS]
-            draws: list[np.ndarray] = []
-            for draw in range(max(_FRESH // len(heads), 8)):
-                fresh = SequenceTransformer(self.model.spec, seed=self.seed + 1000 + draw)
-                outputs = Outputs(fresh, inputs, scored)
-                draws += [_log_steps(outputs, layer, head) for head in heads]
-            self._drawn[layer] = np.stack(draws)
-        return self._drawn[layer]
+    def _matters(
+        self,
+        layer: int,
+        head: int,
+        outputs: Outputs,
+        against: Callable[[Fresh, int, int], Beyond],
+    ) -> list[Test]:
+        """Ablation, and where it changes enough, the head against fresh ones."""
+        change = outputs.ablated(Component("head", layer, head))
+        cause = self._cause("without the head", change)
+        if change.score < self.floors.change:
+            return [cause]
+        found = against(self.fresh, layer, head)
+        name = f"{_FRESH[against]} (1 − p, against {found.draws} fresh heads)"
+        return [Test(name, 1 - found.p, 0.95, found.p, family="fresh"), cause]
 
     def _role(
         self, layer: int, head: int, role: str, tests: list[Test], cause: list[Test]
@@ -273,13 +247,10 @@ class _Detector:
         return Found("head", layer, role, strength, tests, cause, head=head)
 
 
-def _log_steps(outputs: Outputs, layer: int, head: int) -> np.ndarray:
-    """Logarithms of the whole step's share and of the small step's gain."""
-    share, _ = outputs.stepped(layer, head, 1.0)
-    _, gain = outputs.stepped(layer, head, _STEP)
-    return np.log([share, gain])
-
-
+_FRESH = {
+    Fresh.gain: "steeper effect than in untrained models",
+    Fresh.both: "more uneven and of steeper effect than in untrained models",
+}
 _KEYS = {
     "previous-token": ("previous", "share of attention to the previous token"),
     "sink": ("first", "share of attention to the first position"),

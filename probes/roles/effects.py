@@ -26,7 +26,6 @@ from interp.models.transformer import SequenceTransformer
 
 __all__ = ["Change", "Outputs", "without_keys"]
 
-_TINY = 1e-30
 Keys = Bool[Tensor, "#row query key"]
 
 
@@ -83,26 +82,6 @@ class Outputs:
         hook = (f"blocks.{layer}.attn.hook_pattern", moved)
         with torch.no_grad():
             return self.change(self.model.run_with_hooks(self.inputs, fwd_hooks=[hook]))
-
-    def stepped(self, layer: int, head: int, step: float) -> tuple[float, float]:
-        """What moving what a head writes a step of the way to its mean does to the output: mean
-        square change as a share of the output's variance, and per mean square of what was moved."""
-        part = Component("head", layer, head)
-        written, mean = self.kept(part.hook), self._mean((part,))[part.hook]
-        away = (mean - written)[:, :, head] * step
-
-        def move(value: Tensor, hook: Any) -> Tensor:
-            value = value.clone()
-            value[:, :, head] += away
-            return value
-
-        with torch.no_grad():
-            output = self.model.run_with_hooks(self.inputs, fwd_hooks=[(part.hook, move)]).double()
-        changed = float((output - self.output).square().sum(-1)[self.scored].mean())
-        moved = float(away.double().square().sum(-1)[self.scored].mean())
-        return max(changed / max(self.variance, _TINY), _TINY), max(
-            changed / max(moved, _TINY), _TINY
-        )
 
     def change(self, output: Float[Tensor, "row pos output"]) -> Change:
         """The change of another output of the same inputs."""

@@ -1,0 +1,232 @@
+"""What the heads of a layer do in models that nobody trained: a null for roles that they have too.
+
+Untrained attention is nearly even, and in narrow networks much depends on it. Two scores of a head
+are therefore compared with those of the same layer's heads in models with fresh weights:
+
+    gain        max over steps s of  Σ |out_s − out|² / Σ |s·(mean − written)|²   the steepest
+                change of the output per what was moved, when what the head writes goes s of the
+                way to its mean over rows
+    unevenness  total variation of its attention from even attention, over the later positions
+
+A count is met by a threshold, and whichever step crosses it is steep, be the margin wide or narrow;
+a fresh network answers every step alike. The null is exact for fresh models whatever the score.
+
+Fresh weights are those of the spec's initialisation, many models in one pass, or, for a model
+without a spec, its own with the entries of each matrix shuffled: of weights drawn alike, that is
+another draw. At least 1000 heads are pooled over the layer's heads and over models; where fewer
+than ten of them reach a score, p is the tail of a log-normal fitted to the upper half.
+
+A dense head is judged by both together: by the product of the two shares of fresh heads that reach
+its gain and its unevenness, compared with that product of each fresh head.
+
+A small p says that a head is not as it was initialised. It says nothing about what it does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy.special import ndtr
+from scipy.stats import rankdata
+from torch import Tensor
+from torch.func import functional_call, vmap
+
+from interp.heads.effects import Component, components, place_of
+from interp.models.init import initialize
+from interp.models.transformer import SequenceTransformer
+
+__all__ = ["Beyond", "Fresh", "beyond"]
+
+_DRAWS = 1000
+_FEW = 10
+_STEPS = (1.0, 0.5, 0.2)
+_POSITIONS, _FEWEST_ROWS, _MOST_ROWS = 512, 16, 48
+_ROWS_SHUFFLED = 8
+_AT_ONCE = 2**23
+"""Numbers that may be held for the models that run in one pass."""
+_TINY = 1e-30
+
+Hooks = list[tuple[str, Callable[..., Any]]]
+Run = Callable[[Tensor, Hooks], Tensor]
+"""Inputs and hooks → the output."""
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """How far out a score is: p, against so many draws."""
+
+    p: float
+    draws: int
+
+
+def beyond(score: float, draws: Float[np.ndarray, "draw"]) -> Beyond:
+    """p of a positive score: the share of draws that reach it, or the tail fitted to their upper
+    half where these are too few to tell."""
+    reached = int((draws >= score).sum())
+    if reached >= _FEW:
+        return Beyond((1 + reached) / (1 + len(draws)), len(draws))
+    found, own = np.log(np.maximum(draws, _TINY)), np.log(max(score, _TINY))
+    middle = np.median(found)
+    above = found[found > middle] - middle
+    spread = float(np.sqrt(np.mean(above**2))) if len(above) else 0.0
+    return Beyond(float(ndtr(-(own - middle) / max(spread, 1e-3))), len(draws))
+
+
+class Fresh:
+    """A model's heads beside those of fresh models, on the first rows of some inputs.
+
+    Args:
+        model: With our spec, or any other hooked model.
+        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]``.
+        scored: Where the output counts.
+        seed: Of the fresh weights.
+    """
+
+    def __init__(
+        self, model: Any, inputs: Tensor, scored: Bool[Tensor, "row pos"], *, seed: int = 0
+    ) -> None:
+        self.model, self.seed = model, seed
+        self.spec = getattr(model, "spec", None)
+        rows = min(max(_POSITIONS // inputs.shape[1], _FEWEST_ROWS), _MOST_ROWS)
+        rows = rows if self.spec is not None else _ROWS_SHUFFLED
+        self.inputs, self.scored = inputs[:rows], scored[:rows]
+        self._drawn: dict[tuple[str, int], np.ndarray] = {}
+
+    def gain(self, layer: int, head: int) -> Beyond:
+        """The head's gain against fresh ones."""
+
+        def measure(run: Run, heads: Sequence[int]) -> Tensor:
+            hook = place_of(self.model, Component("head", layer))
+            to = f"blocks.{layer}.hook_attn_out" if self.spec is not None else hook
+            return _gains(run, (hook, to), heads, self.inputs, self.scored)
+
+        return self._beyond("gain", measure, layer, head)
+
+    def unevenness(self, layer: int, head: int) -> Beyond:
+        """The head's unevenness against that of fresh ones."""
+        causal = getattr(self.spec, "causal", True)
+
+        def measure(run: Run, heads: Sequence[int]) -> Tensor:
+            hook = f"blocks.{layer}.attn.hook_pattern"
+            return _unevenness(run, hook, heads, self.inputs, causal=causal)
+
+        return self._beyond("unevenness", measure, layer, head)
+
+    def both(self, layer: int, head: int) -> Beyond:
+        """The head's gain and unevenness together."""
+        found = [self.gain(layer, head).p, self.unevenness(layer, head).p]
+        own = -np.log(np.maximum(found, _TINY))
+        names = ("gain", "unevenness")
+        ranks = np.stack([rankdata(-self._drawn[name, layer], "max") for name in names])
+        drawn = -np.log(ranks / (1 + ranks.shape[1]))
+        return beyond(float(own.sum()), drawn.sum(0))
+
+    @torch.no_grad()
+    def _beyond(
+        self, name: str, measure: Callable[[Run, Sequence[int]], Tensor], layer: int, head: int
+    ) -> Beyond:
+        if (name, layer) not in self._drawn:
+            heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
+            count = ceil(_DRAWS / len(heads))
+            runs = self._initialised if self.spec is not None else self._shuffled
+            found = [one.flatten() for one in runs(lambda run: measure(run, heads), count)]
+            self._drawn[name, layer] = torch.cat(found).double().numpy()
+        own = float(measure(_run_of(self.model), [head])[0])
+        return beyond(own, self._drawn[name, layer])
+
+    def _initialised(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
+        """Models of the spec, as many at once as may be held."""
+        model = SequenceTransformer(self.spec)
+        weights = sum(p.numel() for p in model.parameters())
+        rows, n = self.inputs.shape[:2]
+        held = len(_STEPS) * rows * n * (max(self.spec.heads) * n + 4 * self.spec.d_model)
+        size = max(1, _AT_ONCE // (held + weights))
+        for start in range(0, count, size):
+            drawn: list[dict[str, Tensor]] = []
+            for number in range(start, min(start + size, count)):
+                initialize(model, self.seed + 1000 + number)
+                drawn.append({k: p.detach().clone() for k, p in model.named_parameters()})
+            stacked = {k: torch.stack([one[k] for one in drawn]) for k in drawn[0]}
+            yield vmap(lambda weights: measure(_run_with(model, weights)))(stacked)
+
+    def _shuffled(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
+        """Copies of the model with the entries of each matrix in another order."""
+        model = copy.deepcopy(self.model)
+        generator = torch.Generator().manual_seed(self.seed + 1000)
+        for _ in range(count):
+            for weight in (p for p in model.parameters() if p.ndim > 1):
+                order = torch.randperm(weight.numel(), generator=generator)
+                weight.copy_(weight.flatten()[order].view_as(weight))
+            yield measure(_run_of(model))
+
+
+def _run_of(model: Any) -> Run:
+    return lambda inputs, hooks: model.run_with_hooks(inputs, fwd_hooks=hooks)
+
+
+def _run_with(model: SequenceTransformer, weights: dict[str, Tensor]) -> Run:
+    def run(inputs: Tensor, hooks: Hooks) -> Tensor:
+        with model.hooks(fwd_hooks=hooks):
+            output: Tensor = functional_call(model, weights, (inputs,))
+        return output
+
+    return run
+
+
+def _kept(run: Run, inputs: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """The output, and what is at a hook."""
+    kept: list[Tensor] = []
+
+    def keep(value: Tensor, hook: Any) -> None:
+        kept.append(value)
+
+    return run(inputs, [(name, keep)]), kept[0]
+
+
+def _gains(
+    run: Run,
+    hooks: tuple[str, str],
+    heads: Sequence[int],
+    inputs: Tensor,
+    scored: Bool[Tensor, "row pos"],
+) -> Float[Tensor, "head"]:
+    """Gains of heads whose outputs are at the first hook, moved at the second: the same, or where
+    the heads' outputs are summed."""
+    output, written = _kept(run, inputs, hooks[0])
+    away = written.mean(0) - written
+    steps = torch.tensor(_STEPS, dtype=away.dtype)[:, None, None, None]
+    again = inputs.repeat(len(_STEPS), *(1,) * (inputs.ndim - 1))
+    found = []
+    for head in heads:
+        moved = steps * away[:, :, head]
+        here = torch.zeros(away.shape[2], 1, dtype=away.dtype)
+        here[head] = 1
+
+        def move(value: Tensor, hook: Any, by: Tensor = moved, here: Tensor = here) -> Tensor:
+            by = by.flatten(0, 1)
+            return value + (by if value.ndim == 3 else by[:, :, None] * here)
+
+        stepped = run(again, [(hooks[1], move)]).unflatten(0, (len(_STEPS), len(inputs)))
+        changed = (stepped - output).double().square().sum(-1) * scored
+        size = moved.double().square().sum(-1) * scored
+        found.append((changed.sum((1, 2)) / size.sum((1, 2)).clamp_min(_TINY)).amax())
+    return torch.stack(found)
+
+
+def _unevenness(
+    run: Run, name: str, heads: Sequence[int], inputs: Tensor, *, causal: bool
+) -> Float[Tensor, "head"]:
+    _, pattern = _kept(run, inputs, name)
+    n = pattern.shape[-1]
+    share = pattern[:, list(heads)].double()
+    share = share / share.sum(-1, keepdim=True).clamp_min(_TINY)
+    seen = torch.arange(1, n + 1).double() if causal else torch.full((n,), float(n)).double()
+    close = torch.minimum(share, 1 / seen[:, None]).sum(-1)
+    return 1 - close[..., n // 2 :].mean((0, 2))

@@ -1,0 +1,122 @@
+"""Heads of fresh models as a null: against direct loops, and exact for fresh models."""
+
+import numpy as np
+import pytest
+import torch
+
+from interp.heads.effects import Component
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.induction import construct_relation
+from interp.tasks.relation import TokenRelation
+from probes.roles import fresh
+from probes.roles.effects import Outputs
+from probes.roles.fresh import Fresh, beyond
+
+TASK = TokenRelation("counter", "classes", symbols=6, length=10)
+BATCH = TASK.sample(32, seed=1)
+SPEC = TransformerSpec(
+    d_in=7, d_out=3, n_ctx=10, d_model=8, n_layers=2, n_heads=2, ffn=(6,), input="tokens",
+    score="dot", positions="learned", dtype="float64",
+)  # fmt: skip
+
+
+def test_gains_of_fresh_models_against_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "_DRAWS", 6)
+    found = Fresh(SequenceTransformer(SPEC, seed=4), BATCH.inputs, BATCH.mask, seed=5)
+    found.gain(1, 0)
+    drawn = found._drawn["gain", 1]
+    assert len(drawn) == 6
+    slow = [
+        slow_gain(SequenceTransformer(SPEC, seed=1005 + k), layer=1, head=head)
+        for k in range(3)
+        for head in range(2)
+    ]
+    np.testing.assert_allclose(drawn, slow, rtol=1e-9)
+
+
+@torch.no_grad()
+def slow_gain(model: SequenceTransformer, *, layer: int, head: int) -> float:
+    hook = f"blocks.{layer}.attn.hook_result"
+    output, cache = model.run_with_cache(BATCH.inputs, names_filter=[hook])
+    written = cache[hook][:, :, head]
+    gains = []
+    for step in (1.0, 0.5, 0.2):
+        moved = step * (written.mean(0) - written)
+
+        def move(value: torch.Tensor, hook: object, moved: torch.Tensor = moved) -> torch.Tensor:
+            value = value.clone()
+            value[:, :, head] += moved
+            return value
+
+        after = model.run_with_hooks(BATCH.inputs, fwd_hooks=[(hook, move)])
+        changed = (after - output).square().sum(-1)[BATCH.mask].sum()
+        gains.append(float(changed / moved.square().sum(-1)[BATCH.mask].sum()))
+    return max(gains)
+
+
+@torch.no_grad()
+def test_unevenness_against_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "_DRAWS", 4)
+    found = Fresh(SequenceTransformer(SPEC, seed=4), BATCH.inputs, BATCH.mask, seed=5)
+    found.unevenness(0, 1)
+    model = SequenceTransformer(SPEC, seed=1005)
+    hook = "blocks.0.attn.hook_pattern"
+    pattern = model.run_with_cache(BATCH.inputs, names_filter=[hook])[1][hook]
+    away = [
+        sum(abs(float(pattern[row, 1, t, s]) - 1 / (t + 1)) for s in range(t + 1)) / 2
+        for row in range(len(pattern))
+        for t in range(5, 10)
+    ]
+    assert found._drawn["unevenness", 0][1] == pytest.approx(np.mean(away))
+
+
+@torch.no_grad()
+def test_a_linear_reader_gains_one() -> None:
+    """The unembedding reads the answer's slots as they are, whatever the step."""
+    proof = construct_relation(TASK)
+    gains = fresh._gains(
+        fresh._run_of(proof.model), ("blocks.0.attn.hook_result", "blocks.0.hook_attn_out"), [0],
+        BATCH.inputs, BATCH.mask,
+    )  # fmt: skip
+    assert float(gains) == pytest.approx(1.0)
+    assert Outputs(proof.model, BATCH.inputs, BATCH.mask).ablated(Component("head", 0, 0)).score > 0
+
+
+def test_a_constructed_counter_is_beyond_a_thousand_fresh_heads() -> None:
+    found = Fresh(construct_relation(TASK).model, BATCH.inputs, BATCH.mask).gain(0, 0)
+    assert found.draws >= 1000
+    assert found.p < 1e-3
+
+
+def test_p_of_fresh_models_is_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "_DRAWS", 200)
+    drawn, p = None, []
+    for seed in range(60):
+        one = Fresh(SequenceTransformer(SPEC, seed=seed), BATCH.inputs, BATCH.mask, seed=300)
+        one._drawn = drawn or one._drawn
+        p.append([one.gain(0, 0).p, one.both(0, 0).p])
+        drawn = one._drawn
+    small = (np.array(p) < 0.1).mean(0)
+    assert (small < 0.25).all()
+    assert (np.array(p).mean(0) > 0.35).all()
+
+
+def test_shuffled_copies_stand_in_where_there_is_no_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh, "_DRAWS", 40)
+    model = SequenceTransformer(SPEC, seed=4)
+    found = Fresh(model, BATCH.inputs, BATCH.mask, seed=5)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    found.spec = None
+    p = [found.gain(0, head).p for head in range(2)]
+    assert len(found._drawn["gain", 0]) == 40
+    assert min(p) > 0.01
+    assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
+
+
+def test_tails() -> None:
+    draws = np.exp(np.random.default_rng(0).normal(size=4000))
+    assert beyond(1.0, draws).p == pytest.approx(0.5, abs=0.03)
+    assert beyond(float(np.exp(5)), draws).p == pytest.approx(2.9e-7, rel=0.9)
+    assert beyond(0.5, np.ones(50)).p == 1.0
+    assert beyond(2.0, np.ones(50)).p < 1e-6
