@@ -80,18 +80,18 @@ def decoys(*, tuning: bool = False) -> list[Case]:
     """Models in which there is nothing to find."""
     builds = induction.TUNED_DECOYS if tuning else induction.DECOYS
     found = [
-        Case(f"decoy {build().name}", build, (600 if tuning else 900) + number, decoy=True,
+        Case(f"decoy {build().name}", build, (600 if tuning else 1900) + number, decoy=True,
              hidden=bool(number % 2))
         for number, build in enumerate(builds)
     ]  # fmt: skip
     memories = _TUNED_MEMORIES[:1] if tuning else _MEMORIES[:3]
     for number, (name, build) in enumerate(_memories(memories)):
         unread = partial(_unread, build)
-        seed = (650 if tuning else 950) + number
+        seed = (650 if tuning else 1950) + number
         found.append(Case(f"decoy unread {name}", unread, seed, number % 2 > 0, decoy=True))
     shapes = list(_tuned() if tuning else _scored())[:: 3 if tuning else 4]
     for number, case in enumerate(shapes):
-        seed = (7000 if tuning else 18_000) + number
+        seed = (7000 if tuning else 28_000) + number
         random = partial(_random, case.construct, seed)
         found.append(replace(case, name=f"random {case.name}", construct=random, decoy=True,
                              seed=seed, peer=False))  # fmt: skip
@@ -144,13 +144,15 @@ def _couplings(
 
 
 def _scored() -> Iterator[Case]:
-    yield from _numbered(_relations(induction.CASES), 12_000, peer=True)
+    yield from _numbered(_relations(induction.CASES), 22_000, peer=True)
     templates = ((f"template {case.name}", case.construct) for case in template.CASES)
-    yield from _numbered(templates, 13_000, rows=_FEW_POSITIONS)
-    yield from _numbered(_memories(_MEMORIES), 14_000)
-    programs = ((case.name, case.construct) for case in depth.CASES if case.language != "L_3")
-    yield from _numbered(programs, 15_000)
-    yield from _numbered(_couplings(tuple(coupling.CASES[::4])), 16_000)
+    yield from _numbered(templates, 23_000, rows=_FEW_POSITIONS)
+    yield from _numbered(_memories(_MEMORIES), 24_000)
+    programs = [case for case in depth.CASES if case.language != "L_3"]
+    for number, case in enumerate(programs):
+        rows = _FEW_POSITIONS if case.membership else 96
+        yield Case(case.name, case.construct, 25_000 + 2 * number, rows=rows)
+    yield from _numbered(_couplings(tuple(coupling.CASES[::4])), 26_000)
 
 
 def _dependent_table(lags: tuple[int, ...], length: int, seed: int) -> FixedMemory:
@@ -216,5 +218,7 @@ _TUNED_PROGRAMS = (
     depth.Case("J_aba", ((26, 26),), "sign"),
     depth.Case("J_aab", ((28, 28),)),
     depth.Case("J_abb", ((34, 34),), "sign"),
+    depth.Case("J_baab", ((8, 20),), "sign"),
+    depth.Case("J_abc", ((8, 20),)),
 )
 _TUNED_COUPLINGS = ((PodCoupling(5, features=7), 5),)

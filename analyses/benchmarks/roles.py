@@ -50,6 +50,8 @@ ROLES = (
     "memory-location", "readout", "nested-round", "symbol-equality", "copying", "previous-token",
     "duplicate-token", "induction", "sink", "counter", "local", "dense",
 )  # fmt: skip
+_ATTENDING = ("previous-token", "sink", "local", "dense")
+"""Roles that say where a head looks whatever the tokens are."""
 _FEWEST = 5
 _PEERS = {
     "previous-token": "previous_token_head",
@@ -169,7 +171,7 @@ def _scored(one: Outcome) -> set[Claim]:
         claim
         for claim in one["found"]
         if claim[:3] not in one["unscored"]
-        and not (claim[3] == "dense" and told.get(claim[:3]) == {"copying"})
+        and not (claim[3] in _ATTENDING and told.get(claim[:3]) == {"copying"})
     }
 
 
