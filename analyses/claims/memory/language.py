@@ -59,9 +59,8 @@ def depth_against_heads(setting: Setting) -> Verdict:
     sizes = sorted(set(table["parameters"]))
     words = (
         f"On {_name(setting)}, with {sizes[0]}–{sizes[-1]} parameters, the best depth is {best} "
-        f"({spread(table[table['layers'] == best]['loss'].tolist())} nats a token); "
-        f"{wide} layer with all the heads reaches "
-        f"{spread(table[table['layers'] == wide]['loss'].tolist())}."
+        f"({_told(table[table['layers'] == best])} nats a token); "
+        f"{wide} layer with all the heads reaches {_told(table[table['layers'] == wide])}."
     )
     key = f"{gain:+.3f} nats a token gained by depth at equal size"
     return _verdict(status, words, key, table, {"gain": gain, "parameters": sizes})
@@ -83,9 +82,7 @@ def dot_product(setting: Setting) -> Verdict:
     status = "not reproduced"
     if gain > 0 and apart:
         status = "reproduced" if gain >= setting.options["margin"] else "partly"
-    told = "; ".join(
-        f"{name}: {spread(table[table['model'] == name]['loss'].tolist())}" for name in middle
-    )
+    told = "; ".join(f"{name}: {_told(table[table['model'] == name])}" for name in middle)
     words = f"On {_name(setting)}, loss in nats a token: {told}."
     key = f"{gain:+.3f} nats a token gained by the dot product"
     return _verdict(status, words, key, table, {"gain": gain})
@@ -127,6 +124,10 @@ def _planned(
 
 def _losses(setting: Setting, planned: list[Planned]) -> pd.DataFrame:
     return train_table(setting, planned)[0].assign(corpus=_name(setting))
+
+
+def _told(rows: pd.DataFrame) -> str:
+    return spread(rows["loss"].tolist(), ".3f")
 
 
 def _apart(table: pd.DataFrame, better: pd.Series, worse: pd.Series) -> bool:

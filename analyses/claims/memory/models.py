@@ -118,11 +118,11 @@ def by_seed(table: pd.DataFrame, by: Sequence[str], y: str = "error") -> dict[st
     return {", ".join(map(str, key)): [float(v) for v in rows] for key, rows in groups}
 
 
-def spread(values: Sequence[float]) -> str:
+def spread(values: Sequence[float], form: str = ".2g") -> str:
     """``median (least … largest)``."""
     ordered = sorted(values)
     middle = float(pd.Series(ordered).median())
-    return f"{middle:.2g} ({ordered[0]:.2g} … {ordered[-1]:.2g})"
+    return f"{middle:{form}} ({ordered[0]:{form}} … {ordered[-1]:{form}})"
 
 
 def status_of(statements: Mapping[str, bool], *, needed: Sequence[str] = ()) -> Status:

@@ -171,6 +171,8 @@ def test_the_language_claims_read_a_file(tmp_path: Path) -> None:
     verdict = dot_product(Setting("quick", (100, 101), {**options, "text": str(file)}, small))
     assert set(verdict.tables["loss"]["corpus"]) == {"the text pangram"}
     assert "the text pangram" in verdict.words
+    losses = sorted(verdict.numbers["loss"]["with dot product"])
+    assert f"({losses[0]:.3f} … {losses[-1]:.3f})" in verdict.words
 
 
 @pytest.mark.parametrize(
