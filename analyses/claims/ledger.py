@@ -58,6 +58,10 @@ class Claim:
         """The options that it knows in any profile."""
         return {name for table in self.profiles.values() for name in table} | set(self.yours)
 
+    def examples(self, option: str) -> list[Any]:
+        """What its profiles give for an option."""
+        return [table[option] for table in self.profiles.values() if option in table]
+
     @property
     def rule_sha256(self) -> str:
         """Of the rule's words; line breaks do not matter."""

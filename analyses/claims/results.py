@@ -4,6 +4,7 @@
     OUT/ID/NAME.csv             tables
     OUT/ID/NAME.png, NAME.svg   figures
     OUT/ID/thumbnail.png        the first figure, small
+    OUT/.work/ID/stopped.txt    why a claim that was last run has no result
 
 A folder appears whole or not at all. Where one is replaced whose rule was another, the new result
 keeps the earlier rule with what it said, for the report to show.
@@ -31,9 +32,12 @@ from interp.output import output_folder
 
 __all__ = [
     "RESULT",
+    "STOPPED",
     "THUMBNAIL",
+    "WORK",
     "Result",
     "plain",
+    "read_failure",
     "read_result",
     "read_results",
     "versions",
@@ -41,6 +45,7 @@ __all__ = [
 ]
 
 RESULT, THUMBNAIL = "result.json", "thumbnail.png"
+WORK, STOPPED = ".work", "stopped.txt"
 _THUMBNAIL_WIDTH = 360
 _FORMAT = 1
 _PACKAGES = ("prooflens", "torch", "numpy", "scipy", "scikit-learn", "transformer-lens")
@@ -66,6 +71,8 @@ class Result:
         versions: Package → version.
         figures: Name → alternative text, first one first.
         tables: Names.
+        changed: Options (and ``seeds``) that are not the ledger's, with the ledger's values; the
+            user's own data is none of them.
         earlier: Verdicts by other rules that this one replaced, oldest first.
         folder: Where it lies.
     """
@@ -85,8 +92,14 @@ class Result:
     versions: Mapping[str, str]
     figures: Mapping[str, str]
     tables: tuple[str, ...]
+    changed: Mapping[str, Any] = field(default_factory=dict)
     earlier: tuple[Mapping[str, str], ...] = ()
     folder: Path = field(default=Path(), compare=False)
+
+    @property
+    def verdict(self) -> str:
+        """The status, with a word where it was not reached in the ledger's setting."""
+        return f"{self.status}, with other options" if self.changed else self.status
 
     def table(self, name: str) -> pd.DataFrame:
         """One of the tables."""
@@ -126,6 +139,7 @@ def write_result(
         "profile": setting.profile,
         "seeds": list(setting.seeds),
         "options": plain(setting.options),
+        "changed": {} if verdict.status == "not run" else _changed(claim, setting),
         "seconds": round(seconds, 1),
         "versions": versions(),
         "figures": {name: drawing.alternative for name, drawing in verdict.drawings.items()},
@@ -142,6 +156,13 @@ def write_result(
             drawing.figure.savefig(draft / THUMBNAIL, dpi=dots)
         (draft / RESULT).write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
     return read_result(place)
+
+
+def _changed(claim: Claim, setting: Setting) -> dict[str, Any]:
+    """The ledger's values of what the user gave otherwise."""
+    table: dict[str, Any] = plain(claim.profiles.get(setting.profile, {}))
+    now = {**plain(setting.options), "seeds": list(setting.seeds)}
+    return {name: table[name] for name in table if now.get(name) != table[name]}
 
 
 def _earlier(place: Path, claim: Claim) -> list[dict[str, str]]:
@@ -177,6 +198,14 @@ def read_results(out: Path) -> dict[str, Result]:
     """Every kept verdict under ``out``, by claim."""
     found = sorted(path.parent for path in out.glob(f"*/{RESULT}"))
     return {result.claim: result for result in map(read_result, found)}
+
+
+def read_failure(out: Path, claim: str) -> str:
+    """Why the claim stopped when it was last run; empty if it did not."""
+    try:
+        return (out / WORK / claim / STOPPED).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def plain(value: Any) -> Any:

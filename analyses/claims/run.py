@@ -1,9 +1,10 @@
 """Running claims one after another, each result kept as soon as it is there.
 
 A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
-is kept but its working folder, with the traceback. With ``resume``, a claim whose result has the
-same rule, profile, seeds and options is not run again, and one that was interrupted goes on in its
-working folder. A verdict that was reached is not replaced by "not run".
+is kept but its working folder, with the reason and the traceback. With ``resume``, a claim whose
+result has the same rule, profile, seeds and options is not run again, and one that was interrupted
+goes on in its working folder. A result by today's rule is replaced only with ``overwrite``; a
+verdict that was reached is not replaced by "not run".
 """
 
 from __future__ import annotations
@@ -19,12 +20,18 @@ from typing import Any
 
 from analyses.claims.base import Setting, Verdict
 from analyses.claims.ledger import PROFILES, Claim
-from analyses.claims.results import RESULT, Result, plain, read_result, write_result
+from analyses.claims.results import (
+    RESULT,
+    STOPPED,
+    WORK,
+    Result,
+    plain,
+    read_result,
+    write_result,
+)
 from interp.errors import OutputError, Problems, ProoflensError
 
 __all__ = ["Failure", "Order", "run_claims"]
-
-_WORK = ".work"
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ class Order:
         profile: Of the ledger.
         seeds: How many of the profile's seeds; None for all. More than it lists continue upwards.
         resume: Keep what is there.
+        overwrite: Replace results by the same rule.
         backend: ``local`` or ``ray``.
         device: Where to compute.
         options: Given by the user, in place of the profile's (a text file, a model's folder …).
@@ -48,6 +56,7 @@ class Order:
     device: str = "cpu"
     options: tuple[tuple[str, Any], ...] = ()
     progress: bool = False
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         problems = Problems("claims run")
@@ -93,7 +102,44 @@ def _check_options(claims: Sequence[Claim], order: Order) -> None:
         advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(sorted(known))}"
         rule = "must be an option of a claim that is run"
         problems.need(name in known, f"--option {name}", rule, value, advice)
+        for claim in claims:
+            examples = claim.examples(name)
+            good = not examples or any(_alike(value, example) for example in examples)
+            rule = f"must be like the ledger's {examples[0]!r} for {claim.id}" if examples else ""
+            problems.need(good, f"--option {name}", rule, value, "write it as in TOML")
     problems.raise_if_any()
+
+
+def _alike(value: Any, example: Any) -> bool:
+    """Of the same type, item by item."""
+    if isinstance(example, list):
+        return isinstance(value, list) and all(
+            any(_alike(item, one) for one in example) or not example for item in value
+        )
+    if isinstance(example, float):
+        return type(value) in (int, float)
+    return type(value) is type(example)
+
+
+def _check_kept(claims: Sequence[Claim], order: Order, out: Path) -> None:
+    """Results by today's rule are there to stay, unless they are to be kept or replaced."""
+    if order.overwrite:
+        return
+    there = []
+    for claim in claims:
+        old = _reached(claim, out)
+        answers = order.profile in claim.profiles  # otherwise nothing would be replaced
+        if old is None or not answers or old.rule_sha256 != claim.rule_sha256:
+            continue
+        if not order.resume or _kept(claim, order.setting(claim, out), out) is None:
+            there.append(f"{claim.id} ({old.profile}: {old.status})")
+    if there:
+        more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+        raise OutputError(
+            f"{out} holds results already: {', '.join(there[:3])}{more}: name another --out, "
+            "keep them with --resume (same profile, seeds and options), or replace them with "
+            "--overwrite"
+        )
 
 
 def run_claims(
@@ -117,12 +163,14 @@ def run_claims(
     Raises:
         ArgumentError: before any work, if a claim's function does not exist, no claim knows an
             option, or a claim's ``check`` refuses one.
-        OutputError: likewise, if ``out`` is no folder and cannot be made.
+        OutputError: likewise, if ``out`` is no folder and cannot be made, or holds results by the
+            same rules that are neither to be kept nor to be replaced.
     """
     functions = {claim.id: claim.function for claim in claims}
     _check_options(claims, order)
     for claim in claims:
-        claim.check(order.setting(claim, out / _WORK / claim.id))
+        claim.check(order.setting(claim, out / WORK / claim.id))
+    _check_kept(claims, order, out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -130,16 +178,18 @@ def run_claims(
     results: list[Result] = []
     failures: list[Failure] = []
     for claim in claims:
-        setting, kept = order.setting(claim, out / _WORK / claim.id), False
+        setting, kept = order.setting(claim, out / WORK / claim.id), False
         came: Result | Failure
         try:
             came, kept = _result(claim, functions[claim.id], setting, out)
         except ProoflensError as error:
             came = Failure(claim.id, str(error))
+            setting.folder.mkdir(parents=True, exist_ok=True)
         except Exception as error:  # a mistake in one claim must not cost the others
             came = Failure(claim.id, _traced(error, setting.folder))
         if isinstance(came, Failure):
             failures.append(came)
+            (setting.folder / STOPPED).write_text(came.words + "\n")
         else:
             results.append(came)
         told(claim, came, kept)

@@ -49,6 +49,7 @@ def run(
     backend: Annotated[str, typer.Option(help="local, or ray.")] = "local",
     device: Annotated[str, typer.Option(help="cpu, cuda …")] = "cpu",
     resume: Annotated[bool, typer.Option(help="Keep results that are there.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results.")] = False,
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE in place of the profile's option.")
     ] = None,
@@ -61,8 +62,9 @@ def run(
     ledger = read_ledger()
     claims = chosen(ledger, ids or [], paper or [], every)
     order = Order(
-        profile, seeds, resume, backend, device, _options(option or []), sys.stderr.isatty()
-    )
+        profile, seeds, resume, backend, device, _options(option or []), sys.stderr.isatty(),
+        overwrite,
+    )  # fmt: skip
     typer.echo(f"{len(claims)} claims, profile {profile}, results in {out}")
     try:
         results, failures = run_claims(claims, out, order, told=_tell)
@@ -70,7 +72,7 @@ def run(
         if out.is_dir():
             report = write_report(ledger, out)
             typer.echo(f"report: {report}")
-    counts = Counter(result.status for result in results)
+    counts = Counter(result.verdict for result in results)
     typer.echo(", ".join(f"{count} {status}" for status, count in counts.most_common()))
     if failures:
         typer.echo(f"{len(failures)} stopped with an error; go on with --resume", err=True)
@@ -89,7 +91,7 @@ def report(
     from analyses.report.claims import MODELS, write_report
     from interp.errors import OutputError
 
-    if not models and not out.is_dir():
+    if not models and not any(out.glob("*/*.json")):
         raise OutputError(f"{out}: holds no results: see 'prooflens claims run'")
     if models:
         from analyses.modelpages import measure_models
@@ -114,7 +116,7 @@ def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
         return
     key = f" ({came.key})" if came.key else ""
     when = "kept" if kept else f"{came.seconds:.0f} s"
-    typer.echo(f"{claim.id}: {came.status}{key}; {when}")
+    typer.echo(f"{claim.id}: {came.verdict}{key}; {when}")
     if came.status == "not run":
         typer.echo(f"    {came.words}")
 

@@ -19,7 +19,7 @@ from typing import Any, get_args
 
 from analyses.claims.base import Status
 from analyses.claims.ledger import PAPERS, Claim
-from analyses.claims.results import THUMBNAIL, Result, read_results
+from analyses.claims.results import THUMBNAIL, Result, read_failure, read_results
 from analyses.report.html import rendered
 from analyses.report.models import ModelPage, comparison, model_pages, short_table
 from analyses.report.page import Picture, Table
@@ -34,6 +34,7 @@ LARGEST = 15_000_000
 
 _FLAT = re.compile(r"[\[{][^\[\]{}]*[\]}]")
 """A list or a table without another inside: shown on one line."""
+_STATUSES = (*get_args(Status), "stopped")
 _TITLES = {
     "memory": "memory: long but sparse memories",
     "template": "template: abstract symbols",
@@ -48,10 +49,17 @@ class _Entry:
 
     claim: Claim
     result: Result | None
+    failure: str = ""
 
     @property
     def status(self) -> str:
-        return self.result.status if self.result else "not run"
+        if self.result:
+            return self.result.status
+        return "stopped" if self.failure else "not run"
+
+    @property
+    def verdict(self) -> str:
+        return self.result.verdict if self.result else self.status
 
     @property
     def kind(self) -> str:
@@ -63,7 +71,14 @@ class _Entry:
 
     @property
     def words(self) -> str:
-        return self.result.words if self.result else "Not run yet."
+        if self.result:
+            return self.result.words
+        return f"Stopped with an error: {self.failure}" if self.failure else "Not run yet."
+
+    @property
+    def changed(self) -> str:
+        """What the ledger has where this was run otherwise."""
+        return "" if self.result is None else json.dumps(dict(self.result.changed))[1:-1]
 
     @property
     def rule(self) -> str:
@@ -128,7 +143,10 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
         OutputError: if a result cannot be read, or the report would be too large.
     """
     results = read_results(out)
-    entries = [_Entry(claim, results.get(claim.id)) for claim in ledger.values()]
+    entries = [
+        _Entry(claim, results.get(claim.id), read_failure(out, claim.id))
+        for claim in ledger.values()
+    ]
     models = model_pages(_named_models(entries), out / MODELS)
     text = rendered(
         "claims.html.j2",
@@ -137,7 +155,7 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
         summary=_summary(entries),
         verdicts=sorted(entries, key=lambda entry: entry.status == "not run"),
         papers=_papers(entries, models),
-        statuses=get_args(Status),
+        statuses=_STATUSES,
         models=models,
         model_names={model.name for model in models},
         facts=[],
@@ -160,6 +178,7 @@ def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, An
             found.append({
                 "key": paper, "title": _TITLES[paper], "entries": mine, "words": [_counted(mine)],
                 "tables": [] if table is None else [table],
+                "unanswered": [entry for entry in mine if entry.status == "not run"],
                 "models": [model.name for model in models if model.paper == paper],
             })  # fmt: skip
     return found
@@ -173,8 +192,10 @@ def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
 
 def _counted(entries: list[_Entry]) -> str:
     counts = Counter(entry.status for entry in entries)
-    words = ", ".join(f"{counts[status]} {status}" for status in get_args(Status))
-    return f"{len(entries)} claims: {words}."
+    words = ", ".join(f"{counts[status]} {status}" for status in _STATUSES)
+    changed = sum(bool(entry.changed) for entry in entries)
+    other = f" Of these, {changed} with other options than the ledger's." if changed else ""
+    return f"{len(entries)} claims: {words}.{other}"
 
 
 def _summary(entries: list[_Entry]) -> list[str]:

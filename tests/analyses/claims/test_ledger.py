@@ -198,9 +198,56 @@ def test_resume_keeps_equal_results_only(tmp_path, module):
     known, out = ledger(tmp_path), tmp_path / "out"
     run(known.values(), out)
     assert run(known.values(), out, resume=True)[2] == [True]
-    assert run(known.values(), out, resume=True, seeds=1)[2] == [False]
-    assert run(known.values(), out)[2] == [False]
+    assert run(known.values(), out, overwrite=True, resume=True, seeds=1)[2] == [False]
+    assert run(known.values(), out, overwrite=True)[2] == [False]
     assert len(module.calls) == 3
+
+
+def test_results_are_replaced_only_if_asked(tmp_path, module):
+    known, out = ledger(tmp_path), tmp_path / "out"
+    run(known.values(), out)
+    rule = r"holds results already: depth-made-up \(quick: reproduced\).*--resume.*--overwrite"
+    for how in ({}, {"resume": True, "seeds": 1}, {"resume": True, "options": (("first", 5),)}):
+        with pytest.raises(OutputError, match=rule):
+            run(known.values(), out, **how)
+    assert len(module.calls) == 1
+    assert read_result(out / "depth-made-up").status == "reproduced"
+
+
+def test_other_options_than_the_ledgers_are_told(tmp_path, module):
+    known, out = ledger(tmp_path), tmp_path / "out"
+    (result,), _, _ = run(known.values(), out, seeds=1, options=(("first", 1), ("broken", False)))
+    assert result.changed == {"seeds": [3, 4]}
+    assert result.verdict == "reproduced, with other options"
+    page = write_report(known, out).read_text()
+    assert "Of these, 1 with other options than the ledger" in page
+    assert "reproduced, with other options" in page
+    (result,), _, _ = run(known.values(), out, overwrite=True)
+    assert (result.changed, result.verdict) == ({}, "reproduced")
+
+
+@pytest.mark.parametrize("value", ["hello", 1.5, [1], True])
+def test_options_of_another_type_are_refused(tmp_path, module, value):
+    rule = r"--option first must be like the ledger's 1 for depth-made-up"
+    with pytest.raises(ArgumentError, match=rule):
+        run(ledger(tmp_path).values(), tmp_path / "out", options=(("first", value),))
+    assert module.calls == []
+
+
+def test_a_claim_that_stopped_is_told_as_stopped(tmp_path, module):
+    known, out = ledger(tmp_path), tmp_path / "out"
+    run(known.values(), out, options=(("broken", True),))
+    page = write_report(known, out).read_text()
+    assert "Stopped with an error: the disk is full" in page
+    assert "0 not run, 1 stopped" in page
+    run(known.values(), out)
+    assert "Stopped with an error" not in write_report(known, out).read_text()
+
+
+def test_a_folder_without_results_has_no_report(tmp_path):
+    done = CliRunner().invoke(app, ["report", "--out", str(tmp_path)])
+    assert isinstance(done.exception, OutputError)
+    assert "holds no results" in str(done.exception)
 
 
 def test_failure_leaves_others_and_its_working_folder(tmp_path, module):
@@ -226,7 +273,7 @@ def test_changed_rule_is_kept_and_shown(tmp_path):
     page = write_report(changed, out).read_text()
     assert "An earlier rule said <em>reproduced</em> (sum 2)" in page
     assert "has changed since" not in page
-    (again,), _, _ = run(changed.values(), out)
+    (again,), _, _ = run(changed.values(), out, overwrite=True)
     assert again.earlier == result.earlier
 
 
@@ -235,7 +282,7 @@ def test_report_is_one_file_with_everything(tmp_path):
     run([known["depth-made-up"]], out)
     page = write_report(known, out).read_text()
     assert "&lt;b&gt;in every seed&lt;/b&gt;" in page
-    assert "2 claims: 1 reproduced, 0 partly, 0 not reproduced, 1 not run." in page
+    assert "2 claims: 1 reproduced, 0 partly, 0 not reproduced, 1 not run, 0 stopped." in page
     assert page.count("<img") == 2
     assert page.count('alt="a rising line"') == 2
     assert "http" not in page.replace("http-equiv", "")
