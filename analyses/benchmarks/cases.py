@@ -87,7 +87,7 @@ def decoys(*, tuning: bool = False) -> list[Case]:
     memories = _TUNED_MEMORIES[:1] if tuning else _MEMORIES[:3]
     for number, (name, build) in enumerate(_memories(memories)):
         unread = partial(_unread, build)
-        seed = (650 if tuning else 1950) + number
+        seed = (650 if tuning else 2950) + number
         found.append(Case(f"decoy unread {name}", unread, seed, number % 2 > 0, decoy=True))
     shapes = list(_tuned() if tuning else _scored())[:: 3 if tuning else 4]
     for number, case in enumerate(shapes):
@@ -147,7 +147,7 @@ def _scored() -> Iterator[Case]:
     yield from _numbered(_relations(induction.CASES), 22_000, peer=True)
     templates = ((f"template {case.name}", case.construct) for case in template.CASES)
     yield from _numbered(templates, 23_000, rows=_FEW_POSITIONS)
-    yield from _numbered(_memories(_MEMORIES), 24_000)
+    yield from _numbered(_memories(_MEMORIES), 34_000)
     programs = [case for case in depth.CASES if case.language != "L_3"]
     for number, case in enumerate(programs):
         rows = _FEW_POSITIONS if case.membership else 96

@@ -11,23 +11,30 @@ tokens name it is aligned query by query.
                head alone it is less decodable too
 
 A head with a share of the kernel and no part at the memory itself only cancels what others leak: it
-is a ``memory-correction``. Decodability is linear and refitted after each ablation.
+is a ``memory-correction``. A head whose part in another memory of the layer is a hundred times as
+large has none in this one: groups that cancel have coefficients up to 1e11, and the least error of
+this memory's direction lets some of that through. Decodability is linear and refitted after each
+ablation; but averages of the same inputs are nearly linear in each other, so that a new probe finds
+in one what another has lost: an average is read on as it was, and must be there more exactly than
+in models with fresh weights, whose averages a probe can combine.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import stdtr
+from scipy.special import logit, ndtr, stdtr
 
 from interp.heads.effects import Component, components
-from interp.heads.nulls import decodability_null, from_draws, swaps_null
+from interp.heads.nulls import correlation_squared, decodability_null, from_draws, swaps_null
 from interp.heads.patterns import kernel_by_offset
+from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
 from probes.activations import sampled_positions
 from probes.linear import Decoding, decode, direction
@@ -37,6 +44,8 @@ from probes.roles.effects import Outputs
 __all__ = ["ExtractionFloors", "Memory", "Reader", "memory_roles"]
 
 _FOLDS = 8
+_FRESH = 40
+_EDGE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,7 @@ class ExtractionFloors:
         concentration: Of the summed kernel at the memory (or cosine with ρ).
         share: Of a head in the kernels' absolute weight.
         part: Of its own kernel at the memory, relative to the sum there.
+        beside: Of its kernel's weight, relative to that for the memory it serves most.
         decodable: r² that is decodable.
         absent: Most that may be there before: nested locations can coincide.
         gain: Rise of r² where an average is half there already.
@@ -72,6 +82,7 @@ class ExtractionFloors:
     concentration: float = 0.8
     share: float = 0.01
     part: float = 0.001
+    beside: float = 0.01
     decodable: float = 0.9
     absent: float = 0.5
     gain: float = 0.05
@@ -125,11 +136,17 @@ class Reader:
 
     def lost(
         self, hook: str, latent: str, without: Sequence[Component], floor: float, *,
-        lens: bool = False,
+        lens: bool = False, same: bool = False,
     ) -> Test:  # fmt: skip
-        """The test that a latent is less decodable there without some components."""
+        """The test that a latent is less decodable there without some components; ``same``: by the
+        probe that was fitted with them, as the rest of the model goes on reading."""
         truth, before = self.truth(latent), self.read(hook, latent, lens=lens)
-        after = decode(self._seen(self.outputs.kept(hook, *without), lens), truth)
+        there = self._seen(self.outputs.kept(hook, *without), lens)
+        if same:
+            w = direction(self._seen(self.held(hook), lens), truth)
+            after = Decoding(correlation_squared(there @ w, truth), there @ w)
+        else:
+            after = decode(there, truth)
         drop = before.score - after.score
         draws = swaps_null(before.predicted, after.predicted, truth, seed=self.seed)
         p = from_draws(drop, draws, normal_tail=True).p
@@ -177,44 +194,81 @@ def memory_roles(
         floors: The least that counts.
     """
     floors = floors or ExtractionFloors()
-    return [found for memory in memories for found in _of(reader, memory, floors)]
+    there = [(memory, _layer_of(reader, memory, floors)) for memory in memories]
+    kernels = [(m, layer, _kernels(reader, layer, m)) for m, layer in there if layer is not None]
+    most: dict[int, NDArray[np.float64]] = {}
+    for _, layer, kernel in kernels:
+        most[layer] = np.maximum(most.get(layer, 0.0), kernel.weights())
+    return [
+        found
+        for memory, layer, kernel in kernels
+        for found in _of(reader, memory, layer, kernel, most[layer], floors)
+    ]
 
 
-def _of(reader: Reader, memory: Memory, floors: ExtractionFloors) -> Iterator[Found]:
+def _layer_of(reader: Reader, memory: Memory, floors: ExtractionFloors) -> int | None:
+    """The layer after whose attention a memory appears; None if it does elsewhere."""
     site = reader.first_site(memory.name, floors.decodable)
-    if site is None or not site[1].endswith("resid_mid"):
-        return
-    layer, mid = site
+    return None if site is None or not site[1].endswith("resid_mid") else site[0]
+
+
+def _of(
+    reader: Reader,
+    memory: Memory,
+    layer: int,
+    kernels: _Kernels,
+    most: NDArray[np.float64],
+    floors: ExtractionFloors,
+) -> Iterator[Found]:
+    mid = f"blocks.{layer}.hook_resid_mid"
     before = reader.read(f"blocks.{layer}.hook_resid_pre", memory.name).score
     after = reader.present(mid, memory.name, floors.decodable)
-    kernels = _kernels(reader, layer, memory)
     shares = np.abs(kernels.mean).sum(1) / (np.abs(kernels.mean).sum() or 1.0)
     at = np.abs(kernels.mean @ kernels.shape)
     at = at / (abs(kernels.mean.sum(0) @ kernels.shape) or 1.0)
-    enough = shares >= floors.share
+    enough = (shares >= floors.share) & (kernels.weights() >= floors.beside * most)
     group = [Component("head", layer, int(h)) for h in np.flatnonzero(enough & (at >= floors.part))]
     if not group:
         return
+    averaged = isinstance(memory.location, np.ndarray)
     new = Test("of it new here", after.score - before, floors.gain)
-    if not isinstance(memory.location, np.ndarray):
+    if not averaged:
         new = Test("of it not there before", 1 - before, 1 - floors.absent)
     kernel = Test(
         f"share of the layer's kernel at {_where(memory)}", kernels.concentration(),
         floors.concentration, kernels.p(),
     )  # fmt: skip
-    together = [
-        reader.lost(mid, memory.name, group, floors.drop), reader.changed(group, floors.change)
-    ]  # fmt: skip
+    lost = partial(reader.lost, mid, memory.name, floor=floors.drop, same=averaged)
+    beyond = [_beyond_fresh(reader, mid, memory.name, after.score)] if averaged else []
+    together = [lost(without=group), reader.changed(group, floors.change)]
     for head in np.flatnonzero(enough).tolist():
         part = Component("head", layer, head)
-        alone = reader.lost(mid, memory.name, [part], floors.drop)
+        alone = lost(without=[part])
         corrects = at[head] < floors.part
         cause = [alone, reader.changed([part], floors.change)] if corrects else [alone, *together]
         yield Found(
             "head", layer, "memory-correction" if corrects else "memory-location",
-            float(together[0].score), [kernel, after, new], cause,
+            float(together[0].score), [kernel, after, new, *beyond], cause,
             head=head, group=memory.name, target=memory.name,
         )  # fmt: skip
+
+
+def _beyond_fresh(reader: Reader, hook: str, latent: str, score: float) -> Test:
+    """That an average is read better than from heads with fresh weights, whose own averages a probe
+    combines: normal tail of the log-odds of r²."""
+    spec = getattr(reader.model, "spec", None)
+    name = "r² beyond that in untrained models (1 − p)"
+    if spec is None:
+        return Test("no untrained models of its shapes to compare r² with:", 0.0, 0.95, 1.0)
+    truth, found = reader.truth(latent), [score]
+    for draw in range(_FRESH):
+        fresh = SequenceTransformer(spec, seed=reader.seed + 3000 + draw)
+        with torch.no_grad():
+            _, cache = fresh.run_with_cache(reader.batch.inputs, names_filter=[hook])
+        found.append(decode(reader.features(cache[hook]), truth).score)
+    odds = logit(np.clip(found, _EDGE, 1 - _EDGE))
+    p = float(ndtr((odds[1:].mean() - odds[0]) / max(float(odds[1:].std(ddof=1)), 1e-3)))
+    return Test(name, 1 - p, 0.95, p)
 
 
 def _where(memory: Memory) -> str:
@@ -236,6 +290,11 @@ class _Kernels:
     mean: NDArray[np.float64]
     folds: NDArray[np.float64]
     shape: NDArray[np.float64]
+
+    def weights(self) -> NDArray[np.float64]:
+        """Each head's absolute weight over all lags, per the sum at the memory ``[head]``."""
+        found: NDArray[np.float64] = np.abs(self.mean).sum(1)
+        return found / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
 
     def concentration(self) -> float:
         """|K(0)| / Σ|K|, or the cosine with ρ."""

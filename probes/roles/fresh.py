@@ -25,8 +25,9 @@ A small p says that a head is not as it was initialised. It says nothing about w
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -35,7 +36,7 @@ import torch
 from jaxtyping import Bool, Float
 from scipy.special import ndtr
 from scipy.stats import rankdata
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from interp.heads.effects import Component, components, place_of
@@ -47,15 +48,35 @@ __all__ = ["Beyond", "Fresh", "beyond"]
 _DRAWS = 1000
 _FEW = 10
 _STEPS = (1.0, 0.5, 0.2)
-_POSITIONS, _FEWEST_ROWS, _MOST_ROWS = 512, 16, 48
+_SCORED, _FEWEST_ROWS, _MOST_ROWS = 400, 16, 48
 _ROWS_SHUFFLED = 8
 _AT_ONCE = 2**23
 """Numbers that may be held for the models that run in one pass."""
 _TINY = 1e-30
 
 Hooks = list[tuple[str, Callable[..., Any]]]
-Run = Callable[[Tensor, Hooks], Tensor]
-"""Inputs and hooks → the output."""
+Run = Callable[..., Tensor]
+"""Inputs and hooks → the output. With a layer: the output from the stream between its sublayers."""
+
+
+class _Passes(nn.Module):
+    """A model of ours, from its inputs or from between a layer's attention and its FFN."""
+
+    def __init__(self, model: SequenceTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, given: Tensor, layer: int | None = None) -> Tensor:
+        if layer is None:
+            return self.model(given)
+        block, stream = self.model.blocks[layer], given
+        if block.mlp is not None:
+            written = block.mlp(block.ln2(stream))
+            stream = stream + written if block.residual else written
+        for later in self.model.blocks[layer + 1 :]:
+            stream = later(stream)
+        output: Tensor = self.model.unembed(self.model.ln_final(stream))
+        return output
 
 
 @dataclass(frozen=True)
@@ -94,7 +115,8 @@ class Fresh:
     ) -> None:
         self.model, self.seed = model, seed
         self.spec = getattr(model, "spec", None)
-        rows = min(max(_POSITIONS // inputs.shape[1], _FEWEST_ROWS), _MOST_ROWS)
+        a_row = float(scored.double().sum(1).mean())
+        rows = min(max(int(_SCORED / max(a_row, 1.0)), _FEWEST_ROWS), _MOST_ROWS)
         rows = rows if self.spec is not None else _ROWS_SHUFFLED
         self.inputs, self.scored = inputs[:rows], scored[:rows]
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
@@ -103,9 +125,7 @@ class Fresh:
         """The head's gain against fresh ones."""
 
         def measure(run: Run, heads: Sequence[int]) -> Tensor:
-            hook = place_of(self.model, Component("head", layer))
-            to = f"blocks.{layer}.hook_attn_out" if self.spec is not None else hook
-            return _gains(run, (hook, to), heads, self.inputs, self.scored)
+            return _gains(run, self.model, layer, heads, self.inputs, self.scored)
 
         return self._beyond("gain", measure, layer, head)
 
@@ -168,62 +188,82 @@ class Fresh:
 
 
 def _run_of(model: Any) -> Run:
-    return lambda inputs, hooks: model.run_with_hooks(inputs, fwd_hooks=hooks)
+    if isinstance(model, SequenceTransformer):
+        return _run_with(model, {})
 
-
-def _run_with(model: SequenceTransformer, weights: dict[str, Tensor]) -> Run:
     def run(inputs: Tensor, hooks: Hooks) -> Tensor:
-        with model.hooks(fwd_hooks=hooks):
-            output: Tensor = functional_call(model, weights, (inputs,))
+        output: Tensor = model.run_with_hooks(inputs, fwd_hooks=hooks)
         return output
 
     return run
 
 
-def _kept(run: Run, inputs: Tensor, name: str) -> tuple[Tensor, Tensor]:
-    """The output, and what is at a hook."""
-    kept: list[Tensor] = []
+def _run_with(model: SequenceTransformer, weights: Mapping[str, Tensor]) -> Run:
+    passes = _Passes(model)
+    named = {f"model.{name}": weight for name, weight in weights.items()}
 
-    def keep(value: Tensor, hook: Any) -> None:
-        kept.append(value)
+    def run(given: Tensor, hooks: Hooks, layer: int | None = None) -> Tensor:
+        with model.hooks(fwd_hooks=hooks):
+            output: Tensor = functional_call(passes, named, (given, layer))
+        return output
 
-    return run(inputs, [(name, keep)]), kept[0]
+    return run
+
+
+def _kept(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
+    """The output, and what is at some hooks."""
+    kept: dict[str, Tensor] = {}
+
+    def keep(value: Tensor, hook: Any, name: str) -> None:
+        kept[name] = value
+
+    output = run(inputs, [(name, partial(keep, name=name)) for name in names])
+    return output, [kept[name] for name in names]
 
 
 def _gains(
     run: Run,
-    hooks: tuple[str, str],
+    model: Any,
+    layer: int,
     heads: Sequence[int],
     inputs: Tensor,
     scored: Bool[Tensor, "row pos"],
 ) -> Float[Tensor, "head"]:
-    """Gains of heads whose outputs are at the first hook, moved at the second: the same, or where
-    the heads' outputs are summed."""
-    output, written = _kept(run, inputs, hooks[0])
+    ours = isinstance(model, SequenceTransformer)
+    place = place_of(model, Component("head", layer))
+    mid = f"blocks.{layer}.hook_resid_mid"
+    output, (written, stream) = _kept(run, inputs, place, mid if ours else place)
     away = written.mean(0) - written
     steps = torch.tensor(_STEPS, dtype=away.dtype)[:, None, None, None]
-    again = inputs.repeat(len(_STEPS), *(1,) * (inputs.ndim - 1))
     found = []
     for head in heads:
         moved = steps * away[:, :, head]
-        here = torch.zeros(away.shape[2], 1, dtype=away.dtype)
-        here[head] = 1
-
-        def move(value: Tensor, hook: Any, by: Tensor = moved, here: Tensor = here) -> Tensor:
-            by = by.flatten(0, 1)
-            return value + (by if value.ndim == 3 else by[:, :, None] * here)
-
-        stepped = run(again, [(hooks[1], move)]).unflatten(0, (len(_STEPS), len(inputs)))
-        changed = (stepped - output).double().square().sum(-1) * scored
+        if ours:
+            stepped = run((stream + moved).flatten(0, 1), [], layer)
+        else:
+            stepped = _moved_at(run, place, head, inputs, moved)
+        changed = stepped.unflatten(0, moved.shape[:2]) - output
+        changed = changed.double().square().sum(-1) * scored
         size = moved.double().square().sum(-1) * scored
         found.append((changed.sum((1, 2)) / size.sum((1, 2)).clamp_min(_TINY)).amax())
     return torch.stack(found)
 
 
+def _moved_at(run: Run, place: str, head: int, inputs: Tensor, moved: Tensor) -> Tensor:
+    """The output for each step, with what the head writes moved where it stands by itself."""
+
+    def move(value: Tensor, hook: Any) -> Tensor:
+        value = value.clone()
+        value[:, :, head] += moved.flatten(0, 1)
+        return value
+
+    return run(inputs.repeat(len(moved), *(1,) * (inputs.ndim - 1)), [(place, move)])
+
+
 def _unevenness(
     run: Run, name: str, heads: Sequence[int], inputs: Tensor, *, causal: bool
 ) -> Float[Tensor, "head"]:
-    _, pattern = _kept(run, inputs, name)
+    _, (pattern,) = _kept(run, inputs, name)
     n = pattern.shape[-1]
     share = pattern[:, list(heads)].double()
     share = share / share.sum(-1, keepdim=True).clamp_min(_TINY)

@@ -75,10 +75,8 @@ def test_unevenness_against_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_linear_reader_gains_one() -> None:
     """The unembedding reads the answer's slots as they are, whatever the step."""
     proof = construct_relation(TASK)
-    gains = fresh._gains(
-        fresh._run_of(proof.model), ("blocks.0.attn.hook_result", "blocks.0.hook_attn_out"), [0],
-        BATCH.inputs, BATCH.mask,
-    )  # fmt: skip
+    run = fresh._run_of(proof.model)
+    gains = fresh._gains(run, proof.model, 0, [0], BATCH.inputs, BATCH.mask)
     assert float(gains) == pytest.approx(1.0)
     assert Outputs(proof.model, BATCH.inputs, BATCH.mask).ablated(Component("head", 0, 0)).score > 0
 
@@ -90,16 +88,20 @@ def test_a_constructed_counter_is_beyond_a_thousand_fresh_heads() -> None:
 
 
 def test_p_of_fresh_models_is_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fresh, "_DRAWS", 200)
+    monkeypatch.setattr(fresh, "_DRAWS", 100)
     drawn, p = None, []
-    for seed in range(60):
+    for seed in range(40):
         one = Fresh(SequenceTransformer(SPEC, seed=seed), BATCH.inputs, BATCH.mask, seed=300)
         one._drawn = drawn or one._drawn
         p.append([one.gain(0, 0).p, one.both(0, 0).p])
         drawn = one._drawn
     small = (np.array(p) < 0.1).mean(0)
-    assert (small < 0.25).all()
+    assert (small < 0.3).all()
     assert (np.array(p).mean(0) > 0.35).all()
+
+
+class Stranger:
+    """No model is one of these: hooks alone are to be relied on."""
 
 
 def test_shuffled_copies_stand_in_where_there_is_no_spec(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +110,7 @@ def test_shuffled_copies_stand_in_where_there_is_no_spec(monkeypatch: pytest.Mon
     found = Fresh(model, BATCH.inputs, BATCH.mask, seed=5)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     found.spec = None
+    monkeypatch.setattr(fresh, "SequenceTransformer", Stranger)
     p = [found.gain(0, head).p for head in range(2)]
     assert len(found._drawn["gain", 0]) == 40
     assert min(p) > 0.01
