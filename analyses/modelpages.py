@@ -40,7 +40,7 @@ from interp.output import output_folder
 from interp.proofs.mechanism import Construction
 from interp.tasks.base import Batch, Task
 from interp.tasks.depth import PrefixPrediction
-from probes.agreement import agreement
+from probes.agreement import agreement, answered_share
 from probes.roles import answers_of, find_roles, memories_of
 from probes.roles.decision import no_roles
 from probes.rounds import first_decodable
@@ -54,11 +54,13 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class _Measured:
-    """A model's tables, and the mean pattern ``[query, key]`` of each head by name."""
+    """A model's tables, the mean pattern ``[query, key]`` of each head by name, and the share of
+    the targets' variance that its output explains."""
 
     roles: pd.DataFrame
     probes: pd.DataFrame
     patterns: dict[str, np.ndarray]
+    answered: float
 
     @property
     def layers(self) -> dict[str, int]:
@@ -124,7 +126,7 @@ def _measure(model: SequenceTransformer, task: Task) -> _Measured:
         memories, answers = memories_of(task), answers_of(task)
         roles = find_roles(model, batch, memories=memories, answers=answers, seed=SEED)
     probes = probe_source(model, batch, seed=SEED).table
-    return _Measured(roles, probes, _patterns(model, batch))
+    return _Measured(roles, probes, _patterns(model, batch), answered_share(model, batch))
 
 
 def _patterns(model: SequenceTransformer, batch: Batch) -> dict[str, np.ndarray]:
@@ -156,7 +158,10 @@ def _statements(
         "constructed": f"off by {worst:.1e}" if worst else "exact",
         "trained": measured,
     }]  # fmt: skip
-    tables = [agreement(proof.mechanism, m.roles, layers=m.layers) for m in (built, found)]
+    tables = [
+        agreement(proof.mechanism, m.roles, layers=m.layers, answered=m.answered)
+        for m in (built, found)
+    ]
     for of_proof, of_model in zip(*(t.itertuples() for t in tables), strict=True):
         rows.append({
             "theory": of_proof.statement, "constructed": _holds(of_proof),

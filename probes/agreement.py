@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from scipy.stats import t as student
 
 from interp.errors import Problems
@@ -38,9 +39,18 @@ from interp.tasks.base import Batch
 from probes.roles import answers_of, find_roles, memories_of
 from probes.roles.extraction import Reader
 
-__all__ = ["Agreement", "agree", "agreement", "first_layers", "overall", "statements_of"]
+__all__ = [
+    "Agreement",
+    "agree",
+    "agreement",
+    "answered_share",
+    "first_layers",
+    "overall",
+    "statements_of",
+]
 
 _DECODABLE = 0.9
+_EFFECT, _ANSWERED = 0.1, 0.5
 _LOCATED = ("memory-location", "memory-correction")
 _KERNELS = ("memory-location", "memory-kernel")
 
@@ -52,7 +62,6 @@ _ONE_HEAD = {
     "counter": "a head attends evenly to everything before",
     "local": "a head attends to the last few positions",
     "dense": "a head attends in a way that has no name",
-    "coupling": "a head attends in a way that has no name, and the answer follows it",
     "symbol-equality": "a head's QK circuit is aI on the tokens",
     "copying": "a head's OV circuit is bI on the tokens",
 }
@@ -117,7 +126,19 @@ def statements_of(
         model, batch, memories=memories_of(task), answers=answers_of(task), seed=seed
     )
     names = [p.target for p in mechanism.parts if p.role == "formula" and p.target in batch.latents]
-    return agreement(mechanism, roles, layers=first_layers(model, batch, names))
+    layers, answered = first_layers(model, batch, names), answered_share(model, batch)
+    return agreement(mechanism, roles, layers=layers, answered=answered)
+
+
+@torch.no_grad()
+def answered_share(model: Any, batch: Batch) -> float:
+    """Share of the targets' variance that the output explains, where it has their shape; else 0."""
+    output, targets = model(batch.inputs), batch.targets
+    if output.shape != targets.shape or not targets.is_floating_point():
+        return 0.0
+    found, wanted = output[batch.mask].double(), targets[batch.mask].double()
+    spread = float((wanted - wanted.mean(0)).square().sum())
+    return max(1 - float((found - wanted).square().sum()) / spread, 0.0) if spread > 0 else 0.0
 
 
 def first_layers(model: Any, batch: Batch, names: Sequence[str]) -> dict[str, int]:
@@ -131,7 +152,11 @@ def first_layers(model: Any, batch: Batch, names: Sequence[str]) -> dict[str, in
 
 
 def agreement(
-    mechanism: Mechanism, roles: pd.DataFrame, *, layers: Mapping[str, int] | None = None
+    mechanism: Mechanism,
+    roles: pd.DataFrame,
+    *,
+    layers: Mapping[str, int] | None = None,
+    answered: float = 0.0,
 ) -> pd.DataFrame:
     """Every statement of a mechanism, checked against decided roles.
 
@@ -140,6 +165,7 @@ def agreement(
         roles: From :func:`probes.roles.find_roles` or :func:`probes.roles.decide_roles`.
         layers: From :func:`first_layers`, for mechanisms whose FFNs compute named formulas; what is
             not there is nowhere readable. Without it formulas make no statement.
+        answered: Share of the targets' variance that the output explains; for couplings.
 
     Returns:
         Columns ``statement``, ``holds``, ``strength``, ``score``, ``q`` and ``by`` (the components,
@@ -150,6 +176,7 @@ def agreement(
         *_statements(mechanism, confirmed),
         *_rounds(mechanism, confirmed),
         *_heads(mechanism, confirmed),
+        *_coupling(mechanism, roles, answered),
         *(_formulas(mechanism, layers) if layers is not None else ()),
     ]
     return pd.DataFrame(rows, columns=["statement", "holds", "strength", "score", "q", "by"])
@@ -241,8 +268,7 @@ def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, 
     roles = {part.role for part in mechanism.parts if part.component == "head"}
     for role, statement in _ONE_HEAD.items():
         if role in roles:
-            named = "dense" if role == "coupling" else role
-            yield _row(statement, confirmed[confirmed["role"] == named])
+            yield _row(statement, confirmed[confirmed["role"] == role])
     if {"induction", "previous-token"} <= roles:
         both = confirmed[confirmed["role"].isin(["previous-token", "induction"])]
         before, after = (both.loc[both["role"] == role, "layer"]
@@ -251,6 +277,18 @@ def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, 
         holds = known and bool(before.min() < after.min())
         by = f"layers {before.min()} and {after.min()}" if known else ""
         yield _fact("the induction head comes after a previous-token head", holds, by, both)
+
+
+def _coupling(
+    mechanism: Mechanism, roles: pd.DataFrame, answered: float
+) -> Iterator[dict[str, Any]]:
+    """A head couples positions and the answer follows it. In so small a model fresh heads attend as
+    unevenly: candidates count, and what is scored is the answer."""
+    if any(part.role == "coupling" for part in mechanism.parts):
+        serving = roles[(roles["role"] == "dense") & (roles["effect"] >= _EFFECT)]
+        row = _row("a head attends unevenly, and the answer follows it", serving)
+        good = row["holds"] and answered >= _ANSWERED
+        yield row | {"holds": good, "strength": answered, "score": answered if good else 0.0}
 
 
 def _formulas(mechanism: Mechanism, layers: Mapping[str, int]) -> Iterator[dict[str, Any]]:
