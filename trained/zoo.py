@@ -19,7 +19,7 @@ from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.recipe import Recipe, read_recipe
 
-__all__ = ["Shipped", "load", "names", "recipes"]
+__all__ = ["Shipped", "folder", "load", "names", "recipes"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,13 @@ def names() -> list[str]:
 
 def recipes() -> list[Recipe]:
     """The shipped recipes, sorted by name."""
-    with as_file(files("trained") / "recipes") as folder:
-        return [read_recipe(file) for file in sorted(folder.glob("*.toml"))]
+    with as_file(files("trained") / "recipes") as there:
+        return [read_recipe(file) for file in sorted(there.glob("*.toml"))]
+
+
+def folder(name: str) -> Path:
+    """Where a shipped model's checkpoint lies."""
+    return Path(str(files("trained"))) / "checkpoints" / name
 
 
 def load(name: str) -> Shipped:
@@ -71,9 +76,8 @@ def load(name: str) -> Shipped:
             )
         near = get_close_matches(name, names(), cutoff=0.4) or names()
         raise CheckpointError(f"no shipped model {name!r}: there is {', '.join(near)}")
-    with as_file(files("trained") / "checkpoints" / name) as folder:
-        metadata: dict[str, Any] = read_metadata(folder)
-        model = load_checkpoint(folder)
+    metadata: dict[str, Any] = read_metadata(folder(name))
+    model = load_checkpoint(folder(name))
     test = metadata.get("test")
     return Shipped(
         name,

@@ -12,7 +12,7 @@ __all__ = ["inspect"]
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="Folder, hub id, or a checkpoint of ours.")],
+    model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.")],
     out: Annotated[Path, typer.Option(help="Folder of the report, tables and stores.")],
     text: Annotated[
         Path | None, typer.Option(help="Text file to try the model on (needs a tokenizer).")
@@ -28,6 +28,8 @@ def inspect(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Try every head on random tokens (and a text), with nulls, and decide its roles."""
+    from dataclasses import replace
+
     from interp.errors import ArgumentError
     from interp.output import check_output
 
@@ -40,21 +42,24 @@ def inspect(
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"text: {text} cannot be read: {error}") from error
 
-    from analyses.inspection.heads import inspect_heads, open_folder
+    from analyses.cli.loading import folder_of
+    from analyses.inspection.heads import inspect_heads
     from analyses.inspection.heads_page import write_inspection
     from interp.models.factors import open_factors
     from interp.models.pretrained import load_pretrained
 
     step = _steps()
     step(f"loading {model}")
-    found = load_pretrained(model, revision=revision, trust_remote_code=trust_remote_code)
-    factors = open_factors(model, revision=revision)
-    folder = open_folder(out, resume=resume, overwrite=overwrite)
+    place = folder_of(model)
+    found = replace(
+        load_pretrained(place, revision=revision, trust_remote_code=trust_remote_code), name=model
+    )
+    factors = open_factors(place, revision=revision)
     inspected = inspect_heads(
-        found, factors, folder, text=words, rows=rows, length=length, seed=seed, resume=resume,
-        step=step,
+        found, factors, out, text=words, rows=rows, length=length, seed=seed, resume=resume,
+        overwrite=overwrite, step=step,
     )  # fmt: skip
-    for line in write_inspection(inspected, folder, step):
+    for line in write_inspection(inspected, out, step):
         typer.echo(line)
     for note in inspected.notes:
         typer.echo(f"note: {note}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained import zoo
 
-__all__ = ["Named", "load_model", "load_named", "load_with_task", "task_of"]
+__all__ = ["Named", "folder_of", "load_model", "load_named", "load_with_task", "task_of"]
 
 _OWN = "own"
 
@@ -40,6 +41,11 @@ class Named:
     tokenizer: Any = None
 
 
+def folder_of(name: str) -> str:
+    """Where a shipped model lies; any other name as it is."""
+    return str(zoo.folder(name)) if name in zoo.names() else name
+
+
 def load_named(name: str) -> Named:
     """A shipped model, a checkpoint of ours, or a Hugging Face model through a bridge.
 
@@ -50,9 +56,10 @@ def load_named(name: str) -> Named:
     if name in zoo.names():
         shipped = zoo.load(name)
         return Named(name, shipped.model, shipped.task)
-    if (Path(name) / "model.json").is_file():
-        task = read_metadata(name).get("task")
-        return Named(name, load_checkpoint(name), None if task is None else task_from_dict(task))
+    place = Path(name).expanduser()
+    if (place / "model.json").is_file():
+        task = read_metadata(place).get("task")
+        return Named(name, load_checkpoint(place), None if task is None else task_from_dict(task))
     return _pretrained(name)
 
 
@@ -101,6 +108,11 @@ def _parsed(text: str) -> Task:
 def _pretrained(name: str) -> Named:
     from interp.models.pretrained import load_pretrained
 
+    place = Path(name).expanduser()
+    if not place.exists() and (near := get_close_matches(name, zoo.names(), 1)):
+        raise CheckpointError(f"no model {name!r}: did you mean the shipped {near[0]}?")
+    if (place / "store" / "manifest.json").is_file():
+        raise CheckpointError(f"{name} holds no model: did you mean the store {place / 'store'}?")
     try:
         found = load_pretrained(name)
     except CheckpointError as error:

@@ -6,6 +6,7 @@ answer at once, so each command imports what it needs when it runs.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from importlib.metadata import version
@@ -76,7 +77,11 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; a refusal is one line on standard error and exit code 2."""
+    """Run the command line: a refusal is one line on standard error and exit code 2.
+
+    An error that nobody foresaw is one line too, with exit code 70 and the traceback in a file;
+    with ``PROOFLENS_TRACEBACK`` set it is raised.
+    """
     # joblib replaces a worker that has grown, and loses nothing by it.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
     try:
@@ -84,3 +89,24 @@ def main() -> None:
     except ProoflensError as error:
         typer.echo(f"prooflens: {error}", err=True)
         sys.exit(2)
+    except Exception as error:
+        if "PROOFLENS_TRACEBACK" in os.environ:
+            raise
+        typer.echo(f"prooflens: {_unforeseen(error)}", err=True)
+        sys.exit(70)
+
+
+def _unforeseen(error: Exception) -> str:
+    """An error of ours, not of the user's, in a line; the traceback goes to a file."""
+    import tempfile
+    import traceback
+
+    reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="prooflens-", suffix=".txt", delete=False, encoding="utf-8"
+    ) as file:
+        file.write("".join(traceback.format_exception(error)))
+    return (
+        f"a mistake of prooflens, not yours: {type(error).__name__}: {reason} (please report it "
+        f"with {file.name})"
+    )

@@ -16,7 +16,7 @@ def probe(
     ],
     task: Annotated[
         str | None,
-        typer.Option(help="A task, KIND or KIND:ARGUMENT=VALUE,…; 'own': the model's. Not for a "
+        typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default. Not for a "
                      "store."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the table and the map.")] = None,
@@ -62,11 +62,7 @@ def _source(model: str, task: str | None, rows: int, seed: int) -> tuple[Any, An
         if task is not None:
             raise ArgumentError(f"--task is not for a store, got {task!r}: it has its own rows")
         return ActivationStore(model), None, {"store": model}
-    if task is None:
-        raise ArgumentError(
-            f"--task must name a task for {model}, got None: own, or KIND:…"
-        )
-    built, chosen = load_with_task(model, task)
+    built, chosen = load_with_task(model, task or "own")
     about = {"model": model, "task": chosen.to_dict(), "rows": rows}
     return built, chosen.sample(rows, seed=seed), about
 

@@ -103,6 +103,7 @@ def inspect_heads(
     length: int = LENGTH,
     seed: int = 0,
     resume: bool = False,
+    overwrite: bool = False,
     levels: Levels | None = None,
     step: Callable[[str], None] = lambda words: None,
 ) -> Inspected:
@@ -111,22 +112,28 @@ def inspect_heads(
     Args:
         model: From :func:`interp.models.pretrained.load_pretrained`.
         factors: The same model's, from :func:`interp.models.factors.open_factors`.
-        out: From :func:`open_folder`.
+        out: Folder of everything; see :func:`open_folder`.
         text: Pieces of it are another trial, where the model has a tokenizer.
         rows, length: Of every trial; the model's context bounds the length.
         seed: Of rows and nulls.
         resume: Read what an interrupted inspection left in ``out``.
+        overwrite: Replace an inspection that is there.
         levels: Level and floors of the roles.
         step: Told what is being done.
 
     Raises:
-        ArgumentError: for arguments that do not fit; StoreError: if ``out`` was made otherwise.
+        ArgumentError: for arguments that do not fit, before anything is written.
+        OutputError: if ``out`` is there and is neither to be resumed nor replaced.
+        StoreError: if ``out`` was made otherwise.
     """
     trials, notes = token_trials(model, rows=rows, length=length, seed=seed)
     if text is not None:
         found = text_trial(model, text, rows=rows, length=length)
         trials += [found] if found is not None else []
         notes += [] if found is not None else ["text was given and not used: no tokenizer"]
+    if length > model.n_ctx:
+        notes += [f"rows have {model.n_ctx} tokens, the model's context, and not {length}"]
+    out = open_folder(out, resume=resume, overwrite=overwrite)
     stores: dict[str, ActivationStore] = {}
     for trial in trials:
         if trial.name in ("repeated", "text"):

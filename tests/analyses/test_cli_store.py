@@ -8,10 +8,10 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from analyses.cli.loading import Named, load_named, task_of
+from analyses.cli.loading import Named, folder_of, load_named, task_of
 from analyses.cli.main import app
 from interp.errors import ArgumentError, CheckpointError, StoreError
-from interp.models.checkpoint import save_checkpoint
+from interp.models.checkpoint import read_metadata, save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
@@ -140,3 +140,15 @@ def test_a_pretrained_folder_without_a_tokenizer_has_none(tmp_path):
     assert named.task is None
     _, cache = named.model.run_with_cache(torch.zeros(1, 4, dtype=torch.long))
     assert cache["blocks.0.attn.hook_pattern"].shape == (1, 2, 4, 4)
+
+
+def test_a_folder_of_heads_points_to_its_store(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"holds no model: did you mean the store .*/store\?"):
+        load_named(str(tmp_path))
+
+
+def test_shipped_models_have_a_folder_and_other_names_stay():
+    assert read_metadata(folder_of("induction-attention"))["name"] == "induction-attention"
+    assert folder_of("gpt2") == "gpt2"

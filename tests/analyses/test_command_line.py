@@ -63,3 +63,25 @@ def test_refusals_are_one_line_and_leave_nothing(
     assert len(done.stderr.strip().splitlines()) == 1
     assert [p.name for p in folder.iterdir()] == ["keep.txt"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_mistake_of_ours_is_one_line_with_the_traceback_in_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("nobody\nforesaw this")
+
+    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 70
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ZeroDivisionError: nobody (please report it" in line
+    (file,) = tmp_path.glob("prooflens-*.txt")
+    assert str(file) in line
+    assert "in broken" in file.read_text()
+    monkeypatch.setenv("PROOFLENS_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli.main()

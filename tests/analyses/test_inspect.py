@@ -35,8 +35,7 @@ SPEC = TransformerSpec(
 
 def inspected(folder: Path, out: Path, **options: Any) -> Inspected:
     model, factors = load_pretrained(folder), open_factors(folder)
-    new = open_folder(out, resume=False, overwrite=False)
-    return inspect_heads(model, factors, new, rows=16, **options)
+    return inspect_heads(model, factors, out, rows=16, **options)
 
 
 @torch.no_grad()
@@ -141,7 +140,7 @@ def test_an_interrupted_inspection_goes_on(
     def broken(*arguments: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    out = open_folder(tmp_path / "out", resume=False, overwrite=False)
+    out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(behaviour, "ablated", broken)
         with pytest.raises(KeyboardInterrupt):
@@ -149,7 +148,6 @@ def test_an_interrupted_inspection_goes_on(
     store = ActivationStore(out / "stores" / "repeated")
     assert store.measurements == ("attention",)
     monkeypatch.setattr(behaviour, "attention_mass", broken)
-    out = open_folder(tmp_path / "out", resume=True, overwrite=False)
     again = inspect_heads(model, factors, out, rows=16, resume=True)
     pd.testing.assert_frame_equal(again.roles, whole.roles)
     pd.testing.assert_frame_equal(again.losses, whole.losses)
@@ -237,6 +235,13 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
         open_folder(tmp_path / "other", resume=True, overwrite=False)
     with pytest.raises(OutputError, match="is not replaced"):
         open_folder(tmp_path / "other", resume=False, overwrite=True)
+    out = tmp_path / "refused"
+    with pytest.raises(ArgumentError, match="rows must be at least 4"):
+        CliRunner().invoke(
+            app, ["inspect", "induction-attention", "--out", str(out), "--rows", "0"],
+            catch_exceptions=False,
+        )  # fmt: skip
+    assert not out.exists()
     done = CliRunner().invoke(app, ["inspect", "x", "--out", str(tmp_path / "o"), "--text", "none"])
     assert isinstance(done.exception, ArgumentError)
     assert "cannot be read" in str(done.exception)

@@ -48,7 +48,7 @@ def test_a_store_gets_the_table_sealed_into_it(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ((NAME,), "--task must name a task for fixed-memory-multiplexer, got None"),
+        (("fixed-memory-multiplexor",), "did you mean the shipped fixed-memory-multiplexer?"),
         ((NAME, "--task", "own", "--hooks", "nothing*"), "--hooks nothing* matches none of"),
         ((NAME, "--task", "own", "--latents", "g"), "latents must be among x[t]"),
     ],
