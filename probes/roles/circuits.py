@@ -15,8 +15,9 @@ Null: the columns of M are permuted (tokens relabelled). Then tr M has mean 0 an
 
 Cause: for equality, the output changes when the head may not attend to equal tokens; for copying,
 when it is ablated. Norms between embedding and head, and all earlier layers, are left out of M: a
-head that compares or copies what earlier layers wrote is not seen. Fewer than four tokens tell
-nothing.
+head that compares or copies what earlier layers wrote is not seen. So are rotations of queries and
+keys (M is then the circuit at lag 0). Query heads that share keys and values each have their
+group's. Fewer than four tokens tell nothing.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ __all__ = ["CircuitFloors", "circuit_roles", "identity_share"]
 _FEWEST = 4
 _MOST = 512
 _COMMON = 0.1
+_WEIGHTS = ("W_E", "W_U", "blocks")
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,14 @@ def circuit_roles(
     """Every head's circuits on the tokens of the inputs, tested.
 
     Args:
-        model: With TransformerLens' weight names; one without a dot product has no QK circuit.
+        model: With TransformerLens' weight names; one without a dot product has no QK circuit, and
+            of one that lacks these names (a wrapped module) there is nothing to say.
         inputs: ``[row, pos]`` tokens; there is nothing to say about real inputs.
         scored: Where the output counts.
         floors: The least that counts.
         seed: Of the repeated rows.
     """
-    if inputs.ndim != 2:
+    if inputs.ndim != 2 or not all(hasattr(model, name) for name in _WEIGHTS):
         return []
     tokens = inputs[:, 1:].unique()[:_MOST]
     if len(tokens) < _FEWEST:
@@ -155,7 +158,7 @@ def _qk(
         return None
     scores = torch.zeros(len(embedded), len(embedded), dtype=torch.float64)
     if hasattr(attn, "W_K"):
-        q, k = (embedded @ w[part.head].double() for w in (attn.W_Q, attn.W_K))
+        q, k = (embedded @ _of(attn, w, part.head) for w in (attn.W_Q, attn.W_K))
         scores = q @ k.mT * _scale(model, part)
     if identity is not None:
         a = float(identity.multiplier * identity.a[part.head])
@@ -172,8 +175,15 @@ def _scale(model: Any, part: Component) -> float:
 def _ov(
     model: Any, attn: Any, part: Component, embedded: Float[Tensor, "token d_model"]
 ) -> Float[Tensor, "token d_model"]:
-    written = embedded @ attn.W_V[part.head].double() @ attn.W_O[part.head].double()
+    written = embedded @ _of(attn, attn.W_V, part.head) @ _of(attn, attn.W_O, part.head)
     spec = getattr(model, "spec", None)
     if spec is not None and spec.identity_ov:
         written = written + float(attn.effective_b[part.head]) * embedded
     return written.detach()
+
+
+def _of(
+    attn: Any, stack: Float[Tensor, "head row column"], head: int
+) -> Float[Tensor, "row column"]:
+    """A query head's own matrix of a stack, or its group's where heads share keys and values."""
+    return stack[head * len(stack) // len(attn.W_O)].double()
