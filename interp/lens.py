@@ -32,6 +32,7 @@ __all__ = [
     "TransformerLensConfig",
     "attribution_patch",
     "detect_head",
+    "vocabulary_of",
 ]
 
 _HOMES = {
@@ -71,3 +72,12 @@ class HookedModel(Protocol):
 
     def run_with_hooks(self, *args: Any, **kwargs: Any) -> Any:
         """Run with temporary hooks and return the output."""
+
+
+def vocabulary_of(model: Any) -> int | None:
+    """How many token ids a model knows; None for real inputs, or where nothing says."""
+    spec = getattr(model, "spec", None)
+    if getattr(spec, "input", None) is not None:
+        return int(spec.d_in) if spec.input == "tokens" else None
+    size = getattr(getattr(model, "cfg", None), "d_vocab", None)
+    return size if isinstance(size, int) and size > 0 else None

@@ -21,7 +21,7 @@ from interp.threads import one_thread
 from trained.data import training_set
 from trained.ensemble import Ensemble
 from trained.metrics import evaluate, loss_of, scores
-from trained.run import Run
+from trained.run import Run, check_runs
 
 if TYPE_CHECKING:
     from trained.recipe import Recipe
@@ -60,8 +60,12 @@ def fit(recipe: Recipe | Run, *, device: str = "cpu", progress: bool = False) ->
         recipe: What to train and how: a recipe or a run.
         device: Where to compute.
         progress: Show a bar on the terminal.
+
+    Raises:
+        ArgumentError: for a spec that does not fit its task's rows.
     """
     run = recipe if isinstance(recipe, Run) else recipe.run
+    check_runs([run])
     ensemble = Ensemble([run], device=device)
     steps = ensemble.run()
     for _ in track(steps, run.name, total=ensemble.steps, disable=not progress):

@@ -23,7 +23,7 @@ from interp.errors import CheckpointError, OutputError, Problems
 from interp.output import output_file
 from trained.backends import BACKENDS, Job, cores, run_elsewhere
 from trained.fit import Fit, fits_of
-from trained.run import Run
+from trained.run import Run, check_runs
 from trained.saves import digest
 from trained.shape import groups
 from trained.stacks import best_size, cut, step_seconds
@@ -68,13 +68,15 @@ def train(
         What came out, in the order of the runs.
 
     Raises:
-        ArgumentError: for names that are not unique, an unknown backend, or sizes below 1.
+        ArgumentError: for names that are not unique, an unknown backend, sizes below 1, or a
+            spec that does not fit its task's rows.
         OutputError: if ``folder`` holds a grid and ``resume`` is not asked for.
         CheckpointError: if ``folder`` holds the state of other runs.
         KeyboardInterrupt: after Ctrl-C; the states are saved in ``folder``.
         MissingDependencyError: for the backend ``ray`` without Ray.
     """
     _check(runs, backend, together, workers)
+    check_runs(runs)
     options = Options(device, compiled, minutes)
     with TemporaryDirectory() as scratch:
         where = Path(folder) if folder is not None else Path(scratch)

@@ -20,7 +20,8 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.lines import Lines
 from trained.metrics import METRICS
-from trained.run import Run
+from trained.run import Run, check_spec
 from trained.training import Training
 
 __all__ = ["METRICS", "Recipe", "Training", "read_recipe", "recipe_of"]
@@ -141,15 +142,25 @@ def recipe_of(data: Mapping[str, Any], lines: Lines, subject: str) -> Recipe:
     }
     made: dict[str, Any] = {}
     for name, make in makers.items():
-        try:
+        with _told(problems, lines, name):
             made[name] = make(data.get(name))  # type: ignore[arg-type]
-        except ArgumentError as error:
-            told = error.problems or (("kind", str(error)),)
-            for argument, sentence in told:
-                problems.found.append(f"{lines.of(name, argument)}: [{name}] {sentence}")
+    problems.raise_if_any()
+    for task in filter(None, (made["task"], made["test"])):
+        with _told(problems, lines, "spec"):
+            check_spec(task, made["spec"])
     problems.raise_if_any()
     rest = {key: data.get(key, _OPTIONAL[key]) for key in ("claim", "expected")}
     return Recipe(data["name"], data["about"], **made, **rest)
+
+
+@contextmanager
+def _told(problems: Problems, lines: Lines, table: str) -> Iterator[None]:
+    """What is refused inside joins the problems, with its line."""
+    try:
+        yield
+    except ArgumentError as error:
+        for argument, sentence in error.problems or (("kind", str(error)),):
+            problems.found.append(f"{lines.of(table, argument)}: [{table}] {sentence}")
 
 
 def _check_shape(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:

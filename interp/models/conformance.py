@@ -28,8 +28,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from interp.errors import ConformanceError
-from interp.lens import HookedModel
+from interp.errors import ConformanceError, Problems
+from interp.lens import HookedModel, vocabulary_of
 from interp.models.relations import Relation, Values, block_relations
 
 __all__ = ["Check", "ConformanceReport", "conformance"]
@@ -119,8 +119,12 @@ def conformance(
 
     Returns:
         The report; it is not raised, see :meth:`ConformanceReport.raise_if_failed`.
+
+    Raises:
+        ArgumentError: for a token id that is none of the model's.
     """
     args = inputs if isinstance(inputs, tuple) else (inputs,)
+    _check_ids(model, args[0])
     with torch.no_grad(), _evaluating(model):
         output = model.run_with_hooks(*args, fwd_hooks=[])  # with none: attaching must not matter
         _, cache = model.run_with_cache(*args)
@@ -132,6 +136,16 @@ def conformance(
             checks += _relate_changed(relations, values, model, args)
             checks.append(_patch_with_itself(model, output, values, args))
     return ConformanceReport(tuple(checks))
+
+
+def _check_ids(model: HookedModel, ids: Any) -> None:
+    size, problems = vocabulary_of(model), Problems("conformance")
+    if size is not None and isinstance(ids, Tensor) and not ids.is_floating_point() and len(ids):
+        rule = f"must be token ids from 0 to {size - 1}, the model's vocabulary"
+        for extreme in {int(ids.min()), int(ids.max())}:
+            good, advice = 0 <= extreme < size, "use the model's own tokens"
+            problems.need(good, "inputs", rule, extreme, advice)
+    problems.raise_if_any()
 
 
 def _relate(relations: tuple[Relation, ...], values: Values) -> Iterator[Check]:

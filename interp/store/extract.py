@@ -53,7 +53,7 @@ def plan_extraction(
     Arguments and errors are those of :func:`extract`. An iterator that can be read once must be
     given to :func:`extract` itself.
     """
-    found = _source(source, rows, seed)
+    found = _source(model, source, rows, seed)
     return _plan(model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression)
 
 
@@ -106,7 +106,8 @@ def extract(
         The store, complete.
 
     Raises:
-        ArgumentError: if options break rules (all are named).
+        ArgumentError: if options break rules (all are named), or a row holds a token id that is
+            none of the model's (parts before it stay).
         HookError: if a glob matches nothing, or a hook does not fire.
         OutputError: if ``out`` exists, or has too little space.
         StoreError: if the store is in use or of another plan, or the model or the disk fails.
@@ -118,7 +119,7 @@ def extract(
         from interp.store.cluster import require_ray
 
         require_ray()
-    found = _source(source, rows, seed)
+    found = _source(model, source, rows, seed)
     plan = _plan(model, found, hooks, seed, batch, dtype, positions, heads, part_rows, compression)
     if report is not None:
         report(plan.describe())
@@ -131,15 +132,16 @@ def extract(
     return ActivationStore(out)
 
 
-def _source(source: Any, rows: int | None, seed: int) -> Source:
-    from interp.store.sources import as_source
+def _source(model: HookedModel, source: Any, rows: int | None, seed: int) -> Source:
+    from interp.lens import vocabulary_of
+    from interp.store.sources import as_source, within
 
     problems = Problems("extract")
     good = rows is None or rows >= 1
     problems.need(good, "rows", "must be at least 1", rows, "give a number, or leave it out")
     problems.need(seed >= 0, "seed", "must not be negative", seed, "use 0 or more")
     problems.raise_if_any()
-    return as_source(source, rows=rows, seed=seed)
+    return within(as_source(source, rows=rows, seed=seed), vocabulary_of(model))
 
 
 def _plan(

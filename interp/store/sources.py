@@ -18,7 +18,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,16 @@ from torch import Tensor
 from interp.errors import ArgumentError, StoreError
 from interp.store.writer import Rows
 
-__all__ = ["Columns", "HuggingFaceRows", "Part", "Source", "TokenFile", "as_source", "parts"]
+__all__ = [
+    "Columns",
+    "HuggingFaceRows",
+    "Part",
+    "Source",
+    "TokenFile",
+    "as_source",
+    "parts",
+    "within",
+]
 
 Columns = dict[str, Tensor]
 _TASK_BLOCK = 256
@@ -168,6 +177,43 @@ def as_source(source: Any, *, rows: int | None, seed: int) -> Source:
             f"{source!r}: wrap a file of token ids in TokenFile"
         )
     return _from_iterable(source, rows)
+
+
+def within(source: Source, vocabulary: int | None) -> Source:
+    """The same rows, refused while they are read if a token id is none of the model's.
+
+    Args:
+        source: Real inputs pass through.
+        vocabulary: How many token ids the model knows; None: nothing is checked.
+
+    Raises:
+        ArgumentError: from the stream, at the first id below 0 or not below ``vocabulary``.
+    """
+    if vocabulary is None:
+        return source
+
+    def blocks() -> Iterator[Columns]:
+        seen = 0
+        for block in source.blocks():
+            _check_ids(block["inputs"], vocabulary, seen, source.description)
+            seen += len(block["inputs"])
+            yield block
+
+    return replace(source, blocks=blocks)
+
+
+def _check_ids(ids: Tensor, vocabulary: int, first: int, description: Mapping[str, Any]) -> None:
+    """``first`` is the number of the block's first row, empty lines of a file not counted."""
+    if ids.is_floating_point() or not ids.numel():
+        return
+    if int(ids.min()) >= 0 and int(ids.max()) < vocabulary:
+        return
+    row, *place = ((ids < 0) | (ids >= vocabulary)).nonzero()[0].tolist()
+    named = " ".join(str(description[k]) for k in ("kind", "name") if k in description)
+    raise ArgumentError(
+        f"tokens: {named}, row {first + row} (from 0): ids must be 0 to {vocabulary - 1}, the "
+        f"model's vocabulary, got {int(ids[(row, *place)])}: use the model's own tokens"
+    )
 
 
 def _from_task(task: Any, rows: int | None, seed: int) -> Source:

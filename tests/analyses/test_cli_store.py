@@ -101,6 +101,9 @@ def test_refusals(run, model, tokens, tmp_path):
         run(*words, "--tokens", tokens, "--heads", "a")
     with pytest.raises(ArgumentError, match="only a shipped model or a checkpoint"):
         run(*words, "--task", "own")
+    (tmp_path / "other.txt").write_text("1 2 300\n")
+    with pytest.raises(ArgumentError, match="from 0 to 8, the model's vocabulary, got 300"):
+        run(*words, "--tokens", tmp_path / "other.txt")
     with pytest.raises(StoreError, match="not an activation store"):
         run("store", "info", tmp_path)
 

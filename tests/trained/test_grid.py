@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ import torch
 from small_runs import SPEC, tiny
 
 from interp.errors import ArgumentError, CheckpointError, OutputError
+from interp.models.baselines import MLPSpec
 from interp.models.spec import TransformerSpec
+from interp.tasks.induction import RepeatedTokens
+from interp.tasks.memory import FixedMemory
 from trained import grid, stacks
 from trained.ensemble import Ensemble
 from trained.fit import Fit, fit
@@ -156,3 +160,23 @@ def test_what_cannot_be_is_refused(runs: list[Run], options: Any, message: str) 
         train(runs, **options)
     with pytest.raises(ArgumentError, match="without slashes"):
         tiny("a/b")
+
+
+def test_a_spec_that_does_not_fit_its_task_is_refused_before_training(tmp_path: Path) -> None:
+    task = RepeatedTokens(vocabulary=9, length=12, periods=(4, 5))
+    options: dict[str, Any] = {"n_ctx": 12, "d_model": 4, "n_layers": 1, "n_heads": 1, "d_head": 2}
+    small = tiny("small", task=task, spec=TransformerSpec(d_in=5, d_out=4, **options))
+    real = tiny("real", task=task, spec=MLPSpec(d_in=9, d_out=9, n_ctx=13, input="real"))
+    words = (
+        r"small: d_in must be at least 9, the vocabulary for task \S+, got 5: raise it; "
+        r"small: d_out must be at least 9, the answers.*"
+        r"real: input must be tokens.*real: n_ctx must be 12"
+    )
+    with pytest.raises(ArgumentError, match=words):
+        train([small, real], folder=tmp_path / "grid")
+    assert not (tmp_path / "grid").exists()
+    with pytest.raises(ArgumentError, match="d_in must be at least 9"):
+        fit(small)
+    longer = replace(tiny(), test=FixedMemory(lags=(1, 2), readout="majority", length=7))
+    with pytest.raises(ArgumentError, match="n_ctx must be at least 7"):
+        train([longer])

@@ -71,6 +71,13 @@ def test_hash_is_of_the_content(tmp_path: Path) -> None:
         ),
         ("steps = 3", 'steps = 3\n[expected]\naccuracy = "high"', r"expected\.accuracy must be"),
         ("[spec]", "[spec", "cannot be read"),
+        ("d_in = 1", "d_in = 2", r"line 10: \[spec\] d_in must be 1, the input's channels"),
+        ("n_ctx = 8", "n_ctx = 7", r"line 12: \[spec\] n_ctx must be at least 8, the length"),
+        (
+            "[spec]",
+            '[test]\nkind = "fixed_memory"\nlags = [1]\nlength = 9\n[spec]',
+            r"line 16: \[spec\] n_ctx must be at least 9",
+        ),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -9,7 +9,7 @@ from plain_transformer import build, tokens
 from torch import Tensor, nn
 from transformer_lens.model_bridge import TransformerBridge
 
-from interp.errors import ConformanceError
+from interp.errors import ArgumentError, ConformanceError
 from interp.lens import HookPoint
 from interp.models.conformance import ConformanceReport, conformance
 from interp.models.hooked import HookedModule
@@ -156,3 +156,10 @@ def test_the_mode_of_every_module_is_kept() -> None:
     modes = [module.training for module in model.modules()]
     conformance(model, tokens(0))
     assert [module.training for module in model.modules()] == modes
+
+
+def test_ids_outside_the_vocabulary_are_refused(gpt2: Any) -> None:
+    assert not conformance(gpt2, torch.tensor([[0, 6]]), changes=False).failures
+    message = "inputs must be token ids from 0 to 6, the model's vocabulary, got"
+    with pytest.raises(ArgumentError, match=f"{message} 7.*{message} -1|{message} -1.*{message} 7"):
+        conformance(gpt2, torch.tensor([[7, -1]]))

@@ -38,6 +38,18 @@ def test_token_file_is_bucketed_by_length(tmp_path):
         extract(model, TokenFile(tmp_path / "bad.txt"), ["hook_embed"], tmp_path / "t")
 
 
+@pytest.mark.parametrize(("line", "told"), [("4 20", "got 20"), ("4 -1", "got -1")])
+def test_ids_outside_the_vocabulary_are_refused_by_row(tmp_path, line, told):
+    (tmp_path / "t.txt").write_text("1 2 3\n\n5 19\n" + line + "\n")
+    model, file = SequenceTransformer(SPEC), TokenFile(tmp_path / "t.txt")
+    message = rf"token file t\.txt, row 2 \(from 0\): ids must be 0 to 19.*{told}"
+    with pytest.raises(ArgumentError, match=message):
+        extract(model, file, ["hook_embed"], tmp_path / "s")
+    extract(model, file, ["hook_embed"], tmp_path / "t", rows=2)
+    with pytest.raises(ArgumentError, match=rf"arrays, row 1 .*{told}"):
+        plan_extraction(model, torch.tensor([[1, 2], [4, int(line[2:])]]), ["hook_embed"])
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_hugging_face_data_sets_stream(tmp_path):
     datasets = pytest.importorskip("datasets")
@@ -124,6 +136,8 @@ def test_bridge(bridge, tmp_path):
     assert store.aliases["blocks.1.hook_resid_pre"] == "blocks.0.hook_resid_post"
     for hook in (*store.hooks, *store.aliases):
         np.testing.assert_allclose(store.activation(hook), cache[hook].numpy(), atol=1e-5)
+    with pytest.raises(ArgumentError, match="ids must be 0 to 39, the model's vocabulary, got 40"):
+        extract(bridge, tokens + 1, ["hook_embed"], tmp_path / "t")
     with pytest.raises(HookError, match=r"does not fire blocks\.0\.attn\.hook_result"):
         extract(bridge, tokens, ["blocks.*.attn.hook_result"], tmp_path / "t")
     with pytest.raises(HookError, match=r"pos_embed\.hook_in fires shape \[1, 7\] for 2 rows"):
