@@ -146,9 +146,10 @@ class Attention(nn.Module):
         rows = len(x_query) if watched else 1
         scores = x_query.new_zeros(n, n).masked_fill(masked, -torch.inf)
         scores = scores.expand(rows, self.W_V.shape[0], n, n)
-        terms = [(term if watched else term.score)(inputs) for term in self.terms.values()]
-        for term in sorted(terms, key=Tensor.numel):  # what is the same for every row first
-            scores = scores + term
+        terms: Any = self.terms.values()
+        added = [term(inputs) if watched else term.score(inputs) for term in terms]
+        for part in sorted(added, key=Tensor.numel):  # what is the same for every row first
+            scores = scores + part
         scores = self.hook_attn_scores(scores.contiguous())
         pattern = normalize(scores, self.spec.normalizer == "softmax")
         if watched or self.spec.mask_self:  # a new tensor, which a hook may change in place
