@@ -19,7 +19,7 @@ from interp.proofs.memory import construct_fixed_memory, construct_kernel_memory
 from interp.store import extract
 from interp.tasks.memory import FixedMemory, RealMemory
 from interp.tasks.relation import Relation, TokenRelation
-from probes.roles import answers_of, candidates, find_roles, memories_of
+from probes.roles import answers_of, candidates, find_roles, fresh, memories_of
 from probes.roles.attention import attention_roles
 from probes.roles.circuits import identity_share
 from probes.roles.decision import Found, Test, decide
@@ -27,6 +27,12 @@ from probes.roles.effects import Outputs, without_keys
 from probes.roles.rounds import _explained
 
 Row = tuple[int, int, str]
+
+
+@pytest.fixture(autouse=True)
+def few_fresh_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tail of 200 is enough here; test_fresh_heads.py has a thousand."""
+    monkeypatch.setattr(fresh, "_DRAWS", 200)
 
 
 def confirmed(roles: pd.DataFrame) -> set[Row]:
@@ -69,11 +75,11 @@ def test_a_random_model_has_no_role() -> None:
         assert not confirmed(roles)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1])
 def test_uneven_heads_of_a_random_model_are_not_dense(seed: int) -> None:
     """With norms and sharp scores untrained heads attend unevenly, and matter."""
     spec = TransformerSpec(
-        d_in=9, d_out=9, n_ctx=12, d_model=16, n_layers=2, n_heads=2, ffn=(8,), input="tokens",
+        d_in=9, d_out=9, n_ctx=12, d_model=16, n_layers=1, n_heads=2, ffn=(8,), input="tokens",
         score="dot", positions="learned", norm="layernorm",
     )  # fmt: skip
     task = TokenRelation("dense", symbols=8, length=12)
