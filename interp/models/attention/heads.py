@@ -158,7 +158,8 @@ class Attention(nn.Module):
 
 
 def _hooked(hook: HookPoint) -> bool:
-    return bool(hook.fwd_hooks or hook.bwd_hooks)
+    """Whether something is hooked to it, by TransformerLens' methods or by PyTorch's."""
+    return bool(hook._forward_hooks or hook._forward_pre_hooks or hook._backward_hooks)
 
 
 def _project(

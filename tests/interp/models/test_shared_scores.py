@@ -66,3 +66,10 @@ def test_a_hook_sees_every_row_and_may_change_one_in_place(lag_bias: Any, name: 
     same[2, 5] = True
     assert same.all()
     after.sum().backward()
+
+
+def test_a_hook_of_pytorch_sees_every_row_too() -> None:
+    model, seen = model_of(lag_bias="table"), []
+    model.get_submodule(PATTERN).register_forward_hook(lambda *values: seen.append(values[-1]))
+    model(torch.randn(4, 7, 2))
+    assert seen[0].shape == (4, 3, 7, 7)
