@@ -80,17 +80,10 @@ def direct_rise(name: str, layer: int, head: int) -> float:
     return loss(without) - loss(model(batch.inputs))
 
 
-def shipped(name: str) -> Any:
-    """A shipped model; its tests wait for it where its recipe has not been trained yet."""
-    if name not in trained.names():
-        pytest.skip(f"{name} is not shipped yet: prooflens train trained/recipes/{name}.toml")
-    return trained.load(name)
-
-
 @pytest.fixture(scope="module", params=MODELS)
 def trained_model(request: Any, tmp_path_factory: Any) -> tuple[str, Path, Inspected]:
     folder = tmp_path_factory.mktemp(request.param)
-    export_gpt2(shipped(request.param).model, folder / "model", bos=0)
+    export_gpt2(trained.load(request.param).model, folder / "model", bos=0)
     return request.param, folder, inspected(folder / "model", folder / "out")
 
 

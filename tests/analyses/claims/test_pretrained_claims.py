@@ -25,8 +25,6 @@ def setting(folder: Path, model: str) -> Setting:
 
 def test_it_runs_on_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PROOFLENS_MODEL", raising=False)
-    if "induction-attention" not in trained.names():
-        pytest.skip("induction-attention is not shipped yet: train its recipe")
     export_gpt2(trained.load("induction-attention").model, tmp_path / "model", bos=0)
     verdict = run(setting(tmp_path, str(tmp_path / "model")))
     assert verdict.status in ("reproduced", "partly", "not reproduced")
