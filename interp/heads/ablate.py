@@ -10,7 +10,9 @@ swap      what it wrote on the row of the same place in other inputs (paired cor
 Heads are replaced in what they write to the stream (`z W_O`, with the identity term b where there
 is one), FFNs likewise; a *layer* is all its heads and its FFN at once, a *position* the residual
 stream that enters a layer there. Everything before the component is computed once
-(:mod:`interp.heads.replay`), and changed copies run together.
+(:mod:`interp.heads.replay`), and changed copies run together. A wrapped module, whose blocks cannot
+be called, runs once for each component, which is replaced at its hooks (`hook_z`, before W_O, which
+is the same there; `hook_mlp_out`; `hook_resid_pre`).
 
 Zero and mean ablation leave the model where it never is; a resampled value is one it knows, from
 another row. An effect shows reliance, not what is computed; a component whose loss another makes
@@ -19,22 +21,25 @@ up for has none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.heads.effects import Component, components
+from interp.heads.effects import Component, components, places_of
 from interp.heads.replay import Stream, Trace, has_ffn
 from interp.lens import HookedModel
+from interp.store.capture import evaluating
 
 __all__ = ["How", "Writes", "ablated", "every_component", "head_hooks", "replacements", "writes"]
 
 How = Literal["mean", "zero", "resample", "swap"]
 _TOKENS = 1024
+_Key = TypeVar("_Key", bound=Hashable)
 
 Writes = Mapping[tuple[str, int], Tensor]
 """(``head`` | ``ffn`` | ``stream``, layer) → what is written, ``[row, pos, head, d_model]`` for
@@ -64,7 +69,7 @@ def ablated(
     """Each component, and the output without it.
 
     Args:
-        model: Ours, or a bridge; see :mod:`interp.heads.replay`.
+        model: Ours, or a bridge; see :mod:`interp.heads.replay`. A wrapped module runs slowly.
         inputs: ``[row, pos(, channel)]``.
         parts: Which; every head, FFN and layer by default.
         how: What stands in for a component: ``mean``, ``zero``, ``resample`` or ``swap``.
@@ -77,8 +82,11 @@ def ablated(
 
     Raises:
         ArgumentError: for arguments that do not fit; ConformanceError: for a model that cannot be
-            replayed.
+            replayed; HookError: for a wrapped module without a component's hooks.
     """
+    if not hasattr(model, "blocks"):
+        yield from _by_hooks(model, inputs, parts, how, reference, seed)
+        return
     trace = Trace.of(model, inputs, keep=head_hooks(model))
     own, values = writes(trace), replacements(trace, how, reference, seed)
     chosen = every_component(model) if parts is None else parts
@@ -132,14 +140,19 @@ def replacements(trace: Trace, how: str, reference: Tensor | None, seed: int) ->
     if reference is not None and how != "zero":
         kept = head_hooks(trace.model)
         source = writes(Trace.of(trace.model, reference, keep=kept, check=False))
+    return _stand_ins(source, how, len(trace.inputs), seed)
+
+
+def _stand_ins(source: Mapping[_Key, Tensor], how: str, rows: int, seed: int) -> dict[_Key, Tensor]:
+    """What stands in for values ``[row or 1, …]``, made of those of the source's rows."""
     if how == "swap":
-        return source
+        return dict(source)
     if how == "zero":
         return {key: torch.zeros_like(value[:1]) for key, value in source.items()}
     if how == "mean":
         return {key: value.mean(0, keepdim=True) for key, value in source.items()}
     others = _other_rows(len(next(iter(source.values()))), seed)
-    others = others[torch.arange(len(trace.inputs)) % len(others)]
+    others = others[torch.arange(rows) % len(others)]
     return {key: value[others] for key, value in source.items()}
 
 
@@ -175,6 +188,49 @@ def _finish(trace: Trace, streams: Stream, layer: int, kind: str) -> Tensor:
         if kind == "head":
             streams = trace.after_attention(streams, layer)
     return trace.finish(streams, layer if kind == "position" else layer + 1)
+
+
+def _by_hooks(
+    model: Any,
+    inputs: Tensor,
+    parts: Sequence[Component] | None,
+    how: str,
+    reference: Tensor | None,
+    seed: int,
+) -> Iterator[tuple[Component, Tensor]]:
+    """One forward pass a component, for models whose blocks cannot be called."""
+    _check(how, inputs, reference)
+    chosen = sorted(every_component(model) if parts is None else parts, key=lambda p: p.layer)
+    places = {part: _places(model, part) for part in chosen}
+    hooks = sorted({name for names in places.values() for name in names})
+    with evaluating(model):
+        source = inputs if reference is None or how == "zero" else reference
+        _, cache = model.run_with_cache(source, names_filter=hooks, return_cache_object=False)
+        values = _stand_ins({name: cache[name] for name in hooks}, how, len(inputs), seed)
+    for part in chosen:
+        edits = [(n, partial(_put, part=part, instead=values[n])) for n in places[part]]
+        with evaluating(model):
+            output = model.run_with_hooks(inputs, fwd_hooks=edits)
+        yield part, output
+
+
+def _places(model: Any, part: Component) -> list[str]:
+    """The hooks at which all that a component writes can be replaced."""
+    if part.kind == "layer":
+        inside = [p for p in components(model) if p.layer == part.layer]
+        return places_of(model, inside)
+    return places_of(model, [part])
+
+
+def _put(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
+    if part.kind in ("ffn", "layer"):
+        return instead.expand_as(value)
+    value = value.clone()
+    if part.kind == "head":
+        value[:, :, part.head] = instead[:, :, part.head]
+    else:
+        value[:, part.position] = instead[:, part.position]
+    return value
 
 
 def _check(how: str, inputs: Tensor, reference: Tensor | None) -> None:

@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float
 from scipy.special import ndtr
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import HookError, Problems
 from interp.heads.ablate import head_hooks
 from interp.heads.effects import components
 from interp.heads.nulls import Null, others_moments
@@ -41,6 +41,7 @@ from interp.store.plan import model_device
 __all__ = ["Direction", "direct_contributions"]
 
 RESAMPLES = 1000
+_WEIGHTS = ("blocks", "W_U", "ln_final")
 _SUMMANDS = (
     "hook_embed",
     "hook_pos_embed",
@@ -93,7 +94,14 @@ def direct_contributions(
 
     Raises:
         ArgumentError: for a batch of one row, or a direction of another width.
+        HookError: for a model without TransformerLens' weight names, as a wrapped module is.
     """
+    lacking = [name for name in _WEIGHTS if not hasattr(model, name)]
+    if lacking:
+        raise HookError(
+            f"{type(model).__name__} has no {', '.join(lacking)}: what a head writes is told "
+            "by W_O, which our models and bridges have; ablation (loss_increases) does without"
+        )
     problems = Problems("direct_contributions")
     problems.need(batch >= 2, "batch", "must be at least 2", batch, "the null exchanges rows")
     for name, direction in (directions or {}).items():

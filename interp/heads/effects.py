@@ -23,9 +23,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.errors import HookError
 from interp.lens import HookedModel
 
-__all__ = ["Component", "components", "mean_outputs", "place_of", "run_without"]
+__all__ = [
+    "Component", "components", "mean_outputs", "place_of", "places_of", "run_without",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -53,19 +56,28 @@ class Component:
 
     @property
     def hook(self) -> str:
-        """The hook at which a head's or an FFN's output can be replaced."""
-        if self.kind == "head":
-            return f"blocks.{self.layer}.attn.hook_result"
-        return f"blocks.{self.layer}.hook_mlp_out"
+        """The hook at which a head's or an FFN's output, or a position's stream, can be replaced;
+        a layer has none of its own."""
+        kinds = {"head": "attn.hook_result", "ffn": "hook_mlp_out", "position": "hook_resid_pre"}
+        return f"blocks.{self.layer}.{kinds[self.kind]}"
 
 
 def components(model: HookedModel) -> tuple[Component, ...]:
-    """Every layer's heads, then its FFN; heads that only pad a narrower layer are left out."""
+    """Every layer's heads, then its FFN; heads that only pad a narrower layer are left out.
+
+    Raises:
+        HookError: for a wrapped module of which nothing tells how many heads it has.
+    """
     return tuple(_components(model))
 
 
 def _components(model: Any) -> Iterator[Component]:
     spec = getattr(model, "spec", None)
+    if spec is None and not hasattr(model.cfg, "n_heads"):
+        raise HookError(
+            f"{type(model).__name__} does not say how many heads it has: wrap attn.hook_pattern or "
+            "attn.hook_z, with an example, or give wrap() a cfg"
+        )
     for layer in range(model.cfg.n_layers):
         heads = spec.heads[layer] if spec is not None else model.cfg.n_heads
         yield from (Component("head", layer, head) for head in range(heads))
@@ -80,12 +92,32 @@ def place_of(model: HookedModel, part: Component) -> str:
     return part.hook if ours else part.hook.replace("hook_result", "hook_z")
 
 
+def places_of(model: HookedModel, parts: Sequence[Component]) -> list[str]:
+    """The hooks of :func:`place_of`, each once.
+
+    Raises:
+        HookError: naming those that the model lacks.
+    """
+    places = sorted({place_of(model, part) for part in parts})
+    lacking = [name for name in places if name not in model.hook_dict]
+    if lacking:
+        raise HookError(
+            f"{type(model).__name__} has no hook {', '.join(lacking)}, where what is ablated would "
+            "be replaced: wrap it there too, or name the components that have theirs"
+        )
+    return places
+
+
 @torch.no_grad()
 def mean_outputs(
     model: HookedModel, inputs: Tensor, parts: Sequence[Component]
 ) -> dict[str, Float[Tensor, "pos ..."]]:
-    """Hook → mean over rows of what is there, position by position."""
-    hooks = sorted({place_of(model, part) for part in parts})
+    """Hook → mean over rows of what is there, position by position.
+
+    Raises:
+        HookError: where a component has no hook.
+    """
+    hooks = places_of(model, parts)
     _, cache = model.run_with_cache(inputs, names_filter=hooks)
     return {hook: cache[hook].mean(dim=0) for hook in hooks}
 

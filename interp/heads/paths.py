@@ -42,7 +42,8 @@ class Receiver:
     Attributes:
         input: ``q``, ``k`` or ``v`` of a head, ``ffn`` of a layer, or ``logits``.
         layer: Counted from 0; −1 for ``logits``.
-        head: Of a head; −1 otherwise.
+        head: Of a head; −1 otherwise. Where query heads share keys and values, ``k`` and ``v``
+            count those that are shared.
 
     Raises:
         ArgumentError: for another input.
@@ -98,13 +99,18 @@ def path_patched(
         tokens: Of one forward pass, at most.
 
     Raises:
-        ArgumentError: for a sender that is not in front of the receiver.
+        ArgumentError: for a sender that is not in front of the receiver, or a head that the model
+            does not have.
+        HookError: for a wrapped module.
     """
     allowed = senders(model, receiver)
     chosen = allowed if parts is None else tuple(parts)
     problems = Problems("path_patched")
     late = [part.name for part in chosen if part not in allowed]
     problems.need(not late, "parts", "must come before the receiver", late, "leave them out")
+    heads = _heads(model, receiver)
+    rule = f"must be one of the {heads} {receiver.input} heads of layer {receiver.layer}"
+    problems.need(receiver.head < heads, "head", rule, receiver.head, "count those")
     problems.raise_if_any()
     trace = Trace.of(model, inputs, keep=head_hooks(model))
     own, values = writes(trace), replacements(trace, how, reference, seed)
@@ -116,6 +122,14 @@ def path_patched(
         outputs = _received(trace, receiver, change)
         found += zip(batch, outputs.split(len(inputs)), strict=True)
     return found
+
+
+def _heads(model: Any, receiver: Receiver) -> int:
+    """How many queries, or keys and values, the receiver's layer has."""
+    parts = components(model)
+    heads = sum((part.kind, part.layer) == ("head", receiver.layer) for part in parts)
+    shared = getattr(model.cfg, "n_key_value_heads", None)
+    return shared if shared and receiver.input in ("k", "v") else heads
 
 
 def _change(part: Component, own: Writes, values: Writes) -> Stream:

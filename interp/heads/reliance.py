@@ -21,11 +21,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.errors import Problems
 from interp.heads.ablate import ablated
 from interp.heads.effects import Component
 from interp.heads.nulls import bootstrap_interval, from_draws, signs_null
 from interp.heads.table import head_table, score_row
 from interp.lens import HookedModel
+from interp.store.capture import evaluating
 from interp.tasks.base import Batch
 
 __all__ = ["loss_increases", "next_tokens", "row_losses"]
@@ -60,6 +62,7 @@ def loss_increases(
     parts: Sequence[Component] | None = None,
     *,
     how: str = "mean",
+    corrupted: Tensor | None = None,
     rows: int = 64,
     seed: int = 0,
     tokens: int = 1024,
@@ -67,10 +70,11 @@ def loss_increases(
     """The loss without each component, against flipped signs.
 
     Args:
-        model: Ours, or a bridge.
+        model: Ours, a bridge, or a wrapped module (one forward pass a component).
         batch: Rows with targets; see :func:`next_tokens` for language models.
         parts: Which; every head, FFN and layer by default.
         how: What stands in; means and other rows come from the first ``rows`` rows.
+        corrupted: The inputs that ``swap`` takes its values from, each row's from its own pair.
         rows: At a time: memory does not grow with the batch.
         seed: Of resampled rows and of the null.
         tokens: Of one forward pass, at most.
@@ -78,17 +82,23 @@ def loss_increases(
     Returns:
         A head table with ``low`` and ``high``; metric ``loss_increase``, circuit = ``how``,
         target = the position for positions and ``output`` otherwise.
+
+    Raises:
+        ArgumentError: for ``swap`` without corrupted inputs, or those without ``swap``.
+        HookError: for a wrapped module without a component's hooks.
     """
+    _check(batch, how, corrupted)
     module = cast("nn.Module", model)
     device = next(module.parameters()).device
-    reference = batch.inputs[:rows].to(device)
     found: dict[Component, list[np.ndarray]] = {}
     for start in range(0, len(batch), rows):
         some = batch[start : start + rows]
         inputs = some.inputs.to(device)
-        whole = row_losses(module(inputs), some)
+        source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]
+        with evaluating(module):
+            whole = row_losses(module(inputs), some)
         options: dict[str, Any] = {"how": how, "seed": seed, "tokens": tokens}
-        for part, output in ablated(model, inputs, parts, reference=reference, **options):
+        for part, output in ablated(model, inputs, parts, reference=source.to(device), **options):
             found.setdefault(part, []).append((row_losses(output, some) - whole).numpy())
     scale = 1.0
     if batch.targets.is_floating_point():
@@ -96,6 +106,19 @@ def loss_increases(
     return head_table(
         _line(part, np.concatenate(pieces) / scale, how, seed) for part, pieces in found.items()
     )
+
+
+def _check(batch: Batch, how: str, corrupted: Tensor | None) -> None:
+    problems = Problems("loss_increases")
+    swapped = (how == "swap") == (corrupted is not None)
+    shown = None if corrupted is None else f"inputs with how={how!r}"
+    problems.need(
+        swapped, "corrupted", "goes with how='swap', and swap with it", shown, "give both"
+    )
+    shape = batch.inputs.shape if corrupted is None else corrupted.shape
+    rule = f"must be shaped {tuple(batch.inputs.shape)}, as the batch's inputs"
+    problems.need(shape == batch.inputs.shape, "corrupted", rule, tuple(shape), "pair the rows")
+    problems.raise_if_any()
 
 
 def _line(

@@ -25,13 +25,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.errors import ConformanceError
+from interp.errors import ConformanceError, HookError
 from interp.lens import HookedModel
 
 __all__ = ["Stream", "Trace"]
 
 Stream = Float[Tensor, "row pos d_model"]
 _RELATIVE = 1e-4
+_PARTS = ("blocks", "ln_final", "unembed")
 _CACHES = ("past_key_value", "past_key_values", "layer_past", "cache_position", "use_cache")
 
 
@@ -67,8 +68,15 @@ class Trace:
 
         Raises:
             ConformanceError: if the model cannot be replayed.
-            HookError: for a hook that is not there.
+            HookError: for a hook that is not there, or a model without these parts.
         """
+        lacking = [name for name in _PARTS if not hasattr(model, name)]
+        if lacking:
+            raise HookError(
+                f"{type(model).__name__} cannot be run from the middle on: it has no "
+                f"{', '.join(lacking)}; a wrapped module can be ablated (interp.heads.ablate), one "
+                "forward pass a component"
+            )
         calls: list[Any] = []
         layers = range(model.cfg.n_layers)
         names = [f"blocks.{layer}.hook_resid_{at}" for layer in layers for at in ("pre", "post")]

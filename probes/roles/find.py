@@ -17,7 +17,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from interp.errors import ArgumentError, HookError
+from interp.heads.effects import components
 from interp.store import ActivationStore
+from interp.store.capture import evaluating
 from interp.tasks.base import Batch
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 from interp.tasks.memory.kernels import Kernel
@@ -30,6 +33,7 @@ from probes.roles.rounds import readout_roles, round_roles
 
 __all__ = ["answers_of", "candidates", "find_roles", "memories_of"]
 
+_WEIGHTS = ("blocks", "ln_final", "unembed")
 _MEMORY = ("memory-location", "memory-correction")
 _LOOSE = {"dense": ("symbol-equality", *_MEMORY), "local": _MEMORY}
 """Role → the roles beside which it says nothing new."""
@@ -47,7 +51,8 @@ def find_roles(
     """Every head's, FFN's and layer's roles.
 
     Args:
-        model: A hooked model.
+        model: A hooked model; it is run in evaluation mode. Of a wrapped module the attention roles
+            are told, ``symbol-equality`` and ``copying`` are not: they are read off weights.
         batch: Inputs, where they are scored, and the latents that are named. Targets are not read.
         memories: What the task says is fetched (:func:`memories_of`).
         answers: Latent → what it is computed from (:func:`answers_of`).
@@ -56,15 +61,43 @@ def find_roles(
 
     Returns:
         Columns :data:`~probes.roles.decision.ROLE_COLUMNS`.
+
+    Raises:
+        ArgumentError: for a module without hooks; for memories or answers of a wrapped one.
+        HookError: for a model whose attention patterns no hook shows.
     """
-    found = attention_roles(model, batch.inputs, batch.mask, seed=seed)
-    found += circuit_roles(model, batch.inputs, batch.mask, seed=seed)
-    if memories or answers:
-        reader = Reader(model, batch, seed=seed)
-        found += memory_roles(reader, memories)
-        found += round_roles(reader, memories)
-        found += readout_roles(reader, answers or {})
+    _check(model, bool(memories or answers))
+    with evaluating(model):
+        found = attention_roles(model, batch.inputs, batch.mask, seed=seed)
+        found += circuit_roles(model, batch.inputs, batch.mask, seed=seed)
+        if memories or answers:
+            reader = Reader(model, batch, seed=seed)
+            found += memory_roles(reader, memories)
+            found += round_roles(reader, memories)
+            found += readout_roles(reader, answers or {})
     return _named(decide(found, level=level))
+
+
+def _check(model: Any, latents: bool) -> None:
+    kind = type(model).__name__
+    if not hasattr(model, "hook_dict"):
+        raise ArgumentError(
+            f"model must have hooks, got a plain {kind}: wrap it first (interp.models.wrap; see "
+            "docs/howto-wrap)"
+        )
+    if latents and not all(hasattr(model, name) for name in _WEIGHTS):
+        raise ArgumentError(
+            f"memories and answers must be left out for {kind}: their roles are read off W_O and "
+            "the unembedding, which a wrapped module does not name"
+        )
+    layers = sorted({part.layer for part in components(model) if part.kind == "head"})
+    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    lacking = [name for name in patterns if name not in model.hook_dict]
+    if lacking:
+        raise HookError(
+            f"roles need the attention patterns, and {kind} has no hook {', '.join(lacking)}: wrap "
+            "the place where they are; a fused attention computes none (see docs/howto-wrap)"
+        )
 
 
 def _named(roles: pd.DataFrame) -> pd.DataFrame:

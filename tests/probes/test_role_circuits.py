@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from interp.errors import ArgumentError
+from interp.heads.paths import Receiver, path_patched
 from interp.heads.reliance import next_tokens
 from interp.models.pretrained import load_pretrained
 from probes.roles import find_roles
@@ -84,3 +86,11 @@ def test_a_grouped_models_copying_heads_are_found(llama: tuple[Path, Any]) -> No
     assert copying[["layer", "head"]].to_numpy().tolist() == [[1, 2], [1, 3]]
     assert copying["strength"].tolist() == pytest.approx([1.0, -1.0], abs=0.01)
     assert (copying["status"] == "confirmed").all()
+
+
+def test_shared_keys_are_counted_as_receivers(llama: tuple[Path, Any]) -> None:
+    model = load_pretrained(llama[0]).model
+    assert len(path_patched(model, tokens(), Receiver("k", 1, 1))) == HEADS + 1
+    assert len(path_patched(model, tokens(), Receiver("q", 1, 3))) == HEADS + 1
+    with pytest.raises(ArgumentError, match="head must be one of the 2 v heads of layer 1, got 3"):
+        path_patched(model, tokens(), Receiver("v", 1, 3))

@@ -123,3 +123,9 @@ def test_refusals() -> None:
         Receiver("x", 1)
     with pytest.raises(ArgumentError, match=r"head goes with q, k and v, got -1"):
         Receiver("q", 1)
+
+
+def test_a_head_that_is_not_there_is_refused() -> None:
+    model, (clean, _) = SequenceTransformer(SPEC, seed=2), pair()
+    with pytest.raises(ArgumentError, match="head must be one of the 2 k heads of layer 1, got 2"):
+        path_patched(model, clean, Receiver("k", 1, 2))
