@@ -12,7 +12,7 @@ without the model:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +30,7 @@ from interp.heads.effects import Component, components
 from interp.store import ActivationStore, extract
 from interp.store.plan import weights_sha256
 from interp.tasks.base import Batch
-from interp.tasks.catalogue import task_from_dict
+from interp.tasks.catalogue import known_task
 from probes.roles import answers_of, candidates, find_roles, memories_of
 
 __all__ = [
@@ -51,10 +51,15 @@ _PREFIX = "attention-"
 
 @dataclass(frozen=True)
 class Heads:
-    """What was found, and the store that it is sealed into."""
+    """What was found, and the store that it is sealed into.
+
+    Attributes:
+        note: What could not be looked for, because the store's task is not known here; or empty.
+    """
 
     store: ActivationStore
     roles: pd.DataFrame
+    note: str = ""
 
 
 def measure_model(
@@ -94,8 +99,9 @@ def measure_store(path: Path, model: Any = None, *, seed: int = 0) -> Heads:
         record = store.manifest["plan"]
         if weights_sha256(model) != record["model"]["weights_sha256"]:
             raise StoreError(f"{path} was made of other weights than the model's: give that model")
-        about = {"source": "rows of this store", "seed": seed}
-        return _measured(store, model, task_of(store), seed, about)
+        task, unknown = _recorded(store)
+        about = {"source": "rows of this store", "seed": seed, "note": unknown}
+        return replace(_measured(store, model, task, seed, about), note=unknown)
     roles = candidates(store)
     provenance = {"source": "patterns of this store; no model was run"}
     _seal_roles(store, roles, provenance)
@@ -103,10 +109,17 @@ def measure_store(path: Path, model: Any = None, *, seed: int = 0) -> Heads:
 
 
 def task_of(store: ActivationStore) -> Any:
-    """The task whose rows a store holds; None for other rows."""
+    """The task whose rows a store holds; None for other rows, or a task not known here."""
+    return _recorded(store)[0]
+
+
+def _recorded(store: ActivationStore) -> tuple[Any, str]:
+    """The task, or None and what that costs."""
     described = store.manifest["plan"]["source"]
     data = described.get("task") if isinstance(described, dict) else None
-    return task_from_dict(data) if isinstance(data, dict) else None
+    task, unknown = known_task(data if isinstance(data, dict) else None)
+    cost = "; roles of memories and answers are not looked for"
+    return task, f"{store.path}: {unknown}{cost}" if unknown else ""
 
 
 def model_of(store: ActivationStore, load: Callable[[str], Any]) -> tuple[Any, str]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from interp.proofs.memory import construct_fixed_memory
     from interp.store import ActivationStore, extract
     from interp.tasks.base import Batch, Task
+    from interp.tasks.catalogue import register_task
     from interp.tasks.memory import FixedMemory
 
 _HOMES = {
@@ -37,6 +38,7 @@ _HOMES = {
     "extract": "interp.store",
     "load_checkpoint": "interp.models.checkpoint",
     "open_factors": "interp.models.factors",
+    "register_task": "interp.tasks.catalogue",
     "save_checkpoint": "interp.models.checkpoint",
     "wrap": "interp.models.wrap",
 }
@@ -57,6 +59,7 @@ __all__ = [
     "extract",
     "load_checkpoint",
     "open_factors",
+    "register_task",
     "save_checkpoint",
     "wrap",
 ]

@@ -27,6 +27,7 @@ from analyses.cli import (
     plot,
     probe,
     store,
+    tasks,
     train,
     weights,
 )
@@ -54,6 +55,7 @@ app.command("heads")(heads.heads)
 app.command("plot")(plot.plot)
 app.add_typer(store.app, name="store")
 app.command("models")(models.models)
+app.command("tasks")(tasks.tasks)
 app.command("train")(train.train)
 app.command("weights")(weights.weights)
 

@@ -55,7 +55,7 @@ def test_hash_is_of_the_content(tmp_path: Path) -> None:
         ("steps = 3", "steps = 1.5", r"steps must be of type int, got 1\.5"),
         ("steps = 3", "steps = 3\nbetas = 0.9", r"betas must be of type list\[float, float\]"),
         ("steps = 3", 'steps = 3\ndecay = "linear"', "decay must be one of cosine, none"),
-        ("lags = [1]", 'lags = "1"', r"line 5: \[task\] task fixed_memory: an argument"),
+        ("lags = [1]", 'lags = "1"', r"line 6: \[task\] lags must be of type list of integers"),
         ("fixed_memory", "fixed", r"line 5: \[task\] kind must be one of"),
         (
             'input = "real"',

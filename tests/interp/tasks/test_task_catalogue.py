@@ -1,0 +1,133 @@
+"""What the catalogue says of a task's arguments, and tasks of one's own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pytest
+import torch
+
+from interp import register_task
+from interp.errors import ArgumentError
+from interp.tasks import catalogue
+from interp.tasks.arguments import arguments_of
+from interp.tasks.base import Batch
+from interp.tasks.catalogue import KINDS, known_task, task_from_dict
+from interp.tasks.coupling import PodCoupling
+from interp.tasks.memory import FixedMemory
+from interp.tasks.template import TemplateTask
+
+
+@dataclass(frozen=True)
+class Own:
+    """The first token, everywhere.
+
+    Attributes:
+        tokens: How many there are.
+    """
+
+    tokens: int
+    length: int = 4
+
+    @property
+    def name(self) -> str:
+        return "own"
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        ids = torch.randint(self.tokens, (n, self.length), generator=torch.manual_seed(seed))
+        return Batch(ids, ids[:, :1].expand_as(ids), torch.ones_like(ids).bool()).to(device)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"kind": "own_first", "tokens": self.tokens, "length": self.length}
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(catalogue, "KINDS", dict(KINDS))
+
+
+def test_own_tasks_are_known_after_they_are_registered() -> None:
+    data = Own(3).to_dict()
+    assert known_task(None) == (None, "")
+    task, why = known_task(data)
+    assert task is None
+    assert "kind 'own_first', which is not known here" in why
+    with pytest.raises(ArgumentError, match=r"kind must be one of .*or register_task your own"):
+        task_from_dict(data)
+    register_task("own_first", Own)
+    assert task_from_dict(data) == Own(3)
+    assert known_task(data) == (Own(3), "")
+    assert "tokens must be of type integer, got 'x'" in known_task(data | {"tokens": "x"})[1]
+    assert "own_first" not in KINDS, "only this process's catalogue of the test"
+
+
+def test_what_is_no_task_is_not_registered() -> None:
+    with pytest.raises(ArgumentError, match="kind must not be taken by another class"):
+        register_task("fixed_memory", Own)
+    with pytest.raises(ArgumentError, match=r"kind must be small letters.*got 'own first'"):
+        register_task("own first", Own)
+    with pytest.raises(ArgumentError, match=r"frozen dataclass.*add \['name', 'sample', 'to_dict"):
+        register_task("own", int)
+    register_task("fixed_memory", FixedMemory)
+    register_task("own_first", Own)
+    again = type("Own", (Own,), {"__module__": Own.__module__, "__qualname__": Own.__qualname__})
+    register_task("own_first", dataclass(frozen=True)(again))
+    with pytest.raises(ArgumentError, match="taken by another class"):
+        register_task("own_first", FixedMemory)
+
+
+def test_arguments_in_words() -> None:
+    words = {
+        name: (a.type, a.needed) for cls in (FixedMemory, TemplateTask, PodCoupling)
+        for name, a in arguments_of(cls).items()
+    }  # fmt: skip
+    assert words["lags"] == ("list of integers", True)
+    assert words["readout"] == ("one of parity, majority, multiplexer, table", False)
+    assert words["labels"] == ("list of numbers or list of text", True)
+    assert words["train"] == ("[integer, integer]", False)
+    assert words["rank"] == ("integer or text", False)
+    assert words["mask_self"] == ("true or false", False)
+    found = arguments_of(FixedMemory)
+    assert found["length"].default == 32
+    assert found["length"].meaning.startswith("Positions of a row; targets count from position")
+    assert "of two memories, −1 the second), or ``table``" in found["readout"].meaning
+    assert arguments_of(Own)["length"].meaning == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_argument_of_every_kind_has_a_meaning_and_a_default_that_fits(kind: str) -> None:
+    found = arguments_of(KINDS[kind])
+    assert list(found) == [field.name for field in fields(KINDS[kind])]
+    for argument in found.values():
+        assert argument.meaning, argument
+        assert argument.needed or argument.fits(argument.default), argument
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lags": 9}, r"lags must be of type list of integers, got 9: write \[9\]"),
+        ({"lags": [1.5]}, r"lags must be of type list of integers, got \[1\.5\]"),
+        ({"lags": [True]}, "lags must be of type list of integers"),
+        ({"length": "8"}, "length must be of type integer, got '8'"),
+        (
+            {"copy": 1, "readout": 3},
+            "copy must be an argument of fixed_memory, got 1: it takes lags, readout, length, "
+            "table_seed; readout must be of type one of parity",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named_with_those_that_are_right(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        task_from_dict({"kind": "fixed_memory", "lags": [1]} | changes)
+
+
+def test_whole_numbers_and_lists_of_either_kind_fit() -> None:
+    argument = arguments_of(TemplateTask)["labels"]
+    assert argument.fits((1, 2.5))
+    assert argument.fits(("a", "b"))
+    assert not argument.fits((1, "b"))
+    assert not arguments_of(TemplateTask)["train"].fits((0, 64, 128))
+    assert not arguments_of(PodCoupling)["mask_self"].fits(1)
