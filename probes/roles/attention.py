@@ -24,9 +24,9 @@ Not for attention that is not normalised: a share is not defined there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -42,7 +42,7 @@ from interp.store import ActivationStore
 from interp.tasks.base import Batch
 from probes.roles.decision import Found, Test
 from probes.roles.effects import Change, Outputs
-from probes.roles.fresh import Beyond, Fresh
+from probes.roles.fresh import Fresh
 
 __all__ = ["AttentionFloors", "attention_roles", "repeated_rows", "stored_roles"]
 
@@ -183,13 +183,13 @@ class _Detector:
                 yield self._role(layer, head, role, tests, cause)
         tests = _behaviour(self.shares, layer, head, "counter", self.floors)
         some |= _holds(tests)
-        cause = self._matters(layer, head, self.whole, Fresh.gain) if _holds(tests) else []
+        cause = self._matters(layer, head, self.whole, "gain") if _holds(tests) else []
         yield self._role(layer, head, "counter", tests, cause)
         own = self.shares[layer, head, "own"].score
         if not some and own < self.floors.share:
             away, floor = 1 - self.shares[layer, head, "uniform"].score, 1 - self.floors.even
             tests = [Test("distance from even attention", away, floor)]
-            cause = self._matters(layer, head, self.outputs, Fresh.both) if _holds(tests) else []
+            cause = self._matters(layer, head, self.outputs, "both") if _holds(tests) else []
             yield self._role(layer, head, "dense", tests, cause)
 
     def _cause(self, words: str, change: Change) -> Test:
@@ -229,15 +229,16 @@ class _Detector:
         layer: int,
         head: int,
         outputs: Outputs,
-        against: Callable[[Fresh, int, int], Beyond],
+        score: Literal["gain", "both"],
     ) -> list[Test]:
         """Ablation, and where it changes enough, the head against fresh ones."""
         change = outputs.ablated(Component("head", layer, head))
         cause = self._cause("without the head", change)
         if change.score < self.floors.change:
             return [cause]
-        found = against(self.fresh, layer, head)
-        name = f"{_FRESH[against]} (1 − p, against {found.draws} fresh heads)"
+        against = self.fresh.gain if score == "gain" else self.fresh.both
+        found = against(layer, head)
+        name = f"{_FRESH[score]} (1 − p, against {found.draws} fresh heads)"
         return [Test(name, 1 - found.p, 0.95, found.p, family="fresh"), cause]
 
     def _role(
@@ -248,8 +249,8 @@ class _Detector:
 
 
 _FRESH = {
-    Fresh.gain: "steeper effect than in untrained models",
-    Fresh.both: "more uneven and of steeper effect than in untrained models",
+    "gain": "steeper effect than in untrained models",
+    "both": "more uneven and of steeper effect than in untrained models",
 }
 _KEYS = {
     "previous-token": ("previous", "share of attention to the previous token"),

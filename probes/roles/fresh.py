@@ -114,7 +114,7 @@ class Fresh:
         self, model: Any, inputs: Tensor, scored: Bool[Tensor, "row pos"], *, seed: int = 0
     ) -> None:
         self.model, self.seed = model, seed
-        self.spec = getattr(model, "spec", None)
+        self.spec: Any = getattr(model, "spec", None)
         a_row = float(scored.double().sum(1).mean())
         rows = min(max(int(_SCORED / max(a_row, 1.0)), _FEWEST_ROWS), _MOST_ROWS)
         rows = rows if self.spec is not None else _ROWS_SHUFFLED
