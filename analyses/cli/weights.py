@@ -29,7 +29,7 @@ def weights(
     fold_norm: Annotated[
         bool, typer.Option("--fold-norm", help="Fold the norm's scale into the circuits.")
     ] = False,
-    lag: Annotated[int, typer.Option(help="QK at this lag, for rotary positions.")] = 0,
+    lag: Annotated[int, typer.Option(min=0, help="QK at this lag, for rotary positions.")] = 0,
     basis: Annotated[str, typer.Option(help="residual, or token (needs embeddings).")] = "residual",
     mapping: Annotated[
         Path | None, typer.Option(help="TOML or JSON for an unknown architecture.")
@@ -46,10 +46,11 @@ def weights(
     from interp.output import check_output
 
     if out is not None:
+        _check_suffix(out)
         marker = None if out.suffix == ".csv" else ".prooflens-weights"
         check_output(out, overwrite=overwrite, marker=marker)
 
-    from analyses.inspection.weights import Inspection, findings, write_page, write_table
+    from analyses.inspection.weights import Inspection, write_page, write_table
     from interp.heads.weights import weight_table
     from interp.models.factors import open_factors
 
@@ -59,15 +60,27 @@ def weights(
     table = weight_table(factors, names, **options, seed=seed, watch=_progress)
     for note in _notes(factors, names):
         typer.echo(f"note: {note}")
-    for line in findings(table, top):
+    inspection = Inspection(factors, table, options)
+    for line in inspection.findings(top):
         typer.echo(line)
     if out is None:
         return
     if out.suffix == ".csv":
         write_table(table, out, overwrite=overwrite)
     else:
-        write_page(Inspection(factors, table, options), out, overwrite=overwrite, watch=_progress)
+        write_page(inspection, out, overwrite=overwrite, watch=_progress)
     typer.echo(f"{len(table)} rows written to {out}")
+
+
+def _check_suffix(out: Path) -> None:
+    """A file of another kind than CSV is not meant to become a folder."""
+    from interp.errors import Problems
+
+    problems = Problems("weights")
+    other = out.suffix[1:].isalpha() and out.suffix != ".csv" and not out.is_dir()
+    rule, advice = "must be FILE.csv or a folder", "end it in .csv, or in no suffix"
+    problems.need(not other, "--out", rule, str(out), advice)
+    problems.raise_if_any()
 
 
 def _default_metrics(factors: Factors, out: Path | None) -> list[str]:

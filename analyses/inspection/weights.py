@@ -45,6 +45,12 @@ Watch = Callable[[Sequence[Any]], Iterable[Any]]
 
 _PAIRS = 24
 _FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
+_LEVEL = 0.01  # of q: what is named is above the null
+_UNTIED = (
+    "Signs are of residual directions, not of tokens: embedding and unembedding are two matrices "
+    "here, so a head that writes the negative of a direction may raise the token it read. "
+    "--basis token asks about tokens."
+)
 _UNITS = {"trace": "sum of the diagonal", "diag_ratio": "RMS on / RMS off the diagonal",
           "effective_rank": "effective rank (dimensions)"}  # fmt: skip
 
@@ -63,6 +69,12 @@ class Inspection:
     table: pd.DataFrame
     options: dict[str, Any]
 
+    def findings(self, n: int = 5) -> list[str]:
+        """What stands out, ``n`` heads or pairs a list; see :func:`findings`."""
+        tokens = self.factors.layout.tokens
+        tied = tokens is None or tokens.embedding == tokens.unembedding
+        return findings(self.table, n, basis=self.options.get("basis", "residual"), tied=tied)
+
 
 def strongest(
     table: pd.DataFrame, circuit: str, metric: str, n: int, *, sign: int = 0
@@ -77,37 +89,69 @@ def strongest(
     return order.drop(columns="_key").head(n)
 
 
-def findings(table: pd.DataFrame, n: int = 5) -> list[str]:
-    """What stands out, in sentences with their numbers."""
+def findings(
+    table: pd.DataFrame, n: int = 5, *, basis: str = "residual", tied: bool = True
+) -> list[str]:
+    """What stands out above the null (q < 0.01), in sentences with their numbers.
+
+    Args:
+        table: From :func:`interp.heads.weights.weight_table`.
+        n: Heads or pairs named in each list.
+        basis: What the table was made in: residual or token.
+        tied: Whether W_U = W_Eᵀ. Otherwise a sign in the residual basis tells nothing of tokens.
+    """
     said: list[str] = []
     shares = table[table["metric"] == "trace_share"]
-    for circuit, plus, minus in (
-        ("QK", "attend from a direction to itself (symbol equality)", "attend away from it"),
-        ("OV", "copy what they read (copying)", "write its negative (anti-copying)"),
-    ):
+    for circuit, *meanings in _meanings(basis, tied):
         mine = shares[shares["circuit"] == circuit]
         if mine.empty:
             continue
-        clear = mine[(mine["q"] < 0.01) & (mine["score"].abs() >= _FLOOR)]
+        beyond = mine[mine["q"] < _LEVEL]
+        clear = beyond[beyond["score"].abs() >= _FLOOR]
         said.append(
             f"{circuit}: {len(clear)} of {len(mine)} heads have a clear diagonal (|trace share| at "
-            f"least {_FLOOR}, q < 0.01): {int((clear['score'] > 0).sum())} positive, "
+            f"least {_FLOOR}, q < {_LEVEL}): {int((clear['score'] > 0).sum())} positive, "
             f"{int((clear['score'] < 0).sum())} negative."
+            + (" None is above the null." if beyond.empty else "")
         )
-        for sign, meaning in ((1, plus), (-1, minus)):
-            top = strongest(table, circuit, "trace_share", n, sign=sign)
+        for sign, meaning in zip((1, -1), meanings, strict=True):
+            top = strongest(beyond, circuit, "trace_share", n, sign=sign)
             if len(top):
                 said.append(f"{circuit} that would {meaning}: {_listed(top)}.")
+    if basis == "residual" and not tied and len(shares):
+        said.append(_UNTIED)
     for kind in COMPOSITIONS:
         pairs = table[table["metric"] == kind]
         if len(pairs):
-            pairs = pairs.nlargest(n, "effect")
-            shown = ", ".join(
-                f"{r.target} → L{r.layer}H{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
-                for r in pairs.itertuples()
-            )
-            said.append(f"Strongest {kind.replace('_', '-')}: {shown}.")
+            said.append(f"Strongest {kind.replace('_', '-')}: {_pairs(pairs, n)}.")
     return said
+
+
+def _meanings(basis: str, tied: bool) -> tuple[tuple[str, str, str], ...]:
+    """Circuit, what a positive diagonal would do, what a negative one would."""
+    if basis == "token":
+        return (
+            ("QK", "attend from a token to itself (symbol equality)", "attend away from it"),
+            ("OV", "raise the token they read (copying)", "lower it (anti-copying)"),
+        )
+    if tied:
+        return (
+            ("QK", "attend from a direction to itself (symbol equality)", "attend away from it"),
+            ("OV", "copy what they read (copying)", "write its negative (anti-copying)"),
+        )
+    return (
+        ("QK", "attend from a residual direction to itself", "attend away from it"),
+        ("OV", "write the residual direction they read", "write its negative"),
+    )
+
+
+def _pairs(pairs: pd.DataFrame, n: int) -> str:
+    top = pairs[pairs["q"] < _LEVEL].nlargest(n, "effect")
+    listed = (
+        f"{r.target} → L{r.layer}H{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
+        for r in top.itertuples()
+    )
+    return ", ".join(listed) or f"none of {len(pairs)} pairs is above the null (q < {_LEVEL})"
 
 
 def _listed(rows: pd.DataFrame) -> str:
@@ -139,7 +183,7 @@ def write_page(
 
 
 def _write_tables(inspection: Inspection, folder: Path) -> None:
-    table, said = inspection.table, findings(inspection.table)
+    table, said = inspection.table, inspection.findings()
     pairs, spectrum = table["metric"].isin(COMPOSITIONS), table["metric"] == SINGULAR
     for name, rows in (
         ("weights.csv", table[~pairs & ~spectrum]),
@@ -172,7 +216,7 @@ def _write_html(inspection: Inspection, folder: Path) -> None:
         f"options: {_listed_options(inspection.options)}",
         *factors.layout.notes,
     ]
-    page = weights_page(folder, name, inspection.table, findings(inspection.table), facts)
+    page = weights_page(folder, name, inspection.table, inspection.findings(), facts)
     (folder / "report.html").write_text(page, encoding="utf-8")
 
 

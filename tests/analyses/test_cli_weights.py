@@ -108,6 +108,7 @@ def test_existing_output_is_refused_without_overwrite(model, monkeypatch, capsys
         (("{model}", "--basis", "letters"), "basis must be residual or token"),
         (("{model}", "--mapping", "/nowhere.toml"), "cannot be read"),
         (("{model}", "--out", "/proc/no/table.csv"), "cannot write"),
+        (("{model}", "--out", "x.txt"), "--out must be FILE.csv or a folder, got 'x.txt'"),
     ],
 )
 def test_refusals_are_one_line_and_code_two(words, said, model, monkeypatch, capsys) -> None:
@@ -115,6 +116,54 @@ def test_refusals_are_one_line_and_code_two(words, said, model, monkeypatch, cap
     error = capsys.readouterr().err
     assert error.count("\n") == 1, error
     assert said in error
+
+
+def test_a_lag_below_zero_is_refused(model, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, model, "--lag", -5) == 2
+    assert "'--lag'" in capsys.readouterr().err
+
+
+def test_a_folder_may_have_a_version_in_its_name(model, monkeypatch) -> None:
+    out = model.parent / "model-1.5"
+    assert run(monkeypatch, model, "--out", out, "--metrics", "trace_share") == 0
+    assert (out / "report.html").is_file()
+
+
+def test_noise_is_not_named(tmp_path: Path, monkeypatch, capsys) -> None:
+    synthetic_llama(tmp_path, width=64, heads=4, layers=2)
+    assert run(monkeypatch, tmp_path) == 0
+    said = capsys.readouterr().out
+    for circuit in ("QK", "OV"):
+        assert re.search(rf"{circuit}: 0 of 8 heads .* None is above the null\.", said)
+    for kind in "qkv":
+        assert f"Strongest {kind}-composition: none of 16 pairs is above the null" in said
+    assert "L0H" not in said
+    assert "L1H" not in said
+
+
+def test_signs_of_untied_embeddings_are_not_called_copying(tmp_path, monkeypatch, capsys) -> None:
+    """A head whose OV is −I on the residual stream, and W_U = −W_Eᵀ: it copies tokens."""
+    size = {"d_in": 24, "d_out": 24, "n_ctx": 8, "d_model": 24, "n_layers": 1, "n_heads": 1}
+    model = SequenceTransformer(TransformerSpec(**size, d_head=24))
+    with torch.no_grad():
+        model.blocks[0].attn.W_V.copy_(torch.eye(24))
+        model.blocks[0].attn.W_O.copy_(-torch.eye(24))
+        model.embed.W_E.copy_(torch.eye(24))
+        model.unembed.W_U.copy_(-torch.eye(24))
+    folder = save_checkpoint(model, tmp_path / "untied")
+    assert run(monkeypatch, folder, "--metrics", "trace_share") == 0
+    said = capsys.readouterr().out
+    assert "OV that would write its negative: L0H0 (-1.000)." in said
+    assert "copying" not in said
+    assert "not of tokens: embedding and unembedding are two matrices" in said
+    assert run(monkeypatch, folder, "--metrics", "trace_share", "--basis", "token") == 0
+    said = capsys.readouterr().out
+    assert "OV that would raise the token they read (copying): L0H0 (+1.000)." in said
+    assert "residual directions" not in said
+    tied = SequenceTransformer(TransformerSpec(**size, d_head=24, tied_unembedding=True))
+    tied.load_state_dict({n: v for n, v in model.state_dict().items() if n != "unembed.W_U"})
+    assert run(monkeypatch, save_checkpoint(tied, tmp_path / "tied"), "--metrics", "basic") == 0
+    assert "OV that would write its negative (anti-copying): L0H0" in capsys.readouterr().out
 
 
 def test_lag_and_token_basis_of_a_rotary_model(tmp_path: Path) -> None:
