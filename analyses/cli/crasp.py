@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from analyses.cli.usage import App
+
 __all__ = ["app", "check", "compile_", "run"]
 
-app = typer.Typer(
+app = App(
     help="Run, check and compile programs that count (C-RASP).",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -39,6 +42,7 @@ def run(
     goes after a lone --.
     """
     from interp.crasp import evaluate, read_program
+    from interp.crasp.analysis import alphabet
     from interp.crasp.trace import write_trace
     from interp.errors import Problems
     from interp.output import check_output
@@ -55,6 +59,7 @@ def run(
     strings = [line.split() for line in lines if line.strip()]
     problems.need(bool(strings), "input", "must hold a line with tokens", lines, "add one")
     problems.raise_if_any()
+    _tell_strange(alphabet(program), strings)
     for accepted in evaluate(program, strings).accepted:
         typer.echo(bool(accepted))
     if trace is not None:
@@ -115,6 +120,17 @@ def compile_(
     typer.echo(f"exact for {made.certificate.domain}")
     if (reach := made.certificate.parts.get("exact to length")) is not None:
         typer.echo(f"the same weights are exact to {reach:.3g} tokens")
+
+
+def _tell_strange(known: Sequence[str], strings: Sequence[Sequence[str]]) -> None:
+    """A token that the program does not name may be meant, or be a slip: say so."""
+    strange = dict.fromkeys(t for string in strings for t in string if t not in known)
+    if strange:
+        words, names = " ".join(strange), " ".join(known) or "no tokens"
+        typer.echo(
+            f"note: not among the program's tokens ({names}), so none of them holds there: {words}",
+            err=True,
+        )
 
 
 def _read_cases(cases: Path | None) -> list[str]:

@@ -10,9 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from analyses.cli.usage import App
+
 __all__ = ["app", "kernel", "lag", "phase"]
 
-app = typer.Typer(
+app = App(
     help="Fit lags and kernels by sums of exponentials or powers, and draw what it costs.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -31,11 +31,12 @@ from analyses.cli import (
     train,
     weights,
 )
+from analyses.cli.usage import App
 from interp.errors import ProoflensError
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
+app = App(
     name="prooflens",
     help="Check what a transformer does against a proof of what it can do.",
     no_args_is_help=True,

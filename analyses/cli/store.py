@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from analyses.cli.usage import App
+
 if TYPE_CHECKING:
     from interp.store import ActivationStore
 
 __all__ = ["app"]
 
-app = typer.Typer(
+app = App(
     help="Look at, check, mend and give away activation stores.",
     no_args_is_help=True,
     rich_markup_mode=None,

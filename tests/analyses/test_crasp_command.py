@@ -45,6 +45,16 @@ def test_tokens_are_one_input_however_they_are_given(dyck, monkeypatch, capsys) 
         assert capsys.readouterr().out == f"{wanted}\n"
 
 
+def test_tokens_that_the_program_does_not_name_are_told(dyck, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, "run", dyck, "( a ) z a") == 0
+    said = capsys.readouterr()
+    assert said.out == "True\n"
+    told = "note: not among the program's tokens (( )), so none of them holds there: a z\n"
+    assert said.err == told
+    assert run(monkeypatch, "run", dyck, "( )") == 0
+    assert capsys.readouterr().err == ""
+
+
 CASES = "( )\n\n// skipped ( )\n   \n( ( )\n\t( ) ( )\n) (\n"
 
 

@@ -38,3 +38,19 @@ def test_arguments_have_types_defaults_and_meanings() -> None:
         run("fixed")
     with pytest.raises(ArgumentError, match="readout must be an argument of token_relation"):
         task_of("token_relation:relation=sink,readout=copy", Named("none", None))
+
+
+@pytest.mark.parametrize(
+    ("command", "usage"),
+    [
+        ("weights", "[OPTIONS] MODEL"),
+        ("train", "[OPTIONS] [RECIPE]"),
+        ("tasks", "[OPTIONS] [KIND]"),
+        ("crasp run", "[OPTIONS] FILE [TOKENS]..."),
+        ("store info", "[OPTIONS] STORE"),
+    ],
+)
+def test_usage_names_what_must_be_given_in_capitals(command: str, usage: str) -> None:
+    told = CliRunner().invoke(app, [*command.split(), "--help"]).output.splitlines()
+    line = next(line for line in told if "Usage:" in line)
+    assert line.endswith(f" {command} {usage}")
