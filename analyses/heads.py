@@ -31,6 +31,8 @@ from interp.store import ActivationStore, extract
 from interp.store.plan import weights_sha256
 from interp.tasks.base import Batch
 from interp.tasks.catalogue import known_task
+from probes.activations import collect
+from probes.linear import decode
 from probes.roles import answers_of, candidates, find_roles, memories_of
 
 __all__ = [
@@ -145,7 +147,7 @@ def _measured(
         model, batch, memories=memories_of(task), answers=answers_of(task), seed=seed
     )
     _seal_roles(store, roles, provenance)
-    table = _layers(model, batch, seed)
+    table = _layers(model, batch)
     if len(table):
         _seal(store, "decodability", table, provenance)
     return Heads(store, roles)
@@ -194,21 +196,23 @@ def _shares(pattern: np.ndarray) -> np.ndarray:
     return shares
 
 
-def _layers(model: Any, batch: Batch, seed: int) -> pd.DataFrame:
+def _layers(model: Any, batch: Batch) -> pd.DataFrame:
     """Linear decodability of each scalar latent along the residual stream."""
-    from probes.roles.extraction import Reader
-
     names = [
         name for name, value in batch.latents.items()
         if value.ndim == 2 and float(value[batch.mask].double().std()) > 0
     ]  # fmt: skip
     if not names:
         return pd.DataFrame()
-    reader = Reader(model, batch, seed=seed)
+    after = {"head": "mid", "ffn": "post"}
+    sites = [f"blocks.{p.layer}.hook_resid_{after[p.kind]}" for p in components(model)]
+    sites = list(dict.fromkeys(["blocks.0.hook_resid_pre", *sites]))
+    samples = collect(model, batch, sites)
     rows = [
-        {"latent": name, "site": hook, "score": reader.read(hook, name).score}
-        for _, hook in reader.sites()
-        for name in names
+        {"latent": name, "site": hook, "score": decode(samples.features[hook], latent).score}
+        for hook in sites
+        for name, latent in samples.latents.items()
+        if name in names
     ]
     return pd.DataFrame(rows)
 

@@ -57,7 +57,9 @@ def decode_nonlinearly(features: Features, latent: Latent, *, seed: int = 0) -> 
         return decode(features, latent, probe=network(seed))
 
 
-def control_latent(inputs: np.ndarray, latent: Latent, *, seed: int = 0) -> Latent:
+def control_latent(
+    inputs: np.ndarray, latent: Latent, *, positions: np.ndarray | None = None, seed: int = 0
+) -> Latent:
     """A label for each kind of input, drawn at random from the latent's values.
 
     Args:
@@ -66,32 +68,43 @@ def control_latent(inputs: np.ndarray, latent: Latent, *, seed: int = 0) -> Late
             function of two tokens); where there are more kinds than an eighth of the samples
             (real values seldom come twice), positions are labelled in place of inputs.
         latent: Whose values are drawn.
+        positions: ``[row, sample]``, where rows are sampled at positions of their own.
         seed: Of the draw.
     """
     flat = inputs.reshape(inputs.shape[0] * inputs.shape[1], -1)
     kinds, which = np.unique(flat, axis=0, return_inverse=True)
-    rows, positions = latent.shape
-    place = np.tile(np.arange(positions), rows)
+    place, places = _places(latent.shape, positions)
     if len(kinds) > latent.size / 8:
         which = place
     elif len(kinds) < _FEW_KINDS:
-        which = which.ravel() * positions + place
+        which = which.ravel() * places + place
     labels = np.random.default_rng(seed).choice(latent.ravel(), int(which.max()) + 1)
-    return labels[which.reshape(rows, positions)]
+    return labels[which.reshape(latent.shape)]
 
 
-def raw_input(inputs: np.ndarray, *, most: int = 512) -> Features:
+def _places(shape: tuple[int, ...], positions: np.ndarray | None) -> tuple[np.ndarray, int]:
+    """Number of each sample's position among all that are sampled, flat; how many there are."""
+    if positions is None:
+        return np.tile(np.arange(shape[1]), shape[0]), shape[1]
+    known, place = np.unique(positions, return_inverse=True)
+    return place.ravel(), len(known)
+
+
+def raw_input(
+    inputs: np.ndarray, *, positions: np.ndarray | None = None, most: int = 512
+) -> Features:
     """The input at each sampled position, and the position, as features.
 
-    Tokens are one-hot, up to ``most`` of them (rarer ones share a column).
+    Tokens are one-hot, up to ``most`` of them (rarer ones share a column). ``positions``
+    ``[row, sample]`` says where rows are sampled, if each at its own.
     """
-    rows, positions = inputs.shape[:2]
-    place = np.broadcast_to(np.eye(positions), (rows, positions, positions))
+    number, places = _places(inputs.shape, positions)
+    place = np.eye(places)[number.reshape(inputs.shape[:2])]
     if inputs.ndim == 3:
         return np.concatenate((inputs.astype(np.float64), place), axis=-1)
     kinds, which, counts = np.unique(inputs, return_inverse=True, return_counts=True)
     rank = np.argsort(np.argsort(-counts, kind="stable"))
-    columns = np.minimum(rank, most - 1)[which.reshape(rows, positions)]
+    columns = np.minimum(rank, most - 1)[which.reshape(inputs.shape)]
     return np.concatenate((np.eye(min(len(kinds), most))[columns], place), axis=-1)
 
 

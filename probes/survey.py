@@ -54,16 +54,18 @@ def probe_table(
         latents: Which; all by default. ``NAME[i]`` for channel i of one with several.
         untrained: A model of the same hooks with random weights, run on the same inputs; one is
             made of our own models (:func:`untrained_like`). Without, its columns are NaN.
-        positions: Which are sampled; 8 of those that are scored, by default.
+        positions: Which are sampled; 8 of those that are scored, by default, each row's own where
+            none is scored in all (:mod:`probes.activations`).
         seed: Of control labels, nulls and random weights.
         watch: Wraps the iteration over hooks, for a progress bar.
 
     Returns:
-        One row a hook and latent, columns :data:`COLUMNS`; q is over all rows.
+        One row a hook and latent, columns :data:`COLUMNS`; q is over all rows. ``kind`` is
+        ``real``, ``categorical``, or ``constant`` where the samples hold one value.
 
     Raises:
         ArgumentError: if a latent is not there or none is.
-        HookError: for a hook that is not there.
+        HookError: for a hook that is not there or has no position axis after the rows.
     """
     samples = collect(source, inputs, hooks, positions=positions)
     names = _chosen(samples, latents)
@@ -72,8 +74,8 @@ def probe_table(
     random = None
     if untrained is not None:
         rows = samples_inputs(source, inputs)
-        random = collect(untrained, rows, hooks, positions=samples.positions)
-    raw = raw_input(samples.inputs)
+        random = collect(untrained, rows, hooks, positions=positions)
+    raw = raw_input(samples.inputs, positions=samples.positions)
     from_input = {name: _decoded(raw, samples, name)[0].score for name in names}
     table = [
         _row(samples, random, hook, name, from_input[name], seed)
@@ -106,7 +108,9 @@ def _store_batch(store: Any) -> Any:
     from interp.tasks.base import Batch
 
     inputs = torch.from_numpy(store.inputs())
-    return Batch(inputs, inputs, torch.ones(inputs.shape[:2], dtype=torch.bool))
+    scored = all("mask" in part.shapes for part in store.parts)
+    mask = torch.ones(inputs.shape[:2], dtype=torch.bool)
+    return Batch(inputs, inputs, torch.from_numpy(store.mask()) if scored else mask)
 
 
 def _chosen(samples: Samples, latents: Sequence[str] | None) -> list[str]:
@@ -126,13 +130,14 @@ def _row(
     features, latent = samples.features[hook], samples.latents[name]
     found, kind = _decoded(features, samples, name)
     null = _null(kind, found, latent, seed)
-    labels = control_latent(samples.inputs, latent, seed=seed)
+    labels = control_latent(samples.inputs, latent, positions=samples.positions, seed=seed)
     control = decode(features, labels, probe=probe_for(kind)).score if np.ptp(labels) else 0.0
     untrained = float("nan")
     if random is not None:
         untrained = decode(random.features[hook], latent, probe=probe_for(kind)).score
     return {
-        "hook": hook, "latent": name, "kind": kind, "score": found.score,
+        "hook": hook, "latent": name, "kind": kind if np.ptp(latent) else "constant",
+        "score": found.score,
         "null_mean": null.mean, "null_std": null.std, "p": null.p,
         "control": control, "selectivity": found.score - control,
         "input": from_input, "over_input": found.score - from_input,

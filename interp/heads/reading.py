@@ -7,7 +7,7 @@ way one batch is in memory at a time. Heads that only pad a narrower layer are c
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,6 +33,7 @@ class Rows:
         latents: Name → ``[row, pos, …]``.
         activations: Hook, as it was asked for → tensor on the CPU.
         heads: The heads that a head axis holds; None for all.
+        labels: Hook → what its axes are, ``("row", "pos", "d_model")``.
     """
 
     inputs: Tensor
@@ -40,6 +41,7 @@ class Rows:
     latents: Mapping[str, Tensor]
     activations: Mapping[str, Tensor]
     heads: tuple[int, ...] | None = None
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """How many rows."""
@@ -122,15 +124,16 @@ def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator
     widths = _head_counts(None if spec is None else spec.to_dict())
     found = survey(model, rows.inputs[:2].to(device), list(hooks))
     names = {hook: found.aliases.get(hook, hook) for hook in hooks}
-    labels = {firing.name: firing.labels for firing in found.hooks}
+    axes = {firing.name: firing.labels for firing in found.hooks}
+    labels = {hook: axes[name] for hook, name in names.items()}
     with Capture(model, found.hooks).running() as forward:
         for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
             with torch.no_grad():
                 caught = forward(some.inputs.to(device))
-            values = {hook: _cut(hook, caught[name].detach().cpu(), labels[name], widths)
+            values = {hook: _cut(hook, caught[name].detach().cpu(), labels[hook], widths)
                       for hook, name in names.items()}  # fmt: skip
-            yield Rows(some.inputs, some.mask, some.latents, values)
+            yield Rows(some.inputs, some.mask, some.latents, values, None, labels)
 
 
 def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
@@ -138,17 +141,19 @@ def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterato
     heads = plan.get("heads")
     widths = {} if heads else _head_counts((plan.get("model") or {}).get("spec"))
     scored = all("mask" in part.shapes for part in store.parts)
+    labels = {hook: store.labels(hook) for hook in hooks}
     for chosen in store.batches(batch):
         inputs = torch.from_numpy(chosen.inputs())
         mask = torch.ones(inputs.shape[:2], dtype=torch.bool)
         if scored:
             mask = torch.from_numpy(store.mask(chosen.rows))
         values = {
-            hook: _cut(hook, torch.from_numpy(chosen.activation(hook)), store.labels(hook), widths)
+            hook: _cut(hook, torch.from_numpy(chosen.activation(hook)), labels[hook], widths)
             for hook in hooks
         }
         latents = {n: torch.from_numpy(v) for n, v in store.latents(chosen.rows).items()}
-        yield Rows(inputs, mask, latents, values, None if heads is None else tuple(heads))
+        kept = None if heads is None else tuple(heads)
+        yield Rows(inputs, mask, latents, values, kept, labels)
 
 
 def _head_counts(spec: Mapping[str, Any] | None) -> dict[int, int]:

@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 
 from analyses.cli.main import main
+from analyses.heads import _layers
 from interp.models.checkpoint import save_checkpoint
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.induction import construct_relation
 from interp.store import ActivationStore
 from interp.tasks.relation import TokenRelation
 from probes.roles import ROLE_COLUMNS
+from trained import zoo
 
 TASK = "token_relation:relation=previous-token,value=copy,symbols=8,length=13"
 
@@ -85,3 +87,15 @@ def test_refusals_are_one_line(model: Path, monkeypatch, capsys) -> None:
         told_now = capsys.readouterr().err.strip().splitlines()
         assert len(told_now) == 1
         assert told in told_now[0]
+
+
+def test_latents_are_read_where_each_row_is_scored_elsewhere() -> None:
+    shipped = zoo.load("induction-attention")
+    batch = shipped.task.sample(40, seed=0)
+    assert not batch.mask.all(0).any()
+    table = _layers(shipped.model, batch)
+    layers = range(shipped.model.cfg.n_layers)
+    sites = ["blocks.0.hook_resid_pre", *(f"blocks.{i}.hook_resid_mid" for i in layers)]
+    assert table["site"].drop_duplicates().tolist() == sites
+    assert set(table["latent"]) == {"previous", "successor"}
+    assert table["score"].between(0, 1).all()
