@@ -27,6 +27,14 @@ __all__ = ["MARKER", "Probing", "findings", "latent_maps", "probe_source", "writ
 
 MARKER = ".prooflens-probes"
 _KINDS = ("score", "selectivity")
+_FLOOR = 0.9
+_CLEAR = 0.05
+"""The least by which a score is above a baseline, to be told."""
+_BASELINES = {
+    "over_input": "the raw input",
+    "selectivity": "the control task",
+    "over_untrained": "random weights",
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,7 @@ def probe_source(
     *,
     hooks: list[str] | None = None,
     latents: list[str] | None = None,
+    untrained: Any = None,
     seed: int = 0,
     about: dict[str, Any] | None = None,
     watch: Callable[[Iterable[str]], Iterable[str]] = iter,
@@ -61,33 +70,66 @@ def probe_source(
         inputs: A :class:`~interp.tasks.base.Batch` with latents for a model, None for a store.
         hooks: Names or globs; the residual stream between sublayers by default.
         latents: Which; all by default.
+        untrained: A model of the same hooks with random weights, to compare with; our own models
+            make theirs, for others and stores there is none unless given.
         seed: Of controls, nulls and random weights.
         about: Goes into the JSON.
         watch: Wraps the iteration over hooks.
 
     Raises:
-        HookError: if a glob matches nothing.
+        HookError: if a glob matches nothing, or a hook without a position axis.
     """
     chosen = _hooks(source, hooks)
-    table = probe_table(source, inputs, chosen, latents, seed=seed, watch=watch)
-    return Probing(table, first_decodable(table), {**(about or {}), "seed": seed, "hooks": chosen})
+    table = probe_table(
+        source, inputs, chosen, latents, untrained=untrained, seed=seed, watch=watch
+    )
+    about = {**(about or {}), "seed": seed, "hooks": chosen}
+    return Probing(table, first_decodable(table, floor=_FLOOR), about)
 
 
 def findings(found: Probing) -> list[str]:
-    """One line a latent: where it first is decodable, and what that is worth."""
+    """One line a latent: where it first is decodable and what that is worth, or why nowhere; and
+    one if no model with random weights was there to compare with."""
     lines = []
-    for latent, hook, score in found.first.itertuples(index=False):
-        if not hook:
-            lines.append(f"{latent}: nowhere clearly decodable (best score {score:.2f})")
-            continue
-        rows = found.table[(found.table["latent"] == latent) & (found.table["hook"] == hook)]
-        row = rows.iloc[0]
-        untrained = "" if np.isnan(row["untrained"]) else f", random weights {row['untrained']:.2f}"
+    for latent, hook, _ in found.first.itertuples(index=False):
+        rows = found.table[found.table["latent"] == latent]
+        where = rows["hook"] == hook if hook else rows["score"] == rows["score"].max()
+        row = rows[where].iloc[0]
+        lines.append(f"{latent}: {_found(row) if hook else _not_found(row)}")
+    if found.table["untrained"].isna().all():
         lines.append(
-            f"{latent}: first decodable at {hook} (score {score:.2f}, q {row['q']:.2g}; control "
-            f"task {row['control']:.2f}, raw input {row['input']:.2f}{untrained})"
+            "random weights: not compared with (only our own models make a fresh one; "
+            "probes.survey.probe_table takes yours as untrained=)"
         )
     return lines
+
+
+def _found(row: pd.Series[Any]) -> str:
+    absent = np.isnan(row["untrained"])
+    untrained = "" if absent else f", random weights {row['untrained']:.2f}"
+    return (
+        f"first decodable at {row['hook']} (score {row['score']:.2f}, q {row['q']:.2g}; control "
+        f"task {row['control']:.2f}, raw input {row['input']:.2f}{untrained}){_no_more(row)}"
+    )
+
+
+def _not_found(row: pd.Series[Any]) -> str:
+    if row["kind"] == "constant":
+        return "nothing to decode, it has one value at all sampled positions"
+    best = f"best score {row['score']:.2f}, at {row['hook']}"
+    if row["score"] < _FLOOR:
+        return f"nowhere clearly decodable ({best}, below {_FLOOR}){_no_more(row)}"
+    same = row["null_std"] < 1e-9 and abs(row["score"] - row["null_mean"]) < 1e-9
+    why = "it is the same in every row, so its position tells it" if same else "rows are too few"
+    null = f"{row['null_mean']:.2f} with rows exchanged, q {row['q']:.2g}"
+    return f"nowhere more decodable than by chance ({best}; {null}): {why}{_no_more(row)}"
+
+
+def _no_more(row: pd.Series[Any]) -> str:
+    """The baselines that a score is not clearly above."""
+    names = [f"{name} ({row['score'] - row[over]:.2f})" for over, name in _BASELINES.items()
+             if row[over] < _CLEAR]  # fmt: skip
+    return f"; not above {', '.join(names)}" if names else ""
 
 
 def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:

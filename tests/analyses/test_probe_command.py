@@ -6,7 +6,10 @@ import pandas as pd
 import pytest
 
 from analyses.cli.main import main
+from analyses.inspection.probing import Probing, findings, probe_source
+from interp.models.transformer import SequenceTransformer
 from interp.store import extract
+from probes.rounds import first_decodable
 from trained import zoo
 
 NAME = "fixed-memory-multiplexer"
@@ -45,11 +48,68 @@ def test_a_store_gets_the_table_sealed_into_it(
     assert store.measurement("probes")["hook"].unique().tolist() == ["hook_embed"]
 
 
+def test_each_row_may_be_scored_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("--task", "own", "--rows", 60, "--hooks", "hook_embed")
+    assert run("induction-attention", *arguments, monkeypatch=monkeypatch) == 0
+    assert "previous: nowhere clearly decodable (best score" in capsys.readouterr().out
+
+
+def probing(*rows: dict[str, object]) -> Probing:
+    usual = {
+        "hook": "h", "latent": "x", "kind": "real", "score": 0.4, "null_mean": 0.1, "q": 1e-9,
+        "null_std": 0.1, "control": 0.0, "selectivity": 0.4, "input": 0.0, "over_input": 0.4,
+        "untrained": 0.1, "over_untrained": 0.3,
+    }  # fmt: skip
+    table = pd.DataFrame([usual | row for row in rows])
+    return Probing(table, first_decodable(table), {})
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({}, "nowhere clearly decodable (best score 0.40, at h, below 0.9)"),
+        ({"over_input": 0.01}, "below 0.9); not above the raw input (0.39)"),
+        ({"kind": "constant"}, "nothing to decode, it has one value at all sampled positions"),
+        ({"score": 1.0, "q": 1.0, "null_mean": 1.0, "null_std": 0.0},
+         "(best score 1.00, at h; 1.00 with rows exchanged, q 1): it is the same in every row"),
+        ({"score": 1.0, "q": 0.02, "selectivity": 0.0},
+         "with rows exchanged, q 0.02): rows are too few; not above the control task (1.00)"),
+        ({"score": 1.0, "over_input": 0.0, "over_untrained": 0.0},
+         "random weights 0.10); not above the raw input (1.00), random weights (1.00)"),
+    ],
+)  # fmt: skip
+def test_findings_give_the_reason(row: dict[str, object], said: str) -> None:
+    (line,) = findings(probing(row))
+    assert line.startswith("x: ")
+    assert said in line
+
+
+def test_an_absent_baseline_is_told() -> None:
+    lines = findings(probing({"untrained": float("nan"), "over_untrained": float("nan")}))
+    assert lines[-1].startswith("random weights: not compared with (only our own models")
+
+
+def test_a_given_fresh_model_is_the_baseline(tmp_path: Path) -> None:
+    shipped = zoo.load(NAME)
+    batch = shipped.task.sample(40, seed=0)
+    store = extract(shipped.model, batch, ["hook_embed"], tmp_path / "s", batch=20)
+    fresh = SequenceTransformer(shipped.model.spec, seed=1)
+    found = probe_source(store, None, latents=["f"], untrained=fresh)
+    assert found.table["untrained"].notna().all()
+    assert not any(line.startswith("random weights") for line in findings(found))
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (("fixed-memory-multiplexor",), "did you mean the shipped fixed-memory-multiplexer?"),
         ((NAME, "--task", "own", "--hooks", "nothing*"), "--hooks nothing* matches none of"),
+        (
+            (NAME, "--task", "own", "--hooks", "blocks.0.attn.hook_pattern"),
+            "probes read hooks of [row, pos, …], got blocks.0.attn.hook_pattern [row, head, query,",
+        ),
         ((NAME, "--task", "own", "--latents", "g"), "latents must be among x[t]"),
     ],
 )
