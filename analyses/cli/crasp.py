@@ -59,11 +59,11 @@ def run(
     strings = [line.split() for line in lines if line.strip()]
     problems.need(bool(strings), "input", "must hold a line with tokens", lines, "add one")
     problems.raise_if_any()
-    _tell_strange(alphabet(program), strings)
     for accepted in evaluate(program, strings).accepted:
         typer.echo(bool(accepted))
     if trace is not None:
         write_trace(program, strings, trace, title=file.name, overwrite=overwrite)
+    _tell_strange(alphabet(program), strings)
 
 
 @app.command("check")

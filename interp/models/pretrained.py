@@ -40,6 +40,8 @@ _TOKENIZER_FILES = (
     "tokenizer_config.json",
     "special_tokens_map.json",
 )
+_ABLATED = ("hook_z", "hook_result", "hook_mlp_out")
+"""What :mod:`interp.heads.ablate` patches where a model cannot be run from the middle on."""
 _CONTEXTS = ("n_positions", "max_position_embeddings", "n_ctx", "max_sequence_length", "seq_length")
 
 
@@ -219,12 +221,21 @@ def _checked(found: Pretrained) -> Pretrained:
         read.raise_if_failed(found.name)
         changed = conformance(found.model, tokens).failures
     kinds = sorted({check.relation for check in changed})
-    notes = [f"changing a hook: {kind} does not hold in this model's wrapping" for kind in kinds]
+    notes = [_consequence(kind) for kind in kinds]
     if found.tokenizer is None:
         notes.append("no tokenizer: tests on text are left out, tests on random tokens run")
     if found.bos < 0:
         notes.append("no BOS token: random rows begin with a random token")
     return Pretrained(**{**vars(found), "notes": tuple(notes)})
+
+
+def _consequence(relation: str) -> str:
+    """What a relation that fails when a hook is changed means for a reader of the numbers."""
+    what, _, changed = relation.removesuffix(" changes").partition(", when ")
+    told = f"patching {changed or 'hooks'} yourself: {what} does not hold then in this wrapping; "
+    if not changed or changed in _ABLATED:
+        return told + "ablations that run one forward pass a component patch it: do not trust them"
+    return told + "ablations do not patch it, so their numbers stand"
 
 
 def _bos(config: Any) -> int:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from interp.errors import CheckpointError
 from interp.models.checkpoint import save_checkpoint
-from interp.models.pretrained import load_pretrained
+from interp.models.pretrained import _consequence, load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
@@ -63,6 +63,44 @@ def test_the_known_quirk_of_the_wrapping_is_noted(tmp_path: Path) -> None:
     write_gpt2(tmp_path)
     notes = load_pretrained(tmp_path).notes
     assert any("resid_mid" in note for note in notes), notes
+    stand = "ablations do not patch it, so their numbers stand"
+    assert [note for note in notes if "hook_resid_mid yourself" in note and stand in note] != []
+
+
+def test_a_wrapping_that_ablations_would_patch_in_vain_is_told() -> None:
+    relation = "resid_post = resid_mid + mlp_out, when hook_mlp_out changes"
+    assert _consequence(relation) == (
+        "patching hook_mlp_out yourself: resid_post = resid_mid + mlp_out does not hold then in "
+        "this wrapping; ablations that run one forward pass a component patch it: do not trust them"
+    )
+    assert "do not trust" in _consequence("result = z W_O, when hook_z changes")
+    assert "do not trust" in _consequence("patching a hook with its own value changes nothing")
+
+
+@pytest.mark.filterwarnings("ignore:A forward hook edited")
+def test_ablations_stand_where_patching_the_stream_between_does_not(tmp_path: Path) -> None:
+    """What the note promises: without a head, transformers itself gives the same loss."""
+    reference = write_llama(tmp_path)
+    found = load_pretrained(tmp_path)
+    assert any("patching hook_resid_mid yourself" in note for note in found.notes)
+    tokens = torch.randint(0, 11, (3, 9), generator=torch.Generator().manual_seed(1))
+    size, head = 4, 1
+    with torch.no_grad():
+        weight = reference.model.layers[0].self_attn.o_proj.weight
+        weight[:, head * size : (head + 1) * size] = 0
+        expected = reference(tokens).logits
+        hooks = [("blocks.0.attn.hook_z", _without(head))]
+        output = found.model.run_with_hooks(tokens, fwd_hooks=hooks)
+    assert torch.allclose(output, expected, atol=1e-5)
+
+
+def _without(head: int) -> Callable[..., torch.Tensor]:
+    def hook(value: torch.Tensor, hook: Any) -> torch.Tensor:
+        value = value.clone()
+        value[:, :, head] = 0
+        return value
+
+    return hook
 
 
 def shard_missing(folder: Path) -> None:
