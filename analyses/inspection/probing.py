@@ -126,9 +126,10 @@ def _not_found(row: pd.Series[Any]) -> str:
 
 
 def _no_more(row: pd.Series[Any]) -> str:
-    """The baselines that a score is not clearly above."""
-    names = [f"{name} ({row['score'] - row[over]:.2f})" for over, name in _BASELINES.items()
-             if row[over] < _CLEAR]  # fmt: skip
+    """The baselines that read something, too, and that the score is not clearly above."""
+    scores = {name: row["score"] - row[over] for over, name in _BASELINES.items()}
+    names = [f"{name} ({score:.2f})" for name, score in scores.items()
+             if max(_CLEAR, row["score"] - _CLEAR) <= score]  # fmt: skip
     return f"; not above {', '.join(names)}" if names else ""
 
 

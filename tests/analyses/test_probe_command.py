@@ -71,6 +71,8 @@ def probing(*rows: dict[str, object]) -> Probing:
     [
         ({}, "nowhere clearly decodable (best score 0.40, at h, below 0.9)"),
         ({"over_input": 0.01}, "below 0.9); not above the raw input (0.39)"),
+        ({"score": 0.01, "over_input": 0.0, "selectivity": 0.01},
+         "nowhere clearly decodable (best score 0.01, at h, below 0.9)"),
         ({"kind": "constant"}, "nothing to decode, it has one value at all sampled positions"),
         ({"score": 1.0, "q": 1.0, "null_mean": 1.0, "null_std": 0.0},
          "(best score 1.00, at h; 1.00 with rows exchanged, q 1): it is the same in every row"),
@@ -84,6 +86,7 @@ def test_findings_give_the_reason(row: dict[str, object], said: str) -> None:
     (line,) = findings(probing(row))
     assert line.startswith("x: ")
     assert said in line
+    assert ("not above" in said) == ("not above" in line)
 
 
 def test_an_absent_baseline_is_told() -> None:
