@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.heads.effects import Component, components, places_of
+from interp.heads.effects import Component, components, places_of, replaced
 from interp.heads.replay import Stream, Trace, has_ffn
 from interp.lens import HookedModel
 from interp.store.capture import evaluating
@@ -208,7 +208,7 @@ def _by_hooks(
         _, cache = model.run_with_cache(source, names_filter=hooks, return_cache_object=False)
         values = _stand_ins({name: cache[name] for name in hooks}, how, len(inputs), seed)
     for part in chosen:
-        edits = [(n, partial(_put, part=part, instead=values[n])) for n in places[part]]
+        edits = [(n, partial(replaced, part=part, instead=values[n])) for n in places[part]]
         with evaluating(model):
             output = model.run_with_hooks(inputs, fwd_hooks=edits)
         yield part, output
@@ -220,17 +220,6 @@ def _places(model: Any, part: Component) -> list[str]:
         inside = [p for p in components(model) if p.layer == part.layer]
         return places_of(model, inside)
     return places_of(model, [part])
-
-
-def _put(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
-    if part.kind in ("ffn", "layer"):
-        return instead.expand_as(value)
-    value = value.clone()
-    if part.kind == "head":
-        value[:, :, part.head] = instead[:, :, part.head]
-    else:
-        value[:, part.position] = instead[:, part.position]
-    return value
 
 
 def _check(how: str, inputs: Tensor, reference: Tensor | None) -> None:

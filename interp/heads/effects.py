@@ -27,7 +27,7 @@ from interp.errors import HookError
 from interp.lens import HookedModel
 
 __all__ = [
-    "Component", "components", "mean_outputs", "place_of", "places_of", "run_without",
+    "Component", "components", "mean_outputs", "place_of", "places_of", "replaced", "run_without",
 ]  # fmt: skip
 
 
@@ -57,8 +57,10 @@ class Component:
     @property
     def hook(self) -> str:
         """The hook at which a head's or an FFN's output, or a position's stream, can be replaced;
-        a layer has none of its own."""
+        :exc:`HookError` for a layer, which has none of its own."""
         kinds = {"head": "attn.hook_result", "ffn": "hook_mlp_out", "position": "hook_resid_pre"}
+        if self.kind not in kinds:
+            raise HookError(f"{self.name} has no hook of its own: name its heads and its FFN")
         return f"blocks.{self.layer}.{kinds[self.kind]}"
 
 
@@ -138,7 +140,7 @@ def run_without(
     Args:
         model: Any hooked model.
         inputs: ``[row, pos(, channel)]``.
-        parts: What to ablate, all at once.
+        parts: What to ablate, all at once: heads, FFNs, positions.
         means: From :func:`mean_outputs`.
         keep: Hooks to return, under the names (or aliases) given here.
     """
@@ -148,16 +150,27 @@ def run_without(
         kept[name] = value
 
     places = [(place_of(model, part), part) for part in parts]
-    ablate = [(place, partial(_ablate, part=part, mean=means[place])) for place, part in places]
+    ablate = [(place, partial(replaced, part=part, instead=means[place])) for place, part in places]
     hooks = [*ablate, *((name, partial(keep_value, name=name)) for name in keep)]
     output = model.run_with_hooks(inputs, fwd_hooks=hooks)
     return output, kept
 
 
-def _ablate(value: Tensor, hook: Any, part: Component, mean: Tensor) -> Tensor:
-    mean = mean.expand_as(value)
-    if part.kind == "ffn":
-        return mean
+def replaced(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
+    """A hook on one of a component's places: what it writes there, replaced.
+
+    Args:
+        value: ``[row, pos, …]`` of every head, or of the FFN or stream.
+        hook: The hook point.
+        part: Whose values are replaced; of a ``layer``, all that is there.
+        instead: What stands in, shaped as ``value`` or one row of it.
+    """
+    instead = instead.expand_as(value)
+    if part.kind in ("ffn", "layer"):
+        return instead
     value = value.clone()
-    value[:, :, part.head] = mean[:, :, part.head]
+    if part.kind == "head":
+        value[:, :, part.head] = instead[:, :, part.head]
+    else:
+        value[:, part.position] = instead[:, part.position]
     return value

@@ -1,5 +1,8 @@
+import pytest
 import torch
 
+from interp.errors import HookError
+from interp.heads.ablate import ablated
 from interp.heads.effects import Component, components, mean_outputs, run_without
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -58,3 +61,13 @@ def test_a_group_is_ablated_at_once() -> None:
     resid = cache["blocks.0.hook_resid_pre"] + cache["blocks.0.hook_attn_out"].mean(0)
     expected = model.unembed(model.blocks[1](resid + model.blocks[0].mlp(resid)))
     torch.testing.assert_close(run_without(model, tokens, group, means)[0], expected)
+
+
+def test_positions_are_ablated_and_layers_refused() -> None:
+    model, inputs = model_and_tokens()
+    part = Component("position", 1, position=3)
+    output, _ = run_without(model, inputs, [part], mean_outputs(model, inputs, [part]))
+    ((_, expected),) = ablated(model, inputs, [part])
+    torch.testing.assert_close(output, expected)
+    with pytest.raises(HookError, match="L1 has no hook of its own: name its heads and its FFN"):
+        mean_outputs(model, inputs, [Component("layer", 1)])
