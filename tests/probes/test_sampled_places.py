@@ -121,8 +121,6 @@ def test_a_latent_of_one_value_is_called_constant() -> None:
 @pytest.mark.parametrize("name", zoo.names())
 def test_every_shipped_task_can_be_sampled(name: str) -> None:
     shipped = zoo.load(name)
-    if not hasattr(shipped.model, "hook_dict"):
-        pytest.skip(f"{name} has no hooks")
     found = collect(shipped.model, shipped.task.sample(12, seed=0), ["hook_embed"])
     assert len(found.positions) == 12
     assert found.features["hook_embed"].shape[:2] == found.positions.shape
