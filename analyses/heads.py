@@ -49,6 +49,7 @@ __all__ = [
 _ATTENTION = ("previous-token", "duplicate-token", "induction", "sink", "counter", "local",
               "dense", "memory-location", "symbol-equality", "copying")  # fmt: skip
 _PREFIX = "attention-"
+_LEAST = 1e-10
 
 
 @dataclass(frozen=True)
@@ -279,8 +280,13 @@ def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:
         target = f" of {row['target']}" if row["target"] else ""
         yield (
             f"{_name(row):8} {row['role'] + target:32} {row['status']:10} "
-            f"strength {row['strength']:5.2f}  q {row['q']:.1e}  {row['evidence']}"
+            f"strength {row['strength']:5.2f}  q {_tail(row['q'])}  {row['evidence']}"
         )
+
+
+def _tail(q: float) -> str:
+    """A q to read; one below 1e-10 is a tail that nobody measured."""
+    return f"{q:.1e}" if q >= _LEAST else f"< {_LEAST:.0e}"
 
 
 def write_files(found: Heads, folder: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """``prooflens heads`` and ``prooflens plot`` from the outside."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     said = capsys.readouterr().out
     assert "previous-token" in said
     assert "confirmed" in said
+    assert "q < 1e-10  share of attention to the previous token" in said
+    assert not re.search(r"q \S+e-(1[1-9]|[2-9]\d)", said)
     table = pd.read_csv(out / "roles.csv")
     assert tuple(table.columns) == ROLE_COLUMNS
     assert set(table[table["status"] == "confirmed"]["role"]) == {"previous-token", "copying"}
