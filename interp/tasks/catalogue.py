@@ -135,6 +135,10 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     except TypeError as error:
         text = f"task {kind}: an argument is of the wrong type ({error}): got {given}"
         raise ArgumentError(text) from error
+    written = task.to_dict().get("kind")
+    rule, advice = f"must be {kind!r} in to_dict too", "write the kind that is registered"
+    problems.need(written == kind, "kind", rule, written, advice)
+    problems.raise_if_any()
     return task
 
 

@@ -76,6 +76,12 @@ def test_what_is_no_task_is_not_registered() -> None:
         register_task("own_first", FixedMemory)
 
 
+def test_a_task_that_writes_another_kind_is_refused() -> None:
+    register_task("another", Own)
+    with pytest.raises(ArgumentError, match="kind must be 'another' in to_dict too, got 'own_fir"):
+        task_from_dict({"kind": "another", "tokens": 3})
+
+
 def test_arguments_in_words() -> None:
     words = {
         name: (a.type, a.needed) for cls in (FixedMemory, TemplateTask, PodCoupling)
