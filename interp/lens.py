@@ -76,8 +76,8 @@ class HookedModel(Protocol):
 
 def vocabulary_of(model: Any) -> int | None:
     """How many token ids a model knows; None for real inputs, or where nothing says."""
-    spec = getattr(model, "spec", None)
-    if spec is not None and hasattr(spec, "input"):
+    spec: Any = getattr(model, "spec", None)
+    if hasattr(spec, "input"):
         return int(spec.d_in) if spec.input == "tokens" else None
     size = getattr(getattr(model, "cfg", None), "d_vocab", None)
     return size if isinstance(size, int) and size > 0 else None

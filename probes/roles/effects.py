@@ -22,7 +22,6 @@ from scipy.special import stdtr
 from torch import Tensor
 
 from interp.heads.effects import Component, mean_outputs, place_of, run_without
-from interp.models.transformer import SequenceTransformer
 
 __all__ = ["Change", "Outputs", "without_keys"]
 
@@ -42,14 +41,12 @@ class Outputs:
     """A model's outputs on some inputs, with and without parts of it.
 
     Args:
-        model: Which.
+        model: Which: ours, a bridge or a wrapped module.
         inputs: Its inputs.
         scored: ``[row, pos]``, where the output counts.
     """
 
-    def __init__(
-        self, model: SequenceTransformer, inputs: Tensor, scored: Bool[Tensor, "row pos"]
-    ) -> None:
+    def __init__(self, model: Any, inputs: Tensor, scored: Bool[Tensor, "row pos"]) -> None:
         self.model, self.inputs, self.scored = model, inputs, scored
         with torch.no_grad():
             self.output = model(inputs).double()

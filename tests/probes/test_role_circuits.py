@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -16,12 +15,6 @@ from probes.roles import find_roles
 from probes.roles.circuits import circuit_roles, identity_share
 
 HEADS, GROUPS, WIDTH, VOCABULARY = 4, 2, 16, 14
-
-
-@pytest.fixture(autouse=True)
-def any_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signatures of the roles' causes name our own models; bridges are taken as well."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,5 @@
 """Roles of a user's own module: attention roles as of our own model, and plain refusals."""
 
-from collections.abc import Iterator
-
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,13 +12,6 @@ from probes.roles import find_roles
 
 TASK = TokenRelation("previous-token", "copy", symbols=8, length=13)
 KINDS = ("attn.hook_pattern", "attn.hook_z", "hook_mlp_out", "hook_resid_mid", "hook_resid_post")
-
-
-@pytest.fixture(autouse=True)
-def any_model(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Signatures of the roles' causes name our own models; wrapped ones are taken as well."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-    return
 
 
 class Plain(nn.Module):
