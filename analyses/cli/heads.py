@@ -82,6 +82,8 @@ def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool, s
 def _say(found: Any) -> None:
     from analyses.heads import roles_in_words
 
+    if found.note:
+        typer.echo(f"note: {found.note}", err=True)
     for line in roles_in_words(found.roles):
         typer.echo(line)
     confirmed = int((found.roles["status"] == "confirmed").sum())

@@ -16,7 +16,7 @@ from typing import Any
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.checkpoint import load_checkpoint, read_metadata
 from interp.tasks.base import Task
-from interp.tasks.catalogue import task_from_dict
+from interp.tasks.catalogue import known_task, task_from_dict
 from trained import zoo
 
 __all__ = ["Named", "folder_of", "load_model", "load_named", "load_with_task", "task_of"]
@@ -33,12 +33,14 @@ class Named:
         model: Fires hooks.
         task: What it was trained on; None where nothing says.
         tokenizer: From text to ids; None where there is none.
+        note: Why a task that the checkpoint records is not known here; or empty.
     """
 
     name: str
     model: Any
     task: Task | None = None
     tokenizer: Any = None
+    note: str = ""
 
 
 def folder_of(name: str) -> str:
@@ -58,8 +60,8 @@ def load_named(name: str) -> Named:
         return Named(name, shipped.model, shipped.task)
     place = Path(name).expanduser()
     if (place / "model.json").is_file():
-        task = read_metadata(place).get("task")
-        return Named(name, load_checkpoint(place), None if task is None else task_from_dict(task))
+        task, note = known_task(read_metadata(place).get("task"))
+        return Named(name, load_checkpoint(place), task, note=note)
     return _pretrained(name)
 
 
@@ -87,6 +89,7 @@ def task_of(text: str, owner: Named) -> Task:
         raise ArgumentError(
             f"task must be named for {owner.name!r}, got none or 'own': only a shipped model or a "
             "checkpoint of 'prooflens train' knows its own; use --task KIND:ARGUMENT=VALUE,…"
+            + (f" ({owner.note})" if owner.note else "")
         )
     return owner.task
 

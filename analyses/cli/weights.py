@@ -16,7 +16,9 @@ _PAIRED_UP_TO = 512  # heads; above, a table of all pairs is asked for by name
 
 
 def weights(
-    model: Annotated[str, typer.Argument(help="Safetensors file, folder, or hub id.")],
+    model: Annotated[
+        str, typer.Argument(help="A shipped model, a safetensors file, a folder, or a hub id.")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="FILE.csv for the table, or a folder for all files.")
     ] = None,
@@ -50,11 +52,12 @@ def weights(
         marker = None if out.suffix == ".csv" else ".prooflens-weights"
         check_output(out, overwrite=overwrite, marker=marker)
 
+    from analyses.cli.loading import folder_of
     from analyses.inspection.weights import Inspection, write_page, write_table
     from interp.heads.weights import weight_table
     from interp.models.factors import open_factors
 
-    factors = open_factors(model, mapping=mapping, revision=revision)
+    factors = open_factors(folder_of(model), mapping=mapping, revision=revision)
     options: dict[str, Any] = {"fold_norm": fold_norm, "lag": lag, "basis": basis}
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=_progress)

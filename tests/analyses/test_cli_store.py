@@ -155,3 +155,14 @@ def test_a_folder_of_heads_points_to_its_store(tmp_path):
 def test_shipped_models_have_a_folder_and_other_names_stay():
     assert read_metadata(folder_of("induction-attention"))["name"] == "induction-attention"
     assert folder_of("gpt2") == "gpt2"
+
+
+def test_a_task_that_is_not_known_here_is_said_where_it_is_asked_for(tmp_path):
+    spec = TransformerSpec(d_in=9, d_out=9, n_ctx=8, d_model=8, n_layers=1, n_heads=1, d_head=4)
+    path = tmp_path / "mine"
+    save_checkpoint(SequenceTransformer(spec), path, about={"task": {"kind": "nobodys"}})
+    named = load_named(str(path))
+    assert named.task is None
+    with pytest.raises(ArgumentError, match="kind 'nobodys', which is not known here"):
+        task_of("own", named)
+    assert task_of("fixed_memory:lags=[1],length=8", named).to_dict()["kind"] == "fixed_memory"
