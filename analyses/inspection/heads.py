@@ -126,13 +126,7 @@ def inspect_heads(
         OutputError: if ``out`` is there and is neither to be resumed nor replaced.
         StoreError: if ``out`` was made otherwise.
     """
-    trials, notes = token_trials(model, rows=rows, length=length, seed=seed)
-    if text is not None:
-        found = text_trial(model, text, rows=rows, length=length)
-        trials += [found] if found is not None else []
-        notes += [] if found is not None else ["text was given and not used: no tokenizer"]
-    if length > model.n_ctx:
-        notes += [f"rows have {model.n_ctx} tokens, the model's context, and not {length}"]
+    trials, notes = _trials(model, text, rows, length, seed)
     out = open_folder(out, resume=resume, overwrite=overwrite)
     stores: dict[str, ActivationStore] = {}
     for trial in trials:
@@ -158,6 +152,20 @@ def inspect_heads(
         model, factors, tuple(trials), performances, behaviour, lost, weights, roles,
         (*model.notes, *notes), settings,
     )  # fmt: skip
+
+
+def _trials(
+    model: Pretrained, text: str | None, rows: int, length: int, seed: int
+) -> tuple[list[Trial], list[str]]:
+    """What it is tried on, and what to know of that."""
+    trials, notes = token_trials(model, rows=rows, length=length, seed=seed)
+    if text is not None:
+        found = text_trial(model, text, rows=rows, length=length)
+        trials += [found] if found is not None else []
+        notes += [] if found is not None else ["text was given and not used: no tokenizer"]
+    if length > model.n_ctx:
+        notes += [f"rows have {model.n_ctx} tokens, the model's context, and not {length}"]
+    return trials, notes
 
 
 def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:
