@@ -153,7 +153,7 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
         scripted=True,
         title="Claims and verdicts",
         summary=_summary(entries),
-        verdicts=sorted(entries, key=lambda entry: entry.status == "not run"),
+        verdicts=sorted(entries, key=_place),
         papers=_papers(entries, models),
         statuses=_STATUSES,
         models=models,
@@ -166,6 +166,11 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
     with output_file(out / REPORT, overwrite=True) as draft:
         draft.write_text(text, encoding="utf-8")
     return out / REPORT
+
+
+def _place(entry: _Entry) -> tuple[bool, int]:
+    """Answered claims first, paper by paper."""
+    return entry.status == "not run", PAPERS.index(entry.claim.paper)
 
 
 def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, Any]]:
@@ -192,7 +197,8 @@ def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
 
 def _counted(entries: list[_Entry]) -> str:
     counts = Counter(entry.status for entry in entries)
-    words = ", ".join(f"{counts[status]} {status}" for status in _STATUSES)
+    told = [status for status in _STATUSES if counts[status] or status != "stopped"]
+    words = ", ".join(f"{counts[status]} {status}" for status in told)
     changed = sum(bool(entry.changed) for entry in entries)
     other = f" Of these, {changed} with other options than the ledger's." if changed else ""
     return f"{len(entries)} claims: {words}.{other}"
