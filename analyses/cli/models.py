@@ -6,6 +6,11 @@ import typer
 
 __all__ = ["models"]
 
+_LEGEND = (
+    "All on fresh rows. error: the loss divided by that of always giving the mean target; accuracy: "
+    "share of scored positions with the right token or sign; exact: share of rows right throughout."
+)
+
 
 def models() -> None:
     """List the shipped models: task, size, metrics, and the claim each serves."""
@@ -25,3 +30,4 @@ def models() -> None:
         typer.echo(f"{name}  [{kind} of {size:,} weights; task {task}{serves}]")
         typer.echo(f"    {shipped.about}")
         typer.echo(f"    {numbers}{where}")
+    typer.echo(_LEGEND)
