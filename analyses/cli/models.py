@@ -7,8 +7,8 @@ import typer
 __all__ = ["models"]
 
 _LEGEND = (
-    "All on fresh rows. error: the loss divided by that of always giving the mean target; accuracy: "
-    "share of scored positions with the right token or sign; exact: share of rows right throughout."
+    "All on fresh rows. error: the loss divided by that of always giving the mean target; "
+    "accuracy: share of scored positions with the right token or sign; exact: share of rows right throughout."
 )
 
 
