@@ -8,7 +8,8 @@ __all__ = ["models"]
 
 _LEGEND = (
     "All on fresh rows. error: the loss divided by that of always giving the mean target; "
-    "accuracy: share of scored positions with the right token or sign; exact: share of rows right throughout."
+    "accuracy: share of scored positions with the right token or sign; "
+    "exact: share of rows right throughout."
 )
 
 
