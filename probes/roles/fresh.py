@@ -13,8 +13,9 @@ a fresh network answers every step alike. The null is exact for fresh models wha
 
 Fresh weights are those of the spec's initialisation, many models in one pass, or, for a model
 without a spec, its own with the entries of each matrix shuffled: of weights drawn alike, that is
-another draw. At least 1000 heads are pooled over the layer's heads and over models; where fewer
-than ten of them reach a score, p is the tail of a log-normal fitted to the upper half.
+another draw. A thousand heads are pooled over the layer's heads and over models, of very wide models
+fewer (a hundred at ten million weights); where fewer than ten of them reach a score, p is the tail
+of a log-normal fitted to the upper half.
 
 A dense head is judged by both together: by the product of the two shares of fresh heads that reach
 its gain and its unevenness, compared with that product of each fresh head.
@@ -45,7 +46,9 @@ from interp.models.transformer import SequenceTransformer
 
 __all__ = ["Beyond", "Fresh", "beyond"]
 
-_DRAWS = 1000
+_DRAWS, _FEWEST_DRAWS = 1000, 100
+_NUMBERS = 2**30
+"""Weights that are drawn for one null, at most, where that leaves the fewest draws."""
 _FEW = 10
 _STEPS = (1.0, 0.5, 0.2)
 _SCORED, _FEWEST_ROWS, _MOST_ROWS = 400, 16, 48
@@ -154,7 +157,9 @@ class Fresh:
     ) -> Beyond:
         if (name, layer) not in self._drawn:
             heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
-            count = ceil(_DRAWS / len(heads))
+            weights = max(1, sum(weight.numel() for weight in self.model.parameters()))
+            draws = min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
+            count = ceil(draws / len(heads))
             runs = self._initialised if self.spec is not None else self._shuffled
             found = [one.flatten() for one in runs(lambda run: measure(run, heads), count)]
             self._drawn[name, layer] = torch.cat(found).double().numpy()
