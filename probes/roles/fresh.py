@@ -13,8 +13,8 @@ a fresh network answers every step alike. The null is exact for fresh models wha
 
 Fresh weights are those of the spec's initialisation, many models in one pass, or, for a model
 without a spec, its own with the entries of each matrix shuffled: of weights drawn alike, that is
-another draw. A thousand heads are pooled over the layer's heads and over models, of very wide models
-fewer (a hundred at ten million weights); where fewer than ten of them reach a score, p is the tail
+another draw. A thousand heads are pooled over the layer's heads and over models, fewer of very wide
+models (a hundred at ten million weights); where fewer than ten of them reach a score, p is the tail
 of a log-normal fitted to the upper half.
 
 A dense head is judged by both together: by the product of the two shares of fresh heads that reach
