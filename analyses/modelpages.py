@@ -50,6 +50,7 @@ __all__ = ["measure_models"]
 
 ROWS, SEED = 256, 10_009
 _FORMAT = 2
+_DPI = 100  # a page a model: all of them go into one file of bounded size
 
 
 @dataclass(frozen=True)
@@ -250,6 +251,6 @@ def _write(
         if statements is not None:
             statements.to_csv(draft / "statements.csv", index=False)
         if found.patterns:
-            save(attention_maps(found.patterns), draft / "attention", formats=("png",))
-        save(latent_maps(found.probes), draft / "latents", formats=("png",))
+            save(attention_maps(found.patterns), draft / "attention", formats=("png",), dpi=_DPI)
+        save(latent_maps(found.probes), draft / "latents", formats=("png",), dpi=_DPI)
         (draft / MODEL).write_text(json.dumps(about, indent=1) + "\n")

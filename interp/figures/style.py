@@ -82,7 +82,11 @@ def size(rows: int | float = 1, columns: int | float = 1) -> tuple[float, float]
 
 
 def save(
-    figure: Figure, path: str | Path, *, formats: Sequence[str] = ("png", "svg")
+    figure: Figure,
+    path: str | Path,
+    *,
+    formats: Sequence[str] = ("png", "svg"),
+    dpi: int | None = None,
 ) -> list[Path]:
     """Write the figure beside ``path`` once a format, each under a temporary name first.
 
@@ -90,6 +94,7 @@ def save(
         figure: what to write.
         path: with or without a suffix; the folder is made.
         formats: file name suffixes.
+        dpi: dots an inch; the style's by default.
 
     Returns:
         The files written. The same figure gives the same bytes.
@@ -101,7 +106,8 @@ def save(
         final = stem.with_suffix(f".{kind}")
         draft = final.with_name(final.name + ".tmp")
         with style():
-            figure.savefig(draft, format=kind, metadata=_NO_DATE.get(kind))
+            dots = dpi or mpl.rcParams["savefig.dpi"]
+            figure.savefig(draft, format=kind, metadata=_NO_DATE.get(kind), dpi=dots)
         os.replace(draft, final)
         written.append(final)
     return written
