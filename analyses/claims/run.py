@@ -168,7 +168,7 @@ def run_claims(
     """
     functions = {claim.id: claim.function for claim in claims}
     _check_options(claims, order)
-    for claim in claims:
+    for claim in (claim for claim in claims if order.profile in claim.profiles):
         claim.check(order.setting(claim, out / WORK / claim.id))
     _check_kept(claims, order, out)
     try:

@@ -138,6 +138,17 @@ def test_profile_that_cannot_answer_is_not_run(tmp_path, module):
     assert module.calls == []
 
 
+def test_a_profile_that_cannot_answer_is_not_checked_either(tmp_path, module):
+    def check(setting):
+        raise ArgumentError(f"first is {setting.options['first']}")
+
+    module.check = check
+    (result,), _, _ = run(ledger(tmp_path).values(), tmp_path / "out", profile="zoo")
+    assert result.status == "not run"
+    with pytest.raises(ArgumentError, match="first is 1"):
+        run(ledger(tmp_path).values(), tmp_path / "out")
+
+
 def test_a_verdict_is_not_replaced_by_not_run(tmp_path, module):
     known, out = ledger(tmp_path), tmp_path / "out"
     run(known.values(), out)
@@ -321,6 +332,19 @@ def test_shipped_ledger_names_functions_that_exist():
     for claim in known.values():
         assert callable(claim.function), claim.id
         assert isinstance(claim, Claim)
+
+
+@pytest.mark.parametrize("profile", ["zoo", "quick"])
+def test_the_shipped_ledger_can_be_run_whole(tmp_path, monkeypatch, profile):
+    def answer(setting):
+        return Verdict("partly", "Nothing was computed.", numbers={"seeds": len(setting.seeds)})
+
+    monkeypatch.setattr(Claim, "function", property(lambda claim: answer))
+    known = read_ledger()
+    results, failures, _ = run(known.values(), tmp_path / "out", profile=profile)
+    assert failures == []
+    assert len(results) == len(known)
+    assert not any(result.changed for result in results)
 
 
 def test_list_prints_every_claim():
