@@ -56,6 +56,7 @@ _ROWS_SHUFFLED = 8
 _AT_ONCE = 2**23
 """Numbers that may be held for the models that run in one pass."""
 _TINY = 1e-30
+_GAIN, _UNEVENNESS = "gain", "unevenness"
 
 Hooks = list[tuple[str, Callable[..., Any]]]
 Run = Callable[..., Tensor]
@@ -126,45 +127,52 @@ class Fresh:
 
     def gain(self, layer: int, head: int) -> Beyond:
         """The head's gain against fresh ones."""
-
-        def measure(run: Run, heads: Sequence[int]) -> Tensor:
-            return _gains(run, self.model, layer, heads, self.inputs, self.scored)
-
-        return self._beyond("gain", measure, layer, head)
+        return self._beyond(layer, head, _GAIN)[_GAIN]
 
     def unevenness(self, layer: int, head: int) -> Beyond:
         """The head's unevenness against that of fresh ones."""
-        causal = getattr(self.spec, "causal", True)
-
-        def measure(run: Run, heads: Sequence[int]) -> Tensor:
-            hook = f"blocks.{layer}.attn.hook_pattern"
-            return _unevenness(run, hook, heads, self.inputs, causal=causal)
-
-        return self._beyond("unevenness", measure, layer, head)
+        return self._beyond(layer, head, _UNEVENNESS)[_UNEVENNESS]
 
     def both(self, layer: int, head: int) -> Beyond:
         """The head's gain and unevenness together."""
-        found = [self.gain(layer, head).p, self.unevenness(layer, head).p]
-        own = -np.log(np.maximum(found, _TINY))
-        names = ("gain", "unevenness")
-        ranks = np.stack([rankdata(-self._drawn[name, layer], "max") for name in names])
+        found = self._beyond(layer, head, _GAIN, _UNEVENNESS)
+        own = -np.log(np.maximum([one.p for one in found.values()], _TINY))
+        ranks = np.stack([rankdata(-self._drawn[name, layer], "max") for name in found])
         drawn = -np.log(ranks / (1 + ranks.shape[1]))
         return beyond(float(own.sum()), drawn.sum(0))
 
     @torch.no_grad()
-    def _beyond(
-        self, name: str, measure: Callable[[Run, Sequence[int]], Tensor], layer: int, head: int
-    ) -> Beyond:
-        if (name, layer) not in self._drawn:
+    def _beyond(self, layer: int, head: int, *names: str) -> dict[str, Beyond]:
+        """Some scores of a head; what is not drawn yet is drawn in one pass over fresh models."""
+        new = [name for name in names if (name, layer) not in self._drawn]
+        if new:
             heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
             weights = max(1, sum(weight.numel() for weight in self.model.parameters()))
             draws = min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
-            count = ceil(draws / len(heads))
             runs = self._initialised if self.spec is not None else self._shuffled
-            found = [one.flatten() for one in runs(lambda run: measure(run, heads), count)]
-            self._drawn[name, layer] = torch.cat(found).double().numpy()
-        own = float(measure(_run_of(self.model), [head])[0])
-        return beyond(own, self._drawn[name, layer])
+            found = runs(lambda run: self._scores(run, layer, heads, new), ceil(draws / len(heads)))
+            pooled = torch.cat([one.reshape(-1, len(new), len(heads)) for one in found])
+            for i, name in enumerate(new):
+                self._drawn[name, layer] = pooled[:, i].flatten().double().numpy()
+        own = self._scores(_run_of(self.model), layer, [head], names)[:, 0]
+        pairs = zip(names, own.tolist(), strict=True)
+        return {name: beyond(score, self._drawn[name, layer]) for name, score in pairs}
+
+    def _scores(
+        self, run: Run, layer: int, heads: Sequence[int], names: Sequence[str]
+    ) -> Float[Tensor, "score head"]:
+        found = []
+        for name in names:
+            if name == _GAIN:
+                score = _gains(run, self.model, layer, heads, self.inputs, self.scored)
+            else:
+                hook, causal = (
+                    f"blocks.{layer}.attn.hook_pattern",
+                    getattr(self.spec, "causal", True),
+                )
+                score = _unevenness(run, hook, heads, self.inputs, causal=causal)
+            found.append(score)
+        return torch.stack(found)
 
     def _initialised(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
         """Models of the spec, as many at once as may be held."""
