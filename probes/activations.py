@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from interp.errors import ArgumentError, HookError
-from interp.heads.reading import Rows, as_batch, read_batches
+from interp.heads.reading import Rows, as_batch, read_batches, scored_mask
 from interp.store import ActivationStore
 from probes.linear import Features, Latent
 
@@ -128,11 +128,7 @@ def _masks(source: Any, inputs: Any, batch: int) -> list[np.ndarray]:
     if not isinstance(source, ActivationStore):
         mask = as_batch(inputs).mask.numpy()
         return [mask[start : start + batch] for start in range(0, len(mask), batch)]
-    scored = all("mask" in part.shapes for part in source.parts)
-    every = [chosen.rows for chosen in source.batches(batch)]
-    if scored:
-        return [source.mask(rows) for rows in every]
-    return [np.ones(source.inputs(rows).shape[:2], dtype=bool) for rows in every]
+    return [scored_mask(source, chosen.rows) for chosen in source.batches(batch)]
 
 
 def _sampled(masks: Sequence[np.ndarray]) -> _Chosen:

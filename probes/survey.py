@@ -20,6 +20,7 @@ import pandas as pd
 
 from interp.errors import Problems
 from interp.heads.nulls import Null, accuracy_null, decodability_null
+from interp.heads.reading import scored_mask
 from interp.heads.table import adjust
 from interp.models.transformer import SequenceTransformer
 from probes.activations import Samples, collect
@@ -108,9 +109,7 @@ def _store_batch(store: Any) -> Any:
     from interp.tasks.base import Batch
 
     inputs = torch.from_numpy(store.inputs())
-    scored = all("mask" in part.shapes for part in store.parts)
-    mask = torch.ones(inputs.shape[:2], dtype=torch.bool)
-    return Batch(inputs, inputs, torch.from_numpy(store.mask()) if scored else mask)
+    return Batch(inputs, inputs, torch.from_numpy(scored_mask(store)))
 
 
 def _chosen(samples: Samples, latents: Sequence[str] | None) -> list[str]:

@@ -33,7 +33,7 @@ from interp.errors import HookError, Problems
 from interp.heads.ablate import head_hooks
 from interp.heads.effects import components
 from interp.heads.nulls import Null, others_moments
-from interp.heads.reading import as_batch
+from interp.heads.reading import as_batch, scored_mask
 from interp.heads.table import head_table, score_row
 from interp.store import ActivationStore
 from interp.store.plan import model_device
@@ -222,9 +222,7 @@ def _caches(model: Any, source: Any, batch: int) -> Iterator[tuple[Any, Tensor, 
     if isinstance(source, ActivationStore):
         for rows in source.batches(batch):
             inputs = torch.from_numpy(source.inputs(rows.rows))
-            scored = all("mask" in part.shapes for part in source.parts)
-            mask = torch.ones(inputs.shape[:2], dtype=torch.bool)
-            mask = torch.from_numpy(source.mask(rows.rows)) if scored else mask
+            mask = torch.from_numpy(scored_mask(source, rows.rows))
             aimed = all("targets" in part.shapes for part in source.parts)
             targets = torch.from_numpy(source.targets(rows.rows)) if aimed else inputs
             yield source.cache(rows.rows, model), targets, mask

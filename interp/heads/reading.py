@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -20,7 +21,7 @@ from interp.store.capture import Capture, survey
 from interp.store.plan import model_device
 from interp.tasks.base import Batch
 
-__all__ = ["Rows", "as_batch", "layer_hooks", "read_batches"]
+__all__ = ["Rows", "as_batch", "layer_hooks", "read_batches", "scored_mask"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,13 @@ def read_batches(
     )
 
 
+def scored_mask(store: ActivationStore, rows: Any = None) -> Bool[np.ndarray, "row pos"]:
+    """Where a store's rows are scored: everywhere, if their source did not say."""
+    if all("mask" in part.shapes for part in store.parts):
+        return store.mask(rows)
+    return np.ones(store.inputs(rows).shape[:2], dtype=bool)
+
+
 def _is_store(source: Any) -> bool:
     return isinstance(source, ActivationStore)
 
@@ -140,13 +148,10 @@ def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterato
     plan = store.manifest["plan"]
     heads = plan.get("heads")
     widths = {} if heads else _head_counts((plan.get("model") or {}).get("spec"))
-    scored = all("mask" in part.shapes for part in store.parts)
     labels = {hook: store.labels(hook) for hook in hooks}
     for chosen in store.batches(batch):
         inputs = torch.from_numpy(chosen.inputs())
-        mask = torch.ones(inputs.shape[:2], dtype=torch.bool)
-        if scored:
-            mask = torch.from_numpy(store.mask(chosen.rows))
+        mask = torch.from_numpy(scored_mask(store, chosen.rows))
         values = {
             hook: _cut(hook, torch.from_numpy(chosen.activation(hook)), labels[hook], widths)
             for hook in hooks
