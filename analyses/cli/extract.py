@@ -61,14 +61,12 @@ def extract(
     import torch
 
     from analyses.cli.loading import load_named
-    from interp.store import extract as run
     from interp.store import plan_extraction
 
     kept = _heads(heads)
     if threads is not None:
         torch.set_num_threads(threads)
     named = load_named(model)
-    built = named.model
     source = _source(named, task, tokens, dataset, column, split)
     options: dict[str, Any] = {
         "rows": rows,
@@ -81,29 +79,40 @@ def extract(
         "compression": compression,
     }
     if dry_run:
-        typer.echo(plan_extraction(built, source, hooks, **options).describe())
+        typer.echo(plan_extraction(named.model, source, hooks, **options).describe())
         return
+    how = {"resume": resume, "overwrite": overwrite, "backend": backend}
+    _stream(named, source, hooks, out, options, how)
+
+
+def _stream(
+    named: Named,
+    source: Any,
+    hooks: list[str],
+    out: Path,
+    options: dict[str, Any],
+    how: dict[str, Any],
+) -> None:
+    """Check the hooks, run, and tell what is there."""
+    from interp.store import extract as run
+
+    failed = _conformance(named.model, source, options["rows"], options["seed"])
+    about = {"model": named.name, "conformance": failed}
     store = run(
-        built,
+        named.model,
         source,
         hooks,
         out,
         **options,
-        resume=resume,
-        overwrite=overwrite,
-        backend=backend,
-        loader=_Loader(model),
-        about={"model": model, "conformance": _conformance(built, source, rows, seed)},
+        **how,
+        loader=_Loader(named.name),
+        about=about,
         report=typer.echo,
     )
-    _tell(store, out, dtype)
-
-
-def _tell(store: Any, out: Path, dtype: str | None) -> None:
     typer.echo(f"{store.rows:,} rows of {len(store.hooks)} hooks in {out}")
     if lost := store.overflows:
         total = sum(lost.values())
-        typer.echo(f"note: {total:,} finite values became infinite as {dtype}", err=True)
+        typer.echo(f"note: {total:,} finite values became infinite as {options['dtype']}", err=True)
 
 
 class _Loader:
