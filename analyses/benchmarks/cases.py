@@ -135,12 +135,13 @@ def _memories(tasks: tuple[Any, ...]) -> Iterator[tuple[str, Callable[[], Constr
 
 
 def _couplings(
-    tasks: tuple[tuple[PodCoupling, int], ...],
+    tasks: tuple[tuple[PodCoupling, int], ...], n: int
 ) -> Iterator[tuple[str, Callable[[], Construction]]]:
-    return (
-        (f"{task.name}-{width}", partial(coupling.construct_pod, task, width))
-        for task, width in tasks
-    )
+    """Each in as few features as hold it, and in as many as models are trained with."""
+    for features in (None, n):
+        for task, width in tasks:
+            name = f"{task.name}-{width}" + (f"-of-{features}" if features else "")
+            yield name, partial(coupling.construct_pod, task, width, n=features)
 
 
 def _scored() -> Iterator[Case]:
@@ -152,7 +153,7 @@ def _scored() -> Iterator[Case]:
     for number, case in enumerate(programs):
         rows = _FEW_POSITIONS if case.membership else 96
         yield Case(case.name, case.construct, 25_000 + 2 * number, rows=rows)
-    yield from _numbered(_couplings(tuple(coupling.CASES[::4])), 26_000)
+    yield from _numbered(_couplings(tuple(coupling.CASES[::4]), 32), 26_000)
 
 
 def _dependent_table(lags: tuple[int, ...], length: int, seed: int) -> FixedMemory:
@@ -198,7 +199,7 @@ def _tuned() -> Iterator[Case]:
     yield from _numbered(templates, 300, rows=_FEW_POSITIONS)
     yield from _numbered(_memories(_TUNED_MEMORIES), 400)
     yield from _numbered(((c.name, c.construct) for c in _TUNED_PROGRAMS), 500)
-    yield from _numbered(_couplings(_TUNED_COUPLINGS), 550)
+    yield from _numbered(_couplings(_TUNED_COUPLINGS, 24), 550)
 
 
 _CYCLES = TemplateTask(
@@ -221,4 +222,4 @@ _TUNED_PROGRAMS = (
     depth.Case("J_baab", ((8, 20),), "sign"),
     depth.Case("J_abc", ((8, 20),)),
 )
-_TUNED_COUPLINGS = ((PodCoupling(5, features=7), 5),)
+_TUNED_COUPLINGS = ((PodCoupling(5, features=7), 5), (PodCoupling(3, features=7), 1))

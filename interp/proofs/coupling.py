@@ -55,27 +55,34 @@ class _Side:
     start: int
 
 
-def construct_pod(task: PodCoupling, m_h: int, *, knots: int = KNOTS) -> Construction:
+def construct_pod(
+    task: PodCoupling, m_h: int, *, n: int | None = None, knots: int = KNOTS
+) -> Construction:
     """The truncated POD of the task's coupling, with scores of rank ``m_h``, in float64.
 
     Args:
         task: What to compute. With ``features`` the bases are read from the input, exactly; else
             the input FFN computes them.
         m_h: Width of the head.
+        n: Width of the features (32 in the paper); what is not needed stays empty. By default the
+            least, 1 + m_h, or 1 + 2 m_h for unlike bases.
         knots: ReLUs of the input FFN.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
     """
+    second = 1 if task.left == task.right else 1 + m_h
+    sides, least = [_Side(task.left, 1), _Side(task.right, second)], second + m_h
     problems = Problems("construct_pod")
     problems.need(m_h >= 1, "m_h", "must be at least 1", m_h, "a head has a width")
     problems.need(knots >= 2, "knots", "must be at least 2", knots, "raise it")
     known = not task.features or m_h <= task.features
     rule = f"must be at most the task's features {task.features}"
     problems.need(known, "m_h", rule, m_h, "supply more, or none")
+    rule = f"must be at least {least}, for x and the bases"
+    problems.need(n is None or n >= least, "n", rule, n, "raise it, or leave it out")
     problems.raise_if_any()
-    sides = [_Side(task.left, 1), _Side(task.right, 1 if task.left == task.right else 1 + m_h)]
-    width = sides[1].start + m_h
+    width = n or least
     model = blank_model(_spec(task, m_h, width, knots))
     with torch.no_grad():
         if task.features:
@@ -90,7 +97,7 @@ def construct_pod(task: PodCoupling, m_h: int, *, knots: int = KNOTS) -> Constru
         task=task,
         model=model,
         mechanism=_mechanism(task, sides, m_h, width),
-        certificate=_certificate(task, m_h, knots, model),
+        certificate=_certificate(task, sides, m_h, knots, model),
     )
 
 
@@ -212,7 +219,7 @@ def _mechanism(task: PodCoupling, sides: list[_Side], m_h: int, width: int) -> M
 
 
 def _certificate(
-    task: PodCoupling, m_h: int, knots: int, model: SequenceTransformer
+    task: PodCoupling, sides: list[_Side], m_h: int, knots: int, model: SequenceTransformer
 ) -> Certificate:
     domain = f"every input in [0, 1] of at most {task.length} positions"
     if task.rank == "infinite":
@@ -232,7 +239,7 @@ def _certificate(
         "cut terms": float((sigma * high.prod(1))[kept:].sum()),
         "features": _products(sigma[:kept], high[:kept], error),
         "rounding of the scores": _products(
-            sigma[:kept], high[:kept], _rounding(model, high, kept)
+            sigma[:kept], high[:kept], _rounding(model, sides, high, kept)
         ),
         "rounding of the average": (task.length + 16) * 8 * _UNIT + _SINGLE,
     }
@@ -251,16 +258,18 @@ def _products(
 
 
 def _rounding(
-    model: SequenceTransformer, high: Float64[np.ndarray, "k side"], kept: int
+    model: SequenceTransformer,
+    sides: list[_Side],
+    high: Float64[np.ndarray, "k side"],
+    kept: int,
 ) -> Float64[np.ndarray, "kept side"]:
     """Of each feature as computed, with the dot product's own: u times terms times their sizes."""
     own = high[:kept] * (kept + 4) * _UNIT
     if model.input_ffn is None:
         return own
     sizes = model.input_ffn.W_out.detach().abs().sum(0).numpy()
-    start = [1, model.spec.d_model - model.spec.head_widths[0]]
     terms = len(model.input_ffn.W_out) + 4
-    columns = np.stack([sizes[s : s + kept] for s in start], axis=1)
+    columns = np.stack([sizes[side.start : side.start + kept] for side in sides], axis=1)
     return own + terms * _UNIT * (columns + high[:kept])
 
 

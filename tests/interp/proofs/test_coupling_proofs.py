@@ -133,3 +133,18 @@ def test_cases_are_buildable_and_refusals_speak() -> None:
     assert construction.certificate.error < 1e-5
     with pytest.raises(ArgumentError, match=r"knots must.*m_h must be at most"):
         construct_pod(PodCoupling(2, features=2), 3, knots=1)
+    with pytest.raises(ArgumentError, match=r"n must be at least 7, for x and the bases.*6"):
+        construct_pod(PodCoupling(3, left="sine", right="cosine"), 3, n=6)
+
+
+@pytest.mark.parametrize("features", [0, 4])
+@pytest.mark.parametrize("right", ["sine", "cosine"])
+@torch.no_grad()
+def test_empty_features_change_nothing(right: str, features: int) -> None:
+    task = PodCoupling(4, left="sine", right=right, features=features)
+    least, wide = (construct_pod(task, 3, n=n, knots=64) for n in (None, 32))
+    batch = task.sample(20, seed=3)
+    assert wide.model.spec.d_model == 32
+    assert torch.allclose(wide.model(batch.inputs), least.model(batch.inputs), atol=1e-14)
+    assert wide.certificate == least.certificate
+    assert all(len(direction) == 32 for direction in wide.mechanism.directions.values())
