@@ -1,7 +1,8 @@
 """Which keys belong to a class, for every query: by position, by token, or at a latent's lag.
 
-Every class is boolean ``[row, query, key]`` (``[1, query, key]`` where rows do not differ) and
-causal. :mod:`interp.heads.content` has the list and measures the attention they get.
+Every class is boolean ``[row, query, key]`` (``[1, query, key]`` where rows do not differ), and
+causal unless told otherwise. :mod:`interp.heads.content` has the list and measures the attention
+they get.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from interp.errors import Problems
 __all__ = ["lag_class", "position_classes", "repeated_tokens", "token_classes"]
 
 
-def position_classes(rows: int, length: int, window: int) -> dict[str, Bool[Tensor, "row q k"]]:
-    """``previous``, ``own``, ``first`` and ``local``.
+def position_classes(
+    rows: int, length: int, window: int, *, causal: bool = True
+) -> dict[str, Bool[Tensor, "row q k"]]:
+    """``previous``, ``own``, ``first`` and ``local``, which looks both ways if not causal.
 
     Raises:
         ArgumentError: if the window is empty.
@@ -30,33 +33,40 @@ def position_classes(rows: int, length: int, window: int) -> dict[str, Bool[Tens
         "previous": lag == 1,
         "own": lag == 0,
         "first": (place == 0) & (lag > 0),
-        "local": (lag >= 0) & (lag < window),
+        "local": (lag.abs() < window) & (lag >= 0 if causal else True),
     }
     return {name: keys.expand(rows, -1, -1) for name, keys in found.items()}
 
 
-def token_classes(tokens: Int[Tensor, "row pos"]) -> dict[str, Bool[Tensor, "row q k"]]:
-    """``same``: earlier tokens equal to the query's; ``after_same``: the tokens right after them.
+def token_classes(
+    tokens: Int[Tensor, "row pos"], *, causal: bool = True
+) -> dict[str, Bool[Tensor, "row q k"]]:
+    """``same``: earlier tokens equal to the query's (later ones too, if not causal);
+    ``after_same``: the tokens right after them.
 
     The query itself belongs to neither, so of two equal neighbours the second has no
     ``after_same`` in the first.
     """
-    equal = tokens[:, :, None] == tokens[:, None, :]
+    others = ~torch.eye(tokens.shape[1], dtype=torch.bool)
+    others = others.tril() if causal else others
+    equal = (tokens[:, :, None] == tokens[:, None, :]) & others
     after = torch.zeros_like(equal)
     after[:, :, 1:] = equal[:, :, :-1]
-    return {"same": equal.tril(-1), "after_same": after.tril(-1)}
+    return {"same": equal, "after_same": after & others}
 
 
-def lag_class(lags: Tensor) -> Bool[Tensor, "row q k"]:
+def lag_class(lags: Tensor, *, causal: bool = True) -> Bool[Tensor, "row q k"]:
     """The one key i − t_i of each query; queries whose key would lie before the start, or whose
     lag is no whole number, have none.
 
     Args:
-        lags: ``[row, pos]``, each t_i ≥ 0.
+        lags: ``[row, pos]``, each t_i ≥ 0 if causal.
+        causal: Leave out keys after the query.
     """
     place = torch.arange(lags.shape[1])
     at = place - lags.to(torch.float64)
-    return (at[..., None] == place).tril()
+    keys = at[..., None] == place
+    return keys.tril() if causal else keys
 
 
 def repeated_tokens(

@@ -7,15 +7,19 @@ A *class* of keys says for every query which keys belong to it, ``[row, query, k
     first        j = 0 (BOS, sink), i ≥ 1     NAME         j = i − t_i for a latent's lags t_i
     local        i − j < window
 
+Where attention looks both ways, ``same`` and ``after_same`` have keys after the query too, latents
+may be negative lags, and ``local`` is |i − j| < window.
+
     mass_h(class) = mean over rows of the mean over the row's queries that have such a key of
                     Σ_{j in class} pattern_h(i, j) / Σ_j pattern_h(i, j)
-    uniform_h     = the same mean of Σ_j min(pattern_h(i, j), 1/(i+1)), 1 minus the total variation
-                    from even attention
+    uniform_h     = the same mean of Σ_j min(share_h(i, j), 1/n_i) over the n_i keys that the query
+                    may attend to, 1 minus the total variation from even attention
 
 Two nulls, both with exact mean and variance, so that nothing is sampled; sums over many queries
 and rows are normal, and p is that tail:
 
-    positions   each query's weights are permuted over its causal prefix: mean c/n and variance
+    positions   each query's weights are permuted over the keys that it may attend to (causal or
+                not, its own or not: :mod:`interp.heads.visible`): mean c/n and variance
                 c (n−c)/(n−1) · (Σp²/n − 1/n²) for c of n keys. For ``uniform``: weights drawn flat
                 from the simplex, mean 1 − (1 − 1/n)^n.
     tokens      the row is paired with another row's content: rows of a batch are permuted, with
@@ -25,63 +29,34 @@ A head that attends by position alone can look like induction on rows that repea
 against ``tokens`` it has no excess. That null in turn needs rows whose periods differ
 (:func:`repeated_tokens`): where all rows repeat alike it finds nothing in any head.
 
-Intervals are 95 % of a Poisson bootstrap over rows (each row counts Poisson(1) times), which needs
-no row to be kept: memory does not grow with rows. What attention mass does not establish: that
-anything is moved, or used (see :mod:`interp.heads.effects`).
+Intervals are 95 % of a bootstrap over rows of which none is kept (:mod:`interp.heads.running`):
+memory does not grow with rows. What attention mass does not establish: that anything is moved, or
+used (see :mod:`interp.heads.effects`). Attention that is not a number is an error.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy.special import ndtr
 from torch import Tensor
 
 from interp.errors import Problems
 from interp.heads.classes import lag_class, position_classes, token_classes
-from interp.heads.nulls import Null, others_moments
+from interp.heads.nulls import others_moments
 from interp.heads.reading import Rows, layer_hooks, read_batches
+from interp.heads.running import RESAMPLES, RowCounts, RowMeans
 from interp.heads.table import head_table, score_row
+from interp.heads.visible import Pattern, Visible, shares, told_by_patterns
 
 __all__ = ["RESAMPLES", "AttentionMass", "attention_mass", "content_table"]
 
-RESAMPLES = 1000
-_INTERVAL = (0.025, 0.975)
-
-Pattern = Float[Tensor, "row head query key"]
 Keys = Bool[Tensor, "row query key"]
-
-
-@dataclass
-class _Sums:
-    """Running sums over rows of one layer, class and null: ``[head]``, and of the bootstrap
-    ``[resample]`` and ``[resample, head]``."""
-
-    heads: Sequence[int]
-    resamples: int
-    rows: int = 0
-
-    def __post_init__(self) -> None:
-        count, dtype = len(self.heads), torch.float64
-        self.score, self.mean, self.variance = torch.zeros(3, count, dtype=dtype)
-        self.weights = torch.zeros(self.resamples, dtype=dtype)
-        self.effects = torch.zeros(self.resamples, count, dtype=dtype)
-
-    def add(self, rows: _Rows, counts: Float[Tensor, "resample row"]) -> None:
-        counts = counts[:, rows.kept]
-        self.rows += len(rows.kept)
-        self.score += rows.score.sum(0)
-        self.mean += rows.mean.sum(0)
-        self.variance += rows.variance
-        self.weights += counts.sum(1)
-        self.effects += counts @ (rows.score - rows.mean)
 
 
 @dataclass(frozen=True)
@@ -95,21 +70,27 @@ class _Rows:
     kept: Int[Tensor, "row"]
 
 
-@dataclass
 class AttentionMass:
     """Scores that grow batch by batch; :meth:`table` gives what has been seen so far.
 
-    Attributes:
+    Args:
         seed: Of the bootstrap's counts.
         resamples: Of the bootstrap; 0 for no intervals.
-        causal: A query sees the keys up to its own; otherwise all of them.
+        causal: A query sees the keys up to its own; otherwise all of them. None to be told by the
+            first batch's patterns.
+        mask_self: A query does not see its own key. None likewise.
     """
 
-    seed: int = 0
-    resamples: int = RESAMPLES
-    causal: bool = True
-    _sums: dict[tuple[int, str, str], _Sums] = field(default_factory=dict)
-    _batches: int = 0
+    def __init__(
+        self,
+        seed: int = 0,
+        resamples: int = RESAMPLES,
+        causal: bool | None = None,
+        mask_self: bool | None = None,
+    ) -> None:
+        self.causal, self.mask_self = causal, mask_self
+        self._counts = RowCounts(seed, resamples)
+        self._sums: dict[tuple[int, str, str], tuple[tuple[int, ...], RowMeans]] = {}
 
     def add(
         self,
@@ -122,29 +103,39 @@ class AttentionMass:
         """Take in one batch.
 
         Args:
-            patterns: Layer → attention, normalised or not; causal.
+            patterns: Layer → attention, normalised or not.
             positions: Classes that depend on positions alone.
             contents: Classes that depend on what a row holds.
             mask: Queries that count.
             heads: Which heads the patterns hold; all by default.
+
+        Raises:
+            ArgumentError: if attention is not finite, or lies on keys that should be masked.
         """
-        rng = np.random.default_rng([self.seed, self._batches])
-        counts = torch.from_numpy(rng.poisson(1.0, (self.resamples, len(mask))).astype(np.float64))
-        self._batches += 1
+        visible = self._visible(patterns)
+        counts = self._counts.draw(len(mask))
         for layer, pattern in patterns.items():
-            share = _shares(pattern)
-            named = range(pattern.shape[1]) if heads is None else heads
-            seen = _seen(pattern.shape[-1], self.causal)
+            named = tuple(range(pattern.shape[1]) if heads is None else heads)
+            seen = visible.keys(pattern.shape[-1])
+            share = shares(layer, pattern, seen, named)
             for (name, null), rows in _measured(share, positions, contents, mask, seen):
-                key = (layer, name, null)
-                if key not in self._sums:
-                    self._sums[key] = _Sums(named, self.resamples)
-                self._sums[key].add(rows, counts)
+                empty = named, RowMeans((len(named),), self._counts.resamples)
+                _, sums = self._sums.setdefault((layer, name, null), empty)
+                one = torch.ones(len(rows.kept), 1, dtype=torch.float64)
+                sums.add(rows.score, one, counts[:, rows.kept], rows.mean, rows.variance)
 
     def table(self) -> pd.DataFrame:
         """A head table: metric ``attention_mass``, target = the class, circuit = the null;
         ``low`` and ``high`` bound the effect. NaN where no query has a key of the class."""
-        return head_table(row for key, sums in self._sums.items() for row in _lines(key, sums))
+        lines = (_lines(key, heads, sums) for key, (heads, sums) in self._sums.items())
+        return head_table(chain.from_iterable(lines))
+
+    def _visible(self, patterns: Mapping[int, Pattern]) -> Visible:
+        if self.causal is None or self.mask_self is None:
+            told = told_by_patterns(patterns.values())
+            self.causal = told.causal if self.causal is None else self.causal
+            self.mask_self = told.mask_self if self.mask_self is None else self.mask_self
+        return Visible(self.causal, self.mask_self)
 
 
 def attention_mass(
@@ -166,20 +157,25 @@ def attention_mass(
         seed, resamples: Of the bootstrap.
 
     Raises:
-        ArgumentError: if no row came, or a latent is not there.
+        ArgumentError: if no row came, a latent is not there, or attention is not finite.
     """
-    found = AttentionMass(seed, resamples)
+    found: AttentionMass | None = None
     for rows in batches:
         patterns = {int(hook.split(".")[1]): v for hook, v in rows.activations.items()}
-        contents = dict(token_classes(rows.inputs)) if rows.inputs.ndim == 2 else {}
-        contents |= {name: lag_class(rows.latent(name)) for name in lags}
+        if found is None:
+            seen = rows.visible or told_by_patterns(patterns.values())
+            found = AttentionMass(seed, resamples, seen.causal, seen.mask_self)
+        both_ways = {"causal": bool(found.causal)}
+        contents = token_classes(rows.inputs, **both_ways) if rows.inputs.ndim == 2 else {}
+        contents |= {name: lag_class(rows.latent(name), **both_ways) for name in lags}
         contents |= dict(classes(rows)) if classes is not None else {}
         n = next(iter(patterns.values())).shape[-1]
-        found.add(patterns, position_classes(len(rows), n, window), contents, rows.mask, rows.heads)
+        positions = position_classes(len(rows), n, window, **both_ways)
+        found.add(patterns, positions, contents, rows.mask, rows.heads)
     problems = Problems("attention_mass")
-    problems.need(found._batches > 0, "batches", "must hold rows", 0, "give some")
+    problems.need(found is not None, "batches", "must hold rows", 0, "give some")
     problems.raise_if_any()
-    return found.table()
+    return head_table([]) if found is None else found.table()
 
 
 def content_table(
@@ -224,24 +220,13 @@ def _measured(
 ) -> Iterator[tuple[tuple[str, str], _Rows]]:
     """(class, null) → rows."""
     n = seen.sum(-1).double()
+    mask, n = mask & (n > 0), n.clamp_min(1)
     yield ("uniform", "positions"), _uniform(share, mask, n)
     for name, keys in {**positions, **contents}.items():
         weights = _weights(keys, mask, seen)
         yield (name, "positions"), _against_positions(share, weights, n)
         if name in contents:
             yield (name, "tokens"), _against_tokens(share, weights)
-
-
-def _shares(pattern: Pattern) -> Pattern:
-    pattern = pattern.double()
-    total = pattern.sum(-1, keepdim=True)
-    return torch.where(total > 0, pattern / total.clamp_min(torch.finfo(torch.float64).tiny), 0.0)
-
-
-def _seen(length: int, causal: bool) -> Bool[Tensor, "query key"]:
-    """Which keys each query may attend to."""
-    every = torch.ones(length, length, dtype=torch.bool)
-    return every.tril() if causal else every
 
 
 def _weights(
@@ -260,9 +245,10 @@ def _against_positions(
     share, weights = share[kept], weights[kept]
     score = torch.einsum("rhqk,rqk->rh", share, weights)
     inside = weights.sum(-1)  # [row, query] = c / (queries of the row)
-    mean = (inside / n).sum(-1)[:, None].expand_as(score)
+    whole = share.sum(-1)  # 1, or 0 of a query that attends to nothing
+    mean = torch.einsum("rhq,rq->rh", whole, inside / n)
     count, per_query = (weights > 0).sum(-1).double(), weights.amax(-1)
-    spread = (share.square().sum(-1) / n - 1 / n**2).clamp_min(0)  # [row, head, query]
+    spread = (share.square().sum(-1) / n - (whole / n) ** 2).clamp_min(0)  # [row, head, query]
     draw = count * (n - count) / (n - 1).clamp_min(1) * per_query**2
     return _Rows(score, mean, torch.einsum("rhq,rq->h", spread, draw), kept)
 
@@ -303,26 +289,14 @@ def _flat_moments(n: Float[Tensor, "query"]) -> tuple[Tensor, Tensor]:
     return mean, torch.where(n > 1, variance.clamp_min(0), 0.0)
 
 
-def _interval(sums: _Sums) -> np.ndarray:
-    """``[2, head]``; NaN without rows or resamples."""
-    draws = (sums.effects / sums.weights[:, None]).numpy()
-    if not (sums.rows and len(draws)):
-        return np.full((2, len(sums.heads)), np.nan)
-    found: np.ndarray = np.nanquantile(draws, _INTERVAL, axis=0)
-    return found
-
-
-def _lines(key: tuple[int, str, str], sums: _Sums) -> Iterator[dict[str, Any]]:
+def _lines(
+    key: tuple[int, str, str], heads: Sequence[int], sums: RowMeans
+) -> Iterator[dict[str, Any]]:
     layer, name, null = key
-    low, high = _interval(sums)
-    scores, means, stds = (
-        (v / sums.rows).numpy() for v in (sums.score, sums.mean, sums.variance.sqrt())
-    )
-    for place, head in enumerate(sums.heads):
-        mean, std = float(means[place]), float(stds[place])
-        p = float(ndtr((mean - scores[place]) / std)) if std > 0 else 1.0
+    scores, (low, high) = sums.scores().tolist(), sums.intervals().tolist()
+    for place, head in enumerate(heads):
         yield score_row(
-            "attention_mass", float(scores[place]), Null(mean, std, p if sums.rows else math.nan),
+            "attention_mass", scores[place], sums.null((place,)),
             component="head", layer=layer, head=head, circuit=null, target=name,
-            interval=(float(low[place]), float(high[place])),
+            interval=(low[place], high[place]),
         )  # fmt: skip

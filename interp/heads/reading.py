@@ -16,6 +16,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError, Problems
+from interp.heads.visible import Visible, visible
 from interp.store import ActivationStore
 from interp.store.capture import Capture, survey
 from interp.store.plan import model_device
@@ -35,6 +36,7 @@ class Rows:
         activations: Hook, as it was asked for → tensor on the CPU.
         heads: The heads that a head axis holds; None for all.
         labels: Hook → what its axes are, ``("row", "pos", "d_model")``.
+        visible: Which keys a query may attend to; None where the source has no spec.
     """
 
     inputs: Tensor
@@ -43,6 +45,7 @@ class Rows:
     activations: Mapping[str, Tensor]
     heads: tuple[int, ...] | None = None
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    visible: Visible | None = None
 
     def __len__(self) -> int:
         """How many rows."""
@@ -134,6 +137,7 @@ def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator
     names = {hook: found.aliases.get(hook, hook) for hook in hooks}
     axes = {firing.name: firing.labels for firing in found.hooks}
     labels = {hook: axes[name] for hook, name in names.items()}
+    seen = visible(model)
     with Capture(model, found.hooks).running() as forward:
         for start in range(0, len(rows), batch):
             some = rows[start : start + batch]
@@ -141,7 +145,7 @@ def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator
                 caught = forward(some.inputs.to(device))
             values = {hook: _cut(hook, caught[name].detach().cpu(), labels[hook], widths)
                       for hook, name in names.items()}  # fmt: skip
-            yield Rows(some.inputs, some.mask, some.latents, values, None, labels)
+            yield Rows(some.inputs, some.mask, some.latents, values, None, labels, seen)
 
 
 def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
@@ -149,6 +153,7 @@ def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterato
     heads = plan.get("heads")
     widths = {} if heads else _head_counts((plan.get("model") or {}).get("spec"))
     labels = {hook: store.labels(hook) for hook in hooks}
+    seen = visible(store)
     for chosen in store.batches(batch):
         inputs = torch.from_numpy(chosen.inputs())
         mask = torch.from_numpy(scored_mask(store, chosen.rows))
@@ -158,7 +163,7 @@ def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterato
         }
         latents = {n: torch.from_numpy(v) for n, v in store.latents(chosen.rows).items()}
         kept = None if heads is None else tuple(heads)
-        yield Rows(inputs, mask, latents, values, kept, labels)
+        yield Rows(inputs, mask, latents, values, kept, labels, seen)
 
 
 def _head_counts(spec: Mapping[str, Any] | None) -> dict[int, int]:

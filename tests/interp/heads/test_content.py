@@ -13,6 +13,7 @@ from interp.heads.reading import Rows
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import extract
+from interp.tasks.base import Batch
 
 GEN = torch.Generator().manual_seed(0)
 ROWS, HEADS, N = 6, 2, 9
@@ -226,3 +227,119 @@ def test_repeated_tokens_repeat_with_their_own_period() -> None:
         periods.add(fits[0])
     assert len(periods) > 4
     assert min(periods) >= 10
+
+
+def even_model(*, causal: bool, mask_self: bool) -> SequenceTransformer:
+    """Every query attends evenly to all the keys that it may attend to."""
+    spec = TransformerSpec(
+        d_in=5, d_out=5, n_ctx=12, d_model=6, n_layers=2, n_heads=2, d_head=3,
+        causal=causal, mask_self=mask_self,
+    )  # fmt: skip
+    model = SequenceTransformer(spec)
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.W_Q.zero_()
+    return model
+
+
+class Foreign(torch.nn.Module):
+    """A model without a spec, hooked as another library would."""
+
+    def __init__(self, model: SequenceTransformer) -> None:
+        super().__init__()
+        self.inner, self.cfg, self.hook_dict = model, model.cfg, model.hook_dict
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.inner(inputs)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("mask_self", [True, False])
+@pytest.mark.parametrize("through", ["live", "store", "foreign"])
+def test_even_attention_is_what_the_nulls_expect(
+    causal: bool, mask_self: bool, through: str, tmp_path: Path
+) -> None:
+    model = even_model(causal=causal, mask_self=mask_self)
+    tokens = torch.randint(5, (9, 12), generator=GEN)
+    batch = Batch(tokens, tokens, torch.ones_like(tokens).bool(), {"t": tokens.double()})
+    source: object = Foreign(model) if through == "foreign" else model
+    if through == "store":
+        source, batch = extract(model, batch, ["*hook_pattern"], tmp_path / "s", batch=4), None
+    table = content_table(source, batch, batch=4, lags=["t"], resamples=20)
+    uniform = table["target"] == "uniform"
+    assert table[uniform]["score"].to_numpy() == pytest.approx(1)
+    rest = table[~uniform].dropna(subset="score")
+    classes = {"previous", "first", "local", "same", "after_same", "t"}
+    assert set(rest["target"]) == classes | (set() if mask_self else {"own"})
+    assert np.abs(rest["effect"]).max() < 1e-7
+    assert (rest["p"] > 0.4).all()
+
+
+def test_keys_after_the_query_count_where_attention_looks_both_ways() -> None:
+    tokens = torch.randint(3, (4, 8), generator=GEN)
+    lags = torch.randint(-3, 4, (4, 8), generator=GEN)
+    found = token_classes(tokens, causal=False) | position_classes(4, 8, 3, causal=False)
+    found["t"] = lag_class(lags, causal=False)
+    for r in range(4):
+        t = tokens[r].tolist()
+        for i in range(8):
+            for j in range(8):
+                assert found["same"][r, i, j] == (j != i and t[j] == t[i])
+                after = j >= 1 and j != i and j - 1 != i and t[j - 1] == t[i]
+                assert found["after_same"][r, i, j] == after
+                assert found["local"][r, i, j] == (abs(i - j) <= 2)
+                assert found["t"][r, i, j] == (j == i - int(lags[r, i]))
+
+
+def test_attention_that_is_not_a_number_is_an_error(tmp_path: Path) -> None:
+    model, tokens = SequenceTransformer(SPEC), repeated_tokens(8, 12, 7)
+    with torch.no_grad():
+        model.blocks[0].attn.W_Q[1] = float("nan")
+    words = r"blocks\.0\.attn\.hook_pattern must be finite, got 'layer 0, head 1'"
+    store = extract(model, tokens, ["*hook_pattern"], tmp_path / "store", batch=4)
+    with pytest.raises(ArgumentError, match=words):
+        content_table(model, tokens)
+    with pytest.raises(ArgumentError, match=words):
+        content_table(store)
+    with pytest.raises(ArgumentError, match="layer 3, heads 0, 1"):
+        measured(causal() * torch.inf, torch.zeros(ROWS, N, dtype=torch.long))
+
+
+def test_attention_on_masked_keys_is_an_error() -> None:
+    """Also where the first batch looks causal and a later one is not."""
+    pattern, tokens = causal(), torch.zeros(ROWS, N, dtype=torch.long)
+    mask = torch.ones(ROWS, N, dtype=torch.bool)
+    keys = position_classes(ROWS, N, 2)
+    found = AttentionMass(resamples=0)
+    found.add({0: pattern}, keys, token_classes(tokens), mask)
+    looks = pattern.clone()
+    looks[2, 1, 3, 5] = 0.1
+    words = "must be zero on the keys that are masked, got 'layer 0, head 1'"
+    with pytest.raises(ArgumentError, match=words):
+        found.add({0: looks}, keys, token_classes(tokens), mask)
+
+
+def test_a_query_that_attends_to_nothing_is_no_evidence() -> None:
+    """Attention that is not normalised can be zero: no mass, and none expected."""
+    pattern = causal()
+    pattern[:, 0] = 0.0
+    rows = measured(pattern, torch.randint(3, (ROWS, N), generator=GEN), resamples=0)
+    fixed = rows[(rows["head"] == 0) & (rows["circuit"] == "positions")]
+    for row in fixed[fixed["target"] != "uniform"].itertuples():
+        assert (row.score, row.null_mean, row.p) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_intervals_do_not_depend_on_the_batch(batch: int) -> None:
+    pattern = causal(10, 2, 6)
+    mask = torch.ones(10, 6, dtype=torch.bool)
+    tables = []
+    for size in (10, batch):
+        found = AttentionMass(seed=3, resamples=50)
+        for at in range(0, 10, size):
+            some = slice(at, at + size)
+            keys = position_classes(len(mask[some]), 6, 2)
+            found.add({0: pattern[some]}, keys, {}, mask[some])
+        tables.append(found.table())
+    pd.testing.assert_frame_equal(*tables)
+    assert (tables[0]["low"] < tables[0]["high"]).any()
