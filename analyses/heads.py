@@ -11,6 +11,7 @@ without the model:
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,13 +28,14 @@ from interp.figures.attention import attention_map
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
 from interp.heads.effects import Component, components
+from interp.heads.reading import scored_mask
 from interp.store import ActivationStore, extract
 from interp.store.plan import weights_sha256
 from interp.tasks.base import Batch
 from interp.tasks.catalogue import known_task
 from probes.activations import collect
 from probes.linear import decode
-from probes.roles import answers_of, candidates, find_roles, memories_of
+from probes.roles import ROLE_COLUMNS, answers_of, candidates, find_roles, memories_of
 
 __all__ = [
     "Heads",
@@ -144,9 +146,8 @@ def _measured(
     store: ActivationStore, model: Any, task: Any, seed: int, provenance: dict[str, Any]
 ) -> Heads:
     batch = rows_of(store)
-    roles = find_roles(
-        model, batch, memories=memories_of(task), answers=answers_of(task), seed=seed
-    )
+    known: dict[str, Any] = {"memories": memories_of(task), "answers": answers_of(task)}
+    roles = find_roles(model, batch, **known, targets=has_targets(store), seed=seed)
     _seal_roles(store, roles, provenance)
     table = _layers(model, batch)
     if len(table):
@@ -166,12 +167,20 @@ def _seal(
     store.write_measurement(name, table.reset_index(drop=True), provenance, overwrite=True)
 
 
+def has_targets(store: ActivationStore) -> bool:
+    """Whether the source of a store's rows gave targets."""
+    return all("targets" in part.shapes for part in store.parts)
+
+
 def rows_of(store: ActivationStore) -> Batch:
-    """The rows that a store holds."""
+    """The rows that a store holds; zeros for targets that it has not, scored everywhere if it has
+    no mask."""
+    inputs = torch.from_numpy(store.inputs())
+    known = has_targets(store)
     return Batch(
-        inputs=torch.from_numpy(store.inputs()),
-        targets=torch.from_numpy(store.targets()),
-        mask=torch.from_numpy(store.mask()),
+        inputs=inputs,
+        targets=torch.from_numpy(store.targets()) if known else torch.zeros_like(inputs),
+        mask=torch.from_numpy(scored_mask(store)),
         latents={name: torch.from_numpy(value) for name, value in store.latents().items()},
     )
 
@@ -290,9 +299,11 @@ def _tail(q: float) -> str:
 
 
 def write_files(found: Heads, folder: Path) -> list[Path]:
-    """``roles.csv``, ``roles.json`` and the figures."""
+    """``roles.csv``; ``roles.json``, where each row has its tests as well; and the figures."""
     folder.mkdir(parents=True, exist_ok=True)
     table, rows = folder / "roles.csv", folder / "roles.json"
-    found.roles.to_csv(table, index=False)
-    rows.write_text(found.roles.to_json(orient="records", indent=1, double_precision=15) + "\n")
+    found.roles.to_csv(table, index=False, columns=list(ROLE_COLUMNS))
+    records = json.loads(found.roles.to_json(orient="records", double_precision=15))
+    told = [{**record, "tests": json.loads(record["tests"])} for record in records]
+    rows.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
     return [table, rows, *draw(found.store, folder / "figures")]

@@ -101,6 +101,7 @@ def measure(case: Case) -> Outcome:
         batch,
         memories=memories_of(construction.task),
         answers=answers_of(construction.task),
+        targets=False,
         seed=case.seed,
     )
     found = {_claim(row) for row in roles[roles["status"] == "confirmed"].itertuples()}

@@ -183,7 +183,7 @@ def _loss(
     if row is None:
         return []
     name = f"without it the loss on {row.target.partition('@')[2]} rises, in nats, by"
-    return [Test(name, row.score, levels.loss, row.p, row.low, "loss")]
+    return [Test(name, row.score, levels.loss, row.p, row.low, row.high, "loss")]
 
 
 def _composition(scores: _Scores, place: tuple[int, int], levels: Levels) -> Test:

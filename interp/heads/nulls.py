@@ -27,6 +27,7 @@ __all__ = [
     "accuracy_null",
     "balanced_accuracy",
     "bootstrap_interval",
+    "correlation_interval",
     "correlation_squared",
     "decodability_null",
     "from_draws",
@@ -191,6 +192,30 @@ def bootstrap_interval(
     counts = np.random.default_rng(seed).multinomial(rows, np.full(rows, 1 / rows), size=resamples)
     low, high = np.quantile(counts @ values / rows, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return low, high
+
+
+def correlation_interval(
+    predicted: Predictions,
+    actual: Predictions,
+    *,
+    than: Predictions | None = None,
+    seed: int,
+    resamples: int = DRAWS,
+    level: float = 0.95,
+) -> tuple[float, float]:
+    """Percentile interval of :func:`correlation_squared`, rows drawn with replacement, or of how
+    much more it is than that of other predictions."""
+    rows = len(actual)
+    counts = np.random.default_rng(seed).multinomial(rows, np.full(rows, 1 / rows), size=resamples)
+    actual = actual - actual.mean()
+
+    def drawn(values: Predictions) -> Float[np.ndarray, "resample"]:
+        sums = counts @ _sums(values - values.mean(), actual)
+        return np.array([_squared(*one) for one in sums.tolist()])
+
+    found = drawn(predicted) - (0.0 if than is None else drawn(than))
+    low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
 
 
 def _standard(values: Predictions) -> Predictions:

@@ -4,7 +4,8 @@
     previous-token    to t − 1                                             that attention
     duplicate-token   to earlier equal tokens, not itself; repeated rows   that attention
     induction         to tokens after earlier equal ones; repeated rows    that attention, *and* the
-                      mass falls without an earlier previous-token head
+                      mass falls without an earlier previous-token head;
+                      where targets may be read, the loss rises, too
     sink              to the first position                                that attention
     local             to the last few positions, neither t nor t − 1 alone that attention
     counter           even over all earlier positions                      the head, and steeply
@@ -26,28 +27,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
-from scipy.special import stdtr
 from torch import Tensor
 
 from interp.heads.classes import position_classes, repeated_tokens, token_classes
 from interp.heads.content import AttentionMass
 from interp.heads.effects import Component, components
 from interp.heads.reading import layer_hooks, read_batches
+from interp.heads.visible import told_by_patterns, visible
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
 from probes.roles.decision import Found, Test
-from probes.roles.effects import Change, Outputs
+from probes.roles.effects import Change, Outputs, over_rows
 from probes.roles.fresh import Fresh
 
 __all__ = ["AttentionFloors", "attention_roles", "repeated_rows", "stored_roles"]
 
 _ROWS = 32
-_SHARE = ["layer", "head", "target", "score", "effect", "p"]
+_SHARE = ["layer", "head", "target", "score", "effect", "p", "low", "high"]
 _SHORTEST = 9
 _FEWEST = 4
 
@@ -63,6 +65,7 @@ class AttentionFloors:
         local: Share within the window.
         other: Most that may go to the own position, for roles that look elsewhere (1 − it).
         change: Of the output, as a share of its variance.
+        loss: Rise of the loss, in nats or as a share of the targets' variance.
         composition: Fall of the induction share without a previous-token head.
         window: Positions that count as local, the query's own included.
     """
@@ -73,27 +76,43 @@ class AttentionFloors:
     local: float = 0.9
     other: float = 0.8
     change: float = 0.1
+    loss: float = 0.05
     composition: float = 0.3
     window: int = 5
 
 
 @dataclass(frozen=True)
 class _Share:
-    """A share of attention, its excess over even attention, and p."""
+    """A share of attention, its excess over even attention, p, and the excess' interval."""
 
     score: float
     effect: float
     p: float
+    low: float
+    high: float
 
+    def test(self, name: str, floor: float) -> Test:
+        """The test that the share is at least the floor, and more than even attention gives."""
+        even = self.score - self.effect
+        return Test(name, self.score, floor, self.p, even + self.low, even + self.high)
+
+    def beyond(self, floor: float) -> Test:
+        """The test of its excess."""
+        name = "of which beyond even attention"
+        return Test(name, self.effect, floor, low=self.low, high=self.high)
+
+
+_NO_KEYS = _Share(0.0, 0.0, 1.0, nan, nan)
+"""Of a class that no query sees a key of, such as its own where that is masked."""
 
 _Shares = dict[tuple[int, int, str], _Share]
 
 
 def attention_roles(
     model: Any,
-    inputs: Tensor,
-    scored: Bool[Tensor, "row pos"],
+    batch: Batch,
     *,
+    targets: bool = True,
     floors: AttentionFloors | None = None,
     seed: int = 0,
 ) -> list[Found]:
@@ -101,15 +120,15 @@ def attention_roles(
 
     Args:
         model: With normalised attention; for others there is nothing to say.
-        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]``.
-        scored: Where the output counts.
+        batch: Inputs ``[row, pos]`` (tokens) or ``[row, pos, channel]``, and where they are scored.
+        targets: Whether its targets may be read: for induction, whose loss must rise.
         floors: The least that counts.
         seed: Of the repeated rows and of fresh models.
     """
     floors, spec = floors or AttentionFloors(), getattr(model, "spec", None)
     if spec is not None and spec.normalizer != "softmax":
         return []
-    return list(_Detector(model, inputs, scored, floors, seed).found())
+    return list(_Detector(model, batch, targets, floors, seed).found())
 
 
 def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | None:
@@ -131,15 +150,11 @@ def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | 
 
 class _Detector:
     def __init__(
-        self,
-        model: Any,
-        inputs: Tensor,
-        scored: Bool[Tensor, "row pos"],
-        floors: AttentionFloors,
-        seed: int,
+        self, model: Any, batch: Batch, targets: bool, floors: AttentionFloors, seed: int
     ) -> None:
         self.model, self.floors, self.seed = model, floors, seed
-        causal = getattr(getattr(model, "spec", None), "causal", True)
+        self.batch, self.targets = batch, targets
+        inputs, scored = batch.inputs, batch.mask
         self.inputs = inputs
         late = torch.arange(inputs.shape[1]) >= inputs.shape[1] // 2
         self.fresh = Fresh(model, inputs, scored, seed=seed)
@@ -148,14 +163,14 @@ class _Detector:
         )
         self.whole = Outputs(model, inputs, scored)
         late = late.expand(inputs.shape[:2])
-        self.shares = _measured(model, Batch(inputs, inputs, late), floors, causal=causal)
+        self.shares = _measured(model, Batch(inputs, inputs, late), floors)
         repeated = repeated_rows(inputs, seed=seed)
         self.again: Outputs | None = None
         if repeated is not None:
             scored = token_classes(repeated)["same"].any(-1)
             self.again = Outputs(model, repeated, scored)
             again = Batch(repeated, repeated, scored)
-            found = _measured(model, again, floors, null="tokens", causal=causal)
+            found = _measured(model, again, floors, null="tokens")
             self.shares |= {k: v for k, v in found.items() if k[2] in ("same", "after_same")}
 
     def found(self) -> Iterator[Found]:
@@ -193,8 +208,9 @@ class _Detector:
             yield self._role(layer, head, "dense", tests, cause)
 
     def _cause(self, words: str, change: Change) -> Test:
-        name = f"{words} the output changes by a share of its variance of"
-        return Test(name, change.score, self.floors.change, change.p, change.low)
+        return change.test(
+            f"{words} the output changes by a share of its variance of", self.floors.change
+        )
 
     def _again(self, layer: int, head: int, role: str, name: str) -> list[Test]:
         """Knock-out on repeated rows, and for induction the composition."""
@@ -202,7 +218,23 @@ class _Detector:
             return []
         keys = token_classes(self.again.inputs)[name]
         change = self._cause("without that attention", self.again.knocked_out(layer, head, keys))
-        return [self._composition(layer, head, keys), change] if role == "induction" else [change]
+        if role == "duplicate-token":
+            return [change]
+        return [self._composition(layer, head, keys), *self._loss(layer, head), change]
+
+    def _loss(self, layer: int, head: int) -> list[Test]:
+        """That the head's attention is for the better, on the rows that have targets."""
+        if not self.targets:
+            return []
+        keys = token_classes(self.inputs)["after_same"]
+        found = self.whole.losing(layer, head, keys, self.batch)
+        if found is None:
+            name = "too few of these rows have a token twice before a scored position; loss:"
+            return [Test(name, 0.0, self.floors.loss, 1.0, family="loss")]
+        real = self.batch.targets.is_floating_point()
+        unit = " a share of the targets' variance of" if real else ", in nats,"
+        name = f"without that attention the loss on these rows rises by{unit}"
+        return [found.test(name, self.floors.loss, "loss")]
 
     def _composition(self, layer: int, head: int, keys: Bool[Tensor, "row q k"]) -> Test:
         """The largest fall of the share when a previous-token head before it is ablated."""
@@ -216,12 +248,9 @@ class _Detector:
             if not earlier or self.shares[part.layer, part.head, "previous"].score < 0.5:
                 continue
             fall = before - _row_share(again, layer, head, keys, (part,))
-            mean, error = float(fall.mean()), float(fall.std(ddof=1)) / len(fall) ** 0.5
-            if mean > best.score:
-                p = float(stdtr(len(fall) - 1, -mean / error)) if error > 0 else 0.0
+            if float(fall.mean()) > best.score:
                 name = f"without {part.name}, a previous-token head, that share falls by"
-                floor = self.floors.composition
-                best = Test(name, mean, floor, p, mean - 1.96 * error, "composition")
+                best = over_rows(fall).test(name, self.floors.composition, "composition")
         return best
 
     def _matters(
@@ -268,12 +297,9 @@ def _behaviour(
     keys, words = _KEYS[role]
     share = shares[layer, head, keys]
     if role == "counter":
-        return [Test(words, share.score, floors.even, share.p)]
+        return [share.test(words, floors.even)]
     least = floors.local if role == "local" else floors.share
-    tests = [
-        Test(words, share.score, least, share.p),
-        Test("of which beyond even attention", share.effect, floors.excess),
-    ]
+    tests = [share.test(words, least), share.beyond(floors.excess)]
     if role == "local":
         lags = ("own", "previous", *(f"lag {s}" for s in range(2, floors.window)))
         single = max(shares[layer, head, lag].score for lag in lags)
@@ -294,25 +320,27 @@ def _measured(
     floors: AttentionFloors,
     *,
     null: str = "positions",
-    causal: bool = True,
 ) -> _Shares:
     """Shares of every head of a model on a batch, or in a store."""
     hooks = layer_hooks(source, "attn.hook_pattern")
-    found = AttentionMass(resamples=0, causal=causal)
+    found, seen = AttentionMass(), visible(source)
     for rows in read_batches(source, batch, hooks, batch=_ROWS):
         patterns = {int(hook.split(".")[1]): value for hook, value in rows.activations.items()}
+        seen = seen or told_by_patterns(patterns.values())
+        found.causal, found.mask_self = seen.causal, seen.mask_self
         n = next(iter(patterns.values())).shape[-1]
-        positions = position_classes(len(rows), n, floors.window)
+        positions = position_classes(len(rows), n, floors.window, causal=seen.causal)
         lag = torch.arange(n)[:, None] - torch.arange(n)
         for s in range(2, floors.window):
             positions[f"lag {s}"] = (lag == s).expand(len(rows), -1, -1)
-        contents = token_classes(rows.inputs) if rows.inputs.ndim == 2 else {}
+        tokens = rows.inputs.ndim == 2
+        contents = token_classes(rows.inputs, causal=seen.causal) if tokens else {}
         found.add(patterns, positions, contents, rows.mask, rows.heads)
     table = found.table()
     columns = table.loc[table["circuit"] == null, _SHARE]
     return {
-        (layer, head, target): _Share(score, effect, p)
-        for layer, head, target, score, effect, p in columns.itertuples(index=False, name=None)
+        (layer, head, target): _NO_KEYS if isnan(numbers[0]) else _Share(*numbers)
+        for layer, head, target, *numbers in columns.itertuples(index=False, name=None)
     }
 
 

@@ -127,7 +127,7 @@ def _found(
                 same = token_classes(matching.inputs)["same"]
                 change = matching.knocked_out(part.layer, part.head, same)
                 name = "without attention to equal tokens the output changes by a share of"
-                cause = [Test(name, change.score, floors.change, change.p, change.low)]
+                cause = [change.test(name, floors.change)]
             yield Found("head", part.layer, "symbol-equality", share, tests, cause, head=part.head)
         if spoken is not None:
             share, p = identity_share(_ov(model, attn, part, embedded) @ spoken)
@@ -137,7 +137,7 @@ def _found(
             if abs(share) >= floors.share:
                 change = outputs.ablated(part)
                 name = "without the head the output changes by a share of"
-                cause = [Test(name, change.score, floors.change, change.p, change.low)]
+                cause = [change.test(name, floors.change)]
             yield Found("head", part.layer, "copying", share, tests, cause, head=part.head)
 
 

@@ -1,9 +1,9 @@
 """When is a role confirmed? The rule that all roles share, and the row it gives.
 
     behaviour   every test has a score of at least its floor and a q below the level
-    cause       the same, for what changes without the component; its 95 % interval must reach
-                no further down than half its floor
-    confirmed   both;   candidate   behaviour alone;   no row   otherwise
+    cause       the same, for what changes without the component
+    confirmed   both, and no 95 % interval reaches further down than half its floor
+    candidate   behaviour alone;   no row   otherwise
 
 q is Benjamini–Hochberg over all components that were put to the same test. Without a model that can
 be run (a store alone) there is no cause, and nothing is more than a candidate.
@@ -13,8 +13,10 @@ A confirmed role says what a component does on these inputs; elsewhere it may do
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,9 @@ ROLE_COLUMNS = (
     "component", "layer", "head", "group", "role", "target", "status",
     "strength", "p", "q", "effect", "evidence",
 )  # fmt: skip
+"""A role table's columns. What :func:`decide` returns has one more, ``tests``: JSON text, the tests
+that the row rests on, each with ``name``, ``kind``, ``score``, ``floor``, ``p``, ``q``, ``low`` and
+``high``."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,8 @@ class Test:
         score: The number.
         floor: The least that counts.
         p: Against the test's null; 0 for a test of size alone.
-        low: Lower end of the score's 95 % interval; NaN where none was taken.
+        low, high: The score's 95 % interval; NaN where none was taken, as of what is read off
+            weights, of p of a null, and of differences of two scores that have their own.
         family: Tests of one family are adjusted together.
     """
 
@@ -50,6 +56,7 @@ class Test:
     floor: float
     p: float = 0.0
     low: float = float("nan")
+    high: float = float("nan")
     family: str = ""
 
     @property
@@ -83,7 +90,7 @@ class Found:
 
 def no_roles() -> pd.DataFrame:
     """An empty role table."""
-    return pd.DataFrame(columns=list(ROLE_COLUMNS))
+    return pd.DataFrame(columns=[*ROLE_COLUMNS, "tests"])
 
 
 def decide(found: Sequence[Found], *, level: float = 0.01) -> pd.DataFrame:
@@ -95,7 +102,7 @@ def decide(found: Sequence[Found], *, level: float = 0.01) -> pd.DataFrame:
     """
     q = _adjusted(found)
     rows = [row for k, one in enumerate(found) if (row := _row(one, q, k, level)) is not None]
-    return pd.DataFrame(rows, columns=list(ROLE_COLUMNS))
+    return pd.DataFrame(rows, columns=[*ROLE_COLUMNS, "tests"])
 
 
 def _tests(one: Found) -> list[Test]:
@@ -122,7 +129,7 @@ def _row(
     passed = [t.score >= t.floor and q[k, i] < level for i, t in enumerate(tests)]
     if not all(passed[: len(one.behaviour)]):
         return None
-    caused = bool(one.cause) and all(passed) and not any(t.wide for t in one.cause or ())
+    caused = bool(one.cause) and all(passed) and not any(test.wide for test in tests)
     last = one.cause[-1].score if one.cause else float("nan")
     return {
         "component": one.component,
@@ -137,7 +144,17 @@ def _row(
         "q": max(q[k, i] for i in range(len(tests))),
         "effect": last,
         "evidence": _sentence(one),
+        "tests": json.dumps([_data(one, i, q[k, i]) for i in range(len(tests))]),
     }
+
+
+def _data(one: Found, i: int, q: float) -> dict[str, Any]:
+    """A test as JSON data; null for what was not taken."""
+    test, kind = _tests(one)[i], "behaviour" if i < len(one.behaviour) else "cause"
+    numbers = {"score": test.score, "floor": test.floor, "p": test.p, "q": q,
+               "low": test.low, "high": test.high}  # fmt: skip
+    told = {name: float(value) if isfinite(value) else None for name, value in numbers.items()}
+    return {"name": test.name, "kind": kind} | told
 
 
 def _sentence(one: Found) -> str:

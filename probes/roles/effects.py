@@ -6,7 +6,8 @@
 from a class of keys and gives it to the other keys it may see, in their proportions (evenly if
 there was nothing there): what changes then is due to *where* it attended.
 
-No change for a head that others stand in for; a change is not yet a change for the worse.
+No change for a head that others stand in for; a change is not yet a change for the worse. Where
+targets are known, *losing* says whether it is: by how much the loss rises.
 """
 
 from __future__ import annotations
@@ -21,20 +22,33 @@ from jaxtyping import Bool, Float
 from scipy.special import stdtr
 from torch import Tensor
 
+from interp.errors import ArgumentError
 from interp.heads.effects import Component, mean_outputs, place_of, run_without
+from interp.heads.nulls import bootstrap_interval
+from interp.heads.reliance import row_losses
+from interp.tasks.base import Batch
+from probes.roles.decision import Test
 
-__all__ = ["Change", "Outputs", "without_keys"]
+__all__ = ["Change", "Outputs", "over_rows", "without_keys"]
+
+_FEWEST = 8
+"""Rows for a loss to be compared on."""
 
 Keys = Bool[Tensor, "#row query key"]
 
 
 @dataclass(frozen=True)
 class Change:
-    """Mean change of the output, its 95 % interval's lower end, and p against none at all."""
+    """Mean change of the output, its 95 % interval, and p against none at all."""
 
     score: float
     low: float
+    high: float
     p: float
+
+    def test(self, name: str, floor: float, family: str = "") -> Test:
+        """The test that it is at least the floor, and not nothing."""
+        return Test(name, self.score, floor, self.p, self.low, self.high, family)
 
 
 class Outputs:
@@ -44,12 +58,22 @@ class Outputs:
         model: Which: ours, a bridge or a wrapped module.
         inputs: Its inputs.
         scored: ``[row, pos]``, where the output counts.
+
+    Raises:
+        ArgumentError: for outputs that are not finite.
     """
 
     def __init__(self, model: Any, inputs: Tensor, scored: Bool[Tensor, "row pos"]) -> None:
         self.model, self.inputs, self.scored = model, inputs, scored
         with torch.no_grad():
             self.output = model(inputs).double()
+        broken = (~self.output.isfinite().all(-1)).nonzero()
+        if len(broken):
+            row, position = broken[0].tolist()
+            raise ArgumentError(
+                "model must give finite outputs on these inputs, got NaN or infinity first in row "
+                f"{row} at position {position}: look at its weights"
+            )
         weight = scored[..., None].double()
         mean = (self.output * weight).sum((0, 1)) / weight.sum().clamp_min(1)
         spread = (self.output - mean).square().sum(-1) * scored
@@ -74,28 +98,54 @@ class Outputs:
 
     def knocked_out(self, layer: int, head: int, keys: Keys) -> Change:
         """The change when a head may not attend to ``keys``."""
+        return self.change(self._without(layer, head, keys))
+
+    def losing(self, layer: int, head: int, keys: Keys, batch: Batch) -> Change | None:
+        """How much the loss rises when a head may not attend to ``keys``, at scored positions that
+        have any: in nats, or as a share of the targets' variance. None where there are too few.
+
+        Args:
+            layer, head: Which.
+            keys: Whose attention is taken away.
+            batch: These inputs with their targets.
+        """
+        scored = batch.mask & keys.any(-1)
+        if int(scored.any(1).sum()) < _FEWEST:
+            return None
+        chosen = Batch(batch.inputs, batch.targets, scored)
+        before, after = (
+            row_losses(output, chosen)[scored.any(1)]
+            for output in (self.output, self._without(layer, head, keys))
+        )
+        real = batch.targets.is_floating_point()
+        spread = float(batch.targets[batch.mask].double().var()) if real else 1.0
+        return over_rows((after - before).numpy() / (spread or 1.0))
+
+    @torch.no_grad()
+    def _without(self, layer: int, head: int, keys: Keys) -> Tensor:
         causal = getattr(getattr(self.model, "spec", None), "causal", True)
         moved = without_keys(head, keys, causal=causal)
         hook = (f"blocks.{layer}.attn.hook_pattern", moved)
-        with torch.no_grad():
-            return self.change(self.model.run_with_hooks(self.inputs, fwd_hooks=[hook]))
+        output: Tensor = self.model.run_with_hooks(self.inputs, fwd_hooks=[hook])
+        return output
 
     def change(self, output: Float[Tensor, "row pos output"]) -> Change:
         """The change of another output of the same inputs."""
         squared = (output.double() - self.output).square().sum(-1) * self.scored
         rows = squared.sum(1) / self.scored.sum(1).clamp_min(1)
         rows = rows[self.scored.any(1)] / (self.variance or 1.0)
-        return _tested(rows.cpu().numpy()) if self.variance > 0 else Change(0.0, 0.0, 1.0)
+        return over_rows(rows.cpu().numpy()) if self.variance > 0 else Change(0.0, 0.0, 0.0, 1.0)
 
 
-def _tested(rows: Float[np.ndarray, "row"]) -> Change:
-    """A one-sided t test over rows, and its interval."""
+def over_rows(rows: Float[np.ndarray, "row"], *, seed: int = 0) -> Change:
+    """A mean over rows with its bootstrap interval, and a one-sided t test that it is above 0."""
     mean, n = float(rows.mean()), len(rows)
-    error = float(rows.std(ddof=1)) / n**0.5 if n > 1 else float("inf")
-    if mean < 1e-9:
-        return Change(0.0, 0.0, 1.0)
-    p = float(stdtr(n - 1, -mean / error)) if error > 0 else 0.0
-    return Change(mean, mean - 1.96 * error, p)
+    if abs(mean) < 1e-9 or n < 2:
+        return Change(0.0, 0.0, 0.0, 1.0)
+    error = float(rows.std(ddof=1)) / n**0.5
+    p = float(stdtr(n - 1, -mean / error)) if error > 0 else float(mean < 0)
+    low, high = bootstrap_interval(rows[:, None], seed=seed)
+    return Change(mean, float(low[0]), float(high[0]), p)
 
 
 def without_keys(head: int, keys: Keys, *, causal: bool = True) -> Callable[..., Tensor]:

@@ -16,7 +16,7 @@ large has none in this one: groups that cancel have coefficients up to 1e11, and
 this memory's direction lets some of that through. Decodability is linear and refitted after each
 ablation; but averages of the same inputs are nearly linear in each other, so that a new probe finds
 in one what another has lost: an average is read on as it was, and must be there more exactly than
-in models with fresh weights, whose averages a probe can combine.
+in a thousand models with fresh weights, whose averages a probe can combine.
 """
 
 from __future__ import annotations
@@ -29,23 +29,29 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import logit, ndtr, stdtr
+from scipy.special import stdtr
 
 from interp.heads.effects import Component, components
-from interp.heads.nulls import correlation_squared, decodability_null, from_draws, swaps_null
+from interp.heads.nulls import (
+    correlation_interval,
+    correlation_squared,
+    decodability_null,
+    from_draws,
+    swaps_null,
+)
 from interp.heads.patterns import kernel_by_offset
-from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
 from probes.activations import sampled_positions
 from probes.linear import Decoding, decode, direction
+from probes.roles.activity import readable
 from probes.roles.decision import Found, Test
 from probes.roles.effects import Outputs
+from probes.roles.fresh import Fresh
 
-__all__ = ["ExtractionFloors", "Memory", "Reader", "memory_roles"]
+__all__ = ["FOLDS", "ExtractionFloors", "Memory", "Reader", "memory_roles"]
 
-_FOLDS = 8
-_FRESH = 40
-_EDGE = 1e-9
+FOLDS = 8
+"""Of rows; as many are needed."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,8 @@ class Reader:
         self.model, self.batch, self.seed = model, batch, seed
         self.positions = sampled_positions(batch.mask.numpy())
         self.outputs = Outputs(model, batch.inputs, batch.mask)
+        drawn = getattr(model, "spec", None) is not None
+        self.fresh = Fresh(model, batch.inputs, batch.mask, seed=seed) if drawn else None
         self._held: dict[str, torch.Tensor] = {}
         self._read: dict[tuple[str, str, bool], Decoding] = {}
 
@@ -110,6 +118,11 @@ class Reader:
         """An activation at the sampled positions."""
         found: NDArray[np.float64] = value[:, self.positions].double().cpu().numpy()
         return found
+
+    def sampled(self, value: torch.Tensor, latent: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """An activation of the first rows and a latent, at the sampled positions."""
+        truth = self.batch.latents[latent][: len(value), self.positions]
+        return value[:, self.positions], truth.double()
 
     def truth(self, latent: str) -> NDArray[np.float64]:
         """A latent at the sampled positions."""
@@ -131,8 +144,11 @@ class Reader:
     def present(self, hook: str, latent: str, floor: float, *, lens: bool = False) -> Test:
         """The test that a latent is decodable there."""
         found = self.read(hook, latent, lens=lens)
-        p = decodability_null(found.predicted, self.truth(latent), seed=self.seed).p
-        return Test(f"r² of {latent} after the sublayer", found.score, floor, p, family="present")
+        truth = self.truth(latent)
+        p = decodability_null(found.predicted, truth, seed=self.seed).p
+        low, high = correlation_interval(found.predicted, truth, seed=self.seed)
+        name = f"r² of {latent} after the sublayer"
+        return Test(name, found.score, floor, p, low, high, "present")
 
     def lost(
         self, hook: str, latent: str, without: Sequence[Component], floor: float, *,
@@ -151,13 +167,16 @@ class Reader:
         draws = swaps_null(before.predicted, after.predicted, truth, seed=self.seed)
         p = from_draws(drop, draws, normal_tail=True).p
         name = f"r² of {latent} lost without {_told(without)}"
-        return Test(name, drop, floor, p, family=f"lost without {min(len(without), 2)}")
+        low, high = correlation_interval(
+            before.predicted, truth, than=after.predicted, seed=self.seed
+        )
+        return Test(name, drop, floor, p, low, high, f"lost without {min(len(without), 2)}")
 
     def changed(self, without: Sequence[Component], floor: float) -> Test:
         """The test that the output changes."""
         change = self.outputs.ablated(*without)
         name = f"without {_told(without)} the output changes by a share of its variance of"
-        return Test(name, change.score, floor, change.p, change.low, "changed")
+        return change.test(name, floor, "changed")
 
     def first_site(
         self, latent: str, floor: float, *, lens: bool = False
@@ -239,7 +258,7 @@ def _of(
         floors.concentration, kernels.p(),
     )  # fmt: skip
     lost = partial(reader.lost, mid, memory.name, floor=floors.drop, same=averaged)
-    beyond = [_beyond_fresh(reader, mid, memory.name, after.score)] if averaged else []
+    beyond = [_beyond_fresh(reader, mid, memory.name)] if averaged else []
     together = [lost(without=group), reader.changed(group, floors.change)]
     for head in np.flatnonzero(enough).tolist():
         part = Component("head", layer, head)
@@ -253,22 +272,14 @@ def _of(
         )  # fmt: skip
 
 
-def _beyond_fresh(reader: Reader, hook: str, latent: str, score: float) -> Test:
+def _beyond_fresh(reader: Reader, hook: str, latent: str) -> Test:
     """That an average is read better than from heads with fresh weights, whose own averages a probe
-    combines: normal tail of the log-odds of r²."""
-    spec = getattr(reader.model, "spec", None)
-    name = "r² beyond that in untrained models (1 − p)"
-    if spec is None:
+    combines."""
+    if reader.fresh is None:
         return Test("no untrained models of its shapes to compare r² with:", 0.0, 0.95, 1.0)
-    truth, found = reader.truth(latent), [score]
-    for draw in range(_FRESH):
-        fresh = SequenceTransformer(spec, seed=reader.seed + 3000 + draw)
-        with torch.no_grad():
-            _, cache = fresh.run_with_cache(reader.batch.inputs, names_filter=[hook])
-        found.append(decode(reader.features(cache[hook]), truth).score)
-    odds = logit(np.clip(found, _EDGE, 1 - _EDGE))
-    p = float(ndtr((odds[1:].mean() - odds[0]) / max(float(odds[1:].std(ddof=1)), 1e-3)))
-    return Test(name, 1 - p, 0.95, p)
+    found = reader.fresh.odds(hook, lambda value: readable(*reader.sampled(value, latent)))
+    name = f"r² beyond that in {found.draws} untrained models (1 − p)"
+    return Test(name, 1 - found.p, 0.95, found.p)
 
 
 def _where(memory: Memory) -> str:
@@ -321,6 +332,9 @@ def _kernels(reader: Reader, layer: int, memory: Memory) -> _Kernels:
     v = reader.held(at + "attn.hook_v")[:, :, heads].double().numpy()
     w = direction(reader.features(reader.held(at + "hook_resid_mid")), reader.truth(memory.name))
     values = np.einsum("rkhd,hd->rkh", v, attn.W_O.detach().double().numpy()[heads] @ w)
+    if getattr(getattr(model, "spec", None), "identity_ov", False):
+        x = reader.held(at + "ln1.hook_normalized").double().numpy()
+        values += (x @ w)[..., None] * attn.effective_b.detach().double().numpy()[heads]
     mask, n = batch.mask.numpy(), pattern.shape[-1]
     shape = np.zeros(2 * n - 1)
     if isinstance(memory.location, np.ndarray):
@@ -332,7 +346,7 @@ def _kernels(reader: Reader, layer: int, memory: Memory) -> _Kernels:
         lags = np.full(mask.shape, float(memory.location)) if fixed else _lags(batch, memory)
     folds = [
         kernel_by_offset(pattern[rows], values[rows], mask[rows], lags[rows]).sum(0)
-        for rows in np.array_split(np.arange(len(mask)), _FOLDS)
+        for rows in np.array_split(np.arange(len(mask)), FOLDS)
     ]
     mean = kernel_by_offset(pattern, values, mask, lags)
     return _Kernels(mean, np.stack(folds), shape / np.linalg.norm(shape))

@@ -28,7 +28,7 @@ from interp.tasks.template import TemplateTask
 from probes.roles.attention import attention_roles, stored_roles
 from probes.roles.circuits import circuit_roles
 from probes.roles.decision import decide
-from probes.roles.extraction import Memory, Reader, memory_roles
+from probes.roles.extraction import FOLDS, Memory, Reader, memory_roles
 from probes.roles.rounds import readout_roles, round_roles
 
 __all__ = ["answers_of", "candidates", "find_roles", "memories_of"]
@@ -45,6 +45,7 @@ def find_roles(
     *,
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
+    targets: bool = True,
     level: float = 0.01,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -53,22 +54,28 @@ def find_roles(
     Args:
         model: A hooked model; it is run in evaluation mode. Of a wrapped module the attention roles
             are told, ``symbol-equality`` and ``copying`` are not: they are read off weights.
-        batch: Inputs, where they are scored, and the latents that are named. Targets are not read.
+        batch: Inputs, where they are scored, and the latents that are named; two rows at least,
+            eight for memories and answers.
         memories: What the task says is fetched (:func:`memories_of`).
         answers: Latent → what it is computed from (:func:`answers_of`).
+        targets: Whether the batch's targets may be read. One role needs them: without an induction
+            head's attention the loss must rise. If they are not known, a change of the output
+            must do.
         level: False-discovery rate.
         seed: Of permutations, repeated rows and fresh models.
 
     Returns:
-        Columns :data:`~probes.roles.decision.ROLE_COLUMNS`.
+        Columns :data:`~probes.roles.decision.ROLE_COLUMNS`, and ``tests``: JSON text, every test
+        that a row rests on with its score, floor, p, q and 95 % interval.
 
     Raises:
-        ArgumentError: for a module without hooks; for memories or answers of a wrapped one.
+        ArgumentError: for a module without hooks; for memories or answers of a wrapped one; for
+            too few rows; for a model whose attention or output is not finite on them.
         HookError: for a model whose attention patterns no hook shows.
     """
-    _check(model, bool(memories or answers))
+    _check(model, len(batch), bool(memories or answers))
     with evaluating(model):
-        found = attention_roles(model, batch.inputs, batch.mask, seed=seed)
+        found = attention_roles(model, batch, targets=targets, seed=seed)
         found += circuit_roles(model, batch.inputs, batch.mask, seed=seed)
         if memories or answers:
             reader = Reader(model, batch, seed=seed)
@@ -78,7 +85,11 @@ def find_roles(
     return _named(decide(found, level=level))
 
 
-def _check(model: Any, latents: bool) -> None:
+def _check(model: Any, rows: int, latents: bool) -> None:
+    least = FOLDS if latents else 2
+    if rows < least:
+        why = "probes are fitted on some and judged on others" if latents else "they are compared"
+        raise ArgumentError(f"batch must have at least {least} rows ({why}), got {rows}: add rows")
     kind = type(model).__name__
     if not hasattr(model, "hook_dict"):
         raise ArgumentError(

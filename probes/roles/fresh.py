@@ -20,6 +20,8 @@ of a log-normal fitted to the upper half.
 A dense head is judged by both together: by the product of the two shares of fresh heads that reach
 its gain and its unevenness, compared with that product of each fresh head.
 
+Shares of an activation that is not a head's own (:meth:`Fresh.odds`) have the same null.
+
 A small p says that a head is not as it was initialised. It says nothing about what it does.
 """
 
@@ -125,6 +127,29 @@ class Fresh:
         self.inputs, self.scored = inputs[:rows], scored[:rows]
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
 
+    @torch.no_grad()
+    def odds(self, hook: str, share: Callable[[Tensor], Tensor]) -> Beyond:
+        """How far out a share in [0, 1] of an activation is, as odds; of models with a spec.
+
+        Args:
+            hook: Of the activation.
+            share: The activation on :attr:`inputs` → the share.
+        """
+
+        def measure(run: Run) -> Tensor:
+            _, (activation,) = _kept(run, self.inputs, hook)
+            found = share(activation)
+            return found / (1 - found).clamp_min(_TINY)
+
+        drawn = list(self._initialised(measure, self._count()))
+        own = float(measure(_run_of(self.model)))
+        return beyond(own, torch.cat(drawn).double().numpy())
+
+    def _count(self) -> int:
+        """How many draws a null has."""
+        weights = max(1, sum(weight.numel() for weight in self.model.parameters()))
+        return min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
+
     def gain(self, layer: int, head: int) -> Beyond:
         """The head's gain against fresh ones."""
         return self._beyond(layer, head, _GAIN)[_GAIN]
@@ -147,10 +172,9 @@ class Fresh:
         new = [name for name in names if (name, layer) not in self._drawn]
         if new:
             heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
-            weights = max(1, sum(weight.numel() for weight in self.model.parameters()))
-            draws = min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
             runs = self._initialised if self.spec is not None else self._shuffled
-            found = runs(lambda run: self._scores(run, layer, heads, new), ceil(draws / len(heads)))
+            count = ceil(self._count() / len(heads))
+            found = runs(lambda run: self._scores(run, layer, heads, new), count)
             pooled = torch.cat([one.reshape(-1, len(new), len(heads)) for one in found])
             for i, name in enumerate(new):
                 self._drawn[name, layer] = pooled[:, i].flatten().double().numpy()

@@ -11,7 +11,7 @@
 
 A random FFN also makes functions of its input linearly decodable. Of models that can be drawn again
 the share of what the FFN writes that f explains (linearly, all directions together) must exceed
-that of FFNs with fresh weights (normal tail of the log-odds).
+that of a thousand FFNs with fresh weights.
 
 Where f is linear in its arguments (on few corners or templates it often is), any probe reads it
 before the FFN, and only its place is new: then f is read as the output reads it, from the stream
@@ -26,24 +26,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import torch
-from jaxtyping import Float
-from scipy.special import logit, ndtr
 
 from interp.heads.effects import Component, components
-from interp.heads.nulls import decodability_null
-from interp.models.transformer import SequenceTransformer
+from interp.heads.nulls import correlation_interval, decodability_null
 from probes.controls import decode_nonlinearly
+from probes.roles.activity import explained
 from probes.roles.decision import Found, Test
 from probes.roles.extraction import Memory, Reader
 
 __all__ = ["RoundFloors", "readout_roles", "round_roles"]
-
-_FRESH = 40
-_EDGE = 1e-6
 
 
 @dataclass(frozen=True)
@@ -160,8 +151,11 @@ def _readout(
     if gain.score < gain.floor:
         return
     there = decode_nonlinearly(reader.features(reader.held(mid)), reader.truth(answer))
-    p = decodability_null(there.predicted, reader.truth(answer), seed=reader.seed).p
-    could = Test("a nonlinear probe reads it before with r²", there.score, floors.decodable, p)
+    truth = reader.truth(answer)
+    p = decodability_null(there.predicted, truth, seed=reader.seed).p
+    low, high = correlation_interval(there.predicted, truth, seed=reader.seed)
+    name = "a nonlinear probe reads it before with r²"
+    could = Test(name, there.score, floors.decodable, p, low, high)
     part = [Component("ffn", layer)]
     written = _written(reader, layer, answer, floors.share)
     kept = [reader.lost(post, name, part, -1.0).score for name in arguments]
@@ -182,30 +176,12 @@ def _readout(
 
 
 def _written(reader: Reader, layer: int, answer: str, floor: float) -> list[Test]:
-    """That an FFN writes the answer more than a fresh one does; nothing where none can be drawn."""
-    spec = getattr(reader.model, "spec", None)
-    if spec is None:
+    """That an FFN writes the answer, and more than fresh ones do; nothing where none can be
+    drawn."""
+    hook = f"blocks.{layer}.hook_mlp_out"
+    if reader.fresh is None:
         return []
-    truth = reader.truth(answer)
-
-    def share(model: Any) -> float:
-        hook = f"blocks.{layer}.hook_mlp_out"
-        with torch.no_grad():
-            _, cache = model.run_with_cache(reader.batch.inputs, names_filter=[hook])
-        return _explained(reader.features(cache[hook]), truth)
-
-    found = share(reader.model)
-    fresh = [share(SequenceTransformer(spec, seed=reader.seed + 2000 + k)) for k in range(_FRESH)]
-    odds = logit(np.clip([found, *fresh], _EDGE, 1 - _EDGE))
-    p = float(ndtr((odds[1:].mean() - odds[0]) / max(float(odds[1:].std(ddof=1)), 1e-3)))
-    return [Test("share of what the FFN writes that it explains", found, floor, p)]
-
-
-def _explained(
-    written: Float[np.ndarray, "row sample feature"], answer: Float[np.ndarray, "row sample"]
-) -> float:
-    """Share of variance, over all directions, that a line in the answer explains."""
-    flat, f = written.reshape(-1, written.shape[-1]), answer.ravel()
-    flat, f = flat - flat.mean(0), f - f.mean()
-    size = float((flat**2).sum() * (f**2).sum())
-    return float(((f @ flat) ** 2).sum()) / size if size > 0 else 0.0
+    found = reader.fresh.odds(hook, lambda value: explained(*reader.sampled(value, answer)))
+    share = float(explained(*reader.sampled(reader.held(hook), answer)))
+    name = f"share of what the FFN writes that it explains (against {found.draws} fresh ones)"
+    return [Test(name, share, floor, found.p)]

@@ -50,7 +50,9 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     table = pd.read_csv(out / "roles.csv")
     assert tuple(table.columns) == ROLE_COLUMNS
     assert set(table[table["status"] == "confirmed"]["role"]) == {"previous-token", "copying"}
-    assert len(json.loads((out / "roles.json").read_text())) == len(table)
+    rows = json.loads((out / "roles.json").read_text())
+    assert [row["evidence"] for row in rows] == table["evidence"].tolist()
+    assert {"name", "kind", "score", "floor", "p", "q", "low", "high"} == set(rows[0]["tests"][0])
     sealed = ActivationStore(out / "store").measurement("roles")
     assert sealed["evidence"].tolist() == table["evidence"].tolist()
     first = {p.name: p.read_bytes() for p in (out / "figures").iterdir()}
@@ -67,6 +69,17 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     told = capsys.readouterr()
     assert "0 confirmed" in told.out
     assert "no more than candidates" in told.err
+
+
+def test_rows_without_targets_have_roles_too(model: Path, monkeypatch, capsys) -> None:
+    """A file of tokens names neither targets nor where they are scored."""
+    tokens, store = model.parent / "tokens.txt", model.parent / "store"
+    rows = TokenRelation("previous-token", "copy", symbols=8, length=13).sample(48, seed=4).inputs
+    tokens.write_text("\n".join(" ".join(map(str, row)) for row in rows.tolist()) + "\n")
+    hooks = ["--hooks", "blocks.0.attn.hook_pattern"]
+    assert run(monkeypatch, "extract", model, "--tokens", tokens, *hooks, "--out", store) == 0
+    assert run(monkeypatch, "heads", store) == 0
+    assert "previous-token                   confirmed" in capsys.readouterr().out
 
 
 def test_another_model_under_the_stores_name_is_not_run(model: Path, monkeypatch, capsys) -> None:

@@ -7,8 +7,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.linear_model import LinearRegression
-from sklearn.metrics import r2_score
 
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -17,6 +15,7 @@ from interp.proofs.induction import construct_relation
 from interp.proofs.induction.relation import Wiring
 from interp.proofs.memory import construct_fixed_memory, construct_kernel_memory
 from interp.store import extract
+from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory, RealMemory
 from interp.tasks.relation import Relation, TokenRelation
 from probes.roles import answers_of, candidates, find_roles, fresh, memories_of
@@ -24,7 +23,6 @@ from probes.roles.attention import attention_roles
 from probes.roles.circuits import identity_share
 from probes.roles.decision import Found, Test, decide
 from probes.roles.effects import Outputs, without_keys
-from probes.roles.rounds import _explained
 
 Row = tuple[int, int, str]
 
@@ -144,25 +142,15 @@ def test_one_lag_within_the_window_is_not_local() -> None:
     model = SequenceTransformer(spec, seed=2)
     bump = model.blocks[0].attn.terms["bump"]
     tokens = torch.randint(7, (48, 20), generator=torch.Generator().manual_seed(1))
-    scored = torch.ones(48, 20, dtype=torch.bool)
+    batch = Batch(tokens, tokens, torch.ones(48, 20, dtype=torch.bool))
     bump.p.data[:], bump.c.data[:] = 60.0, 180.0
-    assert "local" not in {f.role for f in behaving(attention_roles(model, tokens, scored))}
+    assert "local" not in {f.role for f in behaving(attention_roles(model, batch))}
     bump.p.data[:], bump.c.data[:] = 0.5, 0.75
-    assert "local" in {f.role for f in behaving(attention_roles(model, tokens, scored))}
+    assert "local" in {f.role for f in behaving(attention_roles(model, batch))}
 
 
 def behaving(found: list[Found]) -> list[Found]:
     return [f for f in found if all(t.score >= t.floor for t in f.behaviour)]
-
-
-def test_explained_share_against_regression() -> None:
-    rng = np.random.default_rng(3)
-    f = rng.normal(size=(30, 4))
-    written = f[..., None] * rng.normal(size=5) + rng.normal(size=(30, 4, 5)) * [3, 1, 2, 1, 1]
-    flat, line = written.reshape(-1, 5), f.reshape(-1, 1)
-    fitted = LinearRegression().fit(line, flat).predict(line)
-    expected = r2_score(flat, fitted, multioutput="variance_weighted")
-    assert _explained(written, f) == pytest.approx(expected)
 
 
 def test_an_answer_linear_in_its_arguments_is_read_out_where_the_output_reads_it() -> None:

@@ -1,0 +1,56 @@
+"""How much of an activation is about a latent: scores that fresh models can be put through by the
+thousand (:meth:`probes.roles.fresh.Fresh.odds`).
+
+    explained   share of the activation's variance, over all directions together, that a line in
+                the latent explains
+    readable    squared correlation of the latent with a ridge regression's predictions, each row's
+                from the other rows; its penalty is fixed
+
+Both are in [0, 1]. :mod:`probes.linear` is the probe to report: it chooses its penalty. A latent
+that is explained or readable need not be used.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["explained", "readable"]
+
+_FOLDS = 5
+_PENALTY = 1e-6
+
+Activation = Float[Tensor, "row sample feature"]
+Latent = Float[Tensor, "row sample"]
+
+
+def explained(activation: Activation, latent: Latent) -> Float[Tensor, ""]:
+    """Share of an activation's variance that a latent explains."""
+    flat = activation.double().flatten(0, 1)
+    flat, f = flat - flat.mean(0), (latent - latent.mean()).flatten()
+    size = flat.square().sum() * f.square().sum()
+    return (f @ flat).square().sum() / size.clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def readable(activation: Activation, latent: Latent) -> Float[Tensor, ""]:
+    """Held-out squared correlation; 0 where it is negative."""
+    x = activation.double()
+    x = x - x.mean((0, 1))
+    x = x / x.square().mean((0, 1)).sqrt().clamp_min(1e-12)
+    y = latent - latent.mean()
+    rows = torch.arange(len(x))
+    found = torch.stack([_held_out(x, y, rows % _FOLDS == fold) for fold in range(_FOLDS)]).sum(0)
+    found = found - found.mean()
+    product = (found * y).sum().clamp_min(0)
+    size = found.square().sum() * y.square().sum()
+    return product.square() / size.clamp_min(torch.finfo(torch.float64).tiny)
+
+
+def _held_out(x: Activation, y: Latent, held: Tensor) -> Latent:
+    """Predictions on some rows from the others; 0 on these."""
+    seen = (~held).double()[:, None]
+    gram = torch.einsum("rsd,rse,rt->de", x, x, seen)
+    ridge = _PENALTY * seen.sum() * x.shape[1] * torch.eye(x.shape[-1], dtype=x.dtype)
+    w = torch.linalg.solve(gram + ridge, torch.einsum("rsd,rs->d", x, y * seen))
+    return (x @ w) * held.double()[:, None]
