@@ -1,8 +1,8 @@
-"""The W_Q, W_K, W_V, W_O of any checkpoint, without the model.
+"""The W_Q, W_K, W_V, W_O of any checkpoint, without the model; or of a model in memory.
 
-``open_factors`` finds a checkpoint (a safetensors file, a folder, sharded or not, or a hub id),
-recognises the architecture and hands out the factors of every head layer by layer. Nothing is
-read before it is asked for, and the MLPs never are.
+``open_factors`` finds a checkpoint (a safetensors file, a folder, sharded or not, or a hub id) or
+takes a live model, recognises the architecture and hands out the factors of every head layer by
+layer. Nothing is read before it is asked for, and the MLPs never are.
 """
 
 from interp.models.factors.circuit import CIRCUITS, Circuit

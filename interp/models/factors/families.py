@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from interp.errors import CheckpointError
+from interp.errors import ArgumentError, CheckpointError
 from interp.models.factors.gpt2 import gpt2
 from interp.models.factors.gpt_neo import gpt_j, gpt_neo, gpt_neox
 from interp.models.factors.layers import Factors
 from interp.models.factors.layout import Layout
+from interp.models.factors.live import live_source
 from interp.models.factors.llama import gemma, llama
 from interp.models.factors.mapping import layout_of_mapping, read_mapping
 from interp.models.factors.opt import opt
@@ -52,18 +54,20 @@ _UNTIED = ("lm_head.weight", "embed_out.weight")
 
 
 def open_factors(
-    path_or_id: str | Path,
+    model: Any,
     *,
     mapping: Mapping[str, Any] | str | Path | None = None,
     dtype: torch.dtype = torch.float32,
     revision: str | None = None,
     download: bool = True,
 ) -> Factors:
-    """Open the head factors of a checkpoint, lazily.
+    """Open the head factors of a checkpoint or of a model in memory, lazily.
 
     Args:
-        path_or_id: a ``.safetensors`` file or its index (with ``config.json`` beside it), a
-            folder holding one, or a hub id.
+        model: a ``.safetensors`` file or its index (with ``config.json`` beside it), a folder
+            holding one, or a hub id; or a live model: ours, a ``TransformerBridge`` or a Hugging
+            Face model of the same families (:mod:`interp.models.factors.live`). With a mapping any
+            module will do.
         mapping: for an architecture that is not known: where the factors lie, as a table or the
             path of a TOML or JSON file (:mod:`interp.models.factors.mapping`).
         dtype: what tensors are converted to when read.
@@ -71,13 +75,20 @@ def open_factors(
         download: whether a hub id that the local cache lacks may be downloaded.
 
     Raises:
-        ArgumentError: if the mapping is malformed.
+        ArgumentError: if the mapping is malformed, or the model neither a path nor a module.
         CheckpointError: if nothing is there, a file is damaged or pickled, the hub cannot be
             reached, the architecture is not known, or its attention holds tensors not understood.
     """
     given = read_mapping(Path(mapping)) if isinstance(mapping, str | Path) else mapping
     layout = None if given is None else layout_of_mapping(given)
-    source = find_source(path_or_id, revision=revision, download=download)
+    if not isinstance(model, str | Path | nn.Module):
+        raise ArgumentError(
+            f"model must be a path, a hub id or a module, got {model!r}: give one of these"
+        )
+    if isinstance(model, nn.Module):
+        source = live_source(model)
+    else:
+        source = find_source(model, revision=revision, download=download)
     factors = Factors(source.name, layout or _recognise(source), source.files, dtype)
     _check_complete(factors)
     _check_understood(factors)
@@ -137,7 +148,8 @@ def _check_understood(factors: Factors) -> None:
 
 
 def _unknown(source: Source, kind: str) -> str:
-    what = f"model_type {kind!r} is not known" if kind else "there is no config.json beside it"
+    nothing = "there is no config.json and no configuration"
+    what = f"model_type {kind!r} is not known" if kind else nothing
     remote = "auto_map" in source.config
     code = "; it brings its own code, which weight inspection never runs" if remote else ""
     return (

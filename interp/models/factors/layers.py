@@ -19,7 +19,7 @@ from interp.errors import ArgumentError, CheckpointError
 from interp.models.factors.circuit import Circuit
 from interp.models.factors.layout import Layout, Part, PartName
 from interp.models.factors.rope import Rope
-from interp.models.factors.tensors import TensorFiles
+from interp.models.factors.source import Tensors
 
 __all__ = ["BASES", "Factors", "LayerFactors"]
 
@@ -28,10 +28,10 @@ BASES = ("residual", "token")
 
 @dataclass(frozen=True)
 class Factors:
-    """W_Q, W_K, W_V, W_O of every head of a checkpoint, read on demand.
+    """W_Q, W_K, W_V, W_O of every head of a checkpoint or model, read on demand.
 
     Attributes:
-        name: the folder, file or hub id it was opened from.
+        name: the folder, file or hub id it was opened from, or the class of a model.
         layout: what the architecture says (sizes, norm, rotary positions, notes).
         files: the tensors.
         dtype: what they are converted to when read.
@@ -39,7 +39,7 @@ class Factors:
 
     name: str
     layout: Layout
-    files: TensorFiles
+    files: Tensors
     dtype: torch.dtype = torch.float32
 
     @property

@@ -12,12 +12,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
 
 from interp.errors import CheckpointError
 from interp.models.factors.tensors import TensorFiles, read_json
 
-__all__ = ["Source", "fetch_if_there", "find_source"]
+__all__ = ["Source", "Tensors", "fetch_if_there", "find_source"]
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -25,9 +28,25 @@ _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
+@runtime_checkable
+class Tensors(Protocol):
+    """Tensors by name: of files, or of a model in memory."""
+
+    names: list[str]
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a tensor of this name."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The tensor's shape."""
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The tensor, converted to ``dtype``; CheckpointError where it is missing or damaged."""
+
+
 @dataclass(frozen=True)
 class Source:
-    """An opened checkpoint: its tensors, its configuration and, if it is ours, its description.
+    """An opened checkpoint or model: tensors, configuration and, if it is ours, its description.
 
     Attributes:
         name: as the user gave it.
@@ -37,7 +56,7 @@ class Source:
     """
 
     name: str
-    files: TensorFiles
+    files: Tensors
     config: dict[str, Any]
     description: dict[str, Any] | None = None
 

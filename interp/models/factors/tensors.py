@@ -19,7 +19,7 @@ from torch import Tensor
 
 from interp.errors import CheckpointError
 
-__all__ = ["TensorFiles", "read_json"]
+__all__ = ["TensorFiles", "checked", "read_json"]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -112,18 +112,27 @@ class TensorFiles:
             tensor: Tensor = self._open[path].get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"cannot read {name!r} from {path}: {error}") from error
-        if not tensor.is_floating_point():
-            raise CheckpointError(
-                f"{name!r} in {path} is {tensor.dtype}, a quantised or integer tensor: "
-                "inspect the checkpoint in float16, bfloat16 or float32"
-            )
-        tensor = tensor.to(dtype)
-        # One pass without a mask: the sum of finite weights is finite, or the mask decides.
-        if not torch.isfinite(tensor.sum()) and (bad := int((~torch.isfinite(tensor)).sum())):
-            raise CheckpointError(
-                f"{name!r} in {path} has {bad} values of {tensor.numel()} that are not finite"
-            )
-        return tensor
+        return checked(tensor, name, str(path), dtype)
+
+
+def checked(tensor: Tensor, name: str, place: str, dtype: torch.dtype) -> Tensor:
+    """The tensor in ``dtype``.
+
+    Raises:
+        CheckpointError: if it is not floating point, or holds a value that is not finite.
+    """
+    if not tensor.is_floating_point():
+        raise CheckpointError(
+            f"{name!r} in {place} is {tensor.dtype}, a quantised or integer tensor: "
+            "inspect the checkpoint in float16, bfloat16 or float32"
+        )
+    tensor = tensor.to(dtype)
+    # One pass without a mask: the sum of finite weights is finite, or the mask decides.
+    if not torch.isfinite(tensor.sum()) and (bad := int((~torch.isfinite(tensor)).sum())):
+        raise CheckpointError(
+            f"{name!r} in {place} has {bad} values of {tensor.numel()} that are not finite"
+        )
+    return tensor
 
 
 def _header(path: Path) -> Any:

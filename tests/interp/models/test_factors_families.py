@@ -1,10 +1,13 @@
 """Each adapter against the model itself: its attention pattern and output, from factors alone."""
 
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from same_factors import assert_same
 from torch import Tensor
 
 from interp.models.factors import Factors, open_factors
@@ -142,3 +145,37 @@ def test_pattern_and_output_of_the_model_follow_from_the_factors(name: str, tmp_
     b_O = stack.read_if_there("b_O")
     wrote = wrote if b_O is None else wrote + b_O
     torch.testing.assert_close(wrote, out, atol=2e-5, rtol=1e-4)
+
+
+WRAPPED = ("gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "llama", "qwen2", "qwen3", "gemma2")
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_bridge_and_the_model_in_it_give_the_factors_of_their_checkpoint(
+    name: str, tmp_path: Path
+) -> None:
+    from interp.models.pretrained import _bridge
+
+    model = build(name, tmp_path)
+    saved = open_factors(tmp_path)
+    assert_same(open_factors(model), saved)
+    bridge = _bridge(str(tmp_path), model, None, "cpu")
+    assert_same(open_factors(bridge), saved)
+    trained = next(p for n, p in bridge.named_parameters() if re.search(r"0.*\.q(_proj)?\.", n))
+    with torch.no_grad():
+        trained += 1.0
+    before = saved.layer(0).W_Q
+    after = open_factors(bridge).layer(0).W_Q
+    torch.testing.assert_close(after, before + 1.0)
+
+
+def test_a_bridge_with_processed_weights_is_read_as_it_stands(tmp_path: Path) -> None:
+    from interp.models.pretrained import _bridge
+
+    bridge: Any = _bridge(str(tmp_path), build("gpt2", tmp_path), None, "cpu")
+    bridge.enable_compatibility_mode()
+    layer = open_factors(bridge).layer(1)
+    torch.testing.assert_close(layer.W_Q, bridge.blocks[1].attn.W_Q.detach())
+    torch.testing.assert_close(layer.W_O, bridge.blocks[1].attn.W_O.detach())
+    assert torch.equal(layer.read("norm_gain"), torch.ones(12))
+    assert not torch.allclose(layer.W_Q, open_factors(tmp_path).layer(1).W_Q)
