@@ -136,3 +136,19 @@ def test_few_rows_and_broken_models_are_refused() -> None:
         broken.blocks[1].attn.W_Q[1, 0, 0] = torch.nan
     with pytest.raises(ArgumentError, match="finite"):
         find_roles(broken, BATCH)
+
+
+def test_roles_do_not_depend_on_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = zoo.load("fixed-memory-multiplexer")
+    batch = shipped.task.sample(24, seed=3)
+    known = {"memories": memories_of(shipped.task), "answers": answers_of(shipped.task)}
+    whole = find_roles(shipped.model, batch, **known), find_roles(proof(), BATCH)
+    monkeypatch.setattr("probes.roles.effects._AT_ONCE", 1000)
+    monkeypatch.setattr("probes.roles.effects._HELD", 0)
+    parts = find_roles(shipped.model, batch, **known), find_roles(proof(), BATCH)
+    numbers = ["strength", "effect"]
+    for one, other in zip(whole, parts, strict=True):
+        assert one["role"].tolist() == other["role"].tolist()
+        assert one[numbers].to_numpy() == pytest.approx(
+            other[numbers].to_numpy(), rel=1e-4, abs=1e-5, nan_ok=True
+        )
