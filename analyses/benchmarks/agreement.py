@@ -1,6 +1,6 @@
 """Agreement with the proof on constructions and on random models: is it 1 and 0 where it should be?
 
-    python -m analyses.benchmarks.agreement [--out FILE.json] [--every N] [--only WORD]
+    python -m analyses.benchmarks.agreement [--out FILE] [--workers N] [--every N] [--only WORD]
 
 Of each construction of :mod:`analyses.benchmarks.cases` three numbers of
 :func:`probes.agreement.overall`: of the construction itself on rows of its own, hidden (rotated
@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from analyses.benchmarks.cases import Case, cases
+from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
@@ -33,6 +32,7 @@ DRAWS, RANDOM = 2, 2
 
 def measure(case: Case) -> dict[str, Any]:
     """The numbers of one construction; NaN for mechanisms that make no statement."""
+    torch.set_num_threads(1)
     proof = case.construct()
     batches = [proof.task.sample(case.rows, seed=case.seed + 50 + i) for i in range(DRAWS + 1)]
     hidden, _ = replace(case, hidden=True).build()
@@ -63,16 +63,12 @@ def main() -> None:
     """Measure, print the JSON and write it where asked."""
     parser = argparse.ArgumentParser(description="Agreement where it is known.")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--every", type=int, default=1, help="Every so many-th construction.")
     parser.add_argument("--only", default="", help="Cases whose name has this in it.")
     options = parser.parse_args()
-    torch.set_num_threads(1)
     chosen = [c for c in cases() if not c.hidden and options.only in c.name][:: options.every]
-    console = Console(stderr=True)
-    table = [
-        measure(case)
-        for case in track(chosen, "models", console=console, disable=not console.is_terminal)
-    ]
+    table = list(measured(measure, chosen, options.workers))
     known = [row for row in table if "random" in row]
     result = {
         "least": min((min(row["plain"], row["hidden"]) for row in known), default=0.0),

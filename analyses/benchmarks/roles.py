@@ -25,21 +25,18 @@ rows than the scored ones.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from rich.console import Console
-from rich.progress import track
 
 from analyses.benchmarks.cases import Case, cases, decoys
+from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from interp.proofs.mechanism import Construction
 from probes.roles import answers_of, find_roles, memories_of
@@ -213,13 +210,6 @@ def _peer_rates(real: Sequence[Outcome]) -> dict[str, Any]:
     return rates
 
 
-def _watched(outcomes: Iterable[Outcome], total: int) -> Iterator[Outcome]:
-    console = Console(stderr=True)
-    yield from track(
-        outcomes, "models", total=total, console=console, disable=not console.is_terminal
-    )
-
-
 def main() -> None:
     """Measure, print the JSON and write it where asked."""
     parser = argparse.ArgumentParser(description="Benchmark of role detection.")
@@ -231,9 +221,7 @@ def main() -> None:
     start = time.perf_counter()
     chosen = [*cases(tuning=options.tune), *decoys(tuning=options.tune)]
     chosen = [case for case in chosen if options.only in case.name]
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
-        outcomes = list(_watched(pool.map(measure, chosen), len(chosen)))
+    outcomes = list(measured(measure, chosen, options.workers))
     slowest = sorted(((one["seconds"], one["name"]) for one in outcomes), reverse=True)[:10]
     found = score(outcomes) | {"seconds": time.perf_counter() - start, "slowest": slowest}
     for role, row in found["roles"].items():

@@ -1,0 +1,29 @@
+"""One measurement of many cases, in a few processes, with a bar on a terminal."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import track
+
+__all__ = ["measured"]
+
+Case = TypeVar("Case")
+Found = TypeVar("Found")
+
+
+def measured(
+    measure: Callable[[Case], Found], cases: Sequence[Case], workers: int
+) -> Iterator[Found]:
+    """What ``measure`` gives for each case, in their order; ``workers`` processes share them."""
+    console = Console(stderr=True)
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        yield from track(
+            pool.map(measure, cases), "models", total=len(cases), console=console,
+            disable=not console.is_terminal,
+        )  # fmt: skip
