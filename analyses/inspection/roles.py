@@ -13,9 +13,9 @@ Behaviour is measured on random tokens; the cause is a rise of the loss without 
 trial unless said otherwise. The rule is :mod:`probes.roles.decision`'s: behaviour makes a
 ``candidate``, with the cause it is ``confirmed``, and every test needs a q below the level and an
 effect above its floor; content classes must pass both nulls (permuted positions, other rows'
-tokens). Floors were set before any model was looked at. K-composition is judged against random
-rotations of the writer's basis (:mod:`interp.heads.composition`), p times the number of
-previous-token heads that could be read.
+tokens). Floors were set before any model was looked at, but for that of K-composition: the score
+over that of random directions, minus 1, with the previous-token head that is read most
+(:mod:`interp.heads.induction`, which gives the reason), p times the number of such heads.
 
 A confirmed role is about random tokens and this model; on text the head may do more, or other
 things. Roles of a whole group that no single head is needed for are missed: they stay candidates.
@@ -30,6 +30,7 @@ from typing import Any
 import pandas as pd
 
 from interp.heads.effects import Component
+from interp.heads.induction import InductionFloors, previous_writers
 from probes.roles.decision import Found, Test, decide
 
 __all__ = ["ROLES", "Levels", "head_name", "role_table"]
@@ -55,6 +56,7 @@ class Levels:
         copying: Attention-weighted logits above what other rows' tokens get.
         positional: Cosine between rows above what permuted attention gives.
         loss: Rise of the loss that counts, in nats a token.
+        composition: Excess of K-composition over random directions, a ratio.
     """
 
     q: float = 0.01
@@ -62,6 +64,7 @@ class Levels:
     copying: float = 0.2
     positional: float = 0.3
     loss: float = 0.05
+    composition: float = InductionFloors.composition
 
 
 def head_name(layer: int, head: int) -> str:
@@ -89,7 +92,7 @@ def role_table(
         q the largest of the tests it rests on.
     """
     levels = levels or Levels()
-    scores = _Scores(behaviour, losses, weights)
+    scores = _Scores(behaviour, losses, weights, least=levels.mass)
     found = [one for place in scores.heads for one in _found(scores, place, levels)]
     table = decide(found, level=levels.q)
     order = {role: i for i, role in enumerate(ROLES)}
@@ -102,7 +105,7 @@ def role_table(
 class _Scores:
     """Look-up of single rows."""
 
-    def __init__(self, *tables: pd.DataFrame) -> None:
+    def __init__(self, *tables: pd.DataFrame, least: float) -> None:
         behaviour, losses, weights = tables
         self._rows = {(r.layer, r.head, r.metric, r.circuit, r.target): r for r in _rows(behaviour)}
         self.heads = sorted({key[:2] for key in self._rows})
@@ -110,8 +113,9 @@ class _Scores:
             (r.layer, r.head, r.target): r for r in _rows(losses[losses["component"] == "head"])
         }
         self.trials = tuple(dict.fromkeys(key[2] for key in self._losses))
-        reads = weights[weights["metric"] == "k_composition"]
-        self._reads = {(r.layer, r.head, r.target): r for r in _rows(reads)}
+        masses = {head_name(*p): self.mass(p, "previous@repeated") for p in self.heads}
+        writers = previous_writers(weights, masses, least=least)
+        self._reads = {(r.layer, r.head): r for r in _rows(writers)}
 
     def __call__(self, place: tuple[int, int], metric: str, null: str, target: str) -> Any:
         return self._rows.get((*place, metric, null, target))
@@ -127,12 +131,9 @@ class _Scores:
         known = [self._losses[(*place, name)] for name in names if (*place, name) in self._losses]
         return max(known, key=lambda row: row.score, default=None)
 
-    def reads(self, place: tuple[int, int], least: float) -> tuple[Any, int]:
-        """The strongest K-composition with a head that attends to the token before, and with how
-        many of them there could be one."""
-        writers = [head_name(*p) for p in self.heads if self.mass(p, "previous@repeated") >= least]
-        known = [self._reads[(*place, w)] for w in writers if (*place, w) in self._reads]
-        return max(known, key=lambda row: row.effect, default=None), len(known)
+    def reads(self, place: tuple[int, int]) -> Any:
+        """The head attending to the token before that this head's keys read most, if any."""
+        return self._reads.get(place)
 
 
 def _rows(table: pd.DataFrame) -> Iterator[Any]:
@@ -187,8 +188,8 @@ def _loss(
 
 
 def _composition(scores: _Scores, place: tuple[int, int], levels: Levels) -> Test:
-    row, many = scores.reads(place, levels.mass)
+    row = scores.reads(place)
     if row is None:
         return Test("K-composition: no previous-token head before it", -1.0, 0.0, 1.0)
-    name = f"K-composition with {row.target}, a previous-token head, above the null by"
-    return Test(name, row.effect, 0.0, min(1.0, many * row.p), family="composition")
+    name = f"K-composition with {row.writer}, a previous-token head, above random directions by"
+    return Test(name, row.k_excess, levels.composition, row.k_p, family="composition")

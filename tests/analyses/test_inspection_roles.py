@@ -53,7 +53,7 @@ def losses(idle: tuple[int, int]) -> pd.DataFrame:
 
 def weights(composed: float) -> pd.DataFrame:
     return head_table(
-        score_row("k_composition", composed, null(1e-6 if composed > 0.3 else 0.5),
+        score_row("k_composition", composed, Null(0.1, 0.01, 1e-6 if composed > 0.1 else 0.5),
                   component="head", layer=1, head=head, circuit="QK", target=f"L0H{writer}")
         for head in range(3) for writer in range(3)
     )  # fmt: skip
@@ -82,7 +82,15 @@ def test_behaviour_cause_and_composition_make_a_role() -> None:
 
 
 def test_without_composition_induction_is_a_candidate() -> None:
-    found = status(role_table(behaviour(), losses(idle=(0, 2)), weights(0.0)))
+    found = status(role_table(behaviour(), losses(idle=(0, 2)), weights(0.05)))
     assert found["induction", 1, 0] == "candidate"
     assert found["previous-token", 0, 1] == "confirmed"
     assert found["positional", 0, 2] == "candidate"
+
+
+def test_composition_must_be_half_as_much_again_as_that_of_random_directions() -> None:
+    for composed, expected in ((0.14, "candidate"), (0.16, "confirmed")):
+        roles = role_table(behaviour(), losses(idle=(0, 2)), weights(composed))
+        assert status(roles)["induction", 1, 0] == expected
+    low = role_table(behaviour(), losses(idle=(0, 2)), weights(0.14))
+    assert "0.40, below the floor of 0.5" in low[low["role"] == "induction"].iloc[0]["evidence"]

@@ -17,7 +17,7 @@ When not to use it: for a model that computes its scores otherwise than its arch
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -94,8 +94,11 @@ def live_source(model: nn.Module) -> Source:
         CheckpointError: if it has no weights.
     """
     inner = getattr(model, "original_model", model)
-    name = type(model).__name__ + ("" if inner is model else f" of {type(inner).__name__}")
-    tensors = _state(model) if inner is model else _inside(inner)
+    whole = inner is model  # with buffers; of a bridge the parameters alone, which are what runs
+    name = type(model).__name__ + ("" if whole else f" of {type(inner).__name__}")
+    tensors = _tensors(
+        model.state_dict(keep_vars=True).items() if whole else inner.named_parameters()
+    )
     if not tensors:
         raise CheckpointError(f"{name} holds no weights: give a model")
     spec: Any = getattr(model, "spec", None)
@@ -105,7 +108,7 @@ def live_source(model: nn.Module) -> Source:
     config: Any = getattr(inner, "config", None)
     told = config.to_dict() if hasattr(config, "to_dict") else {}
     kind = str(told.get("model_type", ""))
-    if inner is not model:
+    if not whole:
         tensors = _rejoined(tensors, kind, _heads(config))
     for live, saved in _RENAMED.get(kind, {}).items():
         if live in tensors:
@@ -113,15 +116,12 @@ def live_source(model: nn.Module) -> Source:
     return Source(name, LiveTensors(tensors), told)
 
 
-def _state(model: nn.Module) -> dict[str, Make]:
-    found = model.state_dict(keep_vars=True)
-    return {name: partial(_same, tensor) for name, tensor in found.items()}
-
-
-def _inside(model: nn.Module) -> dict[str, Make]:
-    """Of a model that is wrapped: wrapping taken out of the names, each parameter once."""
-    found = {name.replace(_WRAPPING, ""): p for name, p in model.named_parameters()}
-    return {name: partial(_same, parameter) for name, parameter in found.items()}
+def _tensors(state: Iterable[tuple[str, Tensor]]) -> dict[str, Make]:
+    """By name, wrapping taken out; what has several names (tied) is under the first."""
+    first: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in state:
+        first.setdefault(id(tensor), (name.replace(_WRAPPING, ""), tensor))
+    return {name: partial(_same, tensor) for name, tensor in first.values()}
 
 
 def _same(tensor: Tensor) -> Tensor:

@@ -1,10 +1,29 @@
+"""Induction: tables joined, the choice of the writer, and the whole way from live models."""
+
+from pathlib import Path
+
 import pandas as pd
 import pytest
+import torch
 
+import trained
 from interp.errors import ArgumentError
-from interp.heads.induction import induction_evidence
+from interp.heads.composition import compositions
+from interp.heads.induction import (
+    InductionFloors,
+    induction_evidence,
+    measure_induction,
+    previous_writers,
+)
 from interp.heads.nulls import Null
 from interp.heads.table import head_table, score_row
+from interp.models.checkpoint import save_checkpoint
+from interp.models.factors import open_factors
+from interp.models.kinds import build
+from interp.proofs.hide import hide
+from interp.proofs.induction import construct_relation
+from interp.tasks.induction import RepeatedTokens
+from interp.tasks.relation import TokenRelation
 
 
 def row(metric: str, score: float, layer: int, head: int, **more: str) -> dict[str, object]:
@@ -35,13 +54,90 @@ def test_the_three_kinds_of_evidence_stand_in_one_row() -> None:
     one = found.loc[(1, 0)]
     assert one["induction"] == 0.9
     assert one["writer"] == "L0H1"
-    assert (one["previous"], one["k_composition"], one["loss_increase"]) == (0.95, 0.2, 2.5)
+    assert (one["k_composition"], one["loss_increase"]) == (0.2, 2.5)
+    assert (one["previous"], one["k_excess"]) == pytest.approx((0.85, 1.0))
+    assert one["holds"]
     first = found.loc[(0, 0)]
     assert first["writer"] == ""
     assert pd.isna(first["k_composition"])
+    assert not first["holds"]
+
+
+@pytest.mark.parametrize(
+    "floors",
+    [{"mass": 0.81}, {"composition": 1.1}, {"loss": 2.6}, {"q": 0.001}, {"mass": 0.86}],
+)
+def test_each_floor_and_the_level_can_fail(floors: dict[str, float]) -> None:
+    found = induction_evidence(*tables(), floors=InductionFloors(**floors))
+    assert not found["holds"].any()
+
+
+def test_the_writer_is_the_one_read_most_and_p_pays_for_the_choice() -> None:
+    pairs = head_table(
+        row("k_composition", score, 2, 0, target=target)
+        for target, score in (("L0H0", 0.3), ("L0H1", 0.25), ("L1H0", 0.9))
+    )
+    found = previous_writers(pairs, {"L0H0": 0.5, "L0H1": 0.6, "L1H0": 0.1}, least=0.3)
+    assert found["writer"].tolist() == ["L0H0"]
+    assert found["k_p"].tolist() == pytest.approx([0.002])
+    assert previous_writers(pairs, {"L1H0": 0.1}, least=0.3).empty
 
 
 def test_tables_without_the_scores_are_refused() -> None:
     content, pairs, losses = tables()
     with pytest.raises(ArgumentError, match="content must hold the heads' scores"):
         induction_evidence(content.iloc[:0], pairs, losses)
+
+
+def holding(found: pd.DataFrame) -> list[tuple[int, int, str]]:
+    held = found[found["holds"]]
+    return list(zip(held["layer"], held["head"], held["writer"], strict=True))
+
+
+@pytest.mark.parametrize("name", ["induction-mlp", "induction-attention"])
+def test_shipped_models_have_the_head_and_fresh_ones_have_none(name: str, tmp_path: Path) -> None:
+    """A head a layer: the second attends by induction and the first to the token before, as the
+    recipes' comments measured in training."""
+    shipped = trained.load(name)
+    batch = shipped.task.sample(48, seed=5)
+    found = measure_induction(shipped.model, batch)
+    assert holding(found) == [(1, 0, "L0H0")]
+    saved = open_factors(save_checkpoint(shipped.model, tmp_path / "saved"))
+    pd.testing.assert_frame_equal(measure_induction(shipped.model, batch, factors=saved), found)
+    for seed in (3, 4):
+        fresh = build(shipped.model.spec, seed=seed)
+        assert holding(measure_induction(fresh, batch)) == []
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_constructions_have_the_heads_that_their_mechanism_names(seed: int | None) -> None:
+    task = TokenRelation("induction", "copy", symbols=12, length=17)
+    proof = construct_relation(task, heads=2)
+    proof = proof if seed is None else hide(proof, seed=seed)
+    rows = RepeatedTokens(vocabulary=12, length=17, periods=(4, 7), bos=-1).sample(48, seed=6)
+    (writer,), (reader,) = (
+        [part for part in proof.mechanism.parts if part.role == role]
+        for role in ("previous-token", "induction")
+    )
+    found = measure_induction(proof.model, rows)
+    assert holding(found) == [(reader.layer, reader.head, f"L{writer.layer}H{writer.head}")]
+    with torch.no_grad():  # its writer looks elsewhere: nothing is left that it could read
+        for block in proof.model.blocks[:1]:
+            block.attn.W_Q.zero_()
+    assert holding(measure_induction(proof.model, rows)) == []
+
+
+def test_gpt2_induction_heads_read_its_previous_token_head_and_others_do_not(
+    gpt2_folder: Path,
+) -> None:
+    """Heads of the literature: L5H1, L5H5, L6H9, L7H2, L7H10 induce, L4H11 looks back by one;
+    L10H7 suppresses copies."""
+    pairs = compositions(open_factors(gpt2_folder), ["k_composition"])
+    previous = {"L4H11": 0.9, "L2H2": 0.5, "L3H2": 0.4}
+    found = previous_writers(pairs, previous, least=0.3).set_index(["layer", "head"])
+    least = InductionFloors().composition
+    for place in ((5, 0), (5, 1), (5, 5), (6, 9), (7, 2), (7, 10), (7, 11), (8, 1), (9, 9)):
+        assert found.loc[place, "writer"] == "L4H11"
+        assert found.loc[place, "k_excess"] > least + 0.2
+    for place in ((10, 7), (11, 10), (10, 0), (6, 0)):
+        assert found.loc[place, "k_excess"] < least

@@ -25,5 +25,7 @@ def assert_same(live: Factors, saved: Factors) -> None:
             for head in range(one.n_heads):
                 assert torch.equal(one.dense(head), two.dense(head)), (name, head)
     if saved.layout.tokens is not None:
+        tied = [t.embedding == t.unembedding for f in (live, saved) if (t := f.layout.tokens)]
+        assert len(set(tied)) == 1
         for which in ("embedding", "unembedding"):
             assert torch.equal(live.token_matrix(which), saved.token_matrix(which))

@@ -169,6 +169,17 @@ def test_a_bridge_and_the_model_in_it_give_the_factors_of_their_checkpoint(
     torch.testing.assert_close(after, before + 1.0)
 
 
+def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
+    from interp.models.pretrained import _bridge
+
+    tied = {**MODELS["gpt2"][1], "tie_word_embeddings": True}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**tied)).eval()
+    model.save_pretrained(tmp_path)
+    saved = open_factors(tmp_path)
+    assert_same(open_factors(model), saved)
+    assert_same(open_factors(_bridge(str(tmp_path), model, None, "cpu")), saved)
+
+
 def test_a_bridge_with_processed_weights_is_read_as_it_stands(tmp_path: Path) -> None:
     from interp.models.pretrained import _bridge
 
