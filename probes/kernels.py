@@ -9,36 +9,42 @@ own kernel at lag T relative to the sum there. The heads with enough of both are
 head that attends to T alone is a group of one; the T + 1 heads of the construction (`memory` §1.4)
 select T only as a group.
 
-The null is the same measurement, probe included, on re-initialised models of the same shapes. A
-concentrated kernel shows what the layer writes along w; whether later layers read it is for
-ablation to say.
+A location that depends on content is named by the latent that holds its lags: the kernel is then
+over s − t_i (:func:`~interp.heads.patterns.kernel_by_offset`), and its place is 0.
+
+Rows come from a live model or from an activation store, where only the model's W_O is needed and
+nothing is run. They are read batch by batch, once for the directions, once for the moments of what
+heads write along them, once for the kernels; all that is kept are sums over rows.
+
+The null is the same measurement, probe included, on re-initialised models of the same shapes;
+intervals are of a bootstrap over rows, the direction as it is. A concentrated kernel shows what the
+layer writes along w; whether later layers read it is for ablation to say.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
 
+from interp.errors import ArgumentError
+from interp.heads.lags import LagMass
 from interp.heads.nulls import DRAWS, from_draws
-from interp.heads.patterns import (
-    concentration,
-    kernel_by_lag,
-    kernel_by_regression,
-    mass_by_lag,
-)
+from interp.heads.patterns import KernelSums, RegressionSums, ValueSums, concentration
+from interp.heads.running import interval_of
 from interp.heads.table import head_table, score_row
+from interp.heads.visible import visible
 from interp.models.init import initialize
 from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore
 from interp.tasks.base import Batch
-from probes.activations import sampled_positions
-from probes.linear import direction
+from probes.directions import DirectionSums
+from probes.layer_rows import LayerRows
 
 __all__ = ["KernelNull", "LayerKernels", "kernel_null", "kernel_table", "layer_kernels"]
 
@@ -48,6 +54,11 @@ KernelNull = Mapping[tuple[str, str], Float[np.ndarray, "draw"]]
 """(metric, memory) → scores of re-initialised models."""
 
 
+Kernel = Float[np.ndarray, "head lag"]
+Direction = Float[np.ndarray, "d_model"]
+Scores = Float[np.ndarray, "head"]
+
+
 @dataclass(frozen=True)
 class LayerKernels:
     """One layer's attention by lag.
@@ -55,107 +66,228 @@ class LayerKernels:
     Attributes:
         layer: Counted from 0.
         mass: ``[head, lag]`` mean share of attention.
-        kernels: Memory → ``[head, lag]`` signed kernels along the direction that holds it.
+        kernels: Memory → ``[head, lag]`` signed kernels along the direction that holds it; for one
+            whose lags a latent holds ``[head, offset]``, offsets from −(n − 1) on.
+        origins: Memory → the column that is lag (or offset) 0.
+        draws: Memory → ``[resample, head, lag]`` kernels of rows drawn anew, with any sign; of no
+            rows where none were asked for.
     """
 
     layer: int
     mass: Float[np.ndarray, "head lag"]
-    kernels: Mapping[str, Float[np.ndarray, "head lag"]]
+    kernels: Mapping[str, Kernel]
+    origins: Mapping[str, int] = field(default_factory=dict)
+    draws: Mapping[str, Float[np.ndarray, "resample head lag"]] = field(default_factory=dict)
 
     def concentration(self, memory: str, lag: int) -> float:
         """Share of the heads' summed kernel at a lag."""
-        return concentration(self.kernels[memory].sum(0), lag)
+        return concentration(self.kernels[memory].sum(0), self._column(memory, lag))
 
-    def shares(self, memory: str) -> Float[np.ndarray, "head"]:
+    def shares(self, memory: str) -> Scores:
         """Each head's part of the absolute weight of the kernels."""
-        weight = np.abs(self.kernels[memory]).sum(1)
-        return weight / (weight.sum() or 1.0)
+        return _shares(self.kernels[memory])
 
-    def parts(self, memory: str, lag: int) -> Float[np.ndarray, "head"]:
+    def parts(self, memory: str, lag: int) -> Scores:
         """Each head's own kernel at the lag, relative to the sum there: 0 for one that only
         cancels what another leaks at other lags."""
-        at_lag = self.kernels[memory][:, lag]
-        return np.abs(at_lag) / (abs(at_lag.sum()) or 1.0)
+        return _parts(self.kernels[memory], self._column(memory, lag))
 
     def group(self, memory: str, lag: int, *, share: float, part: float) -> tuple[int, ...]:
         """The heads that make the memory's kernel: enough of its weight, and a part at its lag."""
         enough = (self.shares(memory) >= share) & (self.parts(memory, lag) >= part)
         return tuple(np.flatnonzero(enough).tolist())
 
+    def intervals(self, memory: str, lag: int) -> dict[str, Float[np.ndarray, "2 score"]]:
+        """95 % over rows, of ``kernel_concentration`` (one score), ``kernel_share`` and
+        ``kernel_part`` (one a head); NaN where no rows were drawn anew."""
+        at, drawn = self._column(memory, lag), self.draws.get(memory, ())
+        measured: dict[str, Callable[[Kernel], Any]] = {
+            "kernel_concentration": lambda kernel: [concentration(kernel.sum(0), at)],
+            "kernel_share": _shares,
+            "kernel_part": lambda kernel: _parts(kernel, at),
+        }
+        return {
+            name: interval_of(np.array([score(kernel) for kernel in drawn]))
+            if len(drawn) else np.full((2, len(score(self.kernels[memory]))), np.nan)
+            for name, score in measured.items()
+        }  # fmt: skip
 
-@torch.no_grad()
+    def _column(self, memory: str, lag: int) -> int:
+        return self.origins.get(memory, 0) + lag
+
+
 def layer_kernels(
-    model: SequenceTransformer, batch: Batch, layer: int, memories: Mapping[str, int]
+    model: SequenceTransformer,
+    rows: Batch | ActivationStore,
+    layer: int,
+    memories: Mapping[str, int | str],
+    *,
+    directions: Mapping[str, Direction] | None = None,
+    batch: int = 64,
+    seed: int = 0,
+    resamples: int = 0,
 ) -> LayerKernels:
     """Measure one layer.
 
     Args:
         model: A model whose attention is causal.
-        batch: Rows with the memories among their latents; their contents are the first input
-            channel.
-        layer: Which. Behind the first, kernels are regressions on the contents.
-        memories: Latent → its lag.
+        rows: Rows with the memories among their latents, whose contents are the first input
+            channel; or a store of the model's activations on such rows, with ``attn.hook_pattern``,
+            ``attn.hook_v`` and ``hook_resid_mid`` of the layer (and ``ln1.hook_normalized`` with
+            ``identity_ov``). On a store nothing is run.
+        layer: Which. Behind the first, kernels of memories at a lag are regressions on contents.
+        memories: Latent → its lag, or the latent that holds its lags.
+        directions: Name → a direction of the residual stream after the attention. Memories with
+            one need not be latents; a probe finds the others'.
+        batch: Rows at a time; results do not depend on it.
+        seed, resamples: Of the bootstrap over rows, for intervals; 0 resamples for none.
+
+    Raises:
+        ArgumentError: for arguments that do not fit, a latent that is not there, or activations
+            that are not finite.
+        HookError: for a hook that is not stored.
     """
-    at, attn = f"blocks.{layer}.", model.blocks[layer].attn
-    hooks = ["attn.hook_pattern", "attn.hook_v", "hook_resid_mid", "ln1.hook_normalized"]
-    names = [at + hook for hook in hooks]
-    inputs = batch.inputs.to(model.cfg.device)
-    _, cache = model.run_with_cache(inputs, names_filter=names, return_cache_object=False)
-    pattern, v, resid, x = (cache[name].double().cpu().numpy() for name in names)
-    heads, mask = model.spec.heads[layer], batch.mask.numpy()
-    w_o = attn.W_O.double().cpu().numpy()
-    positions, pattern = sampled_positions(mask), pattern[:, :heads]
-    kernels = {}
-    for name in memories:
-        w = direction(resid[:, positions], batch.latents[name][:, positions].double().numpy())
-        values = np.einsum("rkhd,hd->rkh", v, w_o @ w)
-        if model.spec.identity_ov:
-            values += (x @ w)[..., None] * attn.effective_b.double().cpu().numpy()
-        values = values[..., :heads]
-        if layer == 0:
-            kernels[name] = kernel_by_lag(pattern, values, mask)
-        else:  # a key holds more than its own token there
-            written = np.einsum("rhqk,rkh->rqh", pattern, values)
-            contents = inputs[..., 0].double().cpu().numpy()
-            scored = int(mask.any(0).argmax())
-            kernels[name] = kernel_by_regression(written, contents, mask, lags=scored + 1)
-    return LayerKernels(layer, mass_by_lag(pattern[:, :heads], mask), kernels)
+    read = LayerRows(model, rows, layer, batch=batch)
+    found = _directions(read, memories, directions or {})
+    sums = _sums(read, memories, found, seed, resamples)
+    mass = LagMass(range(read.length), resamples=0, visible=visible(model))
+    for part in read:
+        mass.add({layer: part.rows.activations[read.pattern]}, part.rows.mask)
+        for name, kernel in sums.items():
+            values = read.values(part, found[name])
+            if isinstance(kernel, RegressionSums):
+                written = np.einsum("rhqk,rkh->rqh", part.pattern, values)
+                kernel.add(written, _contents(part.contents), part.mask)
+            else:
+                place = memories[name]
+                lags = part.latent(place) if isinstance(place, str) else None
+                kernel.add(part.pattern, values, part.mask, lags)
+    return _kernels(layer, read, memories, sums, mass.mass(layer))
+
+
+def _directions(
+    read: LayerRows, memories: Mapping[str, int | str], given: Mapping[str, Direction]
+) -> dict[str, Direction]:
+    """Each memory's direction, as given or by a probe."""
+    probed = {name: DirectionSums() for name in memories if name not in given}
+    for part in read if probed else ():
+        for name, sums in probed.items():
+            sums.add(part.stream[:, read.positions], part.latent(name)[:, read.positions])
+    return {**given, **{name: sums.direction() for name, sums in probed.items()}}
+
+
+def _sums(
+    read: LayerRows,
+    memories: Mapping[str, int | str],
+    directions: Mapping[str, Direction],
+    seed: int,
+    resamples: int,
+) -> dict[str, KernelSums | RegressionSums]:
+    """What each memory's kernel is added up in."""
+    options = {"seed": seed, "resamples": resamples}
+    behind = [name for name, place in memories.items()
+              if read.layer > 0 and not isinstance(place, str)]  # fmt: skip
+    moments = {name: ValueSums() for name in memories if name not in behind}
+    for part in read if moments else ():
+        for name, sums in moments.items():
+            sums.add(read.values(part, directions[name]))
+    found: dict[str, KernelSums | RegressionSums] = {}
+    for name in memories:  # behind the first layer a key holds more than its own token
+        if name in moments:
+            found[name] = KernelSums(moments[name].signal(), read.length, **options)
+        else:
+            found[name] = RegressionSums(read.first + 1, read.heads, **options)
+    return found
+
+
+def _kernels(
+    layer: int,
+    read: LayerRows,
+    memories: Mapping[str, int | str],
+    sums: Mapping[str, KernelSums | RegressionSums],
+    mass: Float[np.ndarray, "head lag"],
+) -> LayerKernels:
+    kernels, draws, origins = {}, {}, {}
+    for name, kernel in sums.items():
+        fixed = isinstance(kernel, KernelSums) and not isinstance(memories[name], str)
+        past = slice(read.length - 1 if fixed else 0, None)
+        kernels[name], draws[name] = kernel.kernel()[:, past], kernel.draws()[..., past]
+        origins[name] = read.length - 1 if isinstance(memories[name], str) else 0
+    return LayerKernels(layer, mass, kernels, origins, draws)
+
+
+def _contents(contents: Float[np.ndarray, "row pos"] | None) -> Float[np.ndarray, "row pos"]:
+    if contents is None:
+        raise ArgumentError(
+            "rows must have real inputs where kernels are regressions on them, got tokens: "
+            "measure the first layer, or name the latent that holds the lags"
+        )
+    return contents
+
+
+def _shares(kernel: Kernel) -> Scores:
+    weight: Scores = np.abs(kernel).sum(1)
+    return weight / (weight.sum() or 1.0)
+
+
+def _parts(kernel: Kernel, at: int) -> Scores:
+    found: Scores = np.abs(kernel[:, at]) / (abs(kernel[:, at].sum()) or 1.0)
+    return found
 
 
 def kernel_table(
-    measured: LayerKernels, memories: Mapping[str, int], null: KernelNull
+    measured: LayerKernels, memories: Mapping[str, int | str], null: KernelNull
 ) -> pd.DataFrame:
-    """Concentrations, shares, parts and masses of a layer against re-initialised models."""
+    """Concentrations, shares, parts and masses of a layer against re-initialised models.
+
+    ``low`` and ``high`` bound the effect of kernels that were measured with resamples; for those of
+    masses see :func:`interp.heads.lags.lag_table`, and where lags are a latent's
+    :func:`interp.heads.content.content_table`, which has the masses, too.
+    """
     return head_table(_rows(measured, memories, null))
 
 
 def _rows(
-    measured: LayerKernels, memories: Mapping[str, int], null: KernelNull
+    measured: LayerKernels, memories: Mapping[str, int | str], null: KernelNull
 ) -> Iterator[dict[str, Any]]:
-    layer = measured.layer
-    for name, lag in memories.items():
-        score = measured.concentration(name, lag)
-        yield score_row(
-            "kernel_concentration", score, from_draws(score, null["kernel_concentration", name]),
-            component="group", layer=layer, group=name, target=name,
-        )  # fmt: skip
-        shares = measured.shares(name).tolist()
-        masses = measured.mass[:, lag].tolist()
-        parts = measured.parts(name, lag).tolist()
-        by_head = (("kernel_share", shares), ("kernel_part", parts), ("lag_mass", masses))
-        for metric, scores in by_head:
+    for name, place in memories.items():
+        intervals = measured.intervals(name, _lag(place))
+        for metric, scores in _scores(measured, name, place).items():
+            bounds = intervals.get(metric, np.full((2, len(scores)), np.nan))
+            one = metric == "kernel_concentration"
             for head, score in enumerate(scores):
+                against = from_draws(score, null[metric, name])
+                low, high = (bounds[:, head] - against.mean).tolist()
                 yield score_row(
-                    metric, score, from_draws(score, null[metric, name]),
-                    component="head", layer=layer, head=head, group=name, target=name,
+                    metric, score, against, component="group" if one else "head",
+                    layer=measured.layer, head=-1 if one else head, group=name, target=name,
+                    interval=(low, high),
                 )  # fmt: skip
+
+
+def _scores(measured: LayerKernels, name: str, place: int | str) -> dict[str, list[float]]:
+    """Metric → one score, or one a head."""
+    lag = _lag(place)
+    found = {
+        "kernel_concentration": [measured.concentration(name, lag)],
+        "kernel_share": measured.shares(name).tolist(),
+        "kernel_part": measured.parts(name, lag).tolist(),
+    }
+    return (
+        found if isinstance(place, str) else {**found, "lag_mass": measured.mass[:, lag].tolist()}
+    )
+
+
+def _lag(place: int | str) -> int:
+    """Where a memory's kernel should be: its lag, or the offset 0 from its own lags."""
+    return 0 if isinstance(place, str) else place
 
 
 def kernel_null(
     model: SequenceTransformer,
     batch: Batch,
     layer: int,
-    memories: Mapping[str, int],
+    memories: Mapping[str, int | str],
     *,
     seed: int = 0,
     draws: int = DRAWS,
@@ -174,9 +306,7 @@ def kernel_null(
     for draw in range(draws):
         initialize(fresh, seed + draw)
         kernels = layer_kernels(fresh, batch[:_NULL_ROWS], layer, memories)
-        for name, lag in memories.items():
-            found["kernel_concentration", name].append(kernels.concentration(name, lag))
-            found["kernel_share", name] += kernels.shares(name).tolist()
-            found["kernel_part", name] += kernels.parts(name, lag).tolist()
-            found["lag_mass", name] += kernels.mass[:, lag].tolist()
+        for name, place in memories.items():
+            for metric, scores in _scores(kernels, name, place).items():
+                found[metric, name] += scores
     return {key: np.array(values) for key, values in found.items()}

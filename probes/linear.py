@@ -25,13 +25,24 @@ from sklearn.preprocessing import StandardScaler
 
 from interp.heads.nulls import balanced_accuracy, correlation_squared
 
-__all__ = ["Decoding", "Kind", "decode", "direction", "kind_of", "logistic", "probe_for", "ridge"]
+__all__ = [
+    "PENALTY",
+    "Decoding",
+    "Kind",
+    "decode",
+    "direction",
+    "kind_of",
+    "logistic",
+    "probe_for",
+    "ridge",
+]
 
 Kind = Literal["real", "categorical"]
 FOLDS = 5
 _MOST_CLASSES = 16
 _PENALTIES = np.logspace(-4, 4, 9)
-_PENALTY = 1e-6
+PENALTY = 1e-6
+"""Of a direction: on standardised features, for each sample."""
 
 Features = Float[np.ndarray, "row pos feature"]
 Latent = Float[np.ndarray, "row pos"]
@@ -105,6 +116,6 @@ def direction(features: Features, latent: Latent) -> Float[np.ndarray, "feature"
     rows, positions, _ = features.shape
     scaler = StandardScaler()
     standard = scaler.fit_transform(features.reshape(rows * positions, -1))
-    fitted = Ridge(alpha=_PENALTY * len(standard)).fit(standard, latent.reshape(-1))
+    fitted = Ridge(alpha=PENALTY * len(standard)).fit(standard, latent.reshape(-1))
     coefficients: Float[np.ndarray, "feature"] = fitted.coef_ / scaler.scale_
     return coefficients

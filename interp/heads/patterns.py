@@ -15,17 +15,32 @@ deeper layers a key holds more than its own token: there ``kernel_by_regression`
 head writes along w on the contents x_{t−s} themselves, all lags at once, which asks what arrives
 rather than where the head looked.
 
+All are sums over rows and are kept as such, batch by batch: :class:`ValueSums` (means and second
+moments of the u_h, from which u follows), then :class:`KernelSums`, or :class:`RegressionSums`.
+What they hold does not grow with rows; the functions on whole arrays are one batch of the same.
+
 Lags run over the past: this is not for attention that looks both ways. A concentrated pattern says
 what *can* be read from a head; only an intervention says that it is.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
+from interp.heads.lags import LagMass
+from interp.heads.running import RowCounts, RowMeans
+from interp.heads.visible import Visible
+
 __all__ = [
+    "KernelSums",
+    "RegressionSums",
+    "Signal",
+    "ValueSums",
     "concentration",
     "kernel_by_lag",
     "kernel_by_offset",
@@ -34,18 +49,188 @@ __all__ = [
 ]
 
 Pattern = Float[np.ndarray, "row head query key"]
+Values = Float[np.ndarray, "row key head"]
 Mask = Bool[np.ndarray, "row query"]
 ByLag = Float[np.ndarray, "head lag"]
+ByOffset = Float[np.ndarray, "head offset"]
+
+_SINGULAR = 1e-12
+"""Regressors' variance, over the largest, below which a direction of theirs counts as constant."""
+
+
+@dataclass(frozen=True)
+class Signal:
+    """What the heads' values have in common: u(j) = Σ_h weights_h (values_h(j) − mean_h).
+
+    Attributes:
+        mean: ``[head]``.
+        weights: ``[head]``, such that u has mean square one.
+    """
+
+    mean: Float[np.ndarray, "head"]
+    weights: Float[np.ndarray, "head"]
+
+
+class ValueSums:
+    """Running moments of what each head would write along a direction, over all keys."""
+
+    def __init__(self) -> None:
+        self._shift: NDArray[np.float64] | None = None
+
+    def add(self, values: Values) -> None:
+        """Take in ⟨w, v_j W_O⟩ of some rows."""
+        flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+        if self._shift is None:  # large means then cost no digits
+            self._shift = flat.mean(0)
+            self._count, self._total = 0, np.zeros_like(self._shift)
+            self._products = np.zeros((len(self._shift),) * 2)
+            self._least, self._most = flat.min(0), flat.max(0)
+        flat = flat - self._shift
+        self._count += len(flat)
+        self._total += flat.sum(0)
+        self._products += flat.T @ flat
+        self._least = np.minimum(self._least, flat.min(0) + self._shift)
+        self._most = np.maximum(self._most, flat.max(0) + self._shift)
+
+    def signal(self) -> Signal:
+        """The first principal component of the values, each over its largest distance from its
+        mean."""
+        if self._shift is None:
+            return Signal(np.zeros(0), np.zeros(0))
+        off = self._total / self._count
+        mean = self._shift + off
+        scale = np.maximum(self._most - mean, mean - self._least)
+        scale = np.where(scale > 0, scale, 1.0)
+        covariance = (self._products / self._count - np.outer(off, off)) / np.outer(scale, scale)
+        _, axes = np.linalg.eigh(covariance)
+        size = float(np.sqrt(max(axes[:, -1] @ covariance @ axes[:, -1], 0.0)))
+        return Signal(mean, axes[:, -1] / scale / (size or 1.0))
+
+
+class KernelSums:
+    """Running sums of pattern · u_h · u by offset s − t_i.
+
+    Args:
+        signal: From :meth:`ValueSums.signal`, of all rows.
+        length: Positions of the rows.
+        seed: Of the bootstrap's counts.
+        resamples: Of the bootstrap over rows; 0 for none.
+    """
+
+    def __init__(self, signal: Signal, length: int, *, seed: int = 0, resamples: int = 0) -> None:
+        self.signal, self.length = signal, length
+        self._counts = RowCounts(seed, resamples)
+        self._sums = RowMeans((len(signal.mean), 2 * length - 1), resamples)
+
+    def add(
+        self,
+        pattern: Pattern,
+        values: Values,
+        mask: Mask,
+        lags: Float[np.ndarray, "row query"] | None = None,
+    ) -> None:
+        """Take in some rows; see :func:`kernel_by_offset`. Without lags, all are 0."""
+        rows, n, wide = len(mask), self.length, 2 * self.length - 1
+        place = np.arange(n)
+        lag = place[:, None] - place
+        lags = np.zeros(mask.shape) if lags is None else lags
+        offset = lag - lags[..., None]
+        counted = (lag >= 0) & mask[..., None] & (lags == np.round(lags))[..., None]
+        counted &= np.abs(offset) < n
+        row = np.broadcast_to(np.arange(rows)[:, None, None], offset.shape)[counted]
+        at = offset[counted].astype(int) + n - 1 + row * wide
+        centred = values - self.signal.mean
+        carried = np.moveaxis(centred * (centred @ self.signal.weights)[..., None], -1, 0)
+        by_head = np.moveaxis(pattern, 1, 0) * carried[:, :, None]
+        sums = [np.bincount(at, weights=h[counted], minlength=rows * wide) for h in by_head]
+        seen = np.bincount(at, minlength=rows * wide).astype(np.float64)
+        self._sums.add(
+            torch.from_numpy(np.stack(sums, axis=0).reshape(-1, rows, wide)).transpose(0, 1),
+            torch.from_numpy(seen.reshape(rows, 1, wide)),
+            self._counts.draw(rows),
+        )
+
+    @property
+    def size(self) -> int:
+        """How many numbers are held."""
+        return self._sums.size
+
+    def kernel(self) -> ByOffset:
+        """Each head's signed kernel; 0 at offsets that no query has."""
+        return _peak_up(np.nan_to_num(self._sums.scores()))
+
+    def draws(self) -> Float[np.ndarray, "resample head offset"]:
+        """The same of rows drawn anew, with any sign; direction and signal as they are."""
+        return np.nan_to_num(self._sums.draws())
+
+
+class RegressionSums:
+    """Running moments of contents, their past, and what heads write.
+
+    Args:
+        lags: Lags 0 … lags − 1 are the regressors.
+        heads: How many.
+        seed: Of the bootstrap's counts.
+        resamples: Of the bootstrap over rows; 0 for none.
+    """
+
+    def __init__(self, lags: int, heads: int, *, seed: int = 0, resamples: int = 0) -> None:
+        self.lags, wide = lags, 1 + lags + heads
+        self._counts = RowCounts(seed, resamples)
+        self._shift: NDArray[np.float64] | None = None
+        self._products, self._drawn = np.zeros((wide, wide)), np.zeros((resamples, wide, wide))
+
+    def add(
+        self,
+        written: Float[np.ndarray, "row pos head"],
+        contents: Float[np.ndarray, "row pos"],
+        mask: Mask,
+    ) -> None:
+        """Take in some rows; see :func:`kernel_by_regression`."""
+        counted = (mask & (np.arange(contents.shape[1]) >= self.lags - 1)).astype(np.float64)
+        past = np.stack([np.roll(contents, s, axis=1) for s in range(self.lags)], axis=-1)
+        both = np.concatenate([past, written], axis=-1).astype(np.float64)
+        if self._shift is None:
+            self._shift = (both * counted[..., None]).sum((0, 1)) / max(counted.sum(), 1.0)
+        known = np.concatenate([np.ones((*mask.shape, 1)), both - self._shift], axis=-1)
+        products = np.einsum("rti,rt,rtj->rij", known, counted, known, optimize=True)
+        self._products += products.sum(0)
+        self._drawn += np.tensordot(self._counts.draw(len(mask)).numpy(), products, axes=1)
+
+    @property
+    def size(self) -> int:
+        """How many numbers are held."""
+        return self._products.size + self._drawn.size
+
+    def kernel(self) -> ByLag:
+        """Each head's slopes, signed."""
+        return _peak_up(self._slopes(self._products))
+
+    def draws(self) -> Float[np.ndarray, "resample head lag"]:
+        """The same of rows drawn anew, with any sign."""
+        return self._slopes(self._drawn)
+
+    def _slopes(self, products: NDArray[np.float64]) -> NDArray[np.float64]:
+        count = np.maximum(products[..., :1, :1], 1.0)
+        centred = products - products[..., :, :1] * products[..., :1, :] / count
+        past, rest = slice(1, 1 + self.lags), slice(1 + self.lags, None)
+        inverse = np.linalg.pinv(centred[..., past, past], rcond=_SINGULAR, hermitian=True)
+        slopes = np.swapaxes(inverse @ centred[..., past, rest], -1, -2)
+        return np.ascontiguousarray(slopes)
 
 
 def mass_by_lag(pattern: Pattern, mask: Mask) -> ByLag:
-    """Mean share of attention at every lag from 0 on."""
-    total = pattern.sum(-1, keepdims=True)
-    share = np.divide(pattern, total, out=np.zeros_like(pattern), where=total > 0)
-    return _mean_by_lag(share, mask)
+    """Mean share of attention at every lag from 0 on; NaN for lags that no scored query has.
+
+    Raises:
+        ArgumentError: if the pattern is not finite, or attends to later keys.
+    """
+    found = LagMass(range(pattern.shape[-1]), resamples=0, visible=Visible())
+    found.add({0: torch.from_numpy(pattern)}, torch.from_numpy(mask))
+    return found.mass(0)
 
 
-def kernel_by_lag(pattern: Pattern, values: Float[np.ndarray, "row key head"], mask: Mask) -> ByLag:
+def kernel_by_lag(pattern: Pattern, values: Values, mask: Mask) -> ByLag:
     """Each head's signed kernel along one residual direction.
 
     Args:
@@ -53,15 +238,12 @@ def kernel_by_lag(pattern: Pattern, values: Float[np.ndarray, "row key head"], m
         values: ⟨w, v_j W_O⟩: what each head would write along w from each key.
         mask: Scored queries.
     """
-    return _peak_up(_mean_by_lag(_weighted(pattern, values), mask))
+    return kernel_by_offset(pattern, values, mask, np.zeros(mask.shape))[:, mask.shape[1] - 1 :]
 
 
 def kernel_by_offset(
-    pattern: Pattern,
-    values: Float[np.ndarray, "row key head"],
-    mask: Mask,
-    lags: Float[np.ndarray, "row query"],
-) -> Float[np.ndarray, "head offset"]:
+    pattern: Pattern, values: Values, mask: Mask, lags: Float[np.ndarray, "row query"]
+) -> ByOffset:
     """Each head's signed kernel over s − t_i, for locations that depend on content.
 
     Args:
@@ -71,17 +253,11 @@ def kernel_by_offset(
     Returns:
         Offsets −(n − 1) … n − 1 for n positions; index n − 1 is the location itself.
     """
-    n = pattern.shape[-1]
-    place = np.arange(n)
-    lag = place[:, None] - place
-    offset = lag - lags[..., None]
-    counted = (lag >= 0) & mask[..., None] & (lags == np.round(lags))[..., None]
-    counted &= np.abs(offset) < n
-    at = offset[counted].astype(int) + n - 1
-    seen = np.bincount(at, minlength=2 * n - 1)
-    weighted = np.moveaxis(_weighted(pattern, values), 1, 0)
-    sums = [np.bincount(at, weights=head[counted], minlength=2 * n - 1) for head in weighted]
-    return _peak_up(np.stack(sums) / np.maximum(seen, 1))
+    moments = ValueSums()
+    moments.add(values)
+    sums = KernelSums(moments.signal(), pattern.shape[-1])
+    sums.add(pattern, values, mask, lags)
+    return sums.kernel()
 
 
 def kernel_by_regression(
@@ -101,12 +277,9 @@ def kernel_by_regression(
         mask: Scored positions.
         lags: Lags 0 … lags − 1 are the regressors.
     """
-    n = contents.shape[1]
-    counted = mask & (np.arange(n) >= lags - 1)
-    past = np.stack([np.roll(contents, s, axis=1) for s in range(lags)], axis=-1)[counted]
-    outputs = written[counted]
-    slopes = np.linalg.lstsq(past - past.mean(0), outputs - outputs.mean(0), rcond=None)[0]
-    return _peak_up(np.ascontiguousarray(slopes.T))
+    sums = RegressionSums(lags, written.shape[-1])
+    sums.add(written, contents, mask)
+    return sums.kernel()
 
 
 def concentration(kernel: Float[np.ndarray, "lag"], lag: int) -> float:
@@ -115,35 +288,7 @@ def concentration(kernel: Float[np.ndarray, "lag"], lag: int) -> float:
     return float(abs(kernel[lag])) / size if size > 0 else 0.0
 
 
-def _weighted(pattern: Pattern, values: Float[np.ndarray, "row key head"]) -> Pattern:
-    """pattern · u_h · u at every key."""
-    values = values - values.mean(axis=(0, 1))
-    signal = _shared_signal(values)
-    return pattern * np.moveaxis(values * signal[..., None], -1, 1)[:, :, None, :]
-
-
-def _peak_up(kernel: Float[np.ndarray, "head lag"]) -> Float[np.ndarray, "head lag"]:
+def _peak_up(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
     """Signed so that the heads' sum has its peak upwards."""
     together = kernel.sum(0)
     return kernel * (np.sign(together[np.abs(together).argmax()]) or 1.0)
-
-
-def _mean_by_lag(by_key: NDArray[np.floating], mask: Mask) -> ByLag:
-    """Mean over scored queries that have the lag; queries without it do not count."""
-    n = by_key.shape[-1]
-    means = []
-    for lag in range(n):
-        diagonal = np.diagonal(by_key, -lag, axis1=-2, axis2=-1)  # [row, head, n - lag]
-        scored = mask[:, lag:].astype(by_key.dtype)
-        means.append(np.einsum("rht,rt->h", diagonal, scored) / max(scored.sum(), 1))
-    return np.stack(means, axis=-1)
-
-
-def _shared_signal(values: Float[np.ndarray, "row key head"]) -> Float[np.ndarray, "row key"]:
-    """The first principal component of the heads' values, of mean square one."""
-    scale = np.abs(values).max(axis=(0, 1))
-    columns = (values / np.where(scale > 0, scale, 1)).reshape(-1, values.shape[-1])
-    _, axes = np.linalg.eigh(columns.T @ columns)
-    signal = columns @ axes[:, -1]
-    signal = signal / (np.sqrt((signal**2).mean()) or 1.0)
-    return signal.reshape(values.shape[:2])

@@ -22,7 +22,7 @@ from interp.store.capture import Capture, survey
 from interp.store.plan import model_device
 from interp.tasks.base import Batch
 
-__all__ = ["Rows", "as_batch", "layer_hooks", "read_batches", "scored_mask"]
+__all__ = ["Rows", "as_batch", "check_finite", "layer_hooks", "read_batches", "scored_mask"]
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,27 @@ def scored_mask(store: ActivationStore, rows: Any = None) -> Bool[np.ndarray, "r
     if all("mask" in part.shapes for part in store.parts):
         return store.mask(rows)
     return np.ones(store.inputs(rows).shape[:2], dtype=bool)
+
+
+def check_finite(rows: Rows) -> None:
+    """Refuse activations that are not finite.
+
+    Raises:
+        ArgumentError: naming the hooks, and the heads where a hook has some.
+    """
+    problems = Problems("activations")
+    for hook, values in rows.activations.items():
+        wrong = ~values.isfinite()
+        if not bool(wrong.any()):
+            continue
+        where, labels = hook, list(rows.labels.get(hook, ()))
+        if "head" in labels:
+            by_head = wrong.movedim(labels.index("head"), 0).flatten(1).any(1)
+            names = range(len(by_head)) if rows.heads is None else rows.heads
+            bad = (str(head) for head, lost in zip(names, by_head.tolist(), strict=True) if lost)
+            where = f"head {', '.join(bad)}"
+        problems.need(False, hook, "must be finite", where, "the weights or inputs are damaged")
+    problems.raise_if_any()
 
 
 def _is_store(source: Any) -> bool:

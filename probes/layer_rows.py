@@ -1,0 +1,170 @@
+"""One layer's attention and the stream after it, pass after pass over the same rows.
+
+Rows come from a model that is run, or from a store of its activations; then the model gives its
+weights alone. One batch is in memory at a time, and where there is only one it is kept between
+passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.heads.reading import Rows, check_finite, read_batches, scored_mask
+from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore
+from interp.store.plan import weights_sha256
+from interp.tasks.base import Batch
+from probes.activations import sampled_positions
+
+__all__ = ["LayerPart", "LayerRows"]
+
+Scored = Bool[np.ndarray, "pos"]
+
+
+@dataclass(frozen=True)
+class LayerPart:
+    """Some rows.
+
+    Attributes:
+        rows: What was read; patterns under :attr:`LayerRows.pattern`.
+        pattern: Attention.
+        v: The heads' values.
+        stream: The residual stream after the attention.
+        x: What enters the attention, where heads write a multiple of it; else None.
+        mask: Scored positions.
+        contents: The first input channel; None for tokens.
+    """
+
+    rows: Rows
+    pattern: Float[np.ndarray, "row head query key"]
+    v: Float[np.ndarray, "row key head d_head"]
+    stream: Float[np.ndarray, "row pos d_model"]
+    x: Float[np.ndarray, "row pos d_model"] | None
+    mask: Bool[np.ndarray, "row pos"]
+    contents: Float[np.ndarray, "row pos"] | None
+
+    def latent(self, name: str) -> Float[np.ndarray, "row pos"]:
+        """A latent that is one number a position."""
+        return _array(self.rows.latent(name))
+
+
+class LayerRows:
+    """A layer on some rows.
+
+    Args:
+        model: A model whose attention is causal.
+        rows: A batch, or a store of this model's activations with ``attn.hook_pattern``,
+            ``attn.hook_v`` and ``hook_resid_mid`` of the layer (and ``ln1.hook_normalized`` with
+            ``identity_ov``).
+        layer: Which.
+        batch: Rows at a time.
+
+    Attributes:
+        positions: A few positions, scored in every row.
+        first: The first position that is scored in any row.
+        length: Positions of a row.
+
+    Raises:
+        ArgumentError: for a model, rows or a layer that do not fit.
+    """
+
+    def __init__(
+        self, model: SequenceTransformer, rows: Batch | ActivationStore, layer: int, *, batch: int
+    ) -> None:
+        _check(model, rows, layer, batch)
+        self.model, self.layer = model, layer
+        self.heads = model.spec.heads[layer]
+        at = f"blocks.{layer}."
+        self.pattern, self._v = at + "attn.hook_pattern", at + "attn.hook_v"
+        self._stream, self._x = at + "hook_resid_mid", at + "ln1.hook_normalized"
+        self._rows, self._batch = rows, batch
+        attn = model.blocks[layer].attn
+        self._w_o = _array(attn.W_O)[: self.heads]
+        self._b = _array(attn.effective_b)[: self.heads] if model.spec.identity_ov else None
+        everywhere, anywhere = self._scored()
+        self.positions: Int[np.ndarray, "sample"] = sampled_positions(everywhere[None])
+        self.first, self.length = int(anywhere.argmax()), len(anywhere)
+        self._kept: list[LayerPart] = []
+
+    def __iter__(self) -> Iterator[LayerPart]:
+        """The rows, batch by batch."""
+        if self._kept:
+            yield from self._kept
+            return
+        stored = isinstance(self._rows, ActivationStore)
+        hooks = [self.pattern, self._v, self._stream, *([self._x] if self._b is not None else [])]
+        source, inputs = (self._rows, None) if stored else (self.model, self._rows)
+        count = self._rows.rows if isinstance(self._rows, ActivationStore) else len(self._rows)
+        for rows in read_batches(source, inputs, hooks, batch=self._batch):
+            check_finite(rows)
+            part = self._part(rows)
+            if count <= self._batch:
+                self._kept = [part]
+            yield part
+
+    def values(
+        self, part: LayerPart, w: Float[np.ndarray, "d_model"]
+    ) -> Float[np.ndarray, "row key head"]:
+        """What each head would write along w from each key."""
+        found: Float[np.ndarray, "row key head"] = np.einsum("rkhd,hd->rkh", part.v, self._w_o @ w)
+        if part.x is not None and self._b is not None:
+            found = found + (part.x @ w)[..., None] * self._b
+        return found
+
+    def _part(self, rows: Rows) -> LayerPart:
+        kept = rows.activations
+        return LayerPart(
+            rows,
+            _array(kept[self.pattern]),
+            _array(kept[self._v]),
+            _array(kept[self._stream]),
+            _array(kept[self._x]) if self._x in kept else None,
+            rows.mask.numpy(),
+            _array(rows.inputs[..., 0]) if rows.inputs.ndim == 3 else None,
+        )
+
+    def _scored(self) -> tuple[Scored, Scored]:
+        """Which positions are scored in every row, and in any."""
+        if isinstance(self._rows, Batch):
+            mask = self._rows.mask.cpu().numpy()
+            return np.logical_and.reduce(mask), np.logical_or.reduce(mask)
+        length = next(iter(self._rows.lengths))
+        everywhere: Scored = np.ones(length, dtype=bool)
+        anywhere: Scored = np.zeros(length, dtype=bool)
+        for some in self._rows.batches(self._batch):
+            mask = scored_mask(self._rows, some.rows)
+            np.logical_and(everywhere, mask.all(0), out=everywhere)
+            np.logical_or(anywhere, mask.any(0), out=anywhere)
+        return everywhere, anywhere
+
+
+def _array(values: Tensor) -> np.ndarray:
+    found: np.ndarray = values.detach().double().cpu().numpy()
+    return found
+
+
+def _check(
+    model: SequenceTransformer, rows: Batch | ActivationStore, layer: int, batch: int
+) -> None:
+    problems, spec = Problems("layer_kernels"), model.spec
+    need = problems.need
+    need(spec.causal, "model", "must have causal attention", "causal=False", "lags are of the past")
+    there = 0 <= layer < spec.n_layers and spec.heads[layer] > 0
+    need(there, "layer", "must be one that has heads", layer, f"0 to {spec.n_layers - 1}")
+    need(batch >= 1, "batch", "must be at least 1", batch, "give a number of rows")
+    if isinstance(rows, ActivationStore):
+        plan = rows.manifest["plan"]
+        same = (plan.get("model") or {}).get("weights_sha256") == weights_sha256(model)
+        need(same, "rows", "must be of this model's activations", str(rows.path), "give its store")
+        whole, lengths = plan.get("heads") is None, sorted(rows.lengths)
+        need(whole, "rows", "must hold all heads of the layer", plan.get("heads"), "extract them")
+        need(len(lengths) == 1, "rows", "must be of one length", lengths, "store them apart")
+    else:
+        need(len(rows) > 0, "rows", "must not be empty", 0, "give some")
+    problems.raise_if_any()
