@@ -8,15 +8,19 @@ vocabulary,
 
 in logits: by how much the tokens it looks at become likelier, attention counted; negative is
 anti-copying. Null: the row's attention and writes are paired with another row's tokens, with the
-exact moments of Hoeffding's combinatorial statistic over permutations of rows.
+exact moments of Hoeffding's combinatorial statistic over permutations of a batch's rows.
 
 **Position.** For two rows with different tokens,
 
     positional_h = mean over queries of Σ_j p(i, j) p′(i, j) / (‖p(i)‖ ‖p′(i)‖)
 
-is 1 where attention does not depend on what the row holds. Null: one row's weights permuted over
-the causal prefix, exact mean and variance. Even attention has score 1 and effect 0: it has a
-position in neither sense.
+is 1 where attention does not depend on what the row holds. Queries that may attend to one key
+have no choice and are left out. Null: one row's weights permuted over the keys that the query may
+attend to (:mod:`interp.heads.visible`), exact mean and variance. Even attention has score 1 and
+effect 0: it has a position in neither sense.
+
+Intervals are a Poisson bootstrap over rows, or pairs of rows (:mod:`interp.heads.running`). Of a
+store that keeps some heads the tables hold those.
 
 Neither says that anything relies on it: ablate the head for that. A direct effect leaves out all
 that later layers make of it, and attention sinks look positional by design.
@@ -24,120 +28,188 @@ that later layers make of it, and attention sinks look positional by design.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy.special import ndtr
 from torch import Tensor
 
+from interp.errors import HookError, Problems
 from interp.heads.nulls import Null
 from interp.heads.reading import Rows
+from interp.heads.readout import SCALE, readout
+from interp.heads.running import RESAMPLES, RowCounts, RowMeans
 from interp.heads.table import head_table, score_row
+from interp.heads.visible import shares, told_by_patterns
 
-__all__ = ["SCALE", "copying_table", "positional_table", "readout"]
+__all__ = ["SCALE", "copying_table", "positional_table"]
 
-SCALE = "ln_final.hook_scale"
-"""The hook that copying needs besides ``hook_pattern`` and ``hook_z`` of every layer."""
-
-_Sums = dict[int, list[Tensor]]
+_PATTERN = "attn.hook_pattern"
 
 
-@torch.no_grad()
-def readout(model: Any) -> Float[Tensor, "d_model vocab"]:
-    """From the final residual stream, divided by the norm's scale, to centred logits.
-
-    The norm's gain (and LayerNorm's centring) are folded in and the mean over the vocabulary is
-    taken out: logits − their mean = (resid / scale) @ readout + what does not depend on resid.
-    """
-    norm, unembedding = model.ln_final, model.W_U.detach().double()
-    gain = getattr(norm, "w", None)
-    if gain is None:
-        gain = getattr(norm, "weight", None)
-        if gain is not None and getattr(norm, "uses_weight_offset", False):
-            gain = 1 + gain
-    if gain is not None:
-        unembedding = gain.detach().double()[:, None] * unembedding
-    kind = str(model.cfg.normalization_type or "")
-    if kind.startswith("LN"):
-        unembedding = unembedding - unembedding.mean(0, keepdim=True)
-    return (unembedding - unembedding.mean(1, keepdim=True)).float()
-
-
-def copying_table(model: Any, batches: Iterable[Rows]) -> pd.DataFrame:
+def copying_table(
+    model: Any, batches: Iterable[Rows], *, seed: int = 0, resamples: int = RESAMPLES
+) -> pd.DataFrame:
     """How much every head raises the tokens it attends to, in logits (see the module).
 
     Args:
         model: Whose ``W_O``, final norm and unembedding are used.
         batches: Patterns, ``hook_z`` and :data:`SCALE`, from
-            :func:`interp.heads.reading.read_batches`; at least two rows each.
+            :func:`interp.heads.reading.read_batches`. A model with ``identity_ov`` writes more
+            than z W_O: ``hook_result`` instead of ``hook_z``. A batch of one row has nothing to
+            be compared with and is left out.
+        seed, resamples: Of the bootstrap.
 
     Returns:
-        A head table: metric ``copying``, circuit ``tokens`` (the null); p is two-sided.
+        A head table with ``low`` and ``high``: metric ``copying``, circuit ``tokens`` (the null);
+        p is two-sided.
+
+    Raises:
+        ArgumentError: if no batch has two rows, inputs are not tokens that the unembedding knows,
+            or activations are not finite.
+        HookError: for hooks that the rows do not have.
     """
-    unembedding, output = readout(model).cpu(), model.W_O.detach().float().cpu()
-    sums: _Sums = {}
+    unembedding, output = readout(model).float().cpu(), model.W_O.detach().float().cpu()
+    sums = _Sums("copying", "tokens", seed, resamples)
     for rows in batches:
-        if len(rows) > 1:
-            embedded = unembedding.T[rows.inputs]  # [row, key, d_model]
-            for layer in _layers(rows):
-                paired = _paired_logits(rows, layer, output[layer], embedded)
-                _add(sums, layer, *_permuted(paired), len(rows))
-    return head_table(_rows(sums, "copying", "tokens", two_sided=True))
+        _check_tokens(rows, len(unembedding.T))
+        if len(rows) < 2:
+            continue
+        embedded = unembedding.T[rows.inputs]  # [row, key, d_model]
+        counts = sums.counts.draw(len(rows))
+        for layer, share in _shares(rows).items():
+            named = _named(rows, share)
+            real = [i for i, head in enumerate(named) if head < _heads(model, layer)]
+            heads = [named[i] for i in real]
+            hook, written = _written(model, rows, layer)
+            after = output[layer][heads] if hook.endswith("hook_z") else None
+            paired = _paired_logits(share[:, real].float(), written[:, :, real], after, embedded)
+            sums.add(layer, heads, *_permuted(paired), counts)
+    return sums.table(two_sided=True)
 
 
-def positional_table(batches: Iterable[Rows]) -> pd.DataFrame:
+def positional_table(
+    batches: Iterable[Rows], *, seed: int = 0, resamples: int = RESAMPLES
+) -> pd.DataFrame:
     """How alike every head's attention is on different rows (see the module).
 
     Args:
-        batches: Patterns; rows are compared in pairs, an odd one out is left.
+        batches: Patterns; rows of a batch are compared in pairs, an odd one out is left.
+        seed, resamples: Of the bootstrap.
 
     Returns:
-        A head table: metric ``positional``, circuit ``positions`` (the null).
+        A head table with ``low`` and ``high``: metric ``positional``, circuit ``positions`` (the
+        null).
+
+    Raises:
+        ArgumentError: if no batch has two rows, or attention is not finite.
+        HookError: for rows without patterns.
     """
-    sums: _Sums = {}
+    sums = _Sums("positional", "positions", seed, resamples)
     for rows in batches:
         pairs = len(rows) // 2
-        for layer in _layers(rows) if pairs else ():
-            share = _share(rows.activations[f"blocks.{layer}.attn.hook_pattern"])[: 2 * pairs]
-            score, mean, variance = _alike(share[0::2], share[1::2])
-            _add(sums, layer, score.sum(0), mean.sum(0), variance.sum(0), pairs)
-    return head_table(_rows(sums, "positional", "positions", two_sided=False))
+        counts = sums.counts.draw(pairs)
+        for layer, share in _shares(rows).items() if pairs else ():
+            seen = _seen(rows).sum(-1)
+            one, two = share[: 2 * pairs : 2], share[1 : 2 * pairs : 2]
+            score, mean, variance = _alike(one, two, seen)
+            sums.add(layer, _named(rows, share), score, mean, variance.sum(0), counts)
+    return sums.table(two_sided=False)
+
+
+class _Sums:
+    """Running means of every layer's heads."""
+
+    def __init__(self, metric: str, circuit: str, seed: int, resamples: int) -> None:
+        self._names = {"metric": metric, "circuit": circuit}
+        self._found: dict[int, tuple[Sequence[int], RowMeans]] = {}
+        self.counts = RowCounts(seed, resamples)
+
+    def add(
+        self,
+        layer: int,
+        heads: Sequence[int],
+        score: Float[Tensor, "row head"],
+        mean: Float[Tensor, "row head"],
+        variance: Float[Tensor, "head"],
+        counts: Float[Tensor, "resample row"],
+    ) -> None:
+        empty = heads, RowMeans((len(heads),), self.counts.resamples)
+        one = torch.ones(len(score), 1, dtype=torch.float64)
+        self._found.setdefault(layer, empty)[1].add(score, one, counts, mean, variance)
+
+    def table(self, *, two_sided: bool) -> pd.DataFrame:
+        problems, advice = Problems(f"{self._names['metric']}_table"), "rows are compared"
+        rule = "must hold a batch of at least 2 rows"
+        problems.need(bool(self._found), "batches", rule, "fewer", advice)
+        problems.raise_if_any()
+        return head_table(self._lines(two_sided))
+
+    def _lines(self, two_sided: bool) -> Iterator[dict[str, Any]]:
+        for layer, (heads, sums) in self._found.items():
+            scores, (low, high) = sums.scores().tolist(), sums.intervals().tolist()
+            for place, head in enumerate(heads):
+                null = sums.null((place,))
+                if two_sided and null.std > 0:
+                    p = 2 * float(ndtr(-abs(scores[place] - null.mean) / null.std))
+                    null = Null(null.mean, null.std, p)
+                yield score_row(
+                    score=scores[place], null=null, component="head", layer=layer, head=head,
+                    interval=(low[place], high[place]), **self._names,
+                )  # fmt: skip
+
+
+def _written(model: Any, rows: Rows, layer: int) -> tuple[str, Float[Tensor, "row query head d"]]:
+    """Hook and values of what heads write, before W_O or after it, over the final norm's scale."""
+    names = [f"blocks.{layer}.attn.hook_{kind}" for kind in ("z", "result")]
+    spec = getattr(model, "spec", None)
+    names = names[1:] if spec is not None and spec.identity_ov else names
+    name = next((name for name in names if name in rows.activations), "")
+    if not name or SCALE not in rows.activations:
+        lacking = [*([] if name else [" or ".join(names)]), *({SCALE} - {*rows.activations})]
+        raise HookError(f"copying_table: rows lack {', '.join(lacking)}: read, or extract, it too")
+    values, scale = rows.activations[name].float(), rows.activations[SCALE].float()
+    for hook, value in ((name, values), (SCALE, scale)):
+        _need_finite(hook, value)
+    return name, values / scale[..., None]
 
 
 def _paired_logits(
-    rows: Rows, layer: int, output: Tensor, embedded: Tensor
+    share: Float[Tensor, "row head query key"],
+    written: Float[Tensor, "row query head d"],
+    output: Float[Tensor, "head d d_model"] | None,
+    embedded: Float[Tensor, "row key d_model"],
 ) -> Float[Tensor, "row content head"]:
     """The attention and writes of one row with the tokens of another."""
-    share = _share(rows.activations[f"blocks.{layer}.attn.hook_pattern"]).float()
-    z = rows.activations[f"blocks.{layer}.attn.hook_z"].float()
-    scaled = z / rows.activations[SCALE].float()[..., None]
-    gathered = torch.einsum("rhqk,rqhd->rkhd", share, scaled) / share.shape[2]
-    heads = gathered.shape[2]
-    by_key = torch.einsum("skm,hdm->skhd", embedded, output[:heads])
+    gathered = torch.einsum("rhqk,rqhd->rkhd", share, written) / share.shape[2]
+    if output is None:
+        return torch.einsum("rkhm,skm->rsh", gathered, embedded).double()
+    by_key = torch.einsum("skm,hdm->skhd", embedded, output)
     return torch.einsum("rkhd,skhd->rsh", gathered, by_key).double()
 
 
 def _permuted(paired: Float[Tensor, "row content head"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Σ_r paired[r, r], and its mean and variance over random pairings of rows."""
+    """Of each row paired[r, r] and its mean over random pairings of rows, half of it as the one
+    whose tokens, half as the one whose writes they are; the variance of the sum over rows."""
     n = len(paired)
-    score = torch.diagonal(paired, dim1=0, dim2=1).sum(-1)
-    centred = paired - paired.mean(1, keepdim=True) - paired.mean(0, keepdim=True)
-    centred = centred + paired.mean((0, 1))
-    return score, paired.sum((0, 1)) / n, centred.square().sum((0, 1)) / (n - 1)
+    score = torch.diagonal(paired, dim1=0, dim2=1).T
+    by_row, by_content = paired.mean(1), paired.mean(0)
+    centred = paired - by_row[:, None] - by_content[None] + paired.mean((0, 1))
+    return score, (by_row + by_content) / 2, centred.square().sum((0, 1)) / (n - 1)
 
 
 def _alike(
-    one: Float[Tensor, "pair head query key"], two: Float[Tensor, "pair head query key"]
+    one: Float[Tensor, "pair head query key"],
+    two: Float[Tensor, "pair head query key"],
+    seen: Float[Tensor, "query"] | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosine of two rows' attention, its mean and variance under permuted prefixes; the first
-    query, which has no choice, is left out."""
-    one, two = one[:, :, 1:], two[:, :, 1:]
-    n = torch.arange(2, one.shape[-1] + 1, dtype=one.dtype)
+    """Cosine of two rows' attention, its mean and variance under permuted keys ``[pair, head]``;
+    a query that may attend to one key has no choice and is left out."""
+    free = seen > 1
+    one, two, n = one[:, :, free], two[:, :, free], seen[free].to(one.dtype)
     squares = one.square().sum(-1), two.square().sum(-1)
     size = (squares[0] * squares[1]).sqrt().clamp_min(torch.finfo(one.dtype).tiny)
     score = ((one * two).sum(-1) / size).mean(-1)
@@ -146,34 +218,50 @@ def _alike(
     return score, (1 / n / size).mean(-1), variance
 
 
-def _share(pattern: Tensor) -> Tensor:
-    pattern = pattern.double()
-    total = pattern.sum(-1, keepdim=True)
-    return pattern / total.clamp_min(torch.finfo(pattern.dtype).tiny)
+def _shares(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
+    """Layer → attention as shares of one."""
+    patterns, seen = _patterns(rows), _seen(rows)
+    return {
+        layer: shares(layer, pattern, seen, _named(rows, pattern))
+        for layer, pattern in patterns.items()
+    }
 
 
-def _layers(rows: Rows) -> list[int]:
-    hooks = (h.split(".") for h in rows.activations if h.endswith("attn.hook_pattern"))
-    return [int(parts[1]) for parts in hooks]
+def _seen(rows: Rows) -> Bool[Tensor, "query key"]:
+    patterns = list(_patterns(rows).values())
+    return (rows.visible or told_by_patterns(patterns)).keys(patterns[0].shape[-1])
 
 
-def _add(
-    sums: _Sums, layer: int, score: Tensor, mean: Tensor, variance: Tensor, count: int
-) -> None:
-    new = [score, mean, variance, torch.tensor(float(count))]
-    sums[layer] = [a + b for a, b in zip(sums[layer], new, strict=True)] if layer in sums else new
+def _patterns(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
+    found = {int(h.split(".")[1]): v for h, v in rows.activations.items() if h.endswith(_PATTERN)}
+    if not found:
+        raise HookError(f"rows have no hook blocks.*.{_PATTERN}: read, or extract, it too")
+    return found
 
 
-def _rows(sums: _Sums, metric: str, circuit: str, *, two_sided: bool) -> Iterator[dict[str, Any]]:
-    for layer, (scores, means, variances, count) in sums.items():
-        n = float(count)
-        for head, (score, mean, variance) in enumerate(
-            zip(scores.tolist(), means.tolist(), variances.tolist(), strict=True)
-        ):
-            std = math.sqrt(max(variance, 0.0))
-            z = (score - mean) / std if std > 0 else 0.0
-            p = float(2 * ndtr(-abs(z)) if two_sided else ndtr(-z)) if std > 0 else 1.0
-            null = Null(mean / n, std / n, float(np.clip(p, 0, 1)))
-            yield score_row(
-                metric, score / n, null, component="head", layer=layer, head=head, circuit=circuit
-            )
+def _named(rows: Rows, pattern: Float[Tensor, "row head query key"]) -> tuple[int, ...]:
+    """The heads that the head axis holds."""
+    return tuple(range(pattern.shape[1])) if rows.heads is None else rows.heads
+
+
+def _heads(model: Any, layer: int) -> int:
+    spec = getattr(model, "spec", None)
+    return int(model.cfg.n_heads if spec is None else spec.heads[layer])
+
+
+def _check_tokens(rows: Rows, vocabulary: int) -> None:
+    problems, real = Problems("copying_table"), rows.inputs.is_floating_point()
+    known = real or not len(rows) or int(rows.inputs.max()) < vocabulary
+    problems.need(not real, "inputs", "must be tokens", str(rows.inputs.dtype), "use a token task")
+    rule = f"must be tokens below {vocabulary}, which the unembedding has"
+    got = "" if known else int(rows.inputs.max())
+    problems.need(known, "inputs", rule, got, "copying is of tokens that the model can say")
+    problems.raise_if_any()
+
+
+def _need_finite(hook: str, values: Tensor) -> None:
+    problems, broken = Problems("copying_table"), ~values.isfinite()
+    advice = "the model's weights or inputs are damaged"
+    got = f"{int(broken.sum())} that are not"
+    problems.need(not bool(broken.any()), hook, "must be finite", got, advice)
+    problems.raise_if_any()

@@ -1,15 +1,21 @@
 """What each head and FFN writes directly along a direction: of the output, or of a latent.
 
-The residual stream is a sum of what the parts write (TransformerLens' ``ActivationCache`` takes it
-apart), so along a direction w the stream's value y = ⟨w, stream⟩ is the sum of the parts' c.
+The residual stream is a sum of what the parts write (:mod:`interp.heads.summands`), so along a
+direction w the stream's value y = ⟨w, stream⟩ is the sum of the parts' c.
 
-    direct_share  Cov(c, y) / Var(y) over scored positions; the shares of all parts sum to 1, one
-                  may be negative (it works against the others) or exceed 1
-    direct_logit  mean of ⟨W_U[token] − mean of W_U, c⟩ for the target token, the final norm's
-                  scale frozen: what the part adds to the logit of the right answer
+    direct_share  Cov(c, y) / Var(y) over all scored positions; the shares of all parts sum to 1,
+                  one may be negative (it works against the others) or exceed 1. Its effect is the
+                  covariance within positions (:mod:`interp.heads.shares`)
+    direct_logit  mean over rows of the mean over scored positions of ⟨R[token], c / scale⟩ for the
+                  target token: what the part adds to its logit, less the mean logit. R is the
+                  unembedding with the final norm's gain (:func:`interp.heads.readout.readout`), the
+                  norm's scale is held. With ``offset``, the norm's bias and b_U, which no part
+                  writes, the scores of all parts sum to the logit
 
-The null pairs a part's writes of a row with another row's y (or target), with exact mean and
-variance; intervals are a Poisson bootstrap over rows. Rows are seen once, a batch at a time.
+The null pairs a part's writes of a row with another row's y or targets: for shares over all rows,
+for logits in blocks of about 16 rows that follow each other, with exact mean and variance either
+way. Intervals are a Poisson bootstrap over rows. Nothing depends on how rows are cut into batches;
+memory does not grow with rows. Rows in which nothing is scored are left out.
 
 A direct contribution leaves out what later parts make of it; a large share along a direction does
 not show that anything reads the direction.
@@ -20,35 +26,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from scipy.special import ndtr
 from torch import Tensor
 
 from interp.errors import HookError, Problems
-from interp.heads.ablate import head_hooks
-from interp.heads.effects import components
 from interp.heads.nulls import Null, others_moments
-from interp.heads.reading import as_batch, scored_mask
+from interp.heads.readout import offset, readout
+from interp.heads.running import RESAMPLES, RowCounts, RowMeans
+from interp.heads.shares import Shares
+from interp.heads.summands import Ids, Place, Summands, summands
 from interp.heads.table import head_table, score_row
-from interp.store import ActivationStore
-from interp.store.plan import model_device
 
 __all__ = ["Direction", "direct_contributions"]
 
-RESAMPLES = 1000
 _WEIGHTS = ("blocks", "W_U", "ln_final")
-_SUMMANDS = (
-    "hook_embed",
-    "hook_pos_embed",
-    "hook_mlp_out",
-    "ln_final.hook_scale",
-    "hook_resid_post",
-)
+_BLOCK = 16
+_ROUNDING = 1e-24
+"""Variance over the sum of squares up to which there is none: rounding of float64."""
 
 
 @dataclass(frozen=True)
@@ -80,22 +81,43 @@ def direct_contributions(
     Args:
         model: A hooked model; its weights are needed for a store, too.
         source: A :class:`~interp.tasks.base.Batch`, inputs, or a store that holds the embedding,
-            ``hook_z`` (or ``hook_result``), ``hook_mlp_out`` and, with a norm, its scale.
+            ``hook_z`` (or ``hook_result``), ``hook_mlp_out`` and, with a norm, its scale. Of a
+            store that keeps some heads those alone are given; shares then need the stream itself
+            (``hook_resid_post``).
         directions: Name → direction, e.g. a latent's readout from
             :func:`probes.linear.direction`. None for the output: one direction for each output
             channel, or the target token's logit for token targets.
-        batch: Rows at a time, at least 2.
+        batch: Rows at a time.
         seed, resamples: Of the bootstrap.
 
     Returns:
-        A head table with ``low`` and ``high``: components ``head``, ``ffn`` and ``embed`` (layer
-        −1); metric ``direct_share`` or ``direct_logit``, target = the direction's name or
-        ``output``.
+        A head table with ``low`` and ``high``: components ``head``, ``ffn`` and, with layer −1,
+        ``embed``, ``pos_embed``, ``bias`` (what output biases add to the stream) and ``offset`` (of
+        logits alone); metric ``direct_share`` or ``direct_logit``, target = the direction's name
+        or ``output``; p is two-sided. NaN along a direction in which the stream does not vary.
 
     Raises:
-        ArgumentError: for a batch of one row, or a direction of another width.
-        HookError: for a model without TransformerLens' weight names, as a wrapped module is.
+        ArgumentError: for fewer than two rows in which something is scored, a direction that does
+            not fit, a model without a residual stream, or activations that are not finite.
+        HookError: for a model without TransformerLens' weight names, as a wrapped module is; for a
+            store that lacks a hook.
     """
+    rows = _checked(model, source, directions, batch)
+    counts = RowCounts(seed, resamples)
+    found: _Logits | _DirectShares
+    if directions is None and not rows.real:
+        found = _Logits(rows, counts)
+    else:
+        found = _DirectShares(rows, _along(model, directions), counts)
+    for group in rows.groups:
+        for start in range(0, len(group), batch):
+            found.add(group, start, min(start + batch, len(group)))
+    return head_table(found.lines())
+
+
+def _checked(
+    model: Any, source: Any, directions: Mapping[str, Direction] | None, batch: int
+) -> Summands:
     lacking = [name for name in _WEIGHTS if not hasattr(model, name)]
     if lacking:
         raise HookError(
@@ -103,110 +125,171 @@ def direct_contributions(
             "by W_O, which our models and bridges have; ablation (loss_increases) does without"
         )
     problems = Problems("direct_contributions")
-    problems.need(batch >= 2, "batch", "must be at least 2", batch, "the null exchanges rows")
+    problems.need(batch >= 1, "batch", "must be at least 1", batch, "give a number of rows")
+    adds = getattr(getattr(model, "spec", None), "residual", True)
+    advice = "nothing adds up where a block replaces the stream; ablate instead"
+    problems.need(adds, "model", "must have a residual stream", "residual=False", advice)
     for name, direction in (directions or {}).items():
-        width, rule = tuple(direction.vector.shape), f"must be [{model.cfg.d_model}]"
-        problems.need(width == (model.cfg.d_model,), f"direction {name}", rule, width, "reshape it")
+        _check_direction(problems, name, direction, model.cfg)
     problems.raise_if_any()
-    sums: dict[tuple[str, str], _Sums] = {}
-    rng = np.random.default_rng(seed)
-    for cache, targets, mask in _caches(model, source, batch):
-        counts = torch.from_numpy(rng.poisson(1.0, (resamples, len(mask))).astype(np.float64))
-        for key, labels, paired, sizes in _measured(model, cache, targets, mask, directions):
-            if key not in sums:
-                sums[key] = _Sums(labels, resamples)
-            sums[key].add(paired, sizes, counts)
-    return head_table(line for key, found in sums.items() for line in found.lines(*key))
+    rows = summands(model, source)
+    scored, advice = sum(map(len, rows.groups)), "the null and the interval compare rows"
+    rule = "must have at least 2 rows in which something is scored"
+    problems.need(scored >= 2, "source", rule, scored, advice)
+    problems.raise_if_any()
+    return rows
 
 
-class _Sums:
-    """Running sums ``[part]`` of each row's product, of what other rows' would be, and of size."""
+def _check_direction(problems: Problems, name: str, direction: Direction, cfg: Any) -> None:
+    width, what = tuple(direction.vector.shape), f"direction {name}"
+    problems.need(width == (cfg.d_model,), what, f"must be [{cfg.d_model}]", width, "reshape it")
+    finite = bool(direction.vector.isfinite().all())
+    problems.need(finite, what, "must be finite", "NaN or infinity", "fit it anew")
+    last = cfg.n_layers - direction.between
+    rule = f"must be at a layer from 0 to {last}"
+    problems.need(0 <= direction.layer <= last, what, rule, direction.layer, "name another layer")
 
-    def __init__(self, labels: Sequence[str], resamples: int) -> None:
-        self.labels, count = labels, len(labels)
-        self.size = torch.zeros((), dtype=torch.float64)
-        self.product, self.expected, self.variance = torch.zeros(3, count, dtype=torch.float64)
-        self.drawn = torch.zeros(resamples, count, dtype=torch.float64)
-        self.drawn_size = torch.zeros(resamples, dtype=torch.float64)
 
-    def add(
-        self,
-        paired: Float[Tensor, "row other part"],
-        sizes: Float[Tensor, "row"],
-        counts: Float[Tensor, "resample row"],
-    ) -> None:
-        product = torch.diagonal(paired, dim1=0, dim2=1).T
-        mean, variance = others_moments(paired)
-        self.size += sizes.sum()
-        self.product += product.sum(0)
-        self.expected += mean
-        self.variance += variance
-        self.drawn += counts @ product
-        self.drawn_size += counts @ sizes
+@dataclass(frozen=True)
+class _Along:
+    """What shares are taken of: the stream at a place along a direction, or an output channel."""
 
-    def lines(self, metric: str, target: str) -> Iterator[dict[str, Any]]:
-        tiny = torch.finfo(torch.float64).tiny
-        scores, means, stds = (
-            (value / self.size.clamp_min(tiny)).tolist()
-            for value in (self.product, self.expected, self.variance.sqrt())
-        )
-        draws = (self.drawn / self.drawn_size.clamp_min(tiny)[:, None]).numpy()
-        low, high = np.quantile(draws, (0.025, 0.975), axis=0)
-        for index, label in enumerate(self.labels):
-            mean, std = means[index], stds[index]
-            p = 2 * float(ndtr(-abs(scores[index] - mean) / std)) if std > 0 else 1.0
-            interval = float(low[index]) - mean, float(high[index]) - mean
+    name: str
+    vector: Tensor
+    place: Place
+    output: bool = False
+
+
+def _along(model: Any, directions: Mapping[str, Direction] | None) -> list[_Along]:
+    if directions is not None:
+        return [
+            _Along(name, one.vector, (one.layer, one.between)) for name, one in directions.items()
+        ]
+    vectors, place = readout(model, centred=False).cpu().T, (model.cfg.n_layers, False)
+    names = [f"output[{i}]" for i in range(len(vectors))] if len(vectors) > 1 else ["output"]
+    return [_Along(name, vector, place, True) for name, vector in zip(names, vectors, strict=True)]
+
+
+class _DirectShares:
+    """Shares of every part along some directions."""
+
+    def __init__(self, rows: Summands, along: Sequence[_Along], counts: RowCounts) -> None:
+        self._rows, self._along, self._counts = rows, along, counts
+        self._sums: dict[str, Shares] = {}
+        rows.need([one.place for one in along], stream=True, scale=any(o.output for o in along))
+
+    def add(self, group: Ids, start: int, stop: int) -> None:
+        """Take in some rows of a group."""
+        ids, counts = group[start:stop], self._counts.draw(stop - start)
+        cache, (_, mask) = self._rows.cache(ids), self._rows.aims(ids)
+        for place in dict.fromkeys(one.place for one in self._along):
+            labels, stack = self._rows.parts(cache, place)
+            stream = self._rows.stream(cache, place, stack)
+            for one in (one for one in self._along if one.place == place):
+                scale = self._rows.scale(cache)[..., 0] if one.output else 1.0
+                vector = one.vector.detach().to(stack)
+                if one.name not in self._sums:
+                    empty = Shares(labels, self._rows.length, self._counts.resamples)
+                    self._sums[one.name] = empty
+                self._sums[one.name].add(
+                    stack @ vector / scale, stream @ vector / scale, mask, counts
+                )
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Rows of a head table."""
+        for one in self._along:
+            for label, score, null, interval in self._sums[one.name].results():
+                yield score_row(
+                    "direct_share", score, null, **_place(label), target=one.name,
+                    interval=interval,
+                )  # fmt: skip
+
+
+class _Logits:
+    """What every part adds to the target token's logit."""
+
+    def __init__(self, rows: Summands, counts: RowCounts) -> None:
+        self._rows, self._counts = rows, counts
+        model = rows.model
+        self._readout, self._offset = readout(model).double().cpu(), offset(model).cpu()
+        self._labels: list[str] = []
+        self._block: list[Tensor] = []
+        self._sums: RowMeans | None = None
+        rows.need([(model.cfg.n_layers, False)], stream=False, scale=True)
+
+    def add(self, group: Ids, start: int, stop: int) -> None:
+        """Take in some rows of a group; those of a block that is not full yet wait as products."""
+        cache = self._rows.cache(group[start:stop])
+        self._labels, stack = self._rows.parts(cache, (self._rows.model.cfg.n_layers, False))
+        stack = stack / self._rows.scale(cache)
+        for low, high in _blocks(len(group)):
+            first, last = max(low, start), min(high, stop)
+            if first < last:
+                written = stack[:, first - start : last - start]
+                self._block.append(self._paired(written, group[low:high]))
+            if first < last == high:
+                self._close(torch.cat(self._block))
+                self._block = []
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Rows of a head table."""
+        if self._sums is None:
+            return
+        scores, (low, high) = self._sums.scores().tolist(), self._sums.intervals().tolist()
+        for i, label in enumerate((*self._labels, "offset")):
+            null = _two_sided(scores[i], self._sums.null((i,)))
             yield score_row(
-                metric, scores[index], Null(mean, std, p), **_place(label), target=target,
-                interval=interval,
+                "direct_logit", scores[i], null, **_place(label), target="output",
+                interval=(low[i], high[i]),
             )  # fmt: skip
 
+    def _paired(
+        self, written: Float[Tensor, "part row pos d_model"], block: Ids
+    ) -> Float[Tensor, "row id score"]:
+        """What the writes of some rows, and the offset, add to the targets of a block's rows."""
+        targets, mask = self._rows.aims(block)
+        targets = _known_tokens(targets, mask, len(self._offset))
+        share = mask.double() / mask.sum(1, keepdim=True)
+        wanted = self._readout.T[targets] * share[..., None]
+        paired = torch.einsum("crtd,std->rsc", written, wanted)
+        constant = (self._offset[targets] * share).sum(1).expand(len(paired), -1)
+        return torch.cat((paired, constant[..., None]), dim=2)
 
-def _measured(
-    model: Any,
-    cache: Any,
-    targets: Tensor,
-    mask: Bool[Tensor, "row pos"],
-    directions: Mapping[str, Direction] | None,
-) -> Iterator[tuple[tuple[str, str], list[str], Tensor, Tensor]]:
-    """(metric, target), names of parts, products of rows with rows, sizes of rows."""
-    if directions is not None:
-        for name, at in directions.items():
-            labels, stack = _decomposed(model, cache, at.layer, at.between)
-            yield ("direct_share", name), labels, *_shares(stack @ at.vector.to(stack), mask)
-        return
-    labels, stack = _decomposed(model, cache, model.cfg.n_layers, False, norm=True)
-    w_u = model.W_U.detach().to(stack)
-    if targets.is_floating_point():
-        for channel, vector in enumerate(w_u.T):
-            name = "output" if w_u.shape[1] == 1 else f"output[{channel}]"
-            yield ("direct_share", name), labels, *_shares(stack @ vector, mask)
-        return
-    wanted = (w_u - w_u.mean(1, keepdim=True)).T[targets.long()] * mask[..., None]
-    paired = torch.einsum("crtd,std->rsc", stack, wanted) / mask.sum(1).clamp_min(1)[:, None]
-    yield ("direct_logit", "output"), labels, paired, torch.ones(len(mask), dtype=torch.float64)
-
-
-def _decomposed(
-    model: Any, cache: Any, layer: int, between: bool, *, norm: bool = False
-) -> tuple[list[str], Float[Tensor, "part row pos d_model"]]:
-    stack, labels = cache.get_full_resid_decomposition(
-        layer=layer, mlp_input=between, expand_neurons=False, apply_ln=norm, return_labels=True
-    )
-    known = {f"L{part.layer}H{part.head}" for part in components(model) if part.kind == "head"}
-    real = [i for i, name in enumerate(labels) if name[0] != "L" or name in known]
-    return [labels[i] for i in real], stack[real].detach().double().cpu()
+    def _close(self, paired: Float[Tensor, "row row part"]) -> None:
+        """Take in a block of which every row has been paired with every other."""
+        if self._sums is None:
+            self._sums = RowMeans((paired.shape[2],), self._counts.resamples)
+        rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).T
+        mean = own
+        if rows > 1:  # a row's writes with others' targets, and others' with its own
+            mean = ((paired.sum(0) + paired.sum(1)) / 2 - own) / (rows - 1)
+        variance = others_moments(paired)[1]
+        rounding = _ROUNDING * paired.square().sum((0, 1))
+        variance = variance.where(variance > rounding, 0.0)
+        one = torch.ones(rows, 1, dtype=torch.float64)
+        self._sums.add(own, one, self._counts.draw(rows), mean, variance)
 
 
-def _shares(
-    parts: Float[Tensor, "part row pos"], mask: Bool[Tensor, "row pos"]
-) -> tuple[Tensor, Tensor]:
-    """Products of parts with their sum, both less their mean over scored positions."""
-    scored = mask.double()
-    mean = (parts * scored).sum((1, 2), keepdim=True) / scored.sum().clamp_min(1)
-    parts = (parts - mean) * scored
-    along = parts.sum(0)
-    return torch.einsum("crt,st->rsc", parts, along), along.square().sum(1)
+def _blocks(rows: int) -> Iterator[tuple[int, int]]:
+    """Where rows are cut into blocks of about the same size, none of them alone."""
+    edges = np.linspace(0, rows, max(1, round(rows / _BLOCK)) + 1).round().astype(int).tolist()
+    return pairwise(edges)
+
+
+def _known_tokens(targets: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
+    """Targets as indices, anything where nothing is scored."""
+    targets = targets.long().where(mask, 0)
+    problems, low, high = Problems("direct_contributions"), int(targets.min()), int(targets.max())
+    rule = f"must be tokens from 0 to {vocabulary - 1}, which the unembedding has"
+    advice = "give a Batch with targets of the model's output"
+    problems.need(low >= 0 and high < vocabulary, "targets", rule, (low, high), advice)
+    problems.raise_if_any()
+    return targets
+
+
+def _two_sided(score: float, null: Null) -> Null:
+    p = 2 * float(ndtr(-abs(score - null.mean) / null.std)) if null.std > 0 else 1.0
+    return Null(null.mean, null.std, p)
 
 
 def _place(label: str) -> dict[str, Any]:
@@ -215,24 +298,3 @@ def _place(label: str) -> dict[str, Any]:
     if found := re.fullmatch(r"(\d+)_mlp_out", label):
         return {"component": "ffn", "layer": int(found[1])}
     return {"component": label, "layer": -1}
-
-
-def _caches(model: Any, source: Any, batch: int) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    """A TransformerLens cache, targets and mask of each batch."""
-    if isinstance(source, ActivationStore):
-        for rows in source.batches(batch):
-            inputs = torch.from_numpy(source.inputs(rows.rows))
-            mask = torch.from_numpy(scored_mask(source, rows.rows))
-            aimed = all("targets" in part.shapes for part in source.parts)
-            targets = torch.from_numpy(source.targets(rows.rows)) if aimed else inputs
-            yield source.cache(rows.rows, model), targets, mask
-        return
-    whole = as_batch(source)
-    wanted = [*head_hooks(model), *(n for n in model.hook_dict if n.endswith(_SUMMANDS))]
-    for start in range(0, len(whole), batch):
-        some = whole[start : start + batch]
-        with torch.no_grad():
-            _, cache = model.run_with_cache(
-                some.inputs.to(model_device(model)), names_filter=lambda name: name in wanted
-            )
-        yield cache, some.targets, some.mask

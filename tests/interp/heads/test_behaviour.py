@@ -1,16 +1,19 @@
 """Copying and position against direct loops, sampled nulls, and heads built to do neither."""
 
 from itertools import permutations
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from interp.heads.behaviour import SCALE, copying_table, positional_table, readout
+from interp.errors import ArgumentError, HookError
+from interp.heads.behaviour import SCALE, copying_table, positional_table
 from interp.heads.reading import Rows, read_batches
+from interp.heads.readout import offset, readout
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.tasks.base import Batch
+from interp.store import extract
 
 SPEC = TransformerSpec(
     d_in=13, d_out=13, n_ctx=8, d_model=12, n_layers=2, n_heads=3, d_head=4,
@@ -137,6 +140,118 @@ def test_position_heads_are_told_from_content_heads_and_even_ones() -> None:
     assert found["q"][2] > 0.01
 
 
-def test_one_row_alone_has_no_copying_null() -> None:
-    batch = Batch(tokens(1), tokens(1), torch.ones(1, 8, dtype=torch.bool))
-    assert copying_table(scrambled(), read_batches(scrambled(), batch, HOOKS)).empty
+def test_kept_heads_copy_as_in_the_model_and_keep_their_names(tmp_path: Path) -> None:
+    model, x = scrambled(), tokens(8)
+    live = copying_table(model, read_batches(model, x, HOOKS, batch=4)).set_index(["layer", "head"])
+    also = positional_table(read_batches(model, x, HOOKS, batch=4)).set_index(["layer", "head"])
+    for kept in ([2], [2, 0], [1, 2]):
+        store = extract(model, x, HOOKS, tmp_path / f"{kept}", heads=kept)
+        found = copying_table(model, read_batches(store, None, HOOKS, batch=4))
+        assert found["head"].tolist() == kept * 2
+        for line in found.itertuples():
+            assert line.score == pytest.approx(live["score"][line.layer, line.head], abs=1e-6)
+        for line in positional_table(read_batches(store, None, HOOKS, batch=4)).itertuples():
+            assert line.score == pytest.approx(also["score"][line.layer, line.head], abs=1e-6)
+
+
+def test_a_head_with_an_identity_term_is_read_after_it() -> None:
+    """Where heads write b times what they attend to, z W_O alone is not what they write."""
+    model, x = scrambled(identity_ov=True, d_head=12, n_heads=1), tokens(6)
+    result = [h.replace("hook_z", "hook_result") for h in HOOKS]
+    found = copying_table(model, read_batches(model, x, result, batch=6))
+    plain = scrambled(d_head=12, n_heads=1)
+    with torch.no_grad():
+        for ours, other in zip(model.blocks, plain.blocks, strict=True):
+            ours.attn.b.zero_()
+            for name, value in other.attn.named_parameters():
+                value.copy_(dict(ours.attn.named_parameters())[name])
+        for name, value in plain.named_parameters():
+            value.copy_(dict(model.named_parameters())[name])
+    without = copying_table(model, read_batches(model, x, result, batch=6))
+    expected = copying_table(plain, read_batches(plain, x, HOOKS, batch=6))
+    assert without["score"].tolist() == pytest.approx(expected["score"].tolist(), abs=1e-6)
+    assert (found["score"] - without["score"]).abs().max() > 0.01
+    with pytest.raises(HookError, match=r"rows lack blocks\.0\.attn\.hook_result: read"):
+        copying_table(model, read_batches(model, x, HOOKS, batch=6))
+
+
+@pytest.mark.parametrize("norm_final", [True, False])
+@torch.no_grad()
+def test_a_model_without_final_norm_is_read_as_it_is(norm_final: bool) -> None:
+    model = scrambled(norm="layernorm", norm_final=norm_final)
+    logits, cache = model.run_with_cache(tokens(3))
+    mine = cache["blocks.1.hook_resid_post"] / cache[SCALE] @ readout(model) + offset(model).float()
+    assert torch.allclose(mine, logits - logits.mean(-1, keepdim=True), atol=5e-5)
+    numbers = cache["blocks.1.hook_resid_post"] / cache[SCALE] @ readout(model, centred=False)
+    assert torch.allclose(numbers + offset(model, centred=False).float(), logits, atol=5e-5)
+
+
+def test_intervals_hold_the_effect_and_shrink_with_rows() -> None:
+    model = scrambled()
+    for table in (lambda rows: copying_table(model, rows), positional_table):
+        few, many = (table(read_batches(model, tokens(n), HOOKS, batch=n)) for n in (16, 256))
+        for found in (few, many):
+            assert ((found["low"] < found["effect"]) & (found["effect"] < found["high"])).all()
+        ratio = (few["high"] - few["low"]) / (many["high"] - many["low"])
+        assert 2 < ratio.median() < 8  # 4, as the root of 16
+
+
+def test_the_copying_interval_is_that_of_the_rows_resampled_at_once() -> None:
+    """An outer bootstrap that pairs nothing anew: rows' own excess, drawn with replacement."""
+    model, x = scrambled(), tokens(64)
+    line = copying_table(model, read_batches(model, x, HOOKS, batch=64)).iloc[0]
+    _, cache = model.run_with_cache(x)
+    logits = torch.einsum(
+        "rqd,dm,mv->rqv", cache["blocks.0.attn.hook_z"][:, :, 0], model.W_O[0, 0],
+        readout(model),
+    ) / cache[SCALE]  # fmt: skip
+    pattern = cache["blocks.0.attn.hook_pattern"][:, 0]
+    paired = torch.stack(
+        [(pattern @ torch.nn.functional.one_hot(x[s], 13).float() * logits).sum((1, 2)) / 8
+         for s in range(64)], dim=1,
+    ).detach().double()  # fmt: skip
+    excess = paired.diagonal() - (paired.mean(0) + paired.mean(1)) / 2
+    draws = np.random.default_rng(1).choice(excess.numpy(), (4000, 64)).mean(1)
+    width = line["high"] - line["low"]
+    assert line["effect"] == pytest.approx(float(excess.mean()), abs=1e-5)
+    assert width == pytest.approx(np.subtract(*np.quantile(draws, [0.975, 0.025])), rel=0.15)
+
+
+def test_positions_are_compared_over_the_keys_that_a_query_may_attend_to() -> None:
+    """Even attention is 1 with effect 0 where attention looks both ways, too."""
+    both = torch.full((4, 1, 5, 5), 1 / 5)
+    mask = torch.ones(4, 5, dtype=torch.bool)
+    rows = Rows(tokens(4)[:, :5], mask, {}, {"blocks.0.attn.hook_pattern": both})
+    found = positional_table([rows]).iloc[0]
+    assert (found["score"], found["effect"]) == (pytest.approx(1), pytest.approx(0, abs=1e-12))
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    model = scrambled()
+    patterns = [h for h in HOOKS if h.endswith("pattern")]
+
+    def rows(n: int, hooks: list[str], **changed: torch.Tensor) -> list[Rows]:
+        found = list(read_batches(model, tokens(n), hooks, batch=n))
+        for name, value in changed.items():
+            found[0].activations[name.replace("__", ".")][0] = value
+        return found
+
+    nan, large = torch.tensor(float("nan")), torch.tensor(float("inf"))
+    for use, error, text in (
+        (lambda: copying_table(model, rows(1, HOOKS)), ArgumentError, "a batch of at least 2 rows"),
+        (lambda: copying_table(model, []), ArgumentError, "a batch of at least 2 rows"),
+        (lambda: positional_table(rows(1, HOOKS)), ArgumentError, "a batch of at least 2 rows"),
+        (lambda: copying_table(model, rows(4, patterns)), HookError,
+         r"lack blocks\.0\.attn\.hook_z or blocks\.0\.attn\.hook_result, ln_final\.hook_scale"),
+        (lambda: positional_table(rows(4, HOOKS[1:2])), HookError, r"no hook blocks\.\*\.attn"),
+        (lambda: copying_table(model, rows(4, HOOKS, blocks__1__attn__hook_z=nan)), ArgumentError,
+         r"blocks\.1\.attn\.hook_z must be finite"),
+        (lambda: copying_table(model, rows(4, HOOKS, ln_final__hook_scale=large)), ArgumentError,
+         r"ln_final\.hook_scale must be finite"),
+        (lambda: positional_table(rows(4, HOOKS, blocks__1__attn__hook_pattern=nan)), ArgumentError,
+         r"blocks\.1\.attn\.hook_pattern must be finite, got 'layer 1"),
+        (lambda: copying_table(scrambled(d_out=5), rows(4, HOOKS)), ArgumentError,
+         "must be tokens below 5, which the unembedding has, got 12"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=text):
+            use()
