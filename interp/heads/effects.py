@@ -23,12 +23,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import HookError
+from interp.errors import HookError, Problems
+from interp.heads.replay import has_ffn
 from interp.lens import HookedModel
 
 __all__ = [
-    "Component", "components", "mean_outputs", "place_of", "places_of", "replaced", "run_without",
+    "Component", "components", "mean_outputs", "need_parts", "place_of", "places_of", "replaced",
+    "run_without",
 ]  # fmt: skip
+
+_KINDS = ("head", "ffn", "layer", "position")
 
 
 @dataclass(frozen=True, order=True)
@@ -51,8 +55,9 @@ class Component:
     @property
     def name(self) -> str:
         """``L0H1``, ``L0 FFN``, ``L0`` or ``L0 position 3``."""
-        last = {"head": f"H{self.head}", "ffn": " FFN", "layer": ""}
-        return f"L{self.layer}{last.get(self.kind, f' position {self.position}')}"
+        position = f" position {self.position}"
+        last = {"head": f"H{self.head}", "ffn": " FFN", "layer": "", "position": position}
+        return f"L{self.layer}{last.get(self.kind, f' {self.kind}')}"
 
     @property
     def hook(self) -> str:
@@ -74,18 +79,59 @@ def components(model: HookedModel) -> tuple[Component, ...]:
 
 
 def _components(model: Any) -> Iterator[Component]:
-    spec = getattr(model, "spec", None)
-    if spec is None and not hasattr(model.cfg, "n_heads"):
-        raise HookError(
-            f"{type(model).__name__} does not say how many heads it has: wrap attn.hook_pattern or "
-            "attn.hook_z, with an example, or give wrap() a cfg"
-        )
     for layer in range(model.cfg.n_layers):
-        heads = spec.heads[layer] if spec is not None else model.cfg.n_heads
+        heads = _heads(model, layer)
+        if heads is None:
+            raise HookError(
+                f"{type(model).__name__} does not say how many heads it has: wrap "
+                "attn.hook_pattern or attn.hook_z, with an example, or give wrap() a cfg"
+            )
         yield from (Component("head", layer, head) for head in range(heads))
-        has_ffn = bool(spec.ffn_widths[layer]) if spec is not None else not model.cfg.attn_only
-        if has_ffn:
+        if has_ffn(model, layer):
             yield Component("ffn", layer)
+
+
+def _heads(model: Any, layer: int) -> int | None:
+    spec = getattr(model, "spec", None)
+    return spec.heads[layer] if spec is not None else getattr(model.cfg, "n_heads", None)
+
+
+def need_parts(
+    problems: Problems, model: HookedModel, parts: Sequence[Component], length: int
+) -> None:
+    """Record, as one problem, every component that a model does not have.
+
+    Args:
+        problems: Where.
+        model: Which.
+        parts: Components that were asked for.
+        length: Of the model's inputs, in positions.
+    """
+    reasons = [(part.name, _lacking(model, part, length)) for part in parts]
+    wrong = "; ".join(f"{name} ({reason})" for name, reason in reasons if reason)
+    problems.need(not wrong, "parts", "must be in the model", wrong, "see components(model)")
+
+
+def _lacking(model: Any, part: Component, length: int) -> str:
+    """Why a component is not one of the model's; nothing where it is."""
+    if part.kind not in _KINDS:
+        return f"kinds are {', '.join(_KINDS)}"
+    if not 0 <= part.layer < model.cfg.n_layers:
+        return f"layers are {_count(model.cfg.n_layers)}"
+    if part.kind == "ffn" and not has_ffn(model, part.layer):
+        return f"layer {part.layer} has no FFN"
+    heads = _heads(model, part.layer)
+    if part.kind == "head" and not 0 <= part.head < (part.head + 1 if heads is None else heads):
+        return f"heads of layer {part.layer} are {_count(heads or 0)}"
+    if part.kind == "position" and not 0 <= part.position < length:
+        return f"positions are {_count(length)}"
+    extra = {"head": part.head, "position": part.position}
+    named = [f"{kind}={at}" for kind, at in extra.items() if kind != part.kind and at != -1]
+    return f"{' and '.join(named)} does not go with its kind" if named else ""
+
+
+def _count(n: int) -> str:
+    return f"0 to {n - 1}" if n > 1 else "0 alone" if n else "none"
 
 
 def place_of(model: HookedModel, part: Component) -> str:
@@ -117,8 +163,10 @@ def mean_outputs(
     """Hook → mean over rows of what is there, position by position.
 
     Raises:
+        ArgumentError: for a component that the model does not have.
         HookError: where a component has no hook.
     """
+    _check("mean_outputs", model, inputs, parts)
     hooks = places_of(model, parts)
     _, cache = model.run_with_cache(inputs, names_filter=hooks)
     return {hook: cache[hook].mean(dim=0) for hook in hooks}
@@ -143,7 +191,11 @@ def run_without(
         parts: What to ablate, all at once: heads, FFNs, positions.
         means: From :func:`mean_outputs`.
         keep: Hooks to return, under the names (or aliases) given here.
+
+    Raises:
+        ArgumentError: for a component that the model does not have.
     """
+    _check("run_without", model, inputs, parts)
     kept: dict[str, Tensor] = {}
 
     def keep_value(value: Tensor, hook: Any, name: str) -> None:
@@ -154,6 +206,12 @@ def run_without(
     hooks = [*ablate, *((name, partial(keep_value, name=name)) for name in keep)]
     output = model.run_with_hooks(inputs, fwd_hooks=hooks)
     return output, kept
+
+
+def _check(subject: str, model: HookedModel, inputs: Tensor, parts: Sequence[Component]) -> None:
+    problems = Problems(subject)
+    need_parts(problems, model, parts, inputs.shape[1])
+    problems.raise_if_any()
 
 
 def replaced(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:

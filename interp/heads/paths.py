@@ -3,10 +3,19 @@
     receiver's input  ←  input + (replacement − what the sender writes)
 
 Every part between sender and receiver keeps its clean value, so only the direct path is patched;
-what comes after the receiver responds. A sender is a head or an FFN; a receiver is a head's
-query, key or value input, an FFN's input, or the final norm (``logits``). Inputs are changed in
-front of the norm, which is computed anew. All senders of a receiver run in one batch, from the
-receiver's layer on.
+what comes after the receiver responds. A sender is
+
+    head, ffn  what it writes to the residual stream
+    layer      all that its heads and its FFN write
+    position   the residual stream that enters a layer there: all that is written at that position
+               before the layer, the embedding included
+
+and a receiver is a head's query, key or value input, an FFN's input, or the final norm
+(``logits``). Inputs are changed in front of the norm, which is computed anew. Changes add up: those
+of all positions of layer l and of every head and FFN from l on make the receiver's input that of
+the run they come from. Blocks without residual pass on only what their last sublayer writes: there
+the only senders are those that the receiver reads itself. Many senders of a receiver run in one
+batch, from the receiver's layer on.
 
 Attribution patching estimates every patch from one gradient, through TransformerLens' tool. It is
 for screening: a first-order estimate, wrong where scores saturate.
@@ -16,8 +25,9 @@ A path with an effect is used on these inputs; one without may have a twin that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -25,10 +35,12 @@ import torch
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.heads.ablate import Writes, head_hooks, replacements, writes
+from interp.heads.ablate import every_component
 from interp.heads.effects import Component, components
-from interp.heads.replay import Stream, Trace
+from interp.heads.replay import Stream, Trace, has_ffn, need_replay
+from interp.heads.stand_ins import Changes, StandIns, joined, need_rows, write_hooks
 from interp.lens import HookedModel
+from interp.store.capture import evaluating
 
 __all__ = ["Receiver", "attributions", "path_patched", "senders"]
 
@@ -64,18 +76,26 @@ class Receiver:
         problems.raise_if_any()
 
 
-def senders(model: HookedModel, receiver: Receiver) -> tuple[Component, ...]:
-    """Heads and FFNs in front of a receiver."""
-    if receiver.input == "logits":
-        return components(model)
-    here = ("head",) if receiver.input == "ffn" else ()
-    return tuple(
-        part for part in components(model)
-        if part.layer < receiver.layer or (part.layer == receiver.layer and part.kind in here)
-    )  # fmt: skip
+def senders(model: HookedModel, receiver: Receiver, length: int = 0) -> tuple[Component, ...]:
+    """Heads, FFNs and layers in front of a receiver; and, for ``length`` > 0, every position before
+    every layer up to the receiver's.
+    """
+    return tuple(p for p in every_component(model, length) if _reaches(model, p, receiver))
 
 
-@torch.no_grad()
+def _reaches(model: Any, part: Component, receiver: Receiver) -> bool:
+    """Whether a part comes before a receiver, which reads it directly."""
+    at = model.cfg.n_layers if receiver.input == "logits" else receiver.layer
+    ffn = receiver.input == "ffn"
+    enters = part.kind == "position" and part.layer <= min(at, model.cfg.n_layers - 1)
+    same_layer = ffn and part.kind == "head" and part.layer == at
+    if getattr(getattr(model, "spec", None), "residual", True):
+        return enters or same_layer or (part.kind != "position" and part.layer < at)
+    last = "ffn" if at > 0 and has_ffn(model, at - 1) else "head"
+    writes_last = part.kind in ("layer", last) and part.layer == at - 1
+    return same_layer if ffn else writes_last or (enters and part.layer == at)
+
+
 def path_patched(
     model: HookedModel,
     inputs: Tensor,
@@ -86,42 +106,63 @@ def path_patched(
     reference: Tensor | None = None,
     seed: int = 0,
     tokens: int = 1024,
-) -> list[tuple[Component, Tensor]]:
+) -> Iterator[tuple[Component, Tensor]]:
     """Each sender, and the output when the receiver alone does not see it.
+
+    Memory follows ``tokens``, as for :func:`interp.heads.ablate.ablated`.
 
     Args:
         model: Ours, or a bridge; see :mod:`interp.heads.replay`.
         inputs: ``[row, pos(, channel)]``.
         receiver: Where the path ends.
-        parts: Heads and FFNs in front of it; all by default.
+        parts: What comes before it; every head, FFN and layer by default. A ``layer`` sends what
+            its heads and its FFN write, together; ``Component("position", l, position=p)`` sends
+            the residual stream that enters layer l at position p. Each goes to the receiver
+            directly, and everything between is as it was. See :func:`senders`.
         how, reference, seed: The replacement, as for :func:`interp.heads.ablate.ablated`; with
             paired corrupted rows for ``reference`` that is ``how="swap"``.
-        tokens: Of one forward pass, at most.
+        tokens: Of one forward pass, at most (one row at least).
+
+    Yields:
+        In the order of ``parts``; outputs ``[row, pos, output]``.
 
     Raises:
-        ArgumentError: for a sender that is not in front of the receiver, or a head that the model
-            does not have.
+        ArgumentError: for a sender or receiver that the model does not have, a sender that is not
+            in front of the receiver, or arguments that :func:`interp.heads.ablate.ablated` refuses.
+        ConformanceError: for a model that cannot be replayed.
         HookError: for a wrapped module.
     """
-    allowed = senders(model, receiver)
-    chosen = allowed if parts is None else tuple(parts)
+    need_replay(model)
+    chosen = senders(model, receiver) if parts is None else tuple(parts)
     problems = Problems("path_patched")
-    late = [part.name for part in chosen if part not in allowed]
-    problems.need(not late, "parts", "must come before the receiver", late, "leave them out")
+    _need_receiver(problems, model, receiver)
+    need_rows(problems, model, inputs, chosen, how, reference, tokens)
+    problems.raise_if_any()
+    late = [part.name for part in chosen if not _reaches(model, part, receiver)]
+    residual = getattr(getattr(model, "spec", None), "residual", True)
+    rule = "must come before the receiver" + ("" if residual else " and be read by it directly")
+    problems.need(not late, "parts", rule, late, "leave them out")
+    problems.raise_if_any()
+    hooks = sorted({name for part in chosen for name in write_hooks(model, part)})
+    stand_ins = StandIns.of(
+        model, inputs, hooks, how=how, reference=reference, seed=seed, tokens=tokens
+    )  # fmt: skip
+    return joined(
+        stand_ins, partial(_paths, receiver=receiver, parts=chosen, tokens=tokens), tokens
+    )
+
+
+def _need_receiver(problems: Problems, model: Any, receiver: Receiver) -> None:
+    layers = model.cfg.n_layers
+    there = receiver.layer < layers
+    problems.need(there, "layer", f"must be below {layers}", receiver.layer, "layers count from 0")
+    if not there:
+        return
     heads = _heads(model, receiver)
     rule = f"must be one of the {heads} {receiver.input} heads of layer {receiver.layer}"
     problems.need(receiver.head < heads, "head", rule, receiver.head, "count those")
-    problems.raise_if_any()
-    trace = Trace.of(model, inputs, keep=head_hooks(model))
-    own, values = writes(trace), replacements(trace, how, reference, seed)
-    copies = max(1, tokens // (inputs.shape[0] * inputs.shape[1]))
-    found: list[tuple[Component, Tensor]] = []
-    for start in range(0, len(chosen), copies):
-        batch = chosen[start : start + copies]
-        change = torch.cat([_change(part, own, values) for part in batch])
-        outputs = _received(trace, receiver, change)
-        found += zip(batch, outputs.split(len(inputs)), strict=True)
-    return found
+    reads = receiver.input != "ffn" or has_ffn(model, receiver.layer)
+    problems.need(reads, "layer", "must have an FFN to receive", receiver.layer, "take another")
 
 
 def _heads(model: Any, receiver: Receiver) -> int:
@@ -132,23 +173,38 @@ def _heads(model: Any, receiver: Receiver) -> int:
     return shared if shared and receiver.input in ("k", "v") else heads
 
 
-def _change(part: Component, own: Writes, values: Writes) -> Stream:
-    difference = values[part.kind, part.layer] - own[part.kind, part.layer]
-    return difference[:, :, part.head] if part.kind == "head" else difference
-
-
-def _received(trace: Trace, receiver: Receiver, change: Stream) -> Tensor:
-    copies, layer = len(change) // len(trace.inputs), receiver.layer
-
-    def clean(stream: Tensor) -> Tensor:
-        return stream.repeat(copies, 1, 1)
-
-    if receiver.input == "logits":
-        return trace.finish(clean(trace.before(trace.n_layers)) + change, trace.n_layers)
+def _paths(
+    stand_ins: StandIns, receiver: Receiver, parts: Sequence[Component], tokens: int
+) -> Iterator[tuple[Component, Tensor]]:
+    """As :func:`path_patched`, on rows that fit one forward pass."""
+    if not parts:
+        return
+    inputs, model = stand_ins.inputs, stand_ins.model
+    ends = model.cfg.n_layers if receiver.input == "logits" else receiver.layer
+    layers = {part.layer for part in parts}
+    changes = Changes(stand_ins, Trace.of(model, inputs, {*layers, ends}), layers)
+    clean = changes.trace.before(ends)
     if receiver.input == "ffn":
-        mid = clean(trace.between(layer))
-        return trace.finish(trace.after_attention(mid, layer, mid + change), layer + 1)
-    stream = clean(trace.before(layer))
+        clean = changes.inside(ends)[f"blocks.{ends}.hook_resid_mid"]
+    copies = max(1, tokens // (inputs.shape[0] * inputs.shape[1]))
+    for start in range(0, len(parts), copies):
+        batch = parts[start : start + copies]
+        with evaluating(model):
+            change = torch.cat([changes.of(part) for part in batch])
+            received = _received(changes.trace, receiver, clean.repeat(len(batch), 1, 1), change)
+        outputs = list(received.split(len(inputs)))
+        del received, change
+        for part in batch:
+            yield part, outputs.pop(0)
+
+
+def _received(trace: Trace, receiver: Receiver, clean: Stream, change: Stream) -> Tensor:
+    """The outputs when a receiver reads copies of its clean input, changed."""
+    layer = receiver.layer
+    if receiver.input == "logits":
+        return trace.finish(clean + change, trace.n_layers)
+    if receiver.input == "ffn":
+        return trace.finish(trace.after_attention(clean, layer, clean + change), layer + 1)
     with _SplitInputs(trace.model) as model:
 
         def patch(value: Tensor, hook: Any) -> Tensor:
@@ -158,7 +214,7 @@ def _received(trace: Trace, receiver: Receiver, change: Stream) -> Tensor:
 
         name = f"blocks.{layer}.attn.hook_{receiver.input}_input"
         with model.hooks(fwd_hooks=[(name, patch)]):
-            stream = trace.block(stream, layer)
+            stream = trace.block(clean, layer)
     return trace.finish(stream, layer + 1)
 
 
@@ -195,7 +251,12 @@ def attributions(
     Returns:
         Columns ``component``, ``layer``, ``head`` and ``score``: the sum over positions, averaged
         over rows; the change of the metric that patching would bring. Sorted by absolute score.
+
+    Raises:
+        ArgumentError: for a model without FFNs or in training mode, or inputs that are not paired
+            tokens.
     """
+    _need_attributable(model, clean, corrupt)
     from interp.lens import attribution_patch
 
     scores = attribution_patch(model, clean, corrupt, metric).node_scores
@@ -208,3 +269,20 @@ def attributions(
     summed = table.groupby(["component", "layer", "head"], as_index=False)["score"].sum()
     order = summed["score"].abs().sort_values(ascending=False, kind="stable").index
     return summed.loc[order].reset_index(drop=True)
+
+
+def _need_attributable(model: Any, clean: Tensor, corrupt: Tensor) -> None:
+    problems, layers = Problems("attributions"), range(model.cfg.n_layers)
+    kinds = ("attn.hook_z", "hook_mlp_out")
+    names = ["hook_embed", *(f"blocks.{layer}.{kind}" for layer in layers for kind in kinds)]
+    lacking = [name for name in names if name not in model.hook_dict]
+    advice = "ablate (loss_increases) or patch paths (path_patched) instead"
+    problems.need(not lacking, "model", "must have heads and an FFN in every layer, with hooks",
+                  f"none at {', '.join(lacking)}", advice)  # fmt: skip
+    training = any(module.training for module in model.modules())
+    problems.need(not training, "model", "must be in evaluation mode", "training", "call eval()")
+    shapes = tuple(clean.shape), tuple(corrupt.shape)
+    paired = clean.ndim == 2 and len(clean) > 0 and shapes[0] == shapes[1]
+    rule = "must be tokens [row, pos], paired, of one shape"
+    problems.need(paired, "clean, corrupt", rule, shapes, "give a corrupted row for each clean one")
+    problems.raise_if_any()

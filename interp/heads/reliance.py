@@ -12,7 +12,7 @@ Only heads, FFNs, layers and positions as the model uses them now are judged; se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -22,9 +22,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.errors import Problems
-from interp.heads.ablate import ablated
+from interp.heads.ablate import ablated_by_rows, every_component
 from interp.heads.effects import Component
 from interp.heads.nulls import bootstrap_interval, from_draws, signs_null
+from interp.heads.replay import not_finite
 from interp.heads.table import head_table, score_row
 from interp.lens import HookedModel
 from interp.store.capture import evaluating
@@ -75,31 +76,31 @@ def loss_increases(
         parts: Which; every head, FFN and layer by default.
         how: What stands in; means and other rows come from the first ``rows`` rows.
         corrupted: The inputs that ``swap`` takes its values from, each row's from its own pair.
-        rows: At a time: memory does not grow with the batch.
+        rows: That means and other rows' values come from, and that are drawn for at a time.
         seed: Of resampled rows and of the null.
-        tokens: Of one forward pass, at most.
+        tokens: Of one forward pass, at most (one row at least); memory follows it.
 
     Returns:
         A head table with ``low`` and ``high``; metric ``loss_increase``, circuit = ``how``,
         target = the position for positions and ``output`` otherwise.
 
     Raises:
-        ArgumentError: for ``swap`` without corrupted inputs, or those without ``swap``.
+        ArgumentError: for ``swap`` without corrupted inputs, or those without ``swap``; for fewer
+            than two rows to average or resample; for components that the model does not have; for
+            a loss that is not finite.
         HookError: for a wrapped module without a component's hooks.
     """
-    _check(batch, how, corrupted)
-    module = cast("nn.Module", model)
-    device = next(module.parameters()).device
+    _check(batch, how, corrupted, rows)
+    options: dict[str, Any] = {"how": how, "seed": seed, "tokens": tokens}
+    chosen = every_component(model) if parts is None else tuple(dict.fromkeys(parts))
     found: dict[Component, list[np.ndarray]] = {}
-    for start in range(0, len(batch), rows):
-        some = batch[start : start + rows]
-        inputs = some.inputs.to(device)
-        source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]
-        with evaluating(module):
-            whole = row_losses(module(inputs), some)
-        options: dict[str, Any] = {"how": how, "seed": seed, "tokens": tokens}
-        for part, output in ablated(model, inputs, parts, reference=source.to(device), **options):
-            found.setdefault(part, []).append((row_losses(output, some) - whole).numpy())
+    for part, increases in _increases(model, batch, chosen, corrupted, rows, options):
+        found.setdefault(part, []).append(increases.numpy())
+    lost = [part.name for part, pieces in found.items() if not all(map(_finite, pieces))]
+    problems = Problems("loss_increases")
+    rule, advice = f"must leave a finite loss with how={how!r}", "replace them in another way"
+    problems.need(not lost, "parts", rule, lost, advice)
+    problems.raise_if_any()
     scale = 1.0
     if batch.targets.is_floating_point():
         scale = float(batch.targets[batch.mask].double().var()) or 1.0
@@ -108,8 +109,42 @@ def loss_increases(
     )
 
 
-def _check(batch: Batch, how: str, corrupted: Tensor | None) -> None:
+def _increases(
+    model: HookedModel,
+    batch: Batch,
+    parts: Sequence[Component],
+    corrupted: Tensor | None,
+    rows: int,
+    options: dict[str, Any],
+) -> Iterator[tuple[Component, Float[Tensor, "row"]]]:
+    """Each component's increases, a few rows at a time."""
+    module = cast("nn.Module", model)
+    device = next(module.parameters()).device
+    for start in range(0, len(batch), rows):
+        source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]
+        block = batch[start : start + rows]
+        inputs, reference = block.inputs.to(device), source.to(device)
+        for few, outputs in ablated_by_rows(model, inputs, parts, reference=reference, **options):
+            some = block[few]
+            with evaluating(module):
+                whole = row_losses(module(inputs[few]), some)
+            if not _finite(whole):
+                raise not_finite(model, inputs[few])
+            for part, output in outputs:
+                yield part, row_losses(output, some) - whole
+
+
+def _finite(values: Tensor | np.ndarray) -> bool:
+    return bool(np.isfinite(np.asarray(values)).all())
+
+
+def _check(batch: Batch, how: str, corrupted: Tensor | None, rows: int) -> None:
     problems = Problems("loss_increases")
+    problems.need(len(batch) > 0, "batch", "must have rows", len(batch), "give some")
+    problems.need(rows >= 1, "rows", "must be at least 1", rows, "take about 64")
+    alone = how in ("mean", "resample") and 1 in (rows, len(batch))
+    rule, advice = f"must be two rows at least with how={how!r}", "one row has no other"
+    problems.need(not alone, "rows", rule, min(rows, len(batch)), advice)
     swapped = (how == "swap") == (corrupted is not None)
     shown = None if corrupted is None else f"inputs with how={how!r}"
     problems.need(
@@ -124,7 +159,7 @@ def _check(batch: Batch, how: str, corrupted: Tensor | None) -> None:
 def _line(
     part: Component, increases: Float[np.ndarray, "row"], how: str, seed: int
 ) -> dict[str, Any]:
-    increases = np.where(np.abs(increases) > _ROUNDING, increases, 0.0)
+    increases = np.where(np.abs(increases) <= _ROUNDING, 0.0, increases)
     score = float(increases.mean())
     null = from_draws(score, signs_null(increases, seed=seed), normal_tail=True)
     low, high = bootstrap_interval(increases[:, None], seed=seed)

@@ -4,31 +4,35 @@ Ablating a component of layer l changes nothing before it: the residual stream u
 computed once, and only the rest runs again, for many changed copies in one batch.
 
     trace = Trace.of(model, inputs)
-    trace.finish(trace.after(0) + change, 1)          # blocks 1 …, final norm, unembedding
+    trace.finish(trace.before(1) + change, 1)         # blocks 1 …, final norm, unembedding
 
-Blocks are called with the arguments they had in the recorded pass (masks, position embeddings),
-repeated for the copies; key-value caches are left out. A trace is checked when it is made: the
-replay of the unchanged streams must give the recorded ones and the recorded output, or else
-there is a :exc:`ConformanceError`, as for blocks whose FFN does not read the stream between
-(parallel blocks, post-norms) or models that scale their logits. There
-:func:`interp.heads.effects.run_without` works, one forward pass a component.
+A trace holds the streams that enter layers and nothing else; what happens inside a layer is
+computed again when it is asked for, a layer at a time. Blocks are called with the arguments they
+had in the recorded pass (masks, position embeddings), repeated for the copies; key-value caches
+are left out. A trace is checked when it is made: its streams must be finite, and the replay of the
+unchanged streams must give the recorded ones and the recorded output, or else there is a
+:exc:`ConformanceError`, as for blocks whose FFN does not read the stream between (parallel blocks,
+post-norms) or models that scale their logits. There :func:`interp.heads.effects.run_without`
+works, one forward pass a component.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.errors import ConformanceError, HookError
+from interp.errors import ArgumentError, ConformanceError, HookError
 from interp.lens import HookedModel
+from interp.store.capture import evaluating
 
-__all__ = ["Stream", "Trace"]
+__all__ = ["Stream", "Trace", "has_ffn", "head_hook", "need_replay", "not_finite"]
 
 Stream = Float[Tensor, "row pos d_model"]
 _RELATIVE = 1e-4
@@ -43,56 +47,57 @@ class Trace:
     Attributes:
         model: Which.
         inputs: What it ran on, ``[row, pos(, channel)]``.
-        output: What came out.
-        cache: Hook → tensor: what was kept of every layer.
+        streams: Layer → the residual stream that enters it; ``n_layers`` → the last one.
         arguments: Per layer: what its block was called with, besides the stream.
     """
 
     model: Any
     inputs: Tensor
-    output: Tensor
-    cache: Mapping[str, Tensor]
+    streams: Mapping[int, Stream]
     arguments: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]
 
     @classmethod
     def of(
-        cls, model: HookedModel, inputs: Tensor, keep: Sequence[str] = (), *, check: bool = True
+        cls,
+        model: HookedModel,
+        inputs: Tensor,
+        layers: Collection[int] | None = None,
+        *,
+        check: bool = True,
     ) -> Trace:
-        """Run ``model`` on ``inputs`` and keep the residual stream around every sublayer.
+        """Run ``model`` on ``inputs`` and keep the residual streams that enter layers.
 
         Args:
             model: With ``blocks``, ``ln_final`` and ``unembed``, as ours and bridges have.
             inputs: ``[row, pos(, channel)]``.
-            keep: Hooks to keep besides.
+            layers: Before which the stream is kept; all, and the last layer's output, by default.
             check: Whether to replay it; not needed where only what was recorded is read.
 
         Raises:
+            ArgumentError: if a stream is not finite.
             ConformanceError: if the model cannot be replayed.
-            HookError: for a hook that is not there, or a model without these parts.
+            HookError: for a model without these parts.
         """
-        lacking = [name for name in _PARTS if not hasattr(model, name)]
-        if lacking:
-            raise HookError(
-                f"{type(model).__name__} cannot be run from the middle on: it has no "
-                f"{', '.join(lacking)}; a wrapped module can be ablated (interp.heads.ablate), one "
-                "forward pass a component"
-            )
+        need_replay(model)
         calls: list[Any] = []
-        layers = range(model.cfg.n_layers)
-        names = [f"blocks.{layer}.hook_resid_{at}" for layer in layers for at in ("pre", "post")]
-        names += [f"blocks.{layer}.hook_resid_mid" for layer in layers]
-        names += [f"blocks.{layer}.hook_mlp_out" for layer in layers if has_ffn(model, layer)]
-        with ExitStack() as stack, torch.no_grad():
+        depth = int(model.cfg.n_layers)
+        names = {layer: f"blocks.{layer}.hook_resid_pre" for layer in range(depth)}
+        names[depth] = f"blocks.{depth - 1}.hook_resid_post"
+        with ExitStack() as stack, evaluating(model):
             for block in model.blocks:  # type: ignore[attr-defined]
                 handle = block.register_forward_pre_hook(_recorder(calls), with_kwargs=True)
                 stack.callback(handle.remove)
             output, cache = model.run_with_cache(
-                inputs, names_filter=sorted({*names, *keep}), return_cache_object=False
+                inputs, names_filter=sorted(names.values()), return_cache_object=False
             )
-        trace = cls(model, inputs, output, dict(cache), calls)
+        streams = {layer: cache[name] for layer, name in names.items()}
+        if not all(bool(stream.isfinite().all()) for stream in streams.values()):
+            raise not_finite(model, inputs)
+        trace = cls(model, inputs, streams, calls)
         if check:
-            trace._check()
-        return trace
+            trace._check(output)
+        kept = streams.keys() if layers is None else layers
+        return cls(model, inputs, {layer: streams[layer] for layer in kept}, calls)
 
     @property
     def n_layers(self) -> int:
@@ -101,14 +106,27 @@ class Trace:
 
     def before(self, layer: int) -> Stream:
         """The stream that enters a layer; the last one's output for ``n_layers``."""
-        last = self.n_layers - 1
-        if layer > last:
-            return self.cache[f"blocks.{last}.hook_resid_post"]
-        return self.cache[f"blocks.{layer}.hook_resid_pre"]
+        return self.streams[layer]
 
-    def between(self, layer: int) -> Stream:
-        """The stream between a layer's attention and its FFN."""
-        return self.cache[f"blocks.{layer}.hook_resid_mid"]
+    def inside(self, layer: int) -> dict[str, Tensor]:
+        """What a layer's parts write and the streams between, computed again.
+
+        Returns:
+            Hook → ``[row, pos, …]``: ``hook_resid_pre``, the heads' :func:`head_hook`,
+            ``hook_resid_mid``, ``hook_mlp_out`` where there is an FFN, and ``hook_resid_post``.
+        """
+        at, found = f"blocks.{layer}.", {}
+
+        def keep(value: Tensor, hook: Any, name: str) -> None:
+            found[name] = value
+
+        names = [head_hook(self.model, layer), at + "hook_resid_mid"]
+        names += [at + "hook_mlp_out"] if has_ffn(self.model, layer) else []
+        hooks = [(name, partial(keep, name=name)) for name in names]
+        with evaluating(self.model), self.model.hooks(fwd_hooks=hooks):
+            found[at + "hook_resid_pre"] = self.before(layer)
+            found[at + "hook_resid_post"] = self.block(self.before(layer), layer)
+        return found
 
     def after_attention(self, mid: Stream, layer: int, read: Stream | None = None) -> Stream:
         """The stream after a layer, from the one between its sublayers.
@@ -135,18 +153,18 @@ class Trace:
         )
         return out if isinstance(out, Tensor) else out[0]
 
-    @torch.no_grad()
     def finish(self, stream: Stream, layer: int) -> Tensor:
         """The output, from streams that enter ``layer`` (``n_layers``: the final norm)."""
-        for index in range(layer, self.n_layers):
-            stream = self.block(stream, index)
-        output: Tensor = self.model.unembed(self.model.ln_final(stream))
+        with evaluating(self.model):
+            for index in range(layer, self.n_layers):
+                stream = self.block(stream, index)
+            output: Tensor = self.model.unembed(self.model.ln_final(stream))
         return output
 
-    def _check(self) -> None:
+    def _check(self, output: Tensor) -> None:
         wrong = [f"layer {layer}" for layer in range(self.n_layers) if not self._layer_fits(layer)]
-        if not wrong and not _close(self.finish(self.before(self.n_layers), self.n_layers),
-                                    self.output):  # fmt: skip
+        last = self.before(self.n_layers)
+        if not wrong and not _close(self.finish(last, self.n_layers), output):
             wrong = ["final norm and unembedding"]
         if wrong:
             raise ConformanceError(
@@ -154,11 +172,57 @@ class Trace:
                 "other values again: ablate with run_without, one forward pass a component"
             )
 
-    @torch.no_grad()
     def _layer_fits(self, layer: int) -> bool:
-        after = self.before(layer + 1)
-        from_mid = self.after_attention(self.between(layer), layer)
-        return _close(from_mid, after) and _close(self.block(self.before(layer), layer), after)
+        after, inside = self.before(layer + 1), self.inside(layer)
+        mid, again = (inside[f"blocks.{layer}.hook_resid_{at}"] for at in ("mid", "post"))
+        with evaluating(self.model):
+            from_mid = self.after_attention(mid, layer)
+        return _close(from_mid, after) and _close(again, after)
+
+
+def need_replay(model: HookedModel) -> None:
+    """:exc:`HookError` for a model that cannot be run from the middle on."""
+    lacking = [name for name in _PARTS if not hasattr(model, name)]
+    if lacking:
+        raise HookError(
+            f"{type(model).__name__} cannot be run from the middle on: it has no "
+            f"{', '.join(lacking)}; a wrapped module can be ablated (interp.heads.ablate), one "
+            "forward pass a component"
+        )
+
+
+def head_hook(model: Any, layer: int) -> str:
+    """Where what a layer's heads write can be read: z, or the result where it is not z W_O."""
+    spec = getattr(model, "spec", None)
+    name = "hook_result" if spec is not None and spec.identity_ov else "hook_z"
+    return f"blocks.{layer}.attn.{name}"
+
+
+def _first_not_finite(model: HookedModel, inputs: Tensor) -> str:
+    """The first hook at which something is infinite or not a number, or else the output.
+
+    Scores and patterns are left out: a score of −∞ is a mask.
+    """
+    found: list[str] = []
+
+    def look(value: Any, hook: Any) -> None:
+        if isinstance(value, Tensor) and not bool(value.isfinite().all()):
+            found.append(str(hook.name))
+
+    def counts(name: str) -> bool:
+        return not name.endswith(("scores", "pattern", "score"))
+
+    with evaluating(model):
+        model.run_with_hooks(inputs, fwd_hooks=[(counts, look)])
+    return found[0] if found else "the output"
+
+
+def not_finite(model: HookedModel, inputs: Tensor) -> ArgumentError:
+    """The error that says where a model's activations are first infinite or not a number."""
+    return ArgumentError(
+        f"{type(model).__name__} gives activations that are infinite or not a number, first at "
+        f"{_first_not_finite(model, inputs)}: look at its weights and at its inputs there"
+    )
 
 
 def has_ffn(model: Any, layer: int) -> bool:

@@ -83,7 +83,7 @@ def test_a_grouped_models_copying_heads_are_found(llama: tuple[Path, Any]) -> No
 
 def test_shared_keys_are_counted_as_receivers(llama: tuple[Path, Any]) -> None:
     model = load_pretrained(llama[0]).model
-    assert len(path_patched(model, tokens(), Receiver("k", 1, 1))) == HEADS + 1
-    assert len(path_patched(model, tokens(), Receiver("q", 1, 3))) == HEADS + 1
+    assert len(list(path_patched(model, tokens(), Receiver("k", 1, 1)))) == HEADS + 2
+    assert len(list(path_patched(model, tokens(), Receiver("q", 1, 3)))) == HEADS + 2
     with pytest.raises(ArgumentError, match="head must be one of the 2 v heads of layer 1, got 3"):
         path_patched(model, tokens(), Receiver("v", 1, 3))

@@ -1,9 +1,12 @@
+import weakref
+
 import pytest
 import torch
 
 from interp.errors import ArgumentError, ConformanceError
 from interp.heads.ablate import ablated, every_component
 from interp.heads.effects import Component, components, mean_outputs, run_without
+from interp.heads.reliance import loss_increases, next_tokens
 from interp.heads.replay import Trace
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -134,16 +137,112 @@ def test_copies_of_one_row_keep_their_masks(bridge: object) -> None:
         torch.testing.assert_close(output, three[part][:1])
 
 
-def test_refusals() -> None:
+@pytest.mark.parametrize("changes", [{}, {"identity_ov": True}], ids=["z", "result"])
+@pytest.mark.parametrize("how", ["mean", "zero", "resample", "swap"])
+def test_rows_a_few_at_a_time_do_not_change_outputs(how: str, changes: dict[str, object]) -> None:
+    """In chunks of one, two and three rows, and with copies of all five."""
+    model, rows, other = model_of(**changes), tokens(), tokens()
+    places = [Component("position", layer, position=p) for layer in range(3) for p in (0, 6)]
+    parts, options = [*every_component(model), *places], {"how": how, "reference": other, "seed": 2}
+    whole = dict(ablated(model, rows, parts, tokens=10_000, **options))
+    for few in (1, 23):
+        found = dict(ablated(model, rows, parts, tokens=few, **options))
+        assert list(found) == list(whole)
+        for part, output in found.items():
+            torch.testing.assert_close(output, whole[part], msg=f"{few} {part.name}")
+
+
+def test_no_pass_is_longer_than_the_tokens_allowed_and_few_layers_are_held() -> None:
+    """What memory is made of: tokens of a pass; streams kept; layers' values alive at once."""
+    model, rows = model_of(), tokens(8)
+    seen: list[int] = []
+    watch = [("blocks.0.hook_resid_pre", lambda value, hook: seen.append(value.shape[0]))]
+    with model.hooks(fwd_hooks=watch):
+        for how in ("mean", "resample", "swap", "zero"):
+            list(ablated(model, rows, how=how, reference=rows.roll(1, 0), tokens=21))
+        loss_increases(model, next_tokens(rows), tokens=21)
+    assert 0 < max(seen) <= 3
+    made: list[weakref.ref[torch.Tensor]] = []
+    watch = [
+        (f"blocks.{layer}.attn.hook_z", lambda value, hook: made.append(weakref.ref(value)))
+        for layer in range(3)
+    ]
+    with model.hooks(fwd_hooks=watch):
+        for _ in ablated(model, rows, how="resample", tokens=21):
+            alive = sum(ref() is not None for ref in made)
+            assert alive <= 2 * 3, "one layer, of the rows and of those that stand in, each chunk"
+    assert len(made) > 50
+
+
+def test_a_trace_keeps_the_streams_that_are_asked_for() -> None:
     model = model_of()
-    with pytest.raises(ArgumentError, match=r"how must be one of .*, got 'kill'"):
-        list(ablated(model, tokens(), how="kill"))
-    with pytest.raises(ArgumentError, match="must have two rows to resample, got 1"):
-        list(ablated(model, tokens(1), how="resample"))
-    with pytest.raises(ArgumentError, match="must be the 5 paired rows to swap in, got None"):
-        list(ablated(model, tokens(), how="swap"))
-    with pytest.raises(ArgumentError, match=r"rows of shape \(7,\), got \(6,\)"):
-        list(ablated(model, tokens(), reference=tokens()[:, :6]))
+    assert list(Trace.of(model, tokens(), [1]).streams) == [1]
+    assert list(Trace.of(model, tokens()).streams) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "text"),
+    [
+        (5, {"how": "kill"}, r"how must be one of .*, got 'kill'"),
+        (1, {"how": "resample"}, "must have two rows to resample, got 1"),
+        (1, {}, "must have two rows to average: one row is its own mean, got 1"),
+        (0, {}, r"inputs must be \[row, pos\(, channel\)\] with a row at least, got \(0, 7\)"),
+        (5, {"how": "swap"}, "must be the 5 paired rows to swap in, got None"),
+        (5, {"reference": tokens()[:, :6]}, r"rows of shape \(7,\), got \(6,\)"),
+        (5, {"reference": tokens(0)}, "reference must have rows, got 0"),
+        (5, {"tokens": 0}, "tokens must be at least 1, got 0"),
+    ],
+)
+def test_refusals(rows: int, options: dict[str, object], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        ablated(model_of(), tokens(rows), **options)
+
+
+def test_one_row_has_means_of_a_reference() -> None:
+    model, row, other = model_of(), tokens(1), tokens(1)
+    part = Component("ffn", 0)
+    ((_, mean),) = ablated(model, row, [part], reference=other)
+    ((_, swap),) = ablated(model, row, [part], how="swap", reference=other)
+    torch.testing.assert_close(mean, swap)
+
+
+WRONG = [
+    (Component("head", 9, 0), r"L9H0 \(layers are 0 to 2\)"),
+    (Component("mlp", 0), r"L0 mlp \(kinds are head, ffn, layer, position\)"),
+    (Component("head", 0), r"L0H-1 \(heads of layer 0 are 0 to 1\)"),
+    (Component("head", 0, 7), r"L0H7 \(heads of layer 0 are 0 to 1\)"),
+    (Component("head", 1, 1), r"L1H1 \(heads of layer 1 are 0 alone\)"),
+    (Component("ffn", 1), r"L1 FFN \(layer 1 has no FFN\)"),
+    (Component("position", 0, position=999), r"L0 position 999 \(positions are 0 to 6\)"),
+    (Component("position", 0), r"L0 position -1 \(positions are 0 to 6\)"),
+    (Component("ffn", 0, 1), r"L0 FFN \(head=1 does not go with its kind\)"),
+]
+
+
+def test_every_component_that_is_not_there_is_named_at_once() -> None:
+    model, rows, there = model_of(), tokens(), [Component("head", 0, 0)]
+    for part, text in WRONG:
+        with pytest.raises(ArgumentError, match=f"parts must be in the model, got .{text}"):
+            ablated(model, rows, [*there, part])
+        with pytest.raises(ArgumentError, match=text):
+            mean_outputs(model, rows, [part])
+        with pytest.raises(ArgumentError, match=text):
+            run_without(model, rows, [part], {})
+    every = "; ".join(text for _, text in WRONG)
+    with pytest.raises(ArgumentError, match=every):
+        ablated(model, rows, [part for part, _ in WRONG])
+
+
+def test_activations_that_are_not_finite_are_named_where_they_begin() -> None:
+    model = model_of()
+    with torch.no_grad():
+        model.blocks[1].attn.W_V[0, 0, 0] = torch.nan
+    for use in (
+        lambda: list(ablated(model, tokens())),
+        lambda: list(ablated(model, tokens(), how="zero")),
+    ):
+        with pytest.raises(ArgumentError, match=r"not a number, first at blocks\.1\.attn\.hook_v"):
+            use()
 
 
 def test_a_model_whose_ffn_reads_elsewhere_is_refused() -> None:

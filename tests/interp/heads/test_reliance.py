@@ -1,8 +1,11 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from interp.errors import ArgumentError
 from interp.heads.effects import Component, components, mean_outputs, run_without
 from interp.heads.nulls import bootstrap_interval, others_moments
 from interp.heads.reliance import loss_increases, next_tokens, row_losses
@@ -61,6 +64,40 @@ def test_a_component_that_writes_nothing_has_no_effect() -> None:
     row = table[(table["layer"] == 1) & (table["head"] == 1)].iloc[0]
     assert row["score"] == pytest.approx(0, abs=1e-12)
     assert not row["p"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "text"),
+    [
+        (1, {}, "rows must be two rows at least with how='mean', got 1"),
+        (6, {"rows": 1}, "rows must be two rows at least with how='mean', got 1"),
+        (6, {"rows": 1, "how": "resample"}, "must be two rows at least with how='resample'"),
+        (6, {"rows": 0}, "rows must be at least 1, got 0"),
+        (0, {}, "batch must have rows, got 0"),
+        (6, {"parts": [Component("head", 9, 0), Component("mlp", 0)]},
+         r"L9H0 \(layers are 0 to 1\); L0 mlp \(kinds are"),
+    ],
+)  # fmt: skip
+def test_what_would_give_silent_zeros_is_refused(
+    rows: int, options: dict[str, Any], text: str
+) -> None:
+    tokens = torch.randint(6, (rows, 7), generator=GEN)
+    with pytest.raises(ArgumentError, match=text):
+        loss_increases(SequenceTransformer(SPEC), next_tokens(tokens), **options)
+
+
+def test_a_loss_that_is_not_finite_is_no_zero() -> None:
+    batch = next_tokens(torch.randint(6, (8, 7), generator=GEN))
+    model = SequenceTransformer(SPEC, seed=1)
+    with torch.no_grad():
+        model.blocks[1].mlp.W_in[0, 0] = torch.nan
+    with pytest.raises(ArgumentError, match=r"not a number, first at blocks\.1\.mlp\.hook_pre"):
+        loss_increases(model, batch)
+    model = SequenceTransformer(SPEC, seed=1)
+    with torch.no_grad():
+        model.unembed.b_U[0] = torch.nan
+    with pytest.raises(ArgumentError, match="first at the output: look at its weights"):
+        loss_increases(model, batch)
 
 
 def test_bootstrap_interval_is_that_of_scipy() -> None:
