@@ -54,7 +54,7 @@ KernelNull = Mapping[tuple[str, str], Float[np.ndarray, "draw"]]
 """(metric, memory) → scores of re-initialised models."""
 
 
-Kernel = Float[np.ndarray, "head lag"]
+Kernel = Float[np.ndarray, "head _"]
 Direction = Float[np.ndarray, "d_model"]
 Scores = Float[np.ndarray, "head"]
 
@@ -77,7 +77,7 @@ class LayerKernels:
     mass: Float[np.ndarray, "head lag"]
     kernels: Mapping[str, Kernel]
     origins: Mapping[str, int] = field(default_factory=dict)
-    draws: Mapping[str, Float[np.ndarray, "resample head lag"]] = field(default_factory=dict)
+    draws: Mapping[str, Float[np.ndarray, "resample head _"]] = field(default_factory=dict)
 
     def concentration(self, memory: str, lag: int) -> float:
         """Share of the heads' summed kernel at a lag."""
