@@ -109,14 +109,24 @@ class Shares:
     def _moments(self, mean: Float[Tensor, "part"]) -> tuple[Tensor, Tensor]:
         """Mean and variance of each part's product with the value of a permuted row."""
         by_position = self._first - mean[:, None] * self._counted
-        crossed = self._crossed + self._crossed.mT
-        spread = self._second - mean[:, None, None] * crossed
-        spread = spread + (mean**2)[:, None, None] * self._both
-        spread = spread - by_position[:, :, None] * by_position[:, None] / self._rows
-        inside = spread.diagonal(dim1=1, dim2=2).sum(1)
-        spread = spread.where((inside > _FIXED * self._squares)[:, None, None], 0.0)
         expected = by_position[:-1] @ by_position[-1] / self._rows
-        return expected, (spread[:-1] * spread[-1]).sum((1, 2)) / (self._rows - 1)
+        value = self._inside(-1, mean, by_position)
+        products = [
+            (self._inside(part, mean, by_position) * value).sum()
+            for part in range(len(self.labels))
+        ]
+        return expected, torch.stack(products) / (self._rows - 1)
+
+    def _inside(
+        self, part: int, mean: Float[Tensor, "part"], by_position: Float[Tensor, "part pos"]
+    ) -> Float[Tensor, "pos pos"]:
+        """Products of a part with itself, less position means; zero if it is the same in all
+        rows."""
+        crossed = self._crossed[part] + self._crossed[part].T
+        found = self._second[part] - mean[part] * crossed + mean[part] ** 2 * self._both
+        found = found - torch.outer(by_position[part], by_position[part]) / self._rows
+        same = bool(found.trace() <= _FIXED * self._squares[part])
+        return torch.zeros_like(found) if same else found
 
     def _draws(self) -> Float[Tensor, "resample part"]:
         """Shares of the resamples; NaN where one holds nothing that varies."""

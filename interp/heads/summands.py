@@ -143,7 +143,7 @@ class Summands(ABC):
 class _Live(Summands):
     def __init__(self, model: Any, rows: Batch) -> None:
         self.model, self._rows = model, rows
-        self.groups = [rows.mask.any(1).nonzero()[:, 0].numpy()]
+        self.groups = [rows.mask.any(1).nonzero()[:, 0].cpu().numpy()]
         self.length, self.real = rows.inputs.shape[1], rows.targets.is_floating_point()
 
     def need(self, places: Sequence[Place], *, stream: bool, scale: bool) -> None:
@@ -153,7 +153,7 @@ class _Live(Summands):
             raise HookError(f"{type(self.model).__name__} has no hook {', '.join(lacking)}")
 
     def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
-        return self._rows.targets[rows], self._rows.mask[rows]
+        return self._rows.targets[rows].cpu(), self._rows.mask[rows].cpu()
 
     def cache(self, rows: Ids) -> Any:
         wanted = {*head_hooks(self.model), *(n for n in self.model.hook_dict if _written(n))}
