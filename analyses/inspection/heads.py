@@ -171,6 +171,7 @@ def _trials(
 def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:
     """``roles.csv``, ``heads.csv``, ``trials.csv``, ``inspection.json`` and ``findings.txt``."""
     scores = pd.concat([found.behaviour, found.losses, found.weights], ignore_index=True)
+    scores["draws"] = scores["draws"].astype("Int64")  # told of the nulls of weights alone
     trials = pd.DataFrame([vars(p) for p in found.performances])
     tables = {"roles": found.roles, "heads": scores, "trials": trials}
     for name, table in tables.items():

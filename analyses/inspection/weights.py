@@ -22,6 +22,7 @@ from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
 from interp.figures.pairs import Pair, pair_lines
 from interp.figures.style import save
 from interp.heads.composition import COMPOSITIONS
+from interp.heads.induction import InductionFloors
 from interp.heads.weights import SINGULAR, circuit_crop
 from interp.models.factors import Factors
 from interp.output import output_file, output_folder
@@ -38,7 +39,7 @@ __all__ = [
 
 CSV_COLUMNS = (
     "layer", "head", "circuit", "metric", "score", "null_mean", "null_std", "p", "q",
-    "effect", "target", "component", "group",
+    "effect", "target", "component", "group", "draws",
 )  # fmt: skip
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
 """Something that passes items through and may show how far it is."""
@@ -46,6 +47,7 @@ Watch = Callable[[Sequence[Any]], Iterable[Any]]
 _PAIRS = 24
 _FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
 _LEVEL = 0.01  # of q: what is named is above the null
+_PAIR_FLOOR = InductionFloors.composition  # least composition over random directions, minus 1
 _UNTIED = (
     "Signs are of residual directions, not of tokens: embedding and unembedding are two matrices "
     "here, so a head that writes the negative of a direction may raise the token it read. "
@@ -92,7 +94,9 @@ def strongest(
 def findings(
     table: pd.DataFrame, n: int = 5, *, basis: str = "residual", tied: bool = True
 ) -> list[str]:
-    """What stands out above the null (q < 0.01), in sentences with their numbers.
+    """What stands out above the null (q < 0.01) and a floor, in sentences with their numbers.
+
+    The floors: a |trace share| of 0.05, and compositions of 1.5 times that of random directions.
 
     Args:
         table: From :func:`interp.heads.weights.weight_table`.
@@ -115,7 +119,7 @@ def findings(
             + (" None is above the null." if beyond.empty else "")
         )
         for sign, meaning in zip((1, -1), meanings, strict=True):
-            top = strongest(beyond, circuit, "trace_share", n, sign=sign)
+            top = strongest(clear, circuit, "trace_share", n, sign=sign)
             if len(top):
                 said.append(f"{circuit} that would {meaning}: {_listed(top)}.")
     if basis == "residual" and not tied and len(shares):
@@ -146,12 +150,16 @@ def _meanings(basis: str, tied: bool) -> tuple[tuple[str, str, str], ...]:
 
 
 def _pairs(pairs: pd.DataFrame, n: int) -> str:
-    top = pairs[pairs["q"] < _LEVEL].nlargest(n, "effect")
+    above = pairs["score"] >= (1 + _PAIR_FLOOR) * pairs["null_mean"]
+    top = pairs[above & (pairs["q"] < _LEVEL)].nlargest(n, "effect")
     listed = (
         f"{r.target} → L{r.layer}H{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
         for r in top.itertuples()
     )
-    return ", ".join(listed) or f"none of {len(pairs)} pairs is above the null (q < {_LEVEL})"
+    return ", ".join(listed) or (
+        f"none of {len(pairs)} pairs is {1 + _PAIR_FLOOR:g} times that of random directions "
+        f"(q < {_LEVEL})"
+    )
 
 
 def _listed(rows: pd.DataFrame) -> str:
@@ -226,7 +234,7 @@ def _listed_options(options: dict[str, Any]) -> str:
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Rows as JSON data; numbers that are not finite become null."""
-    kept = rows[list(CSV_COLUMNS[:11])]
+    kept = rows[[*CSV_COLUMNS[:11], "draws"]]
     records: list[dict[str, Any]] = json.loads(kept.to_json(orient="records", double_precision=12))
     return records
 

@@ -13,7 +13,8 @@ All from factors: with Gram roots R_V of W_V and R_K of W_K, ‖M_OV¹ M_QK²‖
 uniformly random rotation, norms and spectra kept. For A = M¹ᵀM¹ and B = M²M²ᵀ the squared score is
 ⟨A, U B Uᵀ⟩/(tr A tr B) with mean 1/n and, symmetric traceless matrices being an irreducible
 representation of dimension (n−1)(n+2)/2, variance
-2 (ΣA² − 1/n)(ΣB² − 1/n)/((n−1)(n+2)), ΣA² = Σσ⁴/(Σσ²)² of each circuit. Both are exact.
+2 (ΣA² − 1/n)(ΣB² − 1/n)/((n−1)(n+2)), ΣA² = Σσ⁴/(Σσ²)² of each circuit. Both are exact; the tail
+is that of a gamma distribution with these moments, and no p is given below 1e-10.
 
 **What a positive result does not establish.** That anything flows: large directions that all heads
 share (means, norms, positions) compose with everything. Source of the scores: the weights-only
@@ -32,6 +33,7 @@ from scipy.special import gammaincc
 from torch import Tensor
 
 from interp.heads.table import COLUMNS, adjust
+from interp.heads.weight_nulls import LEAST_P
 from interp.models.factors.circuit import Circuit
 from interp.models.factors.layers import Factors, LayerFactors
 
@@ -120,7 +122,8 @@ def _block(writer: _Stack, reader: _Stack, kind: str) -> pd.DataFrame:
     # The square is gamma-like about 1/n: tail from its own moments, the root by the delta method.
     mean = 1 / n
     with np.errstate(divide="ignore", invalid="ignore"):
-        p = np.where(variance > 0, gammaincc(mean**2 / variance, squares * mean / variance), np.nan)
+        tail = gammaincc(mean**2 / variance, squares * mean / variance)
+    p = np.where(variance > 0, np.maximum(tail, LEAST_P), np.nan)
     root_std = np.sqrt(variance) / (2 * np.sqrt(mean))
     heads2, heads1 = np.divmod(np.arange(h1 * h2), h1)
     return pd.DataFrame(

@@ -40,6 +40,7 @@ from interp.errors import ArgumentError
 from interp.heads.moments import Moments
 from interp.heads.weight_nulls import (
     SpectrumNull,
+    Tail,
     WeightNull,
     diagonal_energy_variance,
     mean_modulus,
@@ -57,12 +58,14 @@ class Metric:
         null: from the moments, and the spectrum of random factors.
         spectral: whether more than the moments that are always there is needed.
         scales: whether the score grows with the norms of the factors.
+        tail: which deviations count, where the null is sampled.
     """
 
     score: Callable[[Moments], float]
     null: Callable[[Moments, SpectrumNull], WeightNull]
     spectral: bool = False
     scales: bool = False
+    tail: Tail = "two-sided"
 
 
 _T = TypeVar("_T")
@@ -185,7 +188,7 @@ def _sampled(
         if m.identity:
             return _UNDEFINED
         drawn = of(spectrum.singular) * (m.factor_norm if scales else 1.0)
-        return WeightNull(float(drawn.mean()), float(drawn.std(ddof=1)))
+        return WeightNull(float(drawn.mean()), float(drawn.std(ddof=1)), draws=spectrum.draws)
 
     return null
 
@@ -200,10 +203,11 @@ _null_diag_mean = _signed(lambda m: m.energy / m.width**3)
 METRICS: dict[str, Metric] = {
     "trace": Metric(lambda m: m.trace, _signed(lambda m: m.energy / m.width), scales=True),
     "trace_share": Metric(_trace_share, _signed(lambda m: m.width**-2)),
-    "diag_ratio": Metric(_diag_ratio, _null_diag_ratio),
+    "diag_ratio": Metric(_diag_ratio, _null_diag_ratio, tail="greater"),
     "identity_energy": Metric(
         lambda m: _trace_share(m) ** 2,
         lambda m, _: WeightNull(m.width**-2, math.sqrt(2) * m.width**-2, "greater"),
+        tail="greater",
     ),
     "identity_coefficient": Metric(_diag_mean, _null_diag_mean, scales=True),
     "diag_mean": Metric(_diag_mean, _null_diag_mean, scales=True),

@@ -18,7 +18,11 @@ the same shapes and norms, sampled once a shape (:class:`SpectrumNull`, Bartlett
 r × r numbers a draw whatever n is).
 
 **Tails.** Two-sided normal for signed metrics, gamma with the same mean and variance for ratios and
-shares of energy: p values far below 1e-6 say 'far outside the null' and no more.
+shares of energy. Such a tail is fitted, and no p is given below what it supports: 1e-10 where mean
+and variance are exact, 1/(10 · draws) where they are those of ``draws`` random heads. Draws are
+pooled: heads of one shape are exchangeable under the null (norms scale out), so one sample serves
+all of them, in all layers. The least q of a single head among m is then m/(10 · draws): to tell
+one of many, draw more.
 
 **What a small p does not establish.** That the head is special: nearly every trained head differs
 from a random one. Look at the effect, and at what the head does.
@@ -31,16 +35,24 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.special import gammaincc, ndtr
 
 __all__ = [
+    "LEAST_P",
     "SpectrumNull",
+    "Tail",
     "WeightNull",
     "diagonal_energy_variance",
     "mean_modulus",
     "p_value",
 ]
+
+LEAST_P = 1e-10
+"""Least p of a tail that is fitted to exact moments."""
+
+_AT_ONCE = 100
 
 Tail = Literal["two-sided", "greater"]
 
@@ -50,22 +62,31 @@ class WeightNull:
     """Mean and standard deviation under the null, and which deviations count.
 
     ``two-sided`` takes a normal tail on both sides, ``greater`` the upper tail of a gamma
-    distribution. A null that is not defined for a circuit has NaN for both numbers.
+    distribution. A null that is not defined for a circuit has NaN for both numbers. ``draws`` is
+    how many random heads the numbers rest on, 0 where they are exact.
     """
 
     mean: float
     std: float
     tail: Tail = "two-sided"
+    draws: int = 0
+
+    @property
+    def least(self) -> float:
+        """The least p that the tail supports."""
+        return 1 / (10 * self.draws) if self.draws else LEAST_P
 
 
 def p_value(score: float, null: WeightNull) -> float:
-    """Probability, under the null, of a score at least as far out; NaN without a null."""
+    """Probability, under the null, of a score at least as far out, and no less than the null's
+    least; NaN without a null."""
     if not null.std > 0:
         return float("nan")
     if null.tail == "two-sided":
-        return float(2 * ndtr(-abs(score - null.mean) / null.std))
+        return max(float(2 * ndtr(-abs(score - null.mean) / null.std)), null.least)
     shape = (null.mean / null.std) ** 2
-    return float(gammaincc(shape, max(score, 0.0) * null.mean / null.std**2))
+    tail = float(gammaincc(shape, max(score, 0.0) * null.mean / null.std**2))
+    return max(tail, null.least)
 
 
 def diagonal_energy_variance(n: int, energy: float, fourth: float) -> float:
@@ -119,25 +140,30 @@ class SpectrumNull:
 
     n: int
     r: int
-    draws: int = 256
+    draws: int = 1000
     seed: int = 0
 
     @cached_property
     def singular(self) -> NDArray[np.float64]:
         """[draw, min(n, r)], largest first."""
         rng = np.random.default_rng((self.seed, self.n, self.r))
-        found = np.stack([self._draw(rng) for _ in range(self.draws)])
+        sizes = [min(_AT_ONCE, self.draws - k) for k in range(0, self.draws, _AT_ONCE)]
+        found = np.concatenate([self._draw(rng, count) for count in sizes])
         return found[:, : min(self.n, self.r)]
 
-    def _draw(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        left, right = self._root(rng), self._root(rng)
-        scale = np.linalg.norm(left) * np.linalg.norm(right)
-        return np.linalg.svd(left @ right.T, compute_uv=False) / scale
+    def _draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        left, right = self._roots(rng, count), self._roots(rng, count)
+        norms = np.linalg.norm(left, axis=(1, 2)) * np.linalg.norm(right, axis=(1, 2))
+        product = torch.from_numpy(left) @ torch.from_numpy(right).mT
+        return np.asarray(torch.linalg.svdvals(product).numpy() / norms[:, None])
 
-    def _root(self, rng: np.random.Generator) -> NDArray[np.float64]:
-        """T with TᵀT distributed as GᵀG for a Gaussian G [n, r]."""
+    def _roots(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        """[count, r, r] of T with TᵀT distributed as GᵀG for a Gaussian G [n, r]; [count, n, r] if
+        n < r."""
         if self.n < self.r:
-            return rng.standard_normal((self.n, self.r))
-        root = np.triu(rng.standard_normal((self.r, self.r)), 1)
-        degrees = self.n - np.arange(self.r)
-        return root + np.diag(np.sqrt(rng.chisquare(degrees)))
+            return rng.standard_normal((count, self.n, self.r))
+        roots = np.zeros((count, self.r, self.r))
+        above, i = np.triu_indices(self.r, 1), np.arange(self.r)
+        roots[:, above[0], above[1]] = rng.standard_normal((count, len(above[0])))
+        roots[:, i, i] = np.sqrt(rng.chisquare(self.n - i, (count, self.r)))
+        return roots

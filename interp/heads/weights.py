@@ -6,8 +6,10 @@ compositions of :mod:`interp.heads.composition`. Nothing of size d_model × d_mo
 one layer is in memory at a time.
 
 Columns are those of the product's head tables: component, layer, head, group, circuit, metric,
-target, score, null_mean, null_std, p, q, effect. ``effect`` is score − null_mean, in the metric's
-own unit; q is Benjamini-Hochberg over all heads within a circuit and metric.
+target, score, null_mean, null_std, p, q, effect, and ``draws``: how many random heads the null is
+made of, 0 where its moments are exact. ``effect`` is score − null_mean, in the metric's own unit;
+q is Benjamini-Hochberg over all heads within a circuit and metric. Draws are pooled over heads of
+one shape, and no p is below what its tail supports (:mod:`interp.heads.weight_nulls`).
 
 A small q says that a head is not random, which trained heads rarely are: rank by effect. Source:
 `memory` and `template` ask for these diagonals (`template` §2.2, §2.4).
@@ -37,7 +39,6 @@ from interp.models.factors.layers import BASES, Factors, LayerFactors
 __all__ = ["GROUPS", "Watch", "circuit_crop", "singular_values", "weight_table"]
 
 SINGULAR = "singular_value"
-_BASIS_DRAWS = 32  # each draw goes through the whole vocabulary
 GROUPS: dict[str, Sequence[str]] = {
     "basic": BASIC,
     "heads": tuple(METRICS),
@@ -49,7 +50,7 @@ GROUPS: dict[str, Sequence[str]] = {
 Watch = Callable[[Iterable[LayerFactors]], Iterable[LayerFactors]]
 """Something that passes layers through and may show how far it is."""
 
-_Row = tuple[int, int, str, str, str, float, float, float, float]
+_Row = tuple[int, int, str, str, str, float, float, float, float, int]
 
 
 def weight_table(
@@ -59,7 +60,7 @@ def weight_table(
     fold_norm: bool = False,
     lag: int = 0,
     basis: str = "residual",
-    draws: int = 256,
+    draws: int = 1000,
     seed: int = 0,
     watch: Watch = iter,
 ) -> pd.DataFrame:
@@ -71,8 +72,10 @@ def weight_table(
             ``all``); None is ``heads``, every metric of single heads.
         fold_norm: fold the scale of the norm before attention into the circuits.
         lag: query minus key position, for models with rotary positions (QK only).
-        basis: ``residual`` or ``token`` (then every null is sampled, with at most 32 draws).
-        draws, seed: of the sampled nulls.
+        basis: ``residual`` or ``token`` (then every null is sampled; with ``fold_norm`` for each
+            layer anew, which takes long where single diagonal entries of a large vocabulary are
+            asked for: diag_ratio, diag_std, offdiag_std, diag_contrast).
+        draws, seed: of the sampled nulls; fewer than 1000 are for trying things out.
         watch: wraps the iteration over layers, for a progress bar.
 
     Returns:
@@ -92,42 +95,63 @@ def weight_table(
     chosen = choose(metrics, GROUPS)
     single = [name for name in chosen if name not in COMPOSITIONS]
     rows: list[_Row] = []
+    nulls = _BasisNulls(draws, seed, shared=not fold_norm)
     if single:
         for layer in watch(factors):
             for name in layer.circuits:
                 at = lag if name.startswith("QK") else 0
                 circuit = layer.circuit(name, fold_norm=fold_norm, lag=at, basis=basis)
-                rows += _circuit_rows(circuit, layer.index, single, draws, seed)
+                rows += _circuit_rows(circuit, layer.index, single, nulls)
                 del circuit  # before the next one is read
     table = _finish(rows)
     pairs = [name for name in chosen if name in COMPOSITIONS]
     if pairs:
-        joint = compositions(factors, pairs, fold_norm=fold_norm, watch=watch)
+        joint = compositions(factors, pairs, fold_norm=fold_norm, watch=watch).assign(draws=0)
         table = pd.concat([table, joint], ignore_index=True) if len(table) else joint
     return table
 
 
+class _BasisNulls:
+    """Nulls in a token basis, one for all layers whose heads are shaped and see tokens alike."""
+
+    def __init__(self, draws: int, seed: int, *, shared: bool) -> None:
+        self.draws, self.seed, self._shared = draws, seed, shared
+        self._found: dict[tuple[object, ...], BasisNull] = {}
+
+    def of(self, circuit: Circuit, layer: int, names: Sequence[str]) -> BasisNull | None:
+        """None in the residual basis, and for circuits with an identity, which have no null."""
+        if circuit.left_basis is None:
+            return None
+        if circuit.identity is not None:
+            return BasisNull({}, 0)
+        place = -1 if self._shared else layer
+        key = (circuit.name, circuit.left.shape[1:], circuit.right.shape[1:], place)
+        if key not in self._found:
+            drawn = [name for name in names if name not in (SINGULAR, "key_bias_energy")]
+            self._found[key] = BasisNull.sample(circuit, drawn, self.draws, self.seed)
+        return self._found[key]
+
+
 def _circuit_rows(
-    circuit: Circuit, layer: int, names: Sequence[str], draws: int, seed: int
+    circuit: Circuit, layer: int, names: Sequence[str], nulls: _BasisNulls
 ) -> Iterator[_Row]:
     spectrum = any(name == SINGULAR or METRICS[name].spectral for name in names)
-    in_tokens = None
-    if circuit.left_basis is not None:
-        drawn = [name for name in names if name not in (SINGULAR, "key_bias_energy")]
-        in_tokens = BasisNull.sample(circuit, drawn, min(draws, _BASIS_DRAWS), seed)
+    in_tokens = nulls.of(circuit, layer, names)
     for head, found in enumerate(circuit_moments(circuit, spectrum=spectrum)):
-        random = _spectrum_null(found.width, found.columns, draws, seed)
+        random = _spectrum_null(found.width, found.columns, nulls.draws, nulls.seed)
         for name in names:
             if name == SINGULAR:
                 known = None if in_tokens or found.identity else random
                 yield from _singular_rows(circuit.name, layer, head, found, known)
             elif name != "key_bias_energy" or found.bias is not None:
-                null = METRICS[name].null(found, random)
-                if in_tokens is not None:
-                    null = in_tokens.null(name, circuit, head, null.tail)
+                if in_tokens is None:
+                    null = METRICS[name].null(found, random)
+                else:
+                    null = in_tokens.null(name, circuit, head, METRICS[name].tail)
                 score = METRICS[name].score(found)
                 p = p_value(score, null)
-                yield layer, head, circuit.name, name, "", score, null.mean, null.std, p
+                yield (layer, head, circuit.name, name, "", score, null.mean, null.std, p,
+                       null.draws)  # fmt: skip
 
 
 @lru_cache(maxsize=16)
@@ -144,19 +168,23 @@ def _singular_rows(
         scaled = random.singular * found.factor_norm
         mean, std = scaled.mean(0), scaled.std(0, ddof=1)
     for k, value in enumerate(values.tolist()):
-        null = WeightNull(float(mean[k]), float(std[k]))
+        null = WeightNull(
+            float(mean[k]), float(std[k]), draws=0 if random is None else random.draws
+        )
         p = p_value(value, null)
-        yield layer, head, circuit, SINGULAR, str(k + 1), value, null.mean, null.std, p
+        yield (layer, head, circuit, SINGULAR, str(k + 1), value, null.mean, null.std, p,
+               null.draws)  # fmt: skip
 
 
 def _finish(rows: Sequence[_Row]) -> pd.DataFrame:
-    names = ["layer", "head", "circuit", "metric", "target", "score", "null_mean", "null_std", "p"]
+    names = ["layer", "head", "circuit", "metric", "target", "score", "null_mean", "null_std", "p",
+             "draws"]  # fmt: skip
     table = pd.DataFrame(rows, columns=names)
     family = table.groupby(["circuit", "metric", "target"], sort=False)["p"]
     table["q"] = family.transform(lambda p: adjust(p.to_numpy()))
     table["effect"] = table["score"] - table["null_mean"]
     table["component"], table["group"] = "head", ""
-    return table[list(COLUMNS)]
+    return table[[*COLUMNS, "draws"]]
 
 
 def singular_values(factors: Factors, circuit: str, **options: Any) -> NDArray[np.float64]:

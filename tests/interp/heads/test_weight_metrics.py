@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import ArgumentError
+from interp.heads.basis_null import BasisNull
 from interp.heads.metrics import BASIC, METRICS, choose, effective_rank
 from interp.heads.moments import moments
 from interp.heads.table import adjust
 from interp.heads.weight_nulls import SpectrumNull, WeightNull, mean_modulus, p_value
 from interp.heads.weights import GROUPS, circuit_crop, singular_values, weight_table
-from interp.models.factors import open_factors
+from interp.models.checkpoint import save_checkpoint
+from interp.models.factors import Factors, open_factors
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
 
 Array = NDArray[np.float64]
 
@@ -165,6 +169,13 @@ def test_tails_and_adjustment() -> None:
     np.testing.assert_allclose(q, [0.03, np.nan, 0.04, 0.04])
 
 
+@pytest.mark.parametrize(("draws", "least"), [(0, 1e-10), (50, 1 / 500), (1000, 1e-4)])
+def test_no_p_is_below_what_its_tail_supports(draws: int, least: float) -> None:
+    for null in (WeightNull(0.5, 0.1, draws=draws), WeightNull(0.5, 0.1, "greater", draws)):
+        assert p_value(60.0, null) == least
+        assert p_value(0.55, null) > 0.2
+
+
 def test_unknown_metrics_are_refused_together() -> None:
     with pytest.raises(ArgumentError, match=r"\['trase', 'x'\]"):
         choose(["trace", "trase", "x"], GROUPS)
@@ -196,3 +207,56 @@ def test_gpt2_singular_values_are_listed(gpt2_folder: Path) -> None:
     mine = listed[(listed["circuit"] == "OV") & (listed["layer"] == 3) & (listed["head"] == 2)]
     np.testing.assert_allclose(mine["score"], stacked[3, 2])
     assert mine["target"].tolist() == [str(k) for k in range(1, 65)]
+
+
+def embedded(folder: Path, vocabulary: int = 90) -> Factors:
+    """Two layers of three random heads of eight dimensions, with correlated embeddings."""
+    spec = TransformerSpec(d_in=vocabulary, d_out=vocabulary, n_ctx=4, d_model=12, n_layers=2,
+                           n_heads=3, d_head=8, input="tokens", norm="rmsnorm")  # fmt: skip
+    model = SequenceTransformer(spec, seed=4)
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        shared = 3 * torch.randn(1, 12, generator=generator)
+        model.embed.W_E.copy_(shared + torch.randn(vocabulary, 12, generator=generator))
+        for block in model.blocks:
+            block.ln1.w.copy_(torch.rand(12, generator=generator) + 0.5)
+    return open_factors(save_checkpoint(model, folder / str(vocabulary)))
+
+
+@pytest.mark.parametrize(("vocabulary", "circuit"), [(90, "QK"), (90, "OV"), (9, "OV")])
+def test_token_nulls_are_those_of_dense_random_heads(
+    vocabulary: int, circuit: str, tmp_path: Path
+) -> None:
+    factors = embedded(tmp_path, vocabulary)
+    stack = factors.layer(1).circuit(circuit, basis="token", fold_norm=True)
+    names = [name for name in METRICS if name != "key_bias_energy"]
+    found = BasisNull.sample(stack, names, 400, seed=0)
+    gain = factors.layer(1).read("norm_gain").double()
+    into = factors.token_matrix("embedding").double() * gain
+    out = into if circuit == "QK" else factors.token_matrix("unembedding").double()
+    rng, scores = np.random.default_rng(1), []
+    for _ in range(400):
+        left, right = (rng.standard_normal((12, 8)) for _ in range(2))
+        product = left @ right.T / np.linalg.norm(left) / np.linalg.norm(right)
+        scores.append(dense_scores(into.numpy() @ product @ out.numpy().T))
+    for name in names:
+        wanted = np.array([score[name] for score in scores])
+        mean, std = found.found[name]
+        assert mean == pytest.approx(wanted.mean(), abs=5 * wanted.std() / 20), name
+        assert std == pytest.approx(wanted.std(), rel=0.3), name
+
+
+def test_draws_are_pooled_over_heads_and_layers_and_told(tmp_path: Path) -> None:
+    factors = embedded(tmp_path)
+    table = weight_table(factors, ["trace_share", "copying_score"], basis="token")
+    for _, rows in table.groupby(["circuit", "metric"]):
+        assert rows["null_mean"].nunique() == 1
+    assert set(table["draws"]) == {1000}
+    assert table["p"].min() >= 1e-4
+    folded = weight_table(factors, ["trace_share"], basis="token", fold_norm=True, draws=20)
+    assert folded.groupby("circuit")["null_mean"].nunique().tolist() == [2, 2]
+    residual = weight_table(factors, ["trace_share", "effective_rank", "k_composition"])
+    assert residual.groupby("metric")["draws"].unique().map(list).to_dict() == {
+        "effective_rank": [1000], "k_composition": [0], "trace_share": [0],
+    }  # fmt: skip
+    assert residual["p"].min() >= 1e-10
