@@ -10,7 +10,9 @@ effective ones QK+aI and OV+bI (`template` §2.2), as dense matrices M [n, n]:
 
 in the ``residual`` basis (n = d_model), and for ``symbols`` through the embedding, W_E M W_Eᵀ (QK)
 and W_E M W_U (OV): a on I is there a·W_E W_Eᵀ. The null has Gaussian factors of the head's shapes
-and norms and no scalar, seen through the same embedding.
+and norms and no scalar, seen through the same embedding: a thousand draws, pooled over the heads
+of a layer, which are exchangeable under it (norms scale out). p is two-sided normal, from the
+draws' mean and spread, and never below 1/(10 · draws), which is what a fitted tail supports.
 
 For checkpoints of any size and more metrics use :mod:`interp.heads.weights`. A diagonal says that
 a head would match or copy if nothing else reached it; whether it does is a matter of patterns and
@@ -26,12 +28,12 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from scipy.special import ndtr
 from torch import Tensor
 
 from interp.errors import Problems
 from interp.heads.nulls import Null
 from interp.heads.table import head_table, score_row
+from interp.heads.weight_nulls import WeightNull, p_value
 
 __all__ = ["DIAGONAL_METRICS", "diagonal_table", "effective_circuits"]
 
@@ -42,6 +44,7 @@ DIAGONAL_METRICS = (
     "identity_residual",
 )
 _SCALES = "identity_coefficient"
+_AT_ONCE = 100
 
 Matrices = Float[Tensor, "stack n n"]
 
@@ -85,7 +88,7 @@ def effective_circuits(
 
 
 def diagonal_table(
-    model: Any, *, symbols: slice | None = None, draws: int = 200, seed: int = 0
+    model: Any, *, symbols: slice | None = None, draws: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
     """Every head's diagonals with their nulls, as a head table.
 
@@ -93,11 +96,11 @@ def diagonal_table(
         model: A :class:`~interp.models.transformer.SequenceTransformer`.
         symbols: Token ids; with them the rows through the embedding (target ``symbols``) follow
             those of the residual basis (target ``residual``).
-        draws: Random heads a layer.
+        draws: Random heads a layer; fewer than 1000 are for trying things out.
         seed: Of the draws.
 
     Returns:
-        One row a head, circuit, basis and metric; p is two-sided, from the draws' mean and spread.
+        One row a head, circuit, basis and metric, with one more column, ``draws``.
 
     Raises:
         ArgumentError: for fewer than two draws, or symbols of a model without token input.
@@ -110,7 +113,7 @@ def diagonal_table(
     bases: list[slice | None] = [None] if symbols is None else [None, symbols]
     rows = [row for layer in range(model.spec.n_layers) for basis in bases
             for row in _rows(model, layer, basis, draws, seed)]  # fmt: skip
-    return head_table(rows)
+    return head_table(rows).assign(draws=draws)
 
 
 def _rows(
@@ -122,7 +125,7 @@ def _rows(
     for name, matrices in circuits.items():
         kind = name[:2]
         norms = _norms(model, layer, kind)
-        drawn = _measured(random[kind])
+        drawn = random[kind]
         for metric, scores in _measured(matrices).items():
             for head in range(model.spec.heads[layer]):
                 score = float(scores[head])
@@ -131,7 +134,7 @@ def _rows(
                     float(drawn[metric].mean()) * factor,
                     float(drawn[metric].std()) * factor,
                 )
-                p = float(2 * ndtr(-abs(score - mean) / std)) if std > 0 else float("nan")
+                p = p_value(score, WeightNull(mean, std, draws=draws))
                 yield score_row(
                     metric, score, Null(mean, std, p), component="head", layer=layer, head=head,
                     circuit=name, target=target,
@@ -168,17 +171,33 @@ def _size(stack: Tensor) -> Tensor:
 
 def _random(
     model: Any, layer: int, symbols: slice | None, draws: int, seed: int
-) -> dict[str, Matrices]:
-    """Products of Gaussian factors of norm 1, seen as the circuits are."""
+) -> dict[str, dict[str, Float[Tensor, "draw"]]]:
+    """The metrics of products of Gaussian factors of norm 1, seen as the circuits are."""
     d_model, width = model.spec.d_model, model.spec.head_widths[layer]
     rng = np.random.default_rng([seed, layer, d_model, width])
-    factors = torch.from_numpy(rng.standard_normal((2, draws, d_model, width)))
-    factors = factors / factors.square().sum((-2, -1), keepdim=True).sqrt()
-    product = factors[0] @ factors[1].mT
+    found: dict[str, list[dict[str, Tensor]]] = {}
+    for start in range(0, draws, _AT_ONCE):
+        count = min(_AT_ONCE, draws - start)
+        factors = torch.from_numpy(rng.standard_normal((2, count, d_model, width)))
+        factors = factors / factors.square().sum((-2, -1), keepdim=True).sqrt()
+        for kind, matrices in _seen(model, factors, symbols).items():
+            found.setdefault(kind, []).append(_measured(matrices))
+    return {
+        kind: {metric: torch.cat([part[metric] for part in parts]) for metric in DIAGONAL_METRICS}
+        for kind, parts in found.items()
+    }
+
+
+def _seen(
+    model: Any, factors: Float[Tensor, "side draw d_model d_head"], symbols: slice | None
+) -> dict[str, Matrices]:
     if symbols is None:
+        product = factors[0] @ factors[1].mT
         return {"QK": product, "OV": product}
     into = model.embed.W_E[symbols].detach().double()
-    seen = {"QK": into @ product @ into.T}
+    left = into @ factors[0]
+    seen = {"QK": left @ (into @ factors[1]).mT}
     if model.spec.d_in == model.spec.d_out:
-        seen["OV"] = into @ product @ model.unembed.W_U[:, symbols].detach().double()
+        out = model.unembed.W_U[:, symbols].detach().double()
+        seen["OV"] = left @ (factors[1].mT @ out)
     return seen

@@ -88,6 +88,14 @@ def test_a_model_without_dot_product_has_the_scalar_alone() -> None:
     assert torch.allclose(found["QK+aI"][1], 3 * torch.eye(16, dtype=torch.float64))
 
 
+def test_draws_are_told_and_no_p_is_below_what_they_support() -> None:
+    for draws in (20, 1000):
+        options = {} if draws == 1000 else {"draws": draws}
+        table = diagonal_table(model(), **options)  # type: ignore[arg-type]
+        assert set(table["draws"]) == {draws}
+        assert table["p"].min() == 1 / (10 * draws)
+
+
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ArgumentError, match="draws must be at least 2"):
         diagonal_table(model(), draws=1)

@@ -5,7 +5,7 @@ import torch
 from interp.errors import ArgumentError
 from interp.heads.metrics import effective_rank
 from interp.heads.spectrum import HeadSpectra, VectorMoments, metric_spectrum
-from interp.heads.spectrum_table import spectrum_table
+from interp.heads.spectrum_table import _rotations, spectrum_table
 
 
 def spectra_of(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> HeadSpectra:
@@ -27,7 +27,8 @@ def test_aligned_heads_stand_out_and_unrelated_ones_do_not() -> None:
     rank = table[table["metric"] == "effective_rank"].set_index("head")
     assert rank.loc[0, "effect"] < 0 < rank.loc[1, "effect"]
     assert rank.loc[0, "effect"] < -rank.loc[0, "null_std"]
-    assert rank.loc[1, "p"] < 1e-4
+    assert rank.loc[1, "p"] == 1 / 2000  # far out: the least that two hundred draws support
+    assert set(table["draws"]) == {200}
     assert rank.loc[2, "p"] > 0.05
     expected = float(effective_rank((scale**2).numpy().astype(float)))
     assert rank.loc[0, "score"] == pytest.approx(expected, rel=0.05)
@@ -38,6 +39,18 @@ def test_isotropic_keys_leave_nothing_to_find_and_one_draw_is_refused() -> None:
     q = torch.randn(50, 1, generator=torch.Generator().manual_seed(1))
     table = spectrum_table(spectra_of([(q, q)]))
     assert table["p"].tolist() == [1, 1]
+    assert table["draws"].tolist() == [1000, 1000]
     assert table["effect"].tolist() == pytest.approx([0, 0])
     with pytest.raises(ArgumentError, match="draws must be at least 2"):
         spectrum_table(spectra_of([(q, q)]), draws=1)
+
+
+def test_rotations_are_orthogonal_and_uniform() -> None:
+    """Entries of a uniformly random rotation have mean 0 and second and fourth moments 1/n and
+    3/(n(n + 2)); without the signs of QR their diagonal would lean to one side."""
+    drawn = _rotations(4, 4000, np.random.default_rng(2))
+    eye = torch.eye(4, dtype=torch.float64)
+    torch.testing.assert_close(drawn @ drawn.mT, eye.expand(4000, 4, 4))
+    assert float(drawn.mean(0).abs().max()) < 0.04
+    torch.testing.assert_close(drawn.square().mean(0), eye * 0 + 1 / 4, atol=0.02, rtol=0)
+    torch.testing.assert_close((drawn**4).mean(0), eye * 0 + 1 / 8, atol=0.02, rtol=0)
