@@ -166,10 +166,8 @@ def _without(
 def _finished(changes: Changes, batch: Sequence[Component]) -> Tensor:
     """The outputs without each of some components that are changed at one place."""
     layer, kind, trace = batch[0].layer, batch[0].kind, changes.trace
-    at = {"position": "pre", "head": "mid"}.get(kind, "post")
     with evaluating(trace.model):
-        stream = changes.inside(layer)[f"blocks.{layer}.hook_resid_{at}"]
-        streams = torch.cat([stream + changes.of(part) for part in batch])
+        streams = torch.cat([changes.stream(part) for part in batch])
         if kind == "head":
             streams = trace.after_attention(streams, layer)
         return trace.finish(streams, layer if kind == "position" else layer + 1)

@@ -140,13 +140,36 @@ class Changes:
             change[:, here] = instead[name][:, here] - own[name][:, here]
             return change
         ffn = at + "hook_mlp_out"
-        replaces = not getattr(model.blocks[part.layer], "residual", True)
-        if part.kind == "ffn" or (part.kind == "layer" and replaces and ffn in own):
+        if part.kind == "ffn" or (part.kind == "layer" and self._replaces(part) and ffn in own):
             return instead[ffn] - own[ffn]
-        name = head_hook(model, part.layer)
-        heads = slice(part.head, part.head + 1) if part.kind == "head" else slice(None)
+        name, heads = head_hook(model, part.layer), _heads_of(part)
         change = _to_stream(model, name, instead[name][:, :, heads] - own[name][:, :, heads], heads)
         return change + instead[ffn] - own[ffn] if part.kind == "layer" and ffn in own else change
+
+    def stream(self, part: Component) -> Stream:
+        """The stream right after the part's place, its stand-in there.
+
+        Where a block replaces its input, nothing is left of a part that wrote all there is: sums
+        are made anew, as a difference would leave rounding for norms to blow up.
+        """
+        own, instead, model = self.inside(part.layer), self._instead, self.trace.model
+        at = f"blocks.{part.layer}.hook_"
+        if part.kind == "position" or not self._replaces(part):
+            place = {"position": "resid_pre", "head": "resid_mid"}.get(part.kind, "resid_post")
+            return own[at + place] + self.of(part)
+        if part.kind != "head" and at + "mlp_out" in own:
+            return instead[at + "mlp_out"].expand_as(own[at + "mlp_out"])
+        name, heads = head_hook(model, part.layer), _heads_of(part)
+        values = own[name].clone()
+        values[:, :, heads] = instead[name][:, :, heads]
+        return _to_stream(model, name, values, slice(None)) + model.blocks[part.layer].attn.b_O
+
+    def _replaces(self, part: Component) -> bool:
+        return not getattr(self.trace.model.blocks[part.layer], "residual", True)
+
+
+def _heads_of(part: Component) -> slice:
+    return slice(part.head, part.head + 1) if part.kind == "head" else slice(None)
 
 
 def _to_stream(model: Any, name: str, change: Tensor, heads: slice) -> Stream:

@@ -15,6 +15,7 @@ SPEC = TransformerSpec(
     d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=3, n_heads=(2, 1, 3), d_head=4,
     ffn=((5,), (), (5, 4)), norm="layernorm", positions="learned", dtype="float64",
 )  # fmt: skip
+HOOKS = ("attn.hook_result", "hook_mlp_out")
 GEN = torch.Generator().manual_seed(0)
 
 
@@ -150,6 +151,16 @@ def test_rows_a_few_at_a_time_do_not_change_outputs(how: str, changes: dict[str,
         assert list(found) == list(whole)
         for part, output in found.items():
             torch.testing.assert_close(output, whole[part], msg=f"{few} {part.name}")
+
+
+@pytest.mark.parametrize("few", [7, 1024])
+def test_nothing_is_left_of_a_part_that_wrote_all_there_is(few: int) -> None:
+    """Norms would make much of what rounding left."""
+    changes = {"residual": False, "ffn": (5,), "n_heads": 1, "dtype": "float32"}
+    model, rows = model_of(**changes), tokens(9)
+    zeros = {f"blocks.{i}.{h}": torch.zeros(()) for i in range(3) for h in HOOKS}
+    for part, output in ablated(model, rows, components(model), how="zero", tokens=few):
+        torch.testing.assert_close(output, run_without(model, rows, [part], zeros)[0])
 
 
 def test_no_pass_is_longer_than_the_tokens_allowed_and_few_layers_are_held() -> None:
