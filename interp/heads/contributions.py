@@ -13,8 +13,8 @@ direction w the stream's value y = ⟨w, stream⟩ is the sum of the parts' c.
                   writes, the scores of all parts sum to the logit
 
 The null pairs a part's writes of a row with another row's y or targets: for shares over all rows,
-for logits in blocks of about 16 rows that follow each other, with exact mean and variance either
-way. Intervals are a Poisson bootstrap over rows. Nothing depends on how rows are cut into batches;
+for logits in blocks of rows (:mod:`interp.heads.logits`), with exact mean and variance either way.
+Intervals are a Poisson bootstrap over rows. Nothing depends on how rows are cut into batches;
 memory does not grow with rows. Rows in which nothing is scored are left out.
 
 A direct contribution leaves out what later parts make of it; a large share along a direction does
@@ -26,20 +26,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
-from scipy.special import ndtr
 from torch import Tensor
 
 from interp.errors import HookError, Problems
-from interp.heads.nulls import Null, others_moments
-from interp.heads.readout import offset, readout
-from interp.heads.running import RESAMPLES, RowCounts, RowMeans
+from interp.heads.logits import Logits
+from interp.heads.nulls import Null
+from interp.heads.readout import readout
+from interp.heads.running import RESAMPLES, RowCounts
 from interp.heads.shares import Shares
 from interp.heads.summands import Ids, Place, Summands, summands
 from interp.heads.table import head_table, score_row
@@ -47,9 +44,9 @@ from interp.heads.table import head_table, score_row
 __all__ = ["Direction", "direct_contributions"]
 
 _WEIGHTS = ("blocks", "W_U", "ln_final")
-_BLOCK = 16
-_ROUNDING = 1e-24
-"""Variance over the sum of squares up to which there is none: rounding of float64."""
+
+_Result = tuple[str, float, Null, tuple[float, float]]
+"""Label, score, null, and the effect's interval."""
 
 
 @dataclass(frozen=True)
@@ -104,15 +101,17 @@ def direct_contributions(
     """
     rows = _checked(model, source, directions, batch)
     counts = RowCounts(seed, resamples)
-    found: _Logits | _DirectShares
+    found: Logits | _DirectShares
     if directions is None and not rows.real:
-        found = _Logits(rows, counts)
+        found = Logits(rows, counts)
     else:
         found = _DirectShares(rows, _along(model, directions), counts)
     for group in rows.groups:
         for start in range(0, len(group), batch):
             found.add(group, start, min(start + batch, len(group)))
-    return head_table(found.lines())
+    if isinstance(found, Logits):
+        return head_table(_line("direct_logit", "output", one) for one in found.results())
+    return head_table(_line("direct_share", name, one) for name, one in found.results())
 
 
 def _checked(
@@ -195,101 +194,15 @@ class _DirectShares:
                     stack @ vector / scale, stream @ vector / scale, mask, counts
                 )
 
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Rows of a head table."""
+    def results(self) -> Iterator[tuple[str, _Result]]:
+        """Name of the direction, and of each part what :class:`Shares` gives."""
         for one in self._along:
-            for label, score, null, interval in self._sums[one.name].results():
-                yield score_row(
-                    "direct_share", score, null, **_place(label), target=one.name,
-                    interval=interval,
-                )  # fmt: skip
+            yield from ((one.name, found) for found in self._sums[one.name].results())
 
 
-class _Logits:
-    """What every part adds to the target token's logit."""
-
-    def __init__(self, rows: Summands, counts: RowCounts) -> None:
-        self._rows, self._counts = rows, counts
-        model = rows.model
-        self._readout, self._offset = readout(model).double().cpu(), offset(model).cpu()
-        self._labels: list[str] = []
-        self._block: list[Tensor] = []
-        self._sums: RowMeans | None = None
-        rows.need([(model.cfg.n_layers, False)], stream=False, scale=True)
-
-    def add(self, group: Ids, start: int, stop: int) -> None:
-        """Take in some rows of a group; those of a block that is not full yet wait as products."""
-        cache = self._rows.cache(group[start:stop])
-        self._labels, stack = self._rows.parts(cache, (self._rows.model.cfg.n_layers, False))
-        stack = stack / self._rows.scale(cache)
-        for low, high in _blocks(len(group)):
-            first, last = max(low, start), min(high, stop)
-            if first < last:
-                written = stack[:, first - start : last - start]
-                self._block.append(self._paired(written, group[low:high]))
-            if first < last == high:
-                self._close(torch.cat(self._block))
-                self._block = []
-
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """Rows of a head table."""
-        if self._sums is None:
-            return
-        scores, (low, high) = self._sums.scores().tolist(), self._sums.intervals().tolist()
-        for i, label in enumerate((*self._labels, "offset")):
-            null = _two_sided(scores[i], self._sums.null((i,)))
-            yield score_row(
-                "direct_logit", scores[i], null, **_place(label), target="output",
-                interval=(low[i], high[i]),
-            )  # fmt: skip
-
-    def _paired(
-        self, written: Float[Tensor, "part row pos d_model"], block: Ids
-    ) -> Float[Tensor, "row id score"]:
-        """What the writes of some rows, and the offset, add to the targets of a block's rows."""
-        targets, mask = self._rows.aims(block)
-        targets = _known_tokens(targets, mask, len(self._offset))
-        share = mask.double() / mask.sum(1, keepdim=True)
-        wanted = self._readout.T[targets] * share[..., None]
-        paired = torch.einsum("crtd,std->rsc", written, wanted)
-        constant = (self._offset[targets] * share).sum(1).expand(len(paired), -1)
-        return torch.cat((paired, constant[..., None]), dim=2)
-
-    def _close(self, paired: Float[Tensor, "row row part"]) -> None:
-        """Take in a block of which every row has been paired with every other."""
-        if self._sums is None:
-            self._sums = RowMeans((paired.shape[2],), self._counts.resamples)
-        rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).T
-        mean = own
-        if rows > 1:  # a row's writes with others' targets, and others' with its own
-            mean = ((paired.sum(0) + paired.sum(1)) / 2 - own) / (rows - 1)
-        variance = others_moments(paired)[1]
-        rounding = _ROUNDING * paired.square().sum((0, 1))
-        variance = variance.where(variance > rounding, 0.0)
-        one = torch.ones(rows, 1, dtype=torch.float64)
-        self._sums.add(own, one, self._counts.draw(rows), mean, variance)
-
-
-def _blocks(rows: int) -> Iterator[tuple[int, int]]:
-    """Where rows are cut into blocks of about the same size, none of them alone."""
-    edges = np.linspace(0, rows, max(1, round(rows / _BLOCK)) + 1).round().astype(int).tolist()
-    return pairwise(edges)
-
-
-def _known_tokens(targets: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
-    """Targets as indices, anything where nothing is scored."""
-    targets = targets.long().where(mask, 0)
-    problems, low, high = Problems("direct_contributions"), int(targets.min()), int(targets.max())
-    rule = f"must be tokens from 0 to {vocabulary - 1}, which the unembedding has"
-    advice = "give a Batch with targets of the model's output"
-    problems.need(low >= 0 and high < vocabulary, "targets", rule, (low, high), advice)
-    problems.raise_if_any()
-    return targets
-
-
-def _two_sided(score: float, null: Null) -> Null:
-    p = 2 * float(ndtr(-abs(score - null.mean) / null.std)) if null.std > 0 else 1.0
-    return Null(null.mean, null.std, p)
+def _line(metric: str, target: str, found: _Result) -> dict[str, Any]:
+    label, score, null, interval = found
+    return score_row(metric, score, null, **_place(label), target=target, interval=interval)
 
 
 def _place(label: str) -> dict[str, Any]:

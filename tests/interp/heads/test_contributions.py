@@ -9,6 +9,7 @@ import torch
 
 from interp.errors import ArgumentError, HookError
 from interp.heads.contributions import Direction, direct_contributions
+from interp.heads.readout import readout
 from interp.heads.reliance import next_tokens
 from interp.models.pretrained import load_pretrained
 from interp.models.spec import TransformerSpec
@@ -92,8 +93,12 @@ def right_logits(model: Any, batch: Batch) -> torch.Tensor:
     """What the model itself says of the right token, less the mean over tokens: [row]."""
     logits = model(batch.inputs).detach().double()
     centred = logits - logits.mean(-1, keepdim=True)
-    right = centred.gather(-1, batch.targets[..., None])[..., 0]
-    return (right * batch.mask).sum(1) / batch.mask.sum(1)
+    return right_of(centred, batch.targets, batch.mask)
+
+
+def right_of(logits: torch.Tensor, targets: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    right = logits.gather(-1, targets[..., None])[..., 0]
+    return (right * mask).sum(-1) / mask.sum(-1)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +120,8 @@ def test_direct_logits_add_up_to_the_centred_logit(options: dict[str, Any]) -> N
     if norm.kind == "layernorm":
         written = written - written.mean(-1, keepdim=True)
     logits = (written / cache["ln_final.hook_scale"] * gain) @ model.W_U
-    added = (logits - logits.mean(-1, keepdim=True)).gather(-1, batch.targets[..., None])[..., 0]
-    expected = ((added * batch.mask).sum(1) / batch.mask.sum(1)).mean()
+    centred = logits - logits.mean(-1, keepdim=True)
+    expected = right_of(centred, batch.targets, batch.mask).mean()
     assert pick(table, "head", 1, 0)["score"] == pytest.approx(expected.item())
 
 
@@ -148,6 +153,28 @@ def test_output_shares_are_covariances_with_the_output(norm: str) -> None:
         part = parts[..., channel].detach().numpy().ravel()
         expected = np.cov(part, y, ddof=0)[0, 1] / y.var()
         assert pick(found, "ffn", 1)["score"] == pytest.approx(expected)
+
+
+def test_the_null_of_logits_is_that_of_blocks_of_rows() -> None:
+    """Of 37 rows the blocks are 18 and 19: every row with every other one of its own."""
+    model, batch = scrambled(norm="layernorm"), next_tokens(some_tokens(37))
+    line = pick(direct_contributions(model, batch, batch=5), "head", 1, 1)
+    _, cache = model.run_with_cache(batch.inputs)
+    written = cache["blocks.1.attn.hook_z"][:, :, 1] @ model.W_O[1, 1]
+    logits = written / cache["ln_final.hook_scale"] @ readout(model)
+    paired = torch.stack(
+        [right_of(logits, batch.targets[s].expand(37, -1), batch.mask[s]) for s in range(37)], 1
+    ).detach().numpy()  # fmt: skip
+    rng, total, draws = np.random.default_rng(0), 0.0, np.zeros(20000)
+    for block in (np.arange(18), np.arange(18, 37)):
+        inside, n = paired[np.ix_(block, block)], len(block)
+        total += (inside.sum() - np.trace(inside)) / (n - 1) / 37
+        every = np.arange(n)
+        drawn = [inside[every, rng.permutation(n)].sum() for _ in draws]
+        draws += np.array(drawn) / 37 * n / (n - 1)
+    assert line["score"] == pytest.approx(np.trace(paired) / 37)
+    assert line["null_mean"] == pytest.approx(total)
+    assert line["null_std"] == pytest.approx(draws.std(), rel=0.02)
 
 
 def real_batch(rows: int = 37, positions: int = 7) -> tuple[SequenceTransformer, Batch]:
