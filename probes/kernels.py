@@ -32,13 +32,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from interp.errors import ArgumentError
+from interp.errors import ArgumentError, Problems
 from interp.heads.lags import LagMass
 from interp.heads.nulls import DRAWS, from_draws
 from interp.heads.patterns import KernelSums, RegressionSums, ValueSums, concentration
 from interp.heads.running import interval_of
 from interp.heads.table import head_table, score_row
-from interp.heads.visible import visible
+from interp.heads.visible import Visible, visible
 from interp.models.init import initialize
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
@@ -117,7 +117,7 @@ class LayerKernels:
 
 
 def layer_kernels(
-    model: SequenceTransformer,
+    model: Any,
     rows: Batch | ActivationStore,
     layer: int,
     memories: Mapping[str, int | str],
@@ -130,7 +130,7 @@ def layer_kernels(
     """Measure one layer.
 
     Args:
-        model: A model whose attention is causal.
+        model: A hooked model with ``W_O``, such as ours or a bridge, whose attention is causal.
         rows: Rows with the memories among their latents, whose contents are the first input
             channel; or a store of the model's activations on such rows, with ``attn.hook_pattern``,
             ``attn.hook_v`` and ``hook_resid_mid`` of the layer (and ``ln1.hook_normalized`` with
@@ -162,7 +162,16 @@ def layer_kernels(
                 place = memories[name]
                 lags = part.latent(place) if isinstance(place, str) else None
                 kernel.add(part.pattern, values, part.mask, lags)
+    _check_causal(mass.visible)
     return _kernels(layer, read, memories, sums, mass.mass(layer))
+
+
+def _check_causal(seen: Visible | None) -> None:
+    """Of a model without a spec only its patterns tell."""
+    problems = Problems("layer_kernels")
+    causal, advice = seen is None or seen.causal, "lags are of the past"
+    problems.need(causal, "model", "must have causal attention", "patterns that have not", advice)
+    problems.raise_if_any()
 
 
 def _directions(
@@ -284,7 +293,7 @@ def _lag(place: int | str) -> int:
 
 
 def kernel_null(
-    model: SequenceTransformer,
+    model: Any,
     batch: Batch,
     layer: int,
     memories: Mapping[str, int | str],
@@ -300,7 +309,14 @@ def kernel_null(
 
     Returns:
         (metric, memory) → draws.
+
+    Raises:
+        ArgumentError: for a model without a spec to draw fresh weights from.
     """
+    problems, kind = Problems("kernel_null"), type(model).__name__
+    ours = isinstance(model, SequenceTransformer)
+    problems.need(ours, "model", "must have a spec", kind, "use one of our transformers")
+    problems.raise_if_any()
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     fresh = SequenceTransformer(model.spec)
     for draw in range(draws):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from interp.errors import Problems
 from interp.heads.reading import Rows, check_finite, read_batches, scored_mask
-from interp.models.transformer import SequenceTransformer
+from interp.heads.visible import visible
 from interp.store import ActivationStore
 from interp.store.plan import weights_sha256
 from interp.tasks.base import Batch
@@ -34,7 +35,7 @@ class LayerPart:
     Attributes:
         rows: What was read; patterns under :attr:`LayerRows.pattern`.
         pattern: Attention.
-        v: The heads' values.
+        v: Values, of each head or of each group of heads that share them.
         stream: The residual stream after the attention.
         x: What enters the attention, where heads write a multiple of it; else None.
         mask: Scored positions.
@@ -43,7 +44,7 @@ class LayerPart:
 
     rows: Rows
     pattern: Float[np.ndarray, "row head query key"]
-    v: Float[np.ndarray, "row key head d_head"]
+    v: Float[np.ndarray, "row key group d_head"]
     stream: Float[np.ndarray, "row pos d_model"]
     x: Float[np.ndarray, "row pos d_model"] | None
     mask: Bool[np.ndarray, "row pos"]
@@ -58,7 +59,7 @@ class LayerRows:
     """A layer on some rows.
 
     Args:
-        model: A model whose attention is causal.
+        model: A hooked model with ``W_O``, such as ours or a bridge, whose attention is causal.
         rows: A batch, or a store of this model's activations with ``attn.hook_pattern``,
             ``attn.hook_v`` and ``hook_resid_mid`` of the layer (and ``ln1.hook_normalized`` with
             ``identity_ov``).
@@ -75,18 +76,19 @@ class LayerRows:
     """
 
     def __init__(
-        self, model: SequenceTransformer, rows: Batch | ActivationStore, layer: int, *, batch: int
+        self, model: Any, rows: Batch | ActivationStore, layer: int, *, batch: int
     ) -> None:
         _check(model, rows, layer, batch)
         self.model, self.layer = model, layer
-        self.heads = model.spec.heads[layer]
+        spec, w_o = getattr(model, "spec", None), _array(model.W_O[layer])
+        self.heads = len(w_o) if spec is None else spec.heads[layer]
         at = f"blocks.{layer}."
         self.pattern, self._v = at + "attn.hook_pattern", at + "attn.hook_v"
         self._stream, self._x = at + "hook_resid_mid", at + "ln1.hook_normalized"
         self._rows, self._batch = rows, batch
-        attn = model.blocks[layer].attn
-        self._w_o = _array(attn.W_O)[: self.heads]
-        self._b = _array(attn.effective_b)[: self.heads] if model.spec.identity_ov else None
+        self._w_o = w_o[: self.heads]
+        identity = spec is not None and spec.identity_ov
+        self._b = _array(model.blocks[layer].attn.effective_b)[: self.heads] if identity else None
         everywhere, anywhere = self._scored()
         self.positions: Int[np.ndarray, "sample"] = sampled_positions(everywhere[None])
         self.first, self.length = int(anywhere.argmax()), len(anywhere)
@@ -112,7 +114,8 @@ class LayerRows:
         self, part: LayerPart, w: Float[np.ndarray, "d_model"]
     ) -> Float[np.ndarray, "row key head"]:
         """What each head would write along w from each key."""
-        found: Float[np.ndarray, "row key head"] = np.einsum("rkhd,hd->rkh", part.v, self._w_o @ w)
+        v = np.repeat(part.v, self.heads // part.v.shape[2], axis=2)  # heads may share values
+        found: Float[np.ndarray, "row key head"] = np.einsum("rkhd,hd->rkh", v, self._w_o @ w)
         if part.x is not None and self._b is not None:
             found = found + (part.x @ w)[..., None] * self._b
         return found
@@ -149,14 +152,17 @@ def _array(values: Tensor) -> np.ndarray:
     return found
 
 
-def _check(
-    model: SequenceTransformer, rows: Batch | ActivationStore, layer: int, batch: int
-) -> None:
-    problems, spec = Problems("layer_kernels"), model.spec
+def _check(model: Any, rows: Batch | ActivationStore, layer: int, batch: int) -> None:
+    problems, seen = Problems("layer_kernels"), visible(model)
     need = problems.need
-    need(spec.causal, "model", "must have causal attention", "causal=False", "lags are of the past")
-    there = 0 <= layer < spec.n_layers and spec.heads[layer] > 0
-    need(there, "layer", "must be one that has heads", layer, f"0 to {spec.n_layers - 1}")
+    readable = hasattr(model, "W_O")
+    need(readable, "model", "must have W_O", type(model).__name__, "give ours, or a bridge")
+    causal = seen is None or seen.causal
+    need(causal, "model", "must have causal attention", "causal=False", "lags are of the past")
+    spec = getattr(model, "spec", None)
+    heads = spec.heads if spec is not None else [len(w) for w in model.W_O] if readable else ()
+    there = not readable or (0 <= layer < len(heads) and heads[layer] > 0)
+    need(there, "layer", "must be one that has heads", layer, f"0 to {len(heads) - 1}")
     need(batch >= 1, "batch", "must be at least 1", batch, "give a number of rows")
     if isinstance(rows, ActivationStore):
         plan = rows.manifest["plan"]

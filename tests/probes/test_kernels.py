@@ -1,16 +1,19 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from interp.errors import ArgumentError, HookError
+from interp.models.pretrained import load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract
 from interp.tasks.base import Batch
 from probes.directions import DirectionSums
 from probes.kernels import LayerKernels, kernel_null, kernel_table, layer_kernels
+from probes.layer_rows import LayerRows
 from probes.linear import direction
 
 N, ROWS = 9, 30
@@ -176,3 +179,50 @@ def test_kernel_refusals(tmp_path: Path) -> None:
         ArgumentError, match=r"blocks\.0\.attn\.hook_v must be finite, got 'head 1'"
     ):
         layer_kernels(model, rows, 0, PLACES)
+
+
+def bridge(folder: Path, kind: str) -> Any:
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        sizes = {"n_layer": 2, "n_head": 2, "n_embd": 8, "vocab_size": 6, "n_positions": 12}
+        model = GPT2LMHeadModel(GPT2Config(bos_token_id=1, eos_token_id=1, **sizes))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=16,
+            intermediate_size=20, vocab_size=6, max_position_embeddings=12, bos_token_id=1,
+        ))  # fmt: skip
+    model.save_pretrained(folder / "model")
+    return load_pretrained(folder / "model").model
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_a_pretrained_model_is_read_too(kind: str, tmp_path: Path) -> None:
+    """What all heads put along w from all keys is what the layer writes, shared values included."""
+    model = bridge(tmp_path, kind)
+    gen = torch.Generator().manual_seed(0)
+    tokens = torch.randint(6, (12, 9), generator=gen)
+    lags = torch.ones(12, 9)
+    rows = Batch(tokens, tokens, torch.arange(9).expand(12, -1) > 0, {"t": lags})
+    w = np.random.default_rng(0).normal(size=model.cfg.d_model)
+    read = LayerRows(model, rows, 1, batch=5)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens)
+    attn = cache["blocks.1.hook_attn_out"].double().numpy()
+    bias = getattr(model.blocks[1].attn, "b_O", None)
+    wanted = (attn - (0 if bias is None else bias.detach().double().numpy())) @ w
+    got = np.concatenate([
+        np.einsum("rhqk,rkh->rq", part.pattern, read.values(part, w)) for part in read
+    ])  # fmt: skip
+    np.testing.assert_allclose(got, wanted, atol=1e-5)
+    options: dict[str, Any] = {"directions": {"w": w}, "resamples": 5}
+    live = layer_kernels(model, rows, 1, {"w": "t"}, batch=5, **options)
+    hooks = [f"blocks.1.{hook}" for hook in ("attn.hook_pattern", "attn.hook_v", "hook_resid_mid")]
+    store = extract(model, rows, hooks, tmp_path / "store", batch=4)
+    kept = layer_kernels(model, store, 1, {"w": "t"}, batch=12, **options)
+    np.testing.assert_allclose(live.kernels["w"], kept.kernels["w"], rtol=1e-4, atol=1e-7)
+    with pytest.raises(ArgumentError, match="rows must have real inputs"):
+        layer_kernels(model, rows, 1, {"w": 1}, **options)
+    with pytest.raises(ArgumentError, match="model must have a spec"):
+        kernel_null(model, rows, 1, {"w": 1})
