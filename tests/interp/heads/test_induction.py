@@ -18,8 +18,10 @@ from interp.heads.induction import (
 from interp.heads.nulls import Null
 from interp.heads.table import head_table, score_row
 from interp.models.checkpoint import save_checkpoint
+from interp.models.export import export_gpt2
 from interp.models.factors import open_factors
 from interp.models.kinds import build
+from interp.models.pretrained import load_pretrained
 from interp.proofs.hide import hide
 from interp.proofs.induction import construct_relation
 from interp.tasks.induction import RepeatedTokens
@@ -107,6 +109,17 @@ def test_shipped_models_have_the_head_and_fresh_ones_have_none(name: str, tmp_pa
     for seed in (3, 4):
         fresh = build(shipped.model.spec, seed=seed)
         assert holding(measure_induction(fresh, batch)) == []
+
+
+def test_a_bridge_is_measured_as_its_model_is(tmp_path: Path) -> None:
+    shipped = trained.load("induction-attention")
+    bridge = load_pretrained(export_gpt2(shipped.model, tmp_path / "exported", bos=0)).model
+    batch = shipped.task.sample(24, seed=7)
+    found = measure_induction(bridge, batch)
+    assert holding(found) == [(1, 0, "L0H0")]
+    own = measure_induction(shipped.model, batch)
+    for column in ("induction", "loss_increase"):
+        assert found[column].tolist() == pytest.approx(own[column].tolist(), abs=1e-3)
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
