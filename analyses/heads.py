@@ -1,12 +1,7 @@
-"""A model's or a store's role table, its figures and its files (``prooflens heads``, ``plot``).
+"""A model's or a store's role table, in words and as files (``prooflens heads``).
 
-Everything a figure is drawn from is sealed into the store as tables, so that each can be redrawn
-without the model:
-
-    roles               the role table
-    attention-SITE      mean attention of one head, query × key       (one a role)
-    decodability        latent × site, where the task's latents are scalar
-    probes              what ``prooflens probe`` found, if it was run on the store
+The table, and what its figures are drawn from (:mod:`analyses.head_figures`), are sealed into the
+store, so that everything can be redrawn without the model.
 """
 
 from __future__ import annotations
@@ -15,19 +10,14 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
-from matplotlib.figure import Figure
 
-from analyses.inspection.probing import latent_maps
+from analyses.head_figures import attention_tables, draw, part_name
 from interp.errors import ProoflensError, StoreError
-from interp.figures.attention import attention_map
-from interp.figures.maps import Panel, share_maps
-from interp.figures.style import save
-from interp.heads.effects import Component, components
+from interp.heads.effects import components
 from interp.heads.reading import scored_mask
 from interp.store import ActivationStore, extract
 from interp.store.plan import weights_sha256
@@ -39,7 +29,6 @@ from probes.roles import ROLE_COLUMNS, answers_of, candidates, find_roles, memor
 
 __all__ = [
     "Heads",
-    "draw",
     "measure_model",
     "measure_store",
     "model_of",
@@ -48,9 +37,6 @@ __all__ = [
     "write_files",
 ]
 
-_ATTENTION = ("previous-token", "duplicate-token", "induction", "sink", "counter", "local",
-              "dense", "memory-location", "symbol-equality", "copying")  # fmt: skip
-_PREFIX = "attention-"
 _LEAST = 1e-10
 
 
@@ -157,7 +143,7 @@ def _measured(
 
 def _seal_roles(store: ActivationStore, roles: pd.DataFrame, provenance: dict[str, Any]) -> None:
     _seal(store, "roles", roles, provenance)
-    for name, table in _maps(store, roles):
+    for name, table in attention_tables(store, roles):
         _seal(store, name, table, provenance)
 
 
@@ -185,27 +171,6 @@ def rows_of(store: ActivationStore) -> Batch:
     )
 
 
-def _maps(store: ActivationStore, roles: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """One head a role: the strongest. Its attention, mean over rows."""
-    heads = roles[(roles["component"] == "head") & roles["role"].isin(_ATTENTION)]
-    for role, rows in heads.groupby("role", sort=False):
-        best = cast("pd.Series[Any]", rows.loc[cast("int", rows["strength"].abs().idxmax())])
-        layer, head = int(best["layer"]), int(best["head"])
-        if not {f"blocks.{layer}.attn.hook_pattern"} & {*store.hooks, *store.aliases}:
-            continue
-        pattern = store.activation(f"blocks.{layer}.attn.hook_pattern", heads=[head])
-        mean = _shares(pattern.astype(np.float64)).mean(axis=0)[0]
-        table = pd.DataFrame(mean, columns=[f"key {key}" for key in range(mean.shape[1])])
-        yield f"{_PREFIX}{role}-L{layer}H{head}", table
-
-
-def _shares(pattern: np.ndarray) -> np.ndarray:
-    """Attention as shares, also of heads whose weights do not add up to 1."""
-    total = pattern.sum(axis=-1, keepdims=True)
-    shares: np.ndarray = np.divide(pattern, total, out=np.zeros_like(pattern), where=total > 0)
-    return shares
-
-
 def _layers(model: Any, batch: Batch) -> pd.DataFrame:
     """Linear decodability of each scalar latent along the residual stream."""
     names = [
@@ -227,68 +192,13 @@ def _layers(model: Any, batch: Batch) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def draw(store: ActivationStore, folder: Path) -> list[Path]:
-    """Every figure that a store's tables allow, written to a folder."""
-    written: list[Path] = []
-    for name, figure in _figures(store):
-        written += save(figure, folder / name)
-    return written
-
-
-def _figures(store: ActivationStore) -> Iterator[tuple[str, Figure]]:
-    for name in store.measurements:
-        if name.startswith(_PREFIX):
-            role, _, head = name.removeprefix(_PREFIX).rpartition("-")
-            yield name, attention_map(store.measurement(name).to_numpy(), f"{head}: {role}")
-    if "roles" in store.measurements:
-        roles = store.measurement("roles")
-        if len(roles):
-            yield "roles", _role_map(roles)
-    if "decodability" in store.measurements:
-        table = store.measurement("decodability")
-        wide = table.pivot(index="site", columns="latent", values="score")
-        sites = list(dict.fromkeys(table["site"]))
-        latents = list(dict.fromkeys(table["latent"]))
-        panel = Panel("residual stream", wide.loc[sites, latents].to_numpy(), sites)
-        figure = share_maps([panel], latents, label="held-out r², linear probe", across="latent")
-        figure.axes[0].tick_params(axis="x", rotation=45)
-        yield "decodability", figure
-    if "probes" in store.measurements:
-        yield "probes", latent_maps(store.measurement("probes"))
-
-
-def _role_map(roles: pd.DataFrame) -> Figure:
-    """Component × role: the strength of what is confirmed, a half-tone of what is not."""
-    names = roles.apply(_name, axis=1)
-    confirmed = roles["status"] == "confirmed"
-    panels = []
-    kinds = list(dict.fromkeys(roles["role"]))
-    parts = list(dict.fromkeys(names))
-    for title, chosen in (("confirmed", confirmed), ("candidate", ~confirmed)):
-        if not chosen.any():
-            continue
-        values = np.zeros((len(parts), len(kinds)))
-        for name, (_, row) in zip(names[chosen], roles[chosen].iterrows(), strict=True):
-            place = parts.index(name), kinds.index(row["role"])
-            values[place] = max(values[place], abs(row["strength"]))
-        panels.append(Panel(title, values, parts))
-    return share_maps(panels, [kind.replace("-", "\n") for kind in kinds],
-                      label="strength of the role", across="role")  # fmt: skip
-
-
-def _name(row: Any) -> str:
-    if row["component"] == "layer":
-        return f"L{row['layer']}"
-    return Component(row["component"], int(row["layer"]), int(row["head"])).name
-
-
 def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:
     """A line a role, confirmed ones first."""
     order = roles.sort_values(["status", "layer", "head"], ascending=[False, True, True])
     for _, row in order.iterrows():
         target = f" of {row['target']}" if row["target"] else ""
         yield (
-            f"{_name(row):8} {row['role'] + target:32} {row['status']:10} "
+            f"{part_name(row):8} {row['role'] + target:32} {row['status']:10} "
             f"strength {row['strength']:5.2f}  q {_tail(row['q'])}  {row['evidence']}"
         )
 
@@ -306,4 +216,4 @@ def write_files(found: Heads, folder: Path) -> list[Path]:
     records = json.loads(found.roles.to_json(orient="records", double_precision=15))
     told = [{**record, "tests": json.loads(record["tests"])} for record in records]
     rows.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    return [table, rows, *draw(found.store, folder / "figures")]
+    return [table, rows, *draw(found.store, folder / "figures", this_run=True)]

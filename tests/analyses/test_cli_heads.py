@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from analyses.cli.main import main
-from analyses.heads import _layers
+from analyses.head_figures import attention_tables
+from analyses.heads import _layers, measure_model
 from interp.models.checkpoint import save_checkpoint
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.induction import construct_relation
-from interp.store import ActivationStore
+from interp.store import ActivationStore, extract
 from interp.tasks.relation import TokenRelation
-from probes.roles import ROLE_COLUMNS
+from probes.roles import ROLE_COLUMNS, candidates
 from trained import zoo
 
 TASK = "token_relation:relation=previous-token,value=copy,symbols=8,length=13"
@@ -56,7 +57,7 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     sealed = ActivationStore(out / "store").measurement("roles")
     assert sealed["evidence"].tolist() == table["evidence"].tolist()
     first = {p.name: p.read_bytes() for p in (out / "figures").iterdir()}
-    assert any(name.startswith("attention-previous-token-L0H") for name in first)
+    assert {"attention-previous-token.png", "attention-copying.png"} <= set(first)
     assert "roles.png" in first
     assert run(monkeypatch, "plot", out / "store", "--out", model.parent / "again") == 0
     again = {p.name: p.read_bytes() for p in (model.parent / "again").iterdir()}
@@ -69,6 +70,39 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     told = capsys.readouterr()
     assert "0 confirmed" in told.out
     assert "no more than candidates" in told.err
+    assert run(monkeypatch, "plot", out / "store", "--out", model.parent / "later") == 0
+    later = {p.name for p in (model.parent / "later").iterdir()}
+    assert "attention-previous-token.png" in later
+    assert "attention-copying.png" not in later, "it was taken for roles that are no more"
+
+
+def test_every_head_of_a_role_has_its_attention(tmp_path: Path) -> None:
+    shipped = zoo.load("fixed-memory-multiplexer")
+    known = {"model": "fixed-memory-multiplexer"}
+    found = measure_model(shipped.model, shipped.task, tmp_path / "s", rows=48, seed=0, about=known)
+    table = found.store.measurement("attention-memory-location")
+    assert set(table["head"]) == {"L0H0 x[t-3]", "L0H1 x[t-1]"}
+    pattern = found.store.activation("blocks.0.attn.hook_pattern")[:, 1].astype(float)
+    mean = (pattern / pattern.sum(-1, keepdims=True)).mean(0)
+    drawn = table[table["head"] == "L0H1 x[t-1]"].filter(like="key ").to_numpy()
+    assert drawn == pytest.approx(mean, abs=1e-6)
+
+
+def test_attention_of_padding_and_of_heads_that_are_not_stored_is_left_out(tmp_path: Path) -> None:
+    task = TokenRelation("previous-token", "copy", symbols=8, length=13)
+    batch = task.sample(32, seed=1)
+    batch.mask[:16, 6:] = False
+    hook = "blocks.0.attn.hook_pattern"
+    store = extract(BUILT, batch, [hook], tmp_path / "s", heads=[1])
+    roles = candidates(store)
+    assert set(roles["head"]) == {1}
+    ((name, table),) = attention_tables(store, roles.iloc[:1].assign(role="sink"))
+    assert name == "attention-sink"
+    assert not list(attention_tables(store, roles.assign(head=0, role="sink")))
+    pattern = store.activation(hook)[:, 0].astype(float)
+    drawn = table.filter(like="key ").to_numpy()
+    assert drawn[:6] == pytest.approx(pattern[:, :6].mean(0), abs=1e-6)
+    assert drawn[6:] == pytest.approx(pattern[16:, 6:].mean(0), abs=1e-6)
 
 
 def test_rows_without_targets_have_roles_too(model: Path, monkeypatch, capsys) -> None:
