@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from jaxtyping import Float
 from interp.errors import ArgumentError, Problems
 from interp.heads.lags import LagMass
 from interp.heads.nulls import DRAWS, from_draws
-from interp.heads.patterns import KernelSums, RegressionSums, ValueSums, concentration
+from interp.heads.patterns import KernelSums, RegressionSums, Signal, ValueSums, concentration
 from interp.heads.running import interval_of
 from interp.heads.table import head_table, score_row
 from interp.heads.visible import Visible, visible
@@ -69,6 +69,9 @@ class LayerKernels:
         kernels: Memory → ``[head, lag]`` signed kernels along the direction that holds it; for one
             whose lags a latent holds ``[head, offset]``, offsets from −(n − 1) on.
         origins: Memory → the column that is lag (or offset) 0.
+        coefficients: Memory → how much of what the heads have in common along the direction each
+            of them writes ``[head]``, with its sign: what the tables of attention mass take as
+            ``combinations``.
         draws: Memory → ``[resample, head, lag]`` kernels of rows drawn anew, with any sign; of no
             rows where none were asked for.
     """
@@ -77,6 +80,7 @@ class LayerKernels:
     mass: Float[np.ndarray, "head lag"]
     kernels: Mapping[str, Kernel]
     origins: Mapping[str, int] = field(default_factory=dict)
+    coefficients: Mapping[str, Scores] = field(default_factory=dict)
     draws: Mapping[str, Float[np.ndarray, "resample head _"]] = field(default_factory=dict)
 
     def concentration(self, memory: str, lag: int) -> float:
@@ -149,7 +153,8 @@ def layer_kernels(
     """
     read = LayerRows(model, rows, layer, batch=batch)
     found = _directions(read, memories, directions or {})
-    sums = _sums(read, memories, found, seed, resamples)
+    signals = _signals(read, found)
+    sums = _sums(read, memories, signals, seed=seed, resamples=resamples)
     mass = LagMass(range(read.length), resamples=0, visible=visible(model))
     for part in read:
         mass.add({layer: part.rows.activations[read.pattern]}, part.rows.mask)
@@ -163,7 +168,8 @@ def layer_kernels(
                 lags = part.latent(place) if isinstance(place, str) else None
                 kernel.add(part.pattern, values, part.mask, lags)
     _check_causal(mass.visible)
-    return _kernels(layer, read, memories, sums, mass.mass(layer))
+    kernels = _kernels(layer, read, memories, sums, mass.mass(layer))
+    return replace(kernels, coefficients={n: s.coefficients for n, s in signals.items()})
 
 
 def _check_causal(seen: Visible | None) -> None:
@@ -182,30 +188,33 @@ def _directions(
     for part in read if probed else ():
         for name, sums in probed.items():
             sums.add(part.stream[:, read.positions], part.latent(name)[:, read.positions])
-    return {**given, **{name: sums.direction() for name, sums in probed.items()}}
+    return {n: probed[n].direction() if n in probed else given[n] for n in memories}
+
+
+def _signals(read: LayerRows, directions: Mapping[str, Direction]) -> dict[str, Signal]:
+    """What the heads write in common along each direction."""
+    moments = {name: ValueSums() for name in directions}
+    for part in read:
+        for name, sums in moments.items():
+            sums.add(read.values(part, directions[name]))
+    return {name: sums.signal() for name, sums in moments.items()}
 
 
 def _sums(
     read: LayerRows,
     memories: Mapping[str, int | str],
-    directions: Mapping[str, Direction],
-    seed: int,
-    resamples: int,
+    signals: Mapping[str, Signal],
+    **options: int,
 ) -> dict[str, KernelSums | RegressionSums]:
     """What each memory's kernel is added up in."""
-    options = {"seed": seed, "resamples": resamples}
     behind = [name for name, place in memories.items()
               if read.layer > 0 and not isinstance(place, str)]  # fmt: skip
-    moments = {name: ValueSums() for name in memories if name not in behind}
-    for part in read if moments else ():
-        for name, sums in moments.items():
-            sums.add(read.values(part, directions[name]))
     found: dict[str, KernelSums | RegressionSums] = {}
     for name in memories:  # behind the first layer a key holds more than its own token
-        if name in moments:
-            found[name] = KernelSums(moments[name].signal(), read.length, **options)
-        else:
+        if name in behind:
             found[name] = RegressionSums(read.first + 1, read.heads, **options)
+        else:
+            found[name] = KernelSums(signals[name], read.length, **options)
     return found
 
 
@@ -222,7 +231,7 @@ def _kernels(
         past = slice(read.length - 1 if fixed else 0, None)
         kernels[name], draws[name] = kernel.kernel()[:, past], kernel.draws()[..., past]
         origins[name] = read.length - 1 if isinstance(memories[name], str) else 0
-    return LayerKernels(layer, mass, kernels, origins, draws)
+    return LayerKernels(layer, mass, kernels, origins, draws=draws)
 
 
 def _contents(contents: Float[np.ndarray, "row pos"] | None) -> Float[np.ndarray, "row pos"]:

@@ -48,6 +48,7 @@ from torch import Tensor
 
 from interp.errors import Problems
 from interp.heads.classes import lag_class, position_classes, token_classes
+from interp.heads.combinations import Combinations, Named, name_columns, with_combinations
 from interp.heads.nulls import others_moments
 from interp.heads.reading import Rows, layer_hooks, read_batches
 from interp.heads.running import RESAMPLES, RowCounts, RowMeans
@@ -79,6 +80,7 @@ class AttentionMass:
         causal: A query sees the keys up to its own; otherwise all of them. None to be told by the
             first batch's patterns.
         mask_self: A query does not see its own key. None likewise.
+        combinations: Signed combinations of a layer's heads, measured beside them.
     """
 
     def __init__(
@@ -87,10 +89,11 @@ class AttentionMass:
         resamples: int = RESAMPLES,
         causal: bool | None = None,
         mask_self: bool | None = None,
+        combinations: Combinations | None = None,
     ) -> None:
-        self.causal, self.mask_self = causal, mask_self
+        self.causal, self.mask_self, self.combinations = causal, mask_self, combinations
         self._counts = RowCounts(seed, resamples)
-        self._sums: dict[tuple[int, str, str], tuple[tuple[int, ...], RowMeans]] = {}
+        self._sums: dict[tuple[int, str, str], tuple[Named, RowMeans]] = {}
 
     def add(
         self,
@@ -115,9 +118,10 @@ class AttentionMass:
         visible = self._visible(patterns)
         counts = self._counts.draw(len(mask))
         for layer, pattern in patterns.items():
-            named = tuple(range(pattern.shape[1]) if heads is None else heads)
+            numbers = range(pattern.shape[1]) if heads is None else heads
+            named, whole = with_combinations(layer, pattern, numbers, self.combinations)
             seen = visible.keys(pattern.shape[-1])
-            share = shares(layer, pattern, seen, named)
+            share = shares(layer, whole, seen, named)
             for (name, null), rows in _measured(share, positions, contents, mask, seen):
                 empty = named, RowMeans((len(named),), self._counts.resamples)
                 _, sums = self._sums.setdefault((layer, name, null), empty)
@@ -125,7 +129,8 @@ class AttentionMass:
                 sums.add(rows.score, one, counts[:, rows.kept], rows.mean, rows.variance)
 
     def table(self) -> pd.DataFrame:
-        """A head table: metric ``attention_mass``, target = the class, circuit = the null;
+        """A head table: metric ``attention_mass``, target = the class, circuit = the null,
+        component ``group`` for combinations;
         ``low`` and ``high`` bound the effect. NaN where no query has a key of the class."""
         lines = (_lines(key, heads, sums) for key, (heads, sums) in self._sums.items())
         return head_table(chain.from_iterable(lines))
@@ -144,6 +149,7 @@ def attention_mass(
     window: int = 4,
     lags: Sequence[str] = (),
     classes: Callable[[Rows], Mapping[str, Keys]] | None = None,
+    combinations: Combinations | None = None,
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
@@ -154,6 +160,8 @@ def attention_mass(
         window: Keys that count as local: the query's own and the ``window − 1`` before.
         lags: Latents whose values are lags t_i ≥ 0: the class ``NAME`` is the key i − t_i.
         classes: More content classes of a batch: ``[row, query, key]``, true on keys of the class.
+        combinations: Layer → name → a signed coefficient for each of its heads: what they attend
+            to together (:mod:`interp.heads.combinations`).
         seed, resamples: Of the bootstrap.
 
     Raises:
@@ -164,7 +172,8 @@ def attention_mass(
         patterns = {int(hook.split(".")[1]): v for hook, v in rows.activations.items()}
         if found is None:
             seen = rows.visible or told_by_patterns(patterns.values())
-            found = AttentionMass(seed, resamples, seen.causal, seen.mask_self)
+            masks = seen.causal, seen.mask_self
+            found = AttentionMass(seed, resamples, *masks, combinations)
         both_ways = {"causal": bool(found.causal)}
         contents = token_classes(rows.inputs, **both_ways) if rows.inputs.ndim == 2 else {}
         contents |= {name: lag_class(rows.latent(name), **both_ways) for name in lags}
@@ -289,14 +298,12 @@ def _flat_moments(n: Float[Tensor, "query"]) -> tuple[Tensor, Tensor]:
     return mean, torch.where(n > 1, variance.clamp_min(0), 0.0)
 
 
-def _lines(
-    key: tuple[int, str, str], heads: Sequence[int], sums: RowMeans
-) -> Iterator[dict[str, Any]]:
+def _lines(key: tuple[int, str, str], heads: Named, sums: RowMeans) -> Iterator[dict[str, Any]]:
     layer, name, null = key
     scores, (low, high) = sums.scores().tolist(), sums.intervals().tolist()
     for place, head in enumerate(heads):
         yield score_row(
             "attention_mass", scores[place], sums.null((place,)),
-            component="head", layer=layer, head=head, circuit=null, target=name,
-            interval=(low[place], high[place]),
+            layer=layer, circuit=null, target=name, interval=(low[place], high[place]),
+            **name_columns(head),
         )  # fmt: skip

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.heads.combinations import Combinations, Named, name_columns, with_combinations
 from interp.heads.reading import layer_hooks, read_batches
 from interp.heads.running import RESAMPLES, RowCounts, RowMeans
 from interp.heads.table import head_table, score_row
@@ -44,6 +45,7 @@ class LagMass:
         seed: Of the bootstrap's counts.
         resamples: Of the bootstrap; 0 for no intervals.
         visible: Which keys a query may attend to; None to be told by the first batch's patterns.
+        combinations: Signed combinations of a layer's heads, measured beside them.
     """
 
     def __init__(
@@ -52,10 +54,11 @@ class LagMass:
         seed: int = 0,
         resamples: int = RESAMPLES,
         visible: Visible | None = None,
+        combinations: Combinations | None = None,
     ) -> None:
-        self.lags, self.visible = tuple(lags), visible
+        self.lags, self.visible, self.combinations = tuple(lags), visible, combinations
         self._counts = RowCounts(seed, resamples)
-        self._sums: dict[int, tuple[tuple[int, ...], RowMeans]] = {}
+        self._sums: dict[int, tuple[Named, RowMeans]] = {}
 
     def add(
         self,
@@ -76,9 +79,10 @@ class LagMass:
         self.visible = self.visible or told_by_patterns(patterns.values())
         counts = self._counts.draw(len(mask))
         for layer, pattern in patterns.items():
-            named = tuple(range(pattern.shape[1]) if heads is None else heads)
+            numbers = range(pattern.shape[1]) if heads is None else heads
+            named, whole = with_combinations(layer, pattern, numbers, self.combinations)
             seen = self.visible.keys(pattern.shape[-1])
-            share = shares(layer, pattern, seen, named)
+            share = shares(layer, whole, seen, named)
             empty = RowMeans((len(named), len(self.lags)), self._counts.resamples)
             _, sums = self._sums.setdefault(layer, (named, empty))
             _add(sums, share, mask, seen, self.lags, counts)
@@ -94,18 +98,19 @@ class LagMass:
 
     def table(self) -> pd.DataFrame:
         """A head table: metric ``lag_mass``, target ``lag S``, circuit ``positions``; ``low`` and
-        ``high`` bound the effect. NaN where no scored query has the lag."""
+        ``high`` bound the effect. Component ``group`` for combinations. NaN where no scored query
+        has the lag."""
         lines = (self._lines(layer, *kept) for layer, kept in self._sums.items())
         return head_table(chain.from_iterable(lines))
 
-    def _lines(self, layer: int, heads: Sequence[int], sums: RowMeans) -> Iterator[dict[str, Any]]:
+    def _lines(self, layer: int, heads: Named, sums: RowMeans) -> Iterator[dict[str, Any]]:
         scores, (low, high) = sums.scores(), sums.intervals()
         for place in np.ndindex(*scores.shape):
             head, lag = place
             yield score_row(
                 "lag_mass", float(scores[place]), sums.null(place),
-                component="head", layer=layer, head=heads[head], circuit="positions",
-                target=f"lag {self.lags[lag]}", interval=(float(low[place]), float(high[place])),
+                layer=layer, circuit="positions", target=f"lag {self.lags[lag]}",
+                interval=(float(low[place]), float(high[place])), **name_columns(heads[head]),
             )  # fmt: skip
 
 
@@ -115,6 +120,7 @@ def lag_table(
     *,
     layers: Sequence[int] | None = None,
     lags: Sequence[int] | None = None,
+    combinations: Combinations | None = None,
     batch: int = 8,
     seed: int = 0,
     resamples: int = RESAMPLES,
@@ -129,6 +135,8 @@ def lag_table(
         layers: Which; all (that are stored) by default.
         lags: Which, negative ones for keys after the query. By default those from 0 to 31 that
             some query has, and where attention looks both ways those from −31 too.
+        combinations: Layer → name → a signed coefficient for each of its heads: what they attend
+            to together (:mod:`interp.heads.combinations`).
         batch: Rows at a time; with the sequence length it decides the memory used.
         seed, resamples: Of the bootstrap.
 
@@ -151,7 +159,8 @@ def lag_table(
         if found is None:
             seen = rows.visible or told_by_patterns(patterns.values())
             first = 0 if seen.causal else 1 - LAGS
-            found = LagMass(range(first, LAGS) if lags is None else lags, seed, resamples, seen)
+            wanted = range(first, LAGS) if lags is None else lags
+            found = LagMass(wanted, seed, resamples, seen, combinations)
         found.add(patterns, rows.mask, rows.heads)
     problems.need(found is not None, "inputs", "must hold rows", 0, "give some")
     problems.raise_if_any()

@@ -65,10 +65,12 @@ class Signal:
     Attributes:
         mean: ``[head]``.
         weights: ``[head]``, such that u has mean square one.
+        coefficients: ``[head]``, how much of u each head writes: the covariance of values and u.
     """
 
     mean: Float[np.ndarray, "head"]
     weights: Float[np.ndarray, "head"]
+    coefficients: Float[np.ndarray, "head"]
 
 
 class ValueSums:
@@ -96,7 +98,7 @@ class ValueSums:
         """The first principal component of the values, each over its largest distance from its
         mean."""
         if self._shift is None:
-            return Signal(np.zeros(0), np.zeros(0))
+            return Signal(np.zeros(0), np.zeros(0), np.zeros(0))
         off = self._total / self._count
         mean = self._shift + off
         scale = np.maximum(self._most - mean, mean - self._least)
@@ -104,7 +106,8 @@ class ValueSums:
         covariance = (self._products / self._count - np.outer(off, off)) / np.outer(scale, scale)
         _, axes = np.linalg.eigh(covariance)
         size = float(np.sqrt(max(axes[:, -1] @ covariance @ axes[:, -1], 0.0)))
-        return Signal(mean, axes[:, -1] / scale / (size or 1.0))
+        axis = axes[:, -1] / (size or 1.0)
+        return Signal(mean, axis / scale, covariance @ axis * scale)
 
 
 class KernelSums:

@@ -74,7 +74,7 @@ def told_by_patterns(patterns: Iterable[Pattern]) -> Visible:
 
 
 def shares(
-    layer: int, pattern: Pattern, seen: Bool[Tensor, "query key"], heads: Sequence[int]
+    layer: int, pattern: Pattern, seen: Bool[Tensor, "query key"], heads: Sequence[int | str]
 ) -> Float64[Tensor, "row head query key"]:
     """Each query's attention as shares of one; zero where it attends to nothing at all.
 

@@ -6,11 +6,14 @@ import pytest
 import torch
 
 from interp.errors import ArgumentError, HookError
+from interp.heads.lags import lag_table
 from interp.models.pretrained import load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore, extract
 from interp.tasks.base import Batch
+from interp.tasks.memory import FixedMemory
 from probes.directions import DirectionSums
 from probes.kernels import LayerKernels, kernel_null, kernel_table, layer_kernels
 from probes.layer_rows import LayerRows
@@ -124,6 +127,34 @@ def test_batches_and_stores_change_nothing(layer: int, tmp_path: Path) -> None:
     for batch in (1, 7):
         for source in (rows, store):
             same(layer_kernels(model, source, layer, PLACES, batch=batch, resamples=20), whole)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_coefficients_are_what_heads_write_of_their_signal(layer: int) -> None:
+    """Regression of each head's values on the heads' first principal component."""
+    model, rows = model_and_rows()
+    w = np.random.default_rng(0).normal(size=6)
+    found = layer_kernels(model, rows, layer, {"x1": 1}, directions={"x1": w}, batch=7)
+    values = writing(model, rows, layer, w)[1].reshape(ROWS * N, -1)
+    scaled = (values - values.mean(0)) / np.abs(values - values.mean(0)).max(0)
+    signal = scaled @ np.linalg.svd(scaled, full_matrices=False)[2][0]
+    slopes = np.polyfit(signal / signal.std(), values, 1)[0]
+    sign = np.sign(slopes @ found.coefficients["x1"])
+    np.testing.assert_allclose(found.coefficients["x1"], sign * slopes, rtol=1e-8)
+
+
+def test_a_constructed_memory_is_selected_together_and_by_no_head() -> None:
+    task = FixedMemory((1, 3), "multiplexer", 10)
+    model, rows = construct_fixed_memory(task).model, task.sample(40, seed=0)
+    lags = dict(zip(task.arguments[1:], task.lags, strict=True))
+    found = layer_kernels(model, rows, 0, lags)
+    options = {"combinations": {0: found.coefficients}, "resamples": 0}
+    table = lag_table(model, rows, lags=[0, 1, 2, 3], **options)
+    heads = table[table["component"] == "head"].set_index(["head", "target"])["score"].unstack()
+    assert (heads.idxmax(axis=1) == "lag 0").all()
+    together = table[table["component"] == "group"].set_index(["group", "target"])["score"]
+    for name, lag in lags.items():
+        assert together[name, f"lag {lag}"] > 0.95
 
 
 def test_directions_are_those_of_the_probe() -> None:

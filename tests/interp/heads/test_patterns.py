@@ -172,7 +172,7 @@ def test_regressions_do_not_depend_on_the_batch(size: int) -> None:
 
 def test_draws_spread_like_fresh_rows() -> None:
     """The bootstrap's spread against that over independent sets of rows."""
-    found, signal = [], Signal(np.zeros(2), np.array([1.0, 0.0]))
+    found, signal = [], Signal(np.zeros(2), np.array([1.0, 0.0]), np.ones(2))
     for _ in range(60):
         pattern, values = causal(40, 2, 5), RNG.choice([-1.0, 1.0], (40, 5, 2))
         sums = KernelSums(signal, 5, resamples=200)
