@@ -24,11 +24,14 @@ def own(description: Mapping[str, Any]) -> Layout:
     """The layout of a prooflens checkpoint from its ``model.json``.
 
     Raises:
-        CheckpointError: if the description has no spec, or one without the sizes.
+        CheckpointError: if the description has no spec, one without the sizes, or another model's.
     """
     spec = description.get("spec")
     if not isinstance(spec, Mapping):
         raise CheckpointError("model.json has no spec: it is not a prooflens checkpoint")
+    kind = spec.get("kind", "transformer")
+    if kind != "transformer":
+        raise CheckpointError(f"a model of kind {kind!r} has no heads: give a transformer")
     layers, d_model = _size(spec, "n_layers"), _size(spec, "d_model")
     heads, widths = _by_layer(spec, "n_heads", layers), _by_layer(spec, "d_head", layers)
     most, widest = max(heads, default=1), max(widths, default=1)

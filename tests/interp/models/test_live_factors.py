@@ -12,6 +12,7 @@ from torch import nn
 import trained
 from interp.errors import ArgumentError, CheckpointError
 from interp.heads.weights import weight_table
+from interp.models.baselines import LSTMSpec
 from interp.models.checkpoint import save_checkpoint
 from interp.models.factors import open_factors
 from interp.models.kinds import build
@@ -83,6 +84,13 @@ def test_what_has_no_heads_is_refused_by_name() -> None:
         open_factors(nn.ReLU())
     with pytest.raises(ArgumentError, match="model must be a path, a hub id or a module, got 3"):
         open_factors(3)
+
+
+def test_models_without_heads_are_refused_alive_and_saved(tmp_path: Path) -> None:
+    model = build(LSTMSpec(d_in=3, d_out=2, n_ctx=4, d_hidden=5))
+    for source in (model, save_checkpoint(model, tmp_path / "saved")):
+        with pytest.raises(CheckpointError, match="kind 'lstm' has no heads: give a transformer"):
+            open_factors(source)
 
 
 def test_a_mapping_opens_any_module() -> None:
