@@ -185,7 +185,7 @@ def _paths(
     changes = Changes(stand_ins, Trace.of(model, inputs, {*layers, ends}), layers)
     clean = changes.trace.before(ends)
     if receiver.input == "ffn":
-        clean = changes.inside(ends)[f"blocks.{ends}.hook_resid_mid"]
+        clean = changes.trace.inside(ends)[f"blocks.{ends}.hook_resid_mid"]
     copies = max(1, tokens // (inputs.shape[0] * inputs.shape[1]))
     for start in range(0, len(parts), copies):
         batch = parts[start : start + copies]

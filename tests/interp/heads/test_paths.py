@@ -175,6 +175,17 @@ def test_all_positions_and_all_later_writers_make_the_references_input() -> None
             torch.testing.assert_close(total[head], whole[head])
 
 
+@pytest.mark.parametrize("how", ["mean", "zero", "resample", "swap"])
+def test_one_sender_alone_gives_what_it_gives_among_others(how: str) -> None:
+    model, (clean, corrupt) = model_of(), pair()
+    options = {"how": how, "reference": corrupt}
+    for receiver in RECEIVERS:
+        found = dict(path_patched(model, clean, receiver, **options))
+        for part in (Component("ffn", 0), Component("layer", 0)):
+            ((_, alone),) = path_patched(model, clean, receiver, [part], **options)
+            torch.testing.assert_close(alone, found[part])
+
+
 def test_a_layer_is_its_heads_and_its_ffn_together() -> None:
     model, (clean, corrupt) = model_of(norm="none"), pair()
     options = {"how": "swap", "reference": corrupt}
