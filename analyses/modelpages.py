@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -40,35 +40,28 @@ from interp.output import output_folder
 from interp.proofs.mechanism import Construction
 from interp.tasks.base import Batch, Task
 from interp.tasks.depth import PrefixPrediction
-from probes.agreement import agreement, answered_share
+from probes.agreement import Readable, agreement, answered_share, first_layers
 from probes.roles import answers_of, find_roles, memories_of
 from probes.roles.decision import no_roles
-from probes.rounds import first_decodable
 from trained import zoo
 
 __all__ = ["measure_models"]
 
 ROWS, SEED = 256, 10_009
-_FORMAT = 2
+_FORMAT = 3
 _DPI = 100  # a page a model: all of them go into one file of bounded size
 
 
 @dataclass(frozen=True)
 class _Measured:
-    """A model's tables, the mean pattern ``[query, key]`` of each head by name, and the share of
-    the targets' variance that its output explains."""
+    """A model's tables, the mean pattern ``[query, key]`` of each head by name, where the proof's
+    formulas can first be read, and the share of the targets' variance that the output explains."""
 
     roles: pd.DataFrame
     probes: pd.DataFrame
     patterns: dict[str, np.ndarray]
+    layers: dict[str, Readable]
     answered: float
-
-    @property
-    def layers(self) -> dict[str, int]:
-        """Latent → the first layer at which it is decodable, −1 where the stream begins."""
-        first = first_decodable(self.probes)
-        pairs = zip(first["latent"].astype(str), first["hook"].astype(str), strict=True)
-        return {latent: _layer(hook) for latent, hook in pairs if hook}
 
 
 def measure_models(
@@ -102,32 +95,34 @@ def _measure_one(shipped: zoo.Shipped, out: Path, proofs: dict[str, _Measured]) 
         "paper": _paper(shipped),
         "words": _words(shipped),
     }
-    found = _measure(shipped.model, shipped.task)
     try:
         proof = construction_of(shipped.task, rank=shipped.model.spec.d_head)
     except ArgumentError as error:
         about["words"] += [f"No construction beside it: {error}."]
         proof = None
+    formulas = [p.target for p in proof.mechanism.parts if p.role == "formula"] if proof else []
+    found = _measure(shipped.model, shipped.task, formulas)
     if proof is None:
         _write(out / shipped.name, found, {**about, "proof": ""})
         return
     worst, proof_key = _largest_error(proof), _key(proof.model)
     if proof_key not in proofs:
-        proofs[proof_key] = _measure(proof.model, proof.task)
+        proofs[proof_key] = _measure(proof.model, proof.task, formulas)
         of_proof = {"key": proof_key, "words": _proof_words(proof, worst), "proof": ""}
         _write(out / proof.name, proofs[proof_key], {**about, **of_proof})
     table = _statements(proof, worst, proofs[proof_key], found, shipped.metrics)
     _write(out / shipped.name, found, {**about, "proof": proof.name}, table)
 
 
-def _measure(model: SequenceTransformer, task: Task) -> _Measured:
+def _measure(model: SequenceTransformer, task: Task, formulas: Sequence[str]) -> _Measured:
     batch = _measured_task(task).sample(ROWS, seed=SEED)
     roles = no_roles()
     if any(model.spec.heads):
         memories, answers = memories_of(task), answers_of(task)
         roles = find_roles(model, batch, memories=memories, answers=answers, seed=SEED)
     probes = probe_source(model, batch, seed=SEED).table
-    return _Measured(roles, probes, _patterns(model, batch), answered_share(model, batch))
+    layers = first_layers(model, batch, [name for name in formulas if name in batch.latents])
+    return _Measured(roles, probes, _patterns(model, batch), layers, answered_share(model, batch))
 
 
 def _patterns(model: SequenceTransformer, batch: Batch) -> dict[str, np.ndarray]:
@@ -221,10 +216,6 @@ def _paper(shipped: zoo.Shipped) -> str:
     """The paper of the claim it serves, or of its task; empty for a task of no paper's."""
     candidates = (shipped.claim.split("-")[0], type(shipped.task).__module__.split(".")[2])
     return next((name for name in candidates if name in PAPERS), "")
-
-
-def _layer(hook: str) -> int:
-    return int(hook.split(".")[1]) if hook.startswith("blocks.") else -1
 
 
 def _key(model: SequenceTransformer) -> str:

@@ -8,7 +8,9 @@ QK is aI*, *this formula is readable only after what it counts*. A statement hol
 roles (of formulas: probes along the layers) say so. Its ``strength`` is that of the strongest such
 component (NaN where it is true or false alone), its ``score`` the strength between 0 and 1 (1 for
 one that is true), 0 where it does not hold, and q the least of those roles (of one that is true or
-false: the largest of the roles it speaks of).
+false: the largest of the roles it speaks of; 1 where it does not hold). A formula is readable from
+the first place on where a probe reads it, against permuted rows; it counts where it is read better
+there than from a thousand models with fresh weights, and q is that.
 
     agreement = (S − S_random) / (S_construction − S_random),   S the mean score of the statements
 
@@ -33,6 +35,7 @@ from scipy.stats import t as student
 
 from interp.errors import Problems
 from interp.heads.effects import Component
+from interp.heads.table import adjust
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Construction, Mechanism
 from interp.tasks.base import Batch
@@ -41,6 +44,7 @@ from probes.roles.extraction import Reader
 
 __all__ = [
     "Agreement",
+    "Readable",
     "agree",
     "agreement",
     "answered_share",
@@ -49,7 +53,7 @@ __all__ = [
     "statements_of",
 ]
 
-_DECODABLE = 0.9
+_DECODABLE, _LEVEL = 0.9, 0.01
 _EFFECT, _ANSWERED = 0.1, 0.5
 _LOCATED = ("memory-location", "memory-correction")
 _KERNELS = ("memory-location", "memory-kernel")
@@ -141,21 +145,37 @@ def answered_share(model: Any, batch: Batch) -> float:
     return max(1 - float((found - wanted).square().sum()) / spread, 0.0) if spread > 0 else 0.0
 
 
-def first_layers(model: Any, batch: Batch, names: Sequence[str]) -> dict[str, int]:
-    """Latent → the first layer at which it is linearly decodable (−1: where the stream begins);
-    without those that are nowhere."""
+@dataclass(frozen=True)
+class Readable:
+    """Where a formula can first be read.
+
+    Attributes:
+        layer: After which; −1 where the stream begins.
+        p: That fresh models' activations there tell as much; 1 where there are none.
+    """
+
+    layer: int
+    p: float
+
+
+def first_layers(model: Any, batch: Batch, names: Sequence[str]) -> dict[str, Readable]:
+    """Latent → where it is first linearly decodable; without those that are nowhere."""
     if not names:
         return {}
-    reader = Reader(model, batch)
-    found = {name: reader.first_site(name, _DECODABLE) for name in names}
-    return {name: site[0] for name, site in found.items() if site is not None}
+    reader, found = Reader(model, batch), {}
+    for name in names:
+        site = reader.first_site(name, _DECODABLE, level=_LEVEL)
+        if site is not None:
+            beyond = reader.beyond_fresh(site[1], name)
+            found[name] = Readable(site[0], 1.0 if beyond is None else beyond.p)
+    return found
 
 
 def agreement(
     mechanism: Mechanism,
     roles: pd.DataFrame,
     *,
-    layers: Mapping[str, int] | None = None,
+    layers: Mapping[str, Readable] | None = None,
     answered: float = 0.0,
 ) -> pd.DataFrame:
     """Every statement of a mechanism, checked against decided roles.
@@ -243,7 +263,7 @@ def _ownership(confirmed: pd.DataFrame, memories: set[str]) -> dict[str, Any]:
     owners = acting.groupby(["layer", "head"])["target"].nunique()
     alone = len(owners) > 0 and bool((owners == 1).all()) and located == memories
     by = "; ".join(f"{name}: {_names(group)}" for name, group in acting.groupby("target"))
-    return _fact("each memory owns its heads", alone, by, acting)
+    return _fact("each memory owns its heads", alone, by, acting["q"].max())
 
 
 def _rounds(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -260,7 +280,7 @@ def _rounds(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str,
         holds = known and bool(before.max() < here.min())
         by = f"layers {sorted(before)} and {sorted(here)}" if known else ""
         both = found[found["target"].isin(rounds[r] | rounds.get(r - 1, set()))]
-        yield _fact(f"round {r} comes after round {r - 1}", holds, by, both)
+        yield _fact(f"round {r} comes after round {r - 1}", holds, by, both["q"].max())
 
 
 def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, Any]]:
@@ -276,7 +296,9 @@ def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, 
         known = len(before) > 0 and len(after) > 0
         holds = known and bool(before.min() < after.min())
         by = f"layers {before.min()} and {after.min()}" if known else ""
-        yield _fact("the induction head comes after a previous-token head", holds, by, both)
+        yield _fact(
+            "the induction head comes after a previous-token head", holds, by, both["q"].max()
+        )
 
 
 def _coupling(
@@ -291,18 +313,20 @@ def _coupling(
         yield row | {"holds": good, "strength": answered, "score": answered if good else 0.0}
 
 
-def _formulas(mechanism: Mechanism, layers: Mapping[str, int]) -> Iterator[dict[str, Any]]:
-    """Nested formulas become readable in the order of their depth."""
+def _formulas(mechanism: Mechanism, layers: Mapping[str, Readable]) -> Iterator[dict[str, Any]]:
+    """Nested formulas become readable in the order of their depth, and not in fresh models."""
     depth = {p.target: p.layer for p in mechanism.parts if p.role == "formula"}
-    none = pd.DataFrame(columns=["q"], dtype=float)
-    for level in sorted(set(depth.values()))[1:]:
-        before = [name for name, at in depth.items() if at < level]
-        known = all(name in layers for name in before)
-        last = max((layers[name] for name in before if name in layers), default=-1)
-        for name in (name for name, at in depth.items() if at == level):
-            holds = known and name in layers and last < layers[name]
-            by = f"layer {layers[name]} after {last}" if name in layers else ""
-            yield _fact(f"{name} is readable only after what it counts", holds, by, none)
+    levels = sorted(set(depth.values()))
+    later = [name for level in levels[1:] for name, at in depth.items() if at == level]
+    adjusted = adjust(np.array([layers[name].p if name in layers else 1.0 for name in later]))
+    for name, q in zip(later, adjusted.tolist(), strict=True):
+        before = [other for other, at in depth.items() if at < depth[name]]
+        known = all(other in layers for other in before)
+        last = max((layers[other].layer for other in before if other in layers), default=-1)
+        there = name in layers
+        holds = known and there and last < layers[name].layer and q < _LEVEL
+        by = f"layer {layers[name].layer} after {last}" if there else ""
+        yield _fact(f"{name} is readable only after what it counts", holds, by, q)
 
 
 def _row(statement: str, serving: pd.DataFrame) -> dict[str, Any]:
@@ -317,13 +341,11 @@ def _row(statement: str, serving: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _fact(statement: str, holds: bool, by: str, roles: pd.DataFrame) -> dict[str, Any]:
-    """A statement that is true or false; its significance is that of the roles it speaks of."""
-    nan = float("nan")
-    q = float(roles["q"].max()) if len(roles) and holds else 1.0 if len(roles) else nan
+def _fact(statement: str, holds: bool, by: str, q: float) -> dict[str, Any]:
+    """A statement that is true or false, with the significance of what it rests on."""
     return {
-        "statement": statement, "holds": holds, "strength": nan, "score": float(holds), "q": q,
-        "by": by,
+        "statement": statement, "holds": holds, "strength": float("nan"), "score": float(holds),
+        "q": q if holds else 1.0, "by": by,
     }  # fmt: skip
 
 

@@ -155,7 +155,8 @@ class _Detector:
         self.model, self.floors, self.seed = model, floors, seed
         self.batch, self.targets = batch, targets
         inputs, scored = batch.inputs, batch.mask
-        self.inputs = inputs
+        self.inputs, seen = inputs, visible(model)
+        self.causal = seen is None or seen.causal
         late = torch.arange(inputs.shape[1]) >= inputs.shape[1] // 2
         self.fresh = Fresh(model, inputs, scored, seed=seed)
         self.outputs = Outputs(
@@ -167,7 +168,7 @@ class _Detector:
         repeated = repeated_rows(inputs, seed=seed)
         self.again: Outputs | None = None
         if repeated is not None:
-            scored = token_classes(repeated)["same"].any(-1)
+            scored = token_classes(repeated, causal=self.causal)["same"].any(-1)
             self.again = Outputs(model, repeated, scored)
             again = Batch(repeated, repeated, scored)
             found = _measured(model, again, floors, null="tokens")
@@ -180,7 +181,7 @@ class _Detector:
 
     def _of(self, layer: int, head: int) -> Iterator[Found]:
         n = self.inputs.shape[1]
-        classes = position_classes(1, n, self.floors.window)
+        classes = position_classes(1, n, self.floors.window, causal=self.causal)
         some = False
         for role, name in (("previous-token", "previous"), ("sink", "first"), ("local", "local")):
             tests = _behaviour(self.shares, layer, head, role, self.floors)
@@ -216,7 +217,7 @@ class _Detector:
         """Knock-out on repeated rows, and for induction the composition."""
         if self.again is None:
             return []
-        keys = token_classes(self.again.inputs)[name]
+        keys = token_classes(self.again.inputs, causal=self.causal)[name]
         change = self._cause("without that attention", self.again.knocked_out(layer, head, keys))
         if role == "duplicate-token":
             return [change]
@@ -226,7 +227,7 @@ class _Detector:
         """That the head's attention is for the better, on the rows that have targets."""
         if not self.targets:
             return []
-        keys = token_classes(self.inputs)["after_same"]
+        keys = token_classes(self.inputs, causal=self.causal)["after_same"]
         found = self.whole.losing(layer, head, keys, self.batch)
         if found is None:
             name = "too few of these rows have a token twice before a scored position; loss:"

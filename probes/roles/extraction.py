@@ -46,7 +46,7 @@ from probes.linear import Decoding, decode, direction
 from probes.roles.activity import readable
 from probes.roles.decision import Found, Test
 from probes.roles.effects import Outputs
-from probes.roles.fresh import Fresh
+from probes.roles.fresh import Beyond, Fresh
 
 __all__ = ["FOLDS", "ExtractionFloors", "Memory", "Reader", "memory_roles"]
 
@@ -179,13 +179,23 @@ class Reader:
         return change.test(name, floor, "changed")
 
     def first_site(
-        self, latent: str, floor: float, *, lens: bool = False
+        self, latent: str, floor: float, *, lens: bool = False, level: float = 1.0
     ) -> tuple[int, str] | None:
-        """Where, in order, a latent first becomes decodable: (layer, hook)."""
+        """Where, in order, a latent first becomes decodable, and with a p of at most ``level``:
+        (layer, hook)."""
         for layer, hook in self.sites():
-            if self.read(hook, latent, lens=lens).score >= floor:
+            if self.read(hook, latent, lens=lens).score < floor:
+                continue
+            if level >= 1 or self.present(hook, latent, floor, lens=lens).p <= level:
                 return layer, hook
         return None
+
+    def beyond_fresh(self, hook: str, latent: str) -> Beyond | None:
+        """How much better a latent is read than from models with fresh weights; None where none
+        can be drawn."""
+        if self.fresh is None:
+            return None
+        return self.fresh.odds(hook, lambda value: readable(*self.sampled(value, latent)))
 
     def sites(self) -> Iterator[tuple[int, str]]:
         """The residual stream where it enters and after each sublayer."""
@@ -275,9 +285,9 @@ def _of(
 def _beyond_fresh(reader: Reader, hook: str, latent: str) -> Test:
     """That an average is read better than from heads with fresh weights, whose own averages a probe
     combines."""
-    if reader.fresh is None:
+    found = reader.beyond_fresh(hook, latent)
+    if found is None:
         return Test("no untrained models of its shapes to compare r² with:", 0.0, 0.95, 1.0)
-    found = reader.fresh.odds(hook, lambda value: readable(*reader.sampled(value, latent)))
     name = f"r² beyond that in {found.draws} untrained models (1 − p)"
     return Test(name, 1 - found.p, 0.95, found.p)
 

@@ -63,7 +63,7 @@ def test_the_same_weights_are_not_measured_again(measured, monkeypatch):
 def test_a_model_without_heads_has_no_roles_and_no_maps() -> None:
     task = PrefixPrediction("L_3", ((6, 6),))
     spec = TransformerSpec(d_in=4, d_out=2, n_ctx=7, d_model=8, n_layers=0, ffn=())
-    found = modelpages._measure(SequenceTransformer(spec, seed=0), task)
+    found = modelpages._measure(SequenceTransformer(spec, seed=0), task, [])
     assert len(found.roles) == 0
     assert found.patterns == {}
     assert len(found.probes)

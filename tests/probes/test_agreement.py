@@ -6,7 +6,7 @@ import pytest
 
 from interp.errors import ArgumentError
 from interp.proofs.mechanism import Mechanism, Part
-from probes.agreement import agreement, overall
+from probes.agreement import Readable, agreement, overall
 from probes.roles import ROLE_COLUMNS
 
 INDUCTION = Mechanism(
@@ -90,10 +90,19 @@ def test_a_readout_before_its_memories_does_not_count() -> None:
 def test_formulas_are_read_in_the_order_of_their_depth() -> None:
     parts = tuple(Part("ffn", layer, None, "formula", f"E{layer + 2}") for layer in range(3))
     mechanism = Mechanism(parts)
-    right = agreement(mechanism, table(), layers={"E2": 0, "E3": 1, "E4": 3})
+
+    def read(second: int, p: float = 1e-5) -> dict[str, Readable]:
+        layers = {"E2": 0, "E3": second, "E4": 3}
+        return {name: Readable(at, p if name == "E3" else 1e-4) for name, at in layers.items()}
+
+    right = agreement(mechanism, table(), layers=read(1))
     assert right["holds"].tolist() == [True, True]
-    wrong = agreement(mechanism, table(), layers={"E2": 1, "E3": 1, "E4": 3})
+    assert right["q"].tolist() == pytest.approx([2e-5, 1e-4])
+    wrong = agreement(mechanism, table(), layers=read(0))
     assert wrong["holds"].tolist() == [False, True]
+    assert wrong["q"].tolist() == [1, pytest.approx(1e-4)]
+    fresh = agreement(mechanism, table(), layers=read(1, p=0.2))
+    assert fresh["holds"].tolist() == [False, True], "fresh models tell as much"
     assert agreement(mechanism, table()).empty
 
 
