@@ -46,6 +46,7 @@ def heads(
     from analyses.heads import measure_model, write_files
 
     built, drawn = load_with_task(model, task or "own")
+    _need_heads(model, built)
     about = {"model": model, "task": drawn.to_dict()}
     options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about}
     if out is None:
@@ -57,6 +58,14 @@ def heads(
         written = write_files(found, folder)
     _say(found)
     typer.echo(f"{len(written)} files and the store in {out}")
+
+
+def _need_heads(name: str, model: Any) -> None:
+    from interp.errors import HookError
+    from interp.heads.effects import components
+
+    if not any(part.kind == "head" for part in components(model)):
+        raise HookError(f"{name} has no attention heads: probe its hooks with 'prooflens probe'")
 
 
 def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool, seed: int) -> None:

@@ -22,6 +22,7 @@ from trained import zoo
 __all__ = ["Named", "folder_of", "load_model", "load_named", "load_with_task", "task_of"]
 
 _OWN = "own"
+_OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "pytorch_model*")
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,12 @@ def _pretrained(name: str) -> Named:
         raise CheckpointError(f"no model {name!r}: did you mean the shipped {near[0]}?")
     if (place / "store" / "manifest.json").is_file():
         raise CheckpointError(f"{name} holds no model: did you mean the store {place / 'store'}?")
+    if place.is_dir() and not any(any(place.glob(pattern)) for pattern in _OF_MODELS):
+        raise CheckpointError(
+            f"{name} is neither a store (no manifest.json) nor a checkpoint (no model.json, "
+            "config.json or weights): give a folder that 'prooflens extract' or 'prooflens train' "
+            "wrote"
+        )
     try:
         found = load_pretrained(name)
     except CheckpointError as error:

@@ -22,7 +22,8 @@ def probe(
     out: Annotated[Path | None, typer.Option(help="Folder for the table and the map.")] = None,
     hooks: Annotated[
         list[str] | None,
-        typer.Option(help="A hook or glob; repeat for more. The residual stream by default."),
+        typer.Option(help="A hook or glob; repeat for more. '*' alone lists the hooks, in the "
+                     "order in which they fire. The residual stream by default."),
     ] = None,
     latents: Annotated[
         list[str] | None, typer.Option(help="A latent; repeat for more. All by default.")
@@ -40,6 +41,9 @@ def probe(
     from analyses.inspection.probing import findings, probe_source, write_probing
 
     source, batch, about = _source(model, task, rows, seed)
+    if hooks == ["*"]:
+        _list_hooks(source, batch)
+        return
     found = probe_source(
         source, batch, hooks=hooks, latents=latents, seed=seed, about=about, watch=_progress
     )
@@ -65,6 +69,13 @@ def _source(model: str, task: str | None, rows: int, seed: int) -> tuple[Any, An
     built, chosen = load_with_task(model, task or "own")
     about = {"model": model, "task": chosen.to_dict(), "rows": rows}
     return built, chosen.sample(rows, seed=seed), about
+
+
+def _list_hooks(source: Any, batch: Any) -> None:
+    from analyses.inspection.sites import hook_sites
+
+    for site in hook_sites(source, batch):
+        typer.echo(str(site))
 
 
 def _progress(items: Any) -> Any:

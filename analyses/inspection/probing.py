@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.errors import HookError
+from analyses.inspection.sites import chosen_hooks, hook_sites, short_name, usual_hooks
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
-from interp.heads.replay import has_ffn
+from interp.models import build
+from interp.models.baselines import Baseline
 from interp.output import output_folder
-from interp.store import ActivationStore
-from probes.layerwise import residual_sites
 from probes.rounds import first_decodable
 from probes.survey import layer_map, probe_table
 
@@ -68,7 +66,9 @@ def probe_source(
     Args:
         source: A hooked model, or an :class:`~interp.store.ActivationStore`.
         inputs: A :class:`~interp.tasks.base.Batch` with latents for a model, None for a store.
-        hooks: Names or globs; the residual stream between sublayers by default.
+        hooks: Names or globs; by default the residual stream between sublayers of a transformer,
+            of other models and stores every hook with a position axis. They are probed in the
+            order in which they fire.
         latents: Which; all by default.
         untrained: A model of the same hooks with random weights, to compare with; our own models
             make theirs, for others and stores there is none unless given.
@@ -79,23 +79,31 @@ def probe_source(
     Raises:
         HookError: if a glob matches nothing, or a hook without a position axis.
     """
-    chosen = _hooks(source, hooks)
+    sites = hook_sites(source, inputs)
+    chosen = usual_hooks(source, sites) if hooks is None else chosen_hooks(source, sites, hooks)
+    if untrained is None and isinstance(source, Baseline):
+        untrained = build(source.spec, seed=seed + 1)
     table = probe_table(
         source, inputs, chosen, latents, untrained=untrained, seed=seed, watch=watch
     )
     about = {**(about or {}), "seed": seed, "hooks": chosen}
+    if hooks is None and set(chosen) == {site.name for site in sites if site.probed}:
+        about["left_out"] = [site.name for site in sites if not site.probed]
     return Probing(table, first_decodable(table, floor=_FLOOR), about)
 
 
 def findings(found: Probing) -> list[str]:
-    """One line a latent: where it first is decodable and what that is worth, or why nowhere; and
-    one if no model with random weights was there to compare with."""
+    """One line a latent: where it first is decodable and what that is worth, or why nowhere; one
+    for hooks that were left out, and one if no model with random weights was there to compare
+    with."""
     lines = []
     for latent, hook, _ in found.first.itertuples(index=False):
         rows = found.table[found.table["latent"] == latent]
         where = rows["hook"] == hook if hook else rows["score"] == rows["score"].max()
         row = rows[where].iloc[0]
         lines.append(f"{latent}: {_found(row) if hook else _not_found(row)}")
+    if left := found.about.get("left_out"):
+        lines.append(f"not probed, since they have no position axis: {', '.join(left)}")
     if found.table["untrained"].isna().all():
         lines.append(
             "random weights: not compared with (only our own models make a fresh one; "
@@ -151,35 +159,8 @@ def latent_maps(table: pd.DataFrame) -> Figure:
         Panel(kind, wide.to_numpy(), list(wide.index))
         for kind, wide in zip(_KINDS, maps, strict=True)
     ]
-    columns = [_short(hook) for hook in maps[0].columns]
+    columns = [short_name(hook) for hook in maps[0].columns]
     figure = share_maps(panels, columns, label="0 chance, 1 perfect", across="hook")
     for axes in figure.axes[: len(panels)]:
         axes.tick_params(axis="x", rotation=45)
     return figure
-
-
-def _hooks(source: Any, wanted: list[str] | None) -> list[str]:
-    if isinstance(source, ActivationStore):
-        known = [*source.hooks, *source.aliases]
-        usual = [hook for hook in source.hooks if source.labels(hook)[1] == "pos"]
-    else:
-        known = list(source.hook_dict)
-        usual = list(residual_sites([has_ffn(source, i) for i in range(source.cfg.n_layers)]))
-    if wanted is None and not usual:
-        raise HookError(f"{source} holds nothing to probe: store the residual stream, hook_resid_*")
-    if wanted is None:
-        return usual
-    chosen: list[str] = []
-    for glob in wanted:
-        matched = [name for name in known if fnmatch(name, glob)]
-        if not matched:
-            raise HookError(f"--hooks {glob} matches none of {len(known)} hooks: see --hooks '*'")
-        chosen += [name for name in matched if name not in chosen]
-    return chosen
-
-
-def _short(hook: str) -> str:
-    """``L0 mid`` for ``blocks.0.hook_resid_mid``."""
-    parts = hook.split(".")
-    name = parts[-1].removeprefix("hook_").removeprefix("resid_")
-    return f"L{parts[1]} {name}" if parts[0] == "blocks" else name

@@ -73,12 +73,15 @@ def components(model: HookedModel) -> tuple[Component, ...]:
     """Every layer's heads, then its FFN; heads that only pad a narrower layer are left out.
 
     Raises:
-        HookError: for a wrapped module of which nothing tells how many heads it has.
+        HookError: for a model without blocks of attention, such as a recurrent network, and for a
+            wrapped module of which nothing tells how many heads it has.
     """
     return tuple(_components(model))
 
 
 def _components(model: Any) -> Iterator[Component]:
+    if not hasattr(model.cfg, "n_layers"):
+        raise HookError(f"{type(model).__name__} has no attention heads: probe its hooks instead")
     for layer in range(model.cfg.n_layers):
         heads = _heads(model, layer)
         if heads is None:

@@ -47,6 +47,9 @@ def test_version_and_doctor() -> None:
         (("demo", "--out", "{folder}/new", "--gpt2", "{folder}/none"), "does not exist"),
         (("train", "{file}", "--out", "{folder}/new"), "cannot be read"),
         (("weights", "{folder}"), "holds no .safetensors file"),
+        (("heads", "{folder}"), "is neither a store (no manifest.json) nor a checkpoint"),
+        (("heads", "coupling-order-rnn"), "RNN has no attention heads"),
+        (("heads", "depth-L3-layers0"), "depth-L3-layers0 has no attention heads"),
     ],
 )
 def test_refusals_are_one_line_and_leave_nothing(

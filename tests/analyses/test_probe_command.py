@@ -4,11 +4,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from analyses.cli.main import main
 from analyses.inspection.probing import Probing, findings, probe_source
+from interp.models import build
+from interp.models.baselines import MLPSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import extract
+from interp.tasks.base import Batch
 from probes.rounds import first_decodable
 from trained import zoo
 
@@ -54,6 +58,57 @@ def test_each_row_may_be_scored_elsewhere(
     arguments = ("--task", "own", "--rows", 60, "--hooks", "hook_embed")
     assert run("induction-attention", *arguments, monkeypatch=monkeypatch) == 0
     assert "previous: nowhere clearly decodable (best score" in capsys.readouterr().out
+
+
+def test_a_recurrent_network_is_probed_at_its_own_hooks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("coupling-order-rnn", "--rows", 20, "--latents", "x")
+    assert run(*arguments, monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "at layers.0.hook_state" in said
+    assert "not compared with" not in said
+
+
+def test_what_has_no_position_axis_is_left_out_by_name() -> None:
+    model = build(MLPSpec(d_in=3, d_out=1, n_ctx=5, hidden=(4,)), seed=0)
+    tokens = torch.randint(3, (40, 5), generator=torch.Generator().manual_seed(0))
+    batch = Batch(tokens, tokens, torch.ones(40, 5, dtype=torch.bool), {"x": tokens * 1.0})
+    found = probe_source(model, batch)
+    assert found.about["hooks"] == ["hook_embed"]
+    assert found.table["untrained"].notna().all()
+    left = "hook_features, hidden.0.hook_pre, hidden.0.hook_post"
+    assert findings(found)[-1] == f"not probed, since they have no position axis: {left}"
+
+
+def test_hooks_come_in_the_order_of_the_network() -> None:
+    shipped = zoo.load(NAME)
+    batch = shipped.task.sample(40, seed=0)
+    found = probe_source(shipped.model, batch, hooks=["*mlp_out", "*resid_mid"], latents=["x[t-1]"])
+    order = ["blocks.0.hook_resid_mid", "blocks.0.hook_mlp_out"]
+    assert found.table["hook"].tolist() == order == found.about["hooks"]
+    assert found.first["hook"].tolist() == order[:1]
+
+
+def test_hooks_of_a_store_come_in_the_order_of_the_network(tmp_path: Path) -> None:
+    shipped = zoo.load(NAME)
+    batch = shipped.task.sample(40, seed=0)
+    wanted = ["*mlp_out", "*resid_mid"]
+    store = extract(shipped.model, batch, wanted, tmp_path / "s", batch=20)
+    found = probe_source(store, None, hooks=wanted, latents=["x[t-1]"])
+    assert found.about["hooks"] == ["blocks.0.hook_resid_mid", "blocks.0.hook_mlp_out"]
+
+
+def test_a_star_lists_the_hooks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(NAME, "--hooks", "*", monkeypatch=monkeypatch) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["hook_embed  pos 32 × d_model 16",
+                         "blocks.0.hook_resid_pre  pos 32 × d_model 16"]  # fmt: skip
+    pattern = "blocks.0.attn.hook_pattern  head 2 × query 32 × key 32  (cannot be probed)"
+    assert pattern in lines
+    assert lines[-1].startswith("ln_final.hook_normalized")
 
 
 def probing(*rows: dict[str, object]) -> Probing:
@@ -108,7 +163,7 @@ def test_a_given_fresh_model_is_the_baseline(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (("fixed-memory-multiplexor",), "did you mean the shipped fixed-memory-multiplexer?"),
-        ((NAME, "--task", "own", "--hooks", "nothing*"), "--hooks nothing* matches none of"),
+        ((NAME, "--task", "own", "--hooks", "nothing*"), "hooks: --hooks '*' lists them"),
         (
             (NAME, "--task", "own", "--hooks", "blocks.0.attn.hook_pattern"),
             "probes read hooks of [row, pos, …], got blocks.0.attn.hook_pattern [row, head, query,",
