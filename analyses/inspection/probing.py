@@ -153,14 +153,16 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
 
 
 def latent_maps(table: pd.DataFrame) -> Figure:
-    """Latent × hook from a table of :func:`probes.survey.probe_table`: score and selectivity."""
-    maps = [layer_map(table, kind) for kind in _KINDS]
+    """Latent × hook from a table of :func:`probes.survey.probe_table`: score and selectivity; cells
+    of a latent with one value, where there is nothing to measure, are blank."""
+    measured = table["kind"] != "constant"
+    maps = [layer_map(table.assign(**{kind: table[kind].where(measured)}), kind) for kind in _KINDS]
     panels = [
         Panel(kind, wide.to_numpy(), list(wide.index))
         for kind, wide in zip(_KINDS, maps, strict=True)
     ]
     columns = [short_name(hook) for hook in maps[0].columns]
-    figure = share_maps(panels, columns, label="0 chance, 1 perfect", across="hook")
+    figure = share_maps(panels, columns, label="0 chance, 1 perfect; – not measured", across="hook")
     for axes in figure.axes[: len(panels)]:
         axes.tick_params(axis="x", rotation=45)
     return figure

@@ -1,4 +1,8 @@
-"""Maps of numbers in [0, 1] with the numbers written in: rows × columns, one panel a model."""
+"""Maps with the numbers written in: rows × columns, one panel a model.
+
+Colours run from 0 to 1. A number beyond is written as it is and has the colour of the nearer end,
+which the colour bar shows by a pointed end. What was not measured (NaN) is blank, with a dash.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from interp.figures.style import AMOUNT, style
+from interp.figures.style import AMOUNT, MUTED, style
 
 __all__ = ["Panel", "draw_maps", "share_maps"]
+
+_UNMEASURED = "–"
+_BRIGHT = 0.6
+"""Above it a cell is light, and its number dark."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +30,7 @@ class Panel:
 
     Attributes:
         title: Above it.
-        values: ``[row, column]``; shown clipped to [0, 1].
+        values: ``[row, column]``; NaN where nothing was measured.
         rows: Names down the side.
     """
 
@@ -47,7 +55,7 @@ def share_maps(
         figure = Figure(figsize=(3.6 * len(panels) + 0.8, 0.34 * tallest + 1.3))
         grid = figure.subplots(1, len(panels), squeeze=False)[0]
         image = draw_maps(list(grid), panels, columns, across=across)
-        figure.colorbar(image, ax=list(grid), label=label, pad=0.02)
+        figure.colorbar(image, ax=list(grid), label=label, pad=0.02, extend=_beyond(panels))
     return figure
 
 
@@ -56,18 +64,34 @@ def draw_maps(
 ) -> AxesImage:
     """The maps on given axes, inside the style; the last one's image, for a colour bar."""
     for axes, panel in zip(grid, panels, strict=True):
-        shown = np.clip(panel.values, 0, 1)
-        image = axes.imshow(shown, cmap=AMOUNT, vmin=0, vmax=1, aspect="auto")
+        image = axes.imshow(panel.values, cmap=AMOUNT, vmin=0, vmax=1, aspect="auto")
         axes.set(title=panel.title, xlabel=across)
         axes.set_xticks(range(len(columns)), columns)
         axes.set_yticks(range(len(panel.rows)), panel.rows)
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
-        _write_cells(axes, shown)
+        _write_cells(axes, panel.values)
     return image
+
+
+def _beyond(panels: Sequence[Panel]) -> str:
+    """Which ends of the colour bar stand for numbers beyond them."""
+    values = np.concatenate([panel.values.ravel() for panel in panels])
+    below, above = bool((values < 0).any()), bool((values > 1).any())
+    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
+        (below, above), "neither"
+    )
 
 
 def _write_cells(axes: Axes, values: NDArray[np.floating]) -> None:
     for (row, column), value in np.ndenumerate(values):
-        colour = "black" if value > 0.6 else "white"
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, size=7)
+        missing = bool(np.isnan(value))
+        colour = MUTED if missing else "black" if value > _BRIGHT else "white"
+        text = _UNMEASURED if missing else _number(float(value))
+        axes.text(column, row, text, ha="center", va="center", color=colour, size=7)
+
+
+def _number(value: float) -> str:
+    """Two decimals; what rounds to zero has no sign."""
+    text = f"{value:.2f}"
+    return "0.00" if text == "-0.00" else text
