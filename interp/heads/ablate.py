@@ -39,9 +39,10 @@ _PLACES = (("position",), ("head",), ("ffn", "layer"))
 
 def every_component(model: HookedModel, length: int = 0) -> tuple[Component, ...]:
     """Heads, FFNs and layers; and, for ``length`` > 0, every position before every layer."""
+    inside = components(model)
     layers = range(model.cfg.n_layers)
     return (
-        *components(model),
+        *inside,
         *(Component("layer", layer) for layer in layers),
         *(Component("position", layer, position=p) for layer in layers for p in range(length)),
     )

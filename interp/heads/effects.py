@@ -119,8 +119,9 @@ def _lacking(model: Any, part: Component, length: int) -> str:
     """Why a component is not one of the model's; nothing where it is."""
     if part.kind not in _KINDS:
         return f"kinds are {', '.join(_KINDS)}"
-    if not 0 <= part.layer < model.cfg.n_layers:
-        return f"layers are {_count(model.cfg.n_layers)}"
+    layers = getattr(model.cfg, "n_layers", 0)
+    if not 0 <= part.layer < layers:
+        return f"layers are {_count(layers)}"
     if part.kind == "ffn" and not has_ffn(model, part.layer):
         return f"layer {part.layer} has no FFN"
     heads = _heads(model, part.layer)
