@@ -22,6 +22,8 @@ __all__ = ["Panel", "draw_maps", "share_maps"]
 _UNMEASURED = "–"
 _BRIGHT = 0.6
 """Above it a cell is light, and its number dark."""
+_SEEN = 0.005
+"""The least by which a number of two decimals is beyond."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def draw_maps(
 def _beyond(panels: Sequence[Panel]) -> str:
     """Which ends of the colour bar stand for numbers beyond them."""
     values = np.concatenate([panel.values.ravel() for panel in panels])
-    below, above = bool((values < 0).any()), bool((values > 1).any())
+    below, above = bool((values < -_SEEN).any()), bool((values > 1 + _SEEN).any())
     return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
         (below, above), "neither"
     )
