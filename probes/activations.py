@@ -1,65 +1,62 @@
 """The activations that probes read: rows of a store or of a model, at sampled scored positions.
 
-Positions are spread evenly over those that are scored in every row, so that a probe sees early
-and late ones alike. Where no position is scored in all rows, each row has its own, spread evenly
-over those that are scored there; a row with fewer than the others gives some of them twice, one
-with none is left out.
+Which positions these are, and which rows count as the same, is said in :mod:`probes.places`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Int
 
-from interp.errors import ArgumentError, HookError
+from interp.errors import HookError, Problems
 from interp.heads.reading import Rows, as_batch, read_batches, scored_mask
 from interp.store import ActivationStore
-from probes.linear import Features, Latent
+from probes.linear import Features, Kind, Latent, kind_of
+from probes.places import POSITIONS, Places, groups_of, is_causal, places, sampled_positions
 
-__all__ = ["POSITIONS", "Sampled", "Samples", "collect", "sampled_positions"]
-
-POSITIONS = 8
-"""Sampled positions of a row, unless told otherwise."""
-
-
-def sampled_positions(
-    mask: Bool[np.ndarray, "row pos"], count: int = POSITIONS
-) -> Int[np.ndarray, "sample"]:
-    """At most ``count`` positions, evenly spread over those scored in every row.
-
-    Raises:
-        ArgumentError: if no position is scored in every row.
-    """
-    scored = np.flatnonzero(mask.all(axis=0))
-    if not len(scored):
-        raise ArgumentError("mask must leave a position scored in every row, got none: shorten it")
-    return _spread(scored, min(count, len(scored)))
-
-
-def _spread(scored: Int[np.ndarray, "scored"], count: int) -> Int[np.ndarray, "sample"]:
-    return scored[np.linspace(0, len(scored) - 1, count).round().astype(int)]
+__all__ = [
+    "POSITIONS",
+    "Places",
+    "Sampled",
+    "Samples",
+    "collect",
+    "places",
+    "sampled_positions",
+    "scalars",
+]
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """A store seen at a few positions of each row."""
+    """A store seen at a few positions of each row: the same of all, or :func:`places`."""
 
     store: ActivationStore
-    positions: Int[np.ndarray, "sample"]
+    positions: Int[np.ndarray, "sample"] | Places
 
     def features(self, hook: str) -> Features:
         """Activations ``[row, sample, feature]`` as float64."""
-        return self.store.activation(hook, positions=self.positions).astype(np.float64)
+        at = self.positions
+        if isinstance(at, Places):
+            found: Features = at.of(self.store.activation(hook)).astype(np.float64)
+            return found
+        return self.store.activation(hook, positions=at).astype(np.float64)
 
     def latents(self) -> dict[str, Latent]:
         """Every latent that is one number a position, ``[row, sample]``."""
-        found = self.store.latents()
-        return {name: value[:, self.positions].astype(np.float64)
-                for name, value in found.items() if value.ndim == 2}  # fmt: skip
+        at, found = self.positions, self.store.latents()
+        return {
+            name: (at.of(value) if isinstance(at, Places) else value[:, at]).astype(np.float64)
+            for name, value in found.items() if value.ndim == 2
+        }  # fmt: skip
+
+    def groups(self) -> Int[np.ndarray, "row"]:
+        """The group of each row: equal rows have the same."""
+        at = self.positions
+        return at.groups if isinstance(at, Places) else groups_of(self.store.inputs())
 
 
 @dataclass(frozen=True)
@@ -70,13 +67,25 @@ class Samples:
         inputs: ``[row, sample]`` tokens or ``[row, sample, channel]``.
         features: Hook → ``[row, sample, feature]``; further axes (heads) are joined.
         latents: Name → ``[row, sample]``; latents of several channels give ``NAME[0]`` ….
-        positions: ``[row, sample]``.
+        kinds: Name → how it is to be read (:func:`probes.linear.kind_of`).
+        places: Which rows these are, at which positions, in which groups.
     """
 
     inputs: np.ndarray
     features: Mapping[str, Features]
     latents: Mapping[str, Latent]
-    positions: Int[np.ndarray, "row sample"]
+    kinds: Mapping[str, Kind]
+    places: Places
+
+    @property
+    def positions(self) -> Int[np.ndarray, "row sample"]:
+        """The position of each sample."""
+        return self.places.positions
+
+    @property
+    def groups(self) -> Int[np.ndarray, "row"]:
+        """The group of each row; folds keep groups whole."""
+        return self.places.groups
 
 
 def collect(
@@ -84,8 +93,9 @@ def collect(
     inputs: Any,
     hooks: Sequence[str],
     *,
-    positions: Int[np.ndarray, "*row sample"] | None = None,
+    positions: Int[np.ndarray, "*row sample"] | Places | None = None,
     batch: int = 64,
+    seed: int = 0,
 ) -> Samples:
     """Run a model, or read a store, and keep only the sampled positions.
 
@@ -93,67 +103,98 @@ def collect(
         source: A hooked model, or an :class:`~interp.store.ActivationStore`.
         inputs: For a model: a :class:`~interp.tasks.base.Batch` or inputs. None for a store.
         hooks: Names of hooks ``[row, pos, …]``.
-        positions: Which, ``[sample]`` of every row or ``[row, sample]``; 8 of those that are scored
-            by default.
+        positions: Which, ``[sample]`` of every row or ``[row, sample]``, taken as they are, shared
+            prefixes too; or the places of other samples; :func:`places` by default.
         batch: Rows at a time.
+        seed: Of the default's positions.
 
     Raises:
-        ArgumentError: if nothing is scored.
+        ArgumentError: if nothing is scored, or there are no such positions.
         HookError: for a hook that is not there, or has no position axis right after the rows.
     """
     batches = read_batches(source, inputs, hooks, batch=batch)
-    masks = _masks(source, inputs, batch)
-    chosen = _sampled(masks) if positions is None else _given(np.asarray(positions), masks)
+    masks, tokens = _rows_of(source, inputs, batch)
+    chosen = _chosen(source, masks, tokens, positions, seed)
     kept: dict[str, list[np.ndarray]] = {}
-    for rows, (which, places) in zip(batches, chosen, strict=True):
+    for rows, (which, at) in zip(batches, _parts(chosen, masks), strict=True):
         _check_axes(rows, hooks)
         named = {f"a/{hook}": value for hook, value in rows.activations.items()}
         named |= {f"l/{name}": value for name, value in rows.latents.items() if value.ndim > 1}
         for name, value in {"inputs": rows.inputs, **named}.items():
-            kept.setdefault(name, []).append(value.numpy()[which[:, None], places])
+            kept.setdefault(name, []).append(value.numpy()[which[:, None], at])
     joined = {name: np.concatenate(pieces) for name, pieces in kept.items()}
     features = {hook: joined[f"a/{hook}"].astype(np.float64) for hook in hooks}
     flat = {hook: value.reshape(*value.shape[:2], -1) for hook, value in features.items()}
-    latents = {n.removeprefix("l/"): v for n, v in joined.items() if n.startswith("l/")}
-    places = np.concatenate([places for _, places in chosen])
-    return Samples(joined["inputs"], flat, _scalars(latents), places)
+    found = scalars({n.removeprefix("l/"): v for n, v in joined.items() if n.startswith("l/")})
+    latents = {name: value.astype(np.float64) for name, value in found.items()}
+    kinds = {name: kind_of(value) for name, value in found.items()}
+    return Samples(joined["inputs"], flat, latents, kinds, chosen)
 
 
-_Chosen = list[tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "kept sample"]]]
-"""Of each batch of rows: which are kept, and the positions of each."""
+def scalars(latents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Latents ``[row, pos, …]`` as one number a position each: ``NAME``, or ``NAME[i]`` for channel
+    i of those of several; types are kept."""
+    found: dict[str, np.ndarray] = {}
+    for name, value in latents.items():
+        if value.ndim == 2:
+            found[name] = value
+            continue
+        channels = value.reshape(*value.shape[:2], -1)
+        found |= {f"{name}[{i}]": channels[..., i] for i in range(channels.shape[-1])}
+    return found
 
 
-def _masks(source: Any, inputs: Any, batch: int) -> list[np.ndarray]:
-    """Where positions are scored, ``[row, pos]``, batch by batch as they are read."""
-    if not isinstance(source, ActivationStore):
-        mask = as_batch(inputs).mask.numpy()
-        return [mask[start : start + batch] for start in range(0, len(mask), batch)]
-    return [scored_mask(source, chosen.rows) for chosen in source.batches(batch)]
+def _rows_of(source: Any, inputs: Any, batch: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Where positions are scored, ``[row, pos]``, and inputs, batch by batch as they are read."""
+    if isinstance(source, ActivationStore):
+        parts = list(source.batches(batch))
+        return [scored_mask(source, part.rows) for part in parts], [p.inputs() for p in parts]
+    given = as_batch(inputs)
+    starts = range(batch, len(given), batch)
+    mask, tokens = given.mask.cpu().numpy(), given.inputs.cpu().numpy()
+    return np.split(mask, starts), np.split(tokens, starts)
 
 
-def _sampled(masks: Sequence[np.ndarray]) -> _Chosen:
-    shortest = min(mask.shape[1] for mask in masks)
-    everywhere = np.logical_and.reduce([mask[:, :shortest].all(axis=0) for mask in masks])
-    if everywhere.any():
-        return _given(sampled_positions(everywhere[None]), masks)
-    most = max(int(mask.sum(axis=1).max()) for mask in masks)
-    if not most:
-        raise ArgumentError("mask must score a position, got none: give rows with targets")
-    return [_own(mask, min(POSITIONS, most)) for mask in masks]
+def _chosen(
+    source: Any,
+    masks: Sequence[np.ndarray],
+    tokens: Sequence[np.ndarray],
+    positions: np.ndarray | Places | None,
+    seed: int,
+) -> Places:
+    if isinstance(positions, Places):
+        return positions
+    fill = -1.0 if tokens[0].dtype.kind == "i" else float("inf")
+    inputs = _padded(tokens, fill)
+    if positions is None:
+        return places(_padded(masks, 0.0), inputs, causal=is_causal(source), seed=seed)
+    given, shortest = np.asarray(positions), min(mask.shape[1] for mask in masks)
+    problems = Problems("collect")
+    wrong = given[(given < 0) | (given >= shortest)].tolist()
+    rule = f"must be positions of every row, 0 to {shortest - 1}"
+    problems.need(not wrong and given.size > 0, "positions", rule, wrong or given, "correct them")
+    problems.raise_if_any()
+    every = np.broadcast_to(given, (len(inputs), given.shape[-1]))
+    return Places(np.arange(len(inputs)), every, groups_of(inputs, seed=seed))
 
 
-def _own(mask: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Each row's own positions; rows without any are left out."""
-    which = np.flatnonzero(mask.any(axis=1))
-    places = [_spread(np.flatnonzero(mask[row]), count) for row in which]
-    return which, np.array(places, dtype=int).reshape(len(which), count)
+def _padded(parts: Sequence[np.ndarray], fill: float) -> np.ndarray:
+    """Batches of rows as one array, shorter rows filled up."""
+    longest = max(part.shape[1] for part in parts)
+    width = [((0, 0), (0, longest - p.shape[1]), *[(0, 0)] * (p.ndim - 2)) for p in parts]
+    filled = [np.pad(p, w, constant_values=fill) for p, w in zip(parts, width, strict=True)]
+    return np.concatenate(filled)
 
 
-def _given(positions: np.ndarray, masks: Sequence[np.ndarray]) -> _Chosen:
-    sizes = [len(mask) for mask in masks]
-    every = np.broadcast_to(positions, (sum(sizes), positions.shape[-1]))
-    parts = np.split(every, np.cumsum(sizes)[:-1])
-    return [(np.arange(size), part) for size, part in zip(sizes, parts, strict=True)]
+def _parts(
+    chosen: Places, masks: Sequence[np.ndarray]
+) -> Iterator[tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "kept sample"]]]:
+    """Of each batch of rows: which are kept, and the positions of each."""
+    start = 0
+    for mask in masks:
+        here = (chosen.rows >= start) & (chosen.rows < start + len(mask))
+        yield chosen.rows[here] - start, chosen.positions[here]
+        start += len(mask)
 
 
 def _check_axes(rows: Rows, hooks: Sequence[str]) -> None:
@@ -164,15 +205,3 @@ def _check_axes(rows: Rows, hooks: Sequence[str]) -> None:
             f"probes read hooks of [row, pos, …], got {'; '.join(wrong)}: name the residual "
             "stream, hook_z, hook_mlp_out or the like"
         )
-
-
-def _scalars(latents: Mapping[str, np.ndarray]) -> dict[str, Latent]:
-    found: dict[str, Latent] = {}
-    for name, value in latents.items():
-        value = value.astype(np.float64)
-        if value.ndim == 2:
-            found[name] = value
-            continue
-        channels = value.reshape(*value.shape[:2], -1)
-        found |= {f"{name}[{i}]": channels[..., i] for i in range(channels.shape[-1])}
-    return found

@@ -29,7 +29,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.heads.nulls import balanced_accuracy, correlation_squared
-from probes.linear import Decoding, Features, Latent, decode, ridge
+from probes.linear import Decoding, Features, Groups, Latent, decode, ridge
 
 __all__ = ["control_latent", "decode_nonlinearly", "learning_curve", "network", "raw_input"]
 
@@ -50,11 +50,13 @@ def network(seed: int = 0) -> Pipeline:
     return make_pipeline(StandardScaler(), regressor)
 
 
-def decode_nonlinearly(features: Features, latent: Latent, *, seed: int = 0) -> Decoding:
+def decode_nonlinearly(
+    features: Features, latent: Latent, *, seed: int = 0, groups: Groups | None = None
+) -> Decoding:
     """As :func:`probes.linear.decode`, with :func:`network` for a probe."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return decode(features, latent, probe=network(seed))
+        return decode(features, latent, probe=network(seed), groups=groups)
 
 
 def control_latent(
@@ -66,7 +68,9 @@ def control_latent(
         inputs: ``[row, pos]`` tokens or ``[row, pos, channel]`` values, at the sampled positions.
             Of fewer than eight kinds each is labelled anew at each position (any probe knows a
             function of two tokens); where there are more kinds than an eighth of the samples
-            (real values seldom come twice), positions are labelled in place of inputs.
+            (real values seldom come twice), positions are labelled in place of inputs. Not where
+            one position is sampled, which would have one label: there inputs are labelled however
+            many they are, and what never comes twice cannot be memorised.
         latent: Whose values are drawn.
         positions: ``[row, sample]``, where rows are sampled at positions of their own.
         seed: Of the draw.
@@ -74,7 +78,7 @@ def control_latent(
     flat = inputs.reshape(inputs.shape[0] * inputs.shape[1], -1)
     kinds, which = np.unique(flat, axis=0, return_inverse=True)
     place, places = _places(latent.shape, positions)
-    if len(kinds) > latent.size / 8:
+    if len(kinds) > latent.size / 8 and places > 1:
         which = place
     elif len(kinds) < _FEW_KINDS:
         which = which.ravel() * places + place
@@ -115,20 +119,36 @@ def learning_curve(
     probe: BaseEstimator | None = None,
     points: int = 5,
     seed: int = 0,
+    groups: Groups | None = None,
 ) -> pd.DataFrame:
     """The score on a fifth of the rows, learned from 8 rows up to all others.
 
+    Args:
+        features: Activations at the sampled positions of each row.
+        latent: Its values there.
+        probe: As in :func:`probes.linear.decode`.
+        points: Numbers of rows, evenly spread on a logarithmic scale.
+        seed: Of the order of rows.
+        groups: A number for each row; of those of one number only the first is used.
+
     Returns:
-        Columns ``rows`` and ``score``.
+        Columns ``rows`` and ``score``. Of a classifier, 0 where one class only was learned.
     """
     probe = ridge() if probe is None else probe
-    order = np.random.default_rng(seed).permutation(len(features))
+    distinct = (
+        np.arange(len(features)) if groups is None else np.unique(groups, return_index=True)[1]
+    )
+    order = np.random.default_rng(seed).permutation(distinct)
     held, rest = np.split(order, [max(1, len(order) // 5)])
     sizes = np.unique(np.geomspace(min(8, len(rest)), len(rest), points).round().astype(int))
-    measure = balanced_accuracy if is_classifier(probe) else correlation_squared
+    classes = is_classifier(probe)
+    measure = balanced_accuracy if classes else correlation_squared
     found = []
     for size in sizes:
         some = rest[:size]
+        if classes and not np.ptp(latent[some]):
+            found.append((int(size), 0.0))
+            continue
         fitted = clone(probe).fit(_flat(features[some]), latent[some].ravel())
         predicted = fitted.predict(_flat(features[held])).reshape(latent[held].shape)
         found.append((int(size), measure(predicted, latent[held])))

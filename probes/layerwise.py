@@ -17,7 +17,7 @@ from interp.heads.nulls import decodability_null
 from interp.heads.table import head_table, score_row
 from probes.activations import Sampled
 from probes.controls import decode_nonlinearly
-from probes.linear import Decoding, Features, Latent, decode
+from probes.linear import Decoding, decode
 
 __all__ = ["decodability", "residual_sites"]
 
@@ -44,16 +44,16 @@ def decodability(sampled: Sampled, sites: Sequence[str], *, seed: int = 0) -> pd
 
 
 def _rows(sampled: Sampled, sites: Sequence[str], seed: int) -> Iterator[dict[str, Any]]:
-    latents = sampled.latents()
+    latents, groups = sampled.latents(), sampled.groups()
     for site in sites:
         features = sampled.features(site)
         layer = int(site.split(".")[1]) if site.startswith("blocks.") else -1
-        probes: dict[str, Callable[[Features, Latent], Decoding]] = {"decodability": decode}
+        probes: dict[str, Callable[..., Decoding]] = {"decodability": decode}
         if site.endswith("resid_mid"):
             probes["nonlinear_decodability"] = decode_nonlinearly
         for name, latent in latents.items():
             for metric, probe in probes.items():
-                found = probe(features, latent)
+                found = probe(features, latent, groups=groups)
                 null = decodability_null(found.predicted, latent, seed=seed)
                 yield score_row(
                     metric, found.score, null,

@@ -4,7 +4,13 @@ A *real* latent: ridge regression (scikit-learn, features standardised, penalty 
 generalised cross-validation inside each training fold), judged by the squared correlation of
 *held-out* predictions with the latent. A *categorical* one (binary too): logistic regression,
 judged by balanced accuracy, rescaled so that chance is 0 and no mistake is 1. Folds are made of
-whole rows (sequences): positions of one row never stand on both sides.
+whole rows (sequences): positions of one row never stand on both sides, nor do rows of one group
+(equal rows; :mod:`probes.places`).
+
+The kind is the latent's own, not the sample's. Whole-number and boolean types hold *names* (tokens,
+labels, indices), which have no order: classes. Floating types hold quantities (counts, lags,
+contents), two values of which are classes, too. A class that some training fold would lack cannot
+be learned there and is left out, of fitting and of the score, which says how many were.
 
 A decodable quantity is present, not necessarily used; what is not *linearly* decodable may still
 be there (see :mod:`probes.controls`).
@@ -16,21 +22,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Float
-from sklearn.base import BaseEstimator, is_classifier
+from jaxtyping import Bool, Float, Int
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
-from sklearn.model_selection import GroupKFold, cross_val_predict
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from interp.errors import Problems
 from interp.heads.nulls import balanced_accuracy, correlation_squared
 
 __all__ = [
+    "FOLDS",
     "PENALTY",
     "Decoding",
     "Kind",
     "decode",
     "direction",
+    "folds_of",
     "kind_of",
     "logistic",
     "probe_for",
@@ -39,7 +47,7 @@ __all__ = [
 
 Kind = Literal["real", "categorical"]
 FOLDS = 5
-_MOST_CLASSES = 16
+"""Of rows, in cross-validation."""
 _PENALTIES = np.logspace(-4, 4, 9)
 PENALTY = 1e-6
 """Of a direction: on standardised features, for each sample."""
@@ -48,18 +56,26 @@ Features = Float[np.ndarray, "row pos feature"]
 Latent = Float[np.ndarray, "row pos"]
 
 
+Groups = Int[np.ndarray, "row"]
+
+
 @dataclass(frozen=True)
 class Decoding:
     """How well a latent can be read.
 
     Attributes:
         score: Squared correlation of held-out predictions with the latent, in [0, 1]; of a
-            classifier, rescaled balanced accuracy, at most 1 and 0 at chance.
-        predicted: The held-out predictions ``[row, pos]``.
+            classifier, rescaled balanced accuracy, at most 1 and 0 at chance, or where fewer than
+            two classes are left.
+        predicted: The held-out predictions ``[row, pos]``; NaN where nothing could be learned.
+        classes: Those that were learned and scored; None for a regressor.
+        dropped: How many classes were left out because too few groups of rows hold them.
     """
 
     score: float
     predicted: Latent
+    classes: Float[np.ndarray, "class"] | None = None
+    dropped: int = 0
 
 
 def ridge() -> Pipeline:
@@ -72,13 +88,16 @@ def logistic() -> Pipeline:
     return make_pipeline(StandardScaler(), LogisticRegression(C=1.0, max_iter=300))
 
 
-def kind_of(latent: Latent) -> Kind:
-    """``categorical`` for 2 to 16 whole numbers, each there often enough for every fold to see it;
-    ``real`` for anything else."""
-    values, counts = np.unique(latent, return_counts=True)
-    whole = bool((values == np.round(values)).all())
-    few = 2 <= len(values) <= _MOST_CLASSES and int(counts.min()) >= 4 * FOLDS
-    return "categorical" if whole and few else "real"
+def kind_of(latent: np.ndarray) -> Kind:
+    """``categorical`` for whole-number and boolean types, which hold names, and for two values;
+    ``real`` for anything else.
+
+    Args:
+        latent: Its values in the type that the task gave them.
+    """
+    if latent.dtype.kind in "iub":
+        return "categorical"
+    return "categorical" if len(np.unique(latent[np.isfinite(latent)])) == 2 else "real"
 
 
 def probe_for(kind: Kind) -> Pipeline:
@@ -86,26 +105,84 @@ def probe_for(kind: Kind) -> Pipeline:
     return ridge() if kind == "real" else logistic()
 
 
-def decode(features: Features, latent: Latent, *, probe: BaseEstimator | None = None) -> Decoding:
+def decode(
+    features: Features,
+    latent: Latent,
+    *,
+    probe: BaseEstimator | None = None,
+    groups: Groups | None = None,
+) -> Decoding:
     """Cross-validated decoding of a latent.
 
     Args:
         features: Activations at the sampled positions of each row.
         latent: Its values there.
         probe: A scikit-learn regressor or classifier; :func:`ridge` by default.
+        groups: A number for each row; rows of one number stand on one side. Each row is its own by
+            default: give those of :class:`probes.places.Places` where rows can be equal.
+
+    Raises:
+        ArgumentError: for values that are not finite, and fewer groups than folds.
     """
     rows, positions, _ = features.shape
-    groups = np.repeat(np.arange(rows), positions)
+    groups = np.arange(rows) if groups is None else groups
+    _check(features, latent, groups)
     probe = ridge() if probe is None else probe
-    predicted = cross_val_predict(
-        probe,
-        features.reshape(rows * positions, -1),
-        latent.reshape(-1),
-        groups=groups,
-        cv=GroupKFold(FOLDS),
-    ).reshape(rows, positions)
-    score = balanced_accuracy if is_classifier(probe) else correlation_squared
-    return Decoding(score(predicted, latent), predicted)
+    x, y, fold = features.reshape(rows * positions, -1), latent.ravel(), folds_of(groups)
+    fold, kept = np.repeat(fold, positions), np.ones(latent.size, dtype=bool)
+    if not is_classifier(probe):
+        predicted = _held_out(probe, x, y, fold, kept).reshape(latent.shape)
+        return Decoding(correlation_squared(predicted, latent), predicted)
+    classes, dropped = _learnable(latent, groups)
+    if len(classes) < 2:
+        return Decoding(0.0, np.full(latent.shape, np.nan), classes, dropped)
+    names, which = np.unique(y, return_inverse=True)  # scikit-learn takes no fractions for classes
+    found = _held_out(probe, x, which.astype(float), fold, np.isin(y, classes))
+    predicted = names[found.astype(int)].reshape(latent.shape)
+    score = balanced_accuracy(predicted, latent, classes=classes)
+    return Decoding(score, predicted, classes, dropped)
+
+
+def folds_of(groups: Groups) -> Groups:
+    """The fold of each row: its group's number modulo :data:`FOLDS`."""
+    return groups % FOLDS
+
+
+def _check(features: Features, latent: Latent, groups: Groups) -> None:
+    problems, distinct = Problems("decode"), len(np.unique(folds_of(groups)))
+    need = problems.need
+    for name, values in (("features", features), ("latent", latent)):
+        strange = int(np.count_nonzero(~np.isfinite(values)))
+        need(not strange, name, "must be finite", f"{strange} that are not", "mend or mask them")
+    rule = f"must hold distinct ones for {FOLDS} folds"
+    need(distinct == FOLDS, "rows", rule, distinct, "give more rows")
+    problems.raise_if_any()
+
+
+def _learnable(latent: Latent, groups: Groups) -> tuple[Float[np.ndarray, "class"], int]:
+    """The classes that are in as many groups as there are folds, and in two folds at least, so that
+    every training fold holds them; how many others there are."""
+    names, which = np.unique(latent, return_inverse=True)
+    there = np.unique(np.stack([which.ravel(), np.repeat(groups, latent.shape[1])], 1), axis=0)
+    held = np.bincount(there[:, 0])
+    spread = np.bincount(np.unique(there[:, 0] * FOLDS + folds_of(there[:, 1])) // FOLDS)
+    classes = names[(held >= FOLDS) & (spread >= 2)]
+    return classes, len(names) - len(classes)
+
+
+def _held_out(
+    probe: BaseEstimator,
+    x: Float[np.ndarray, "sample feature"],
+    y: Float[np.ndarray, "sample"],
+    fold: Int[np.ndarray, "sample"],
+    kept: Bool[np.ndarray, "sample"],
+) -> Float[np.ndarray, "sample"]:
+    """Each fold predicted by a probe of what is kept of the others."""
+    predicted = np.empty_like(y)
+    for number in np.unique(fold):
+        fitted = clone(probe).fit(x[kept & (fold != number)], y[kept & (fold != number)])
+        predicted[fold == number] = fitted.predict(x[fold == number])
+    return predicted
 
 
 def direction(features: Features, latent: Latent) -> Float[np.ndarray, "feature"]:

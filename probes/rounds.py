@@ -34,11 +34,14 @@ from interp.errors import Problems
 from interp.heads.nulls import bootstrap_interval, from_draws, signs_null
 from interp.heads.table import head_table, score_row
 from interp.tasks.base import Batch
-from probes.activations import sampled_positions
-from probes.linear import Latent, decode, kind_of, probe_for
+from probes.activations import scalars
+from probes.linear import decode, kind_of, probe_for
+from probes.places import Places, is_causal
+from probes.places import places as places_of
 
 __all__ = ["first_decodable", "round_order"]
 
+_FEW = 16
 _CHAIN_RULE = "must hold two rounds or more, each with latents of the batch"
 
 
@@ -78,7 +81,8 @@ def round_order(
     Args:
         model: A hooked model.
         batch: Rows with the latents.
-        chain: The latents of each round, first round first.
+        chain: The latents of each round, first round first, named as in
+            :func:`probes.survey.probe_table`: ``NAME[i]`` for channel i of one with several.
         places: Latent → the hook of the residual stream where it is decodable; see
             :func:`first_decodable`. A round is patched at the latest place of its latents.
         seed: Of the exchanged rows, the placebo and the null.
@@ -86,43 +90,46 @@ def round_order(
     Returns:
         A head table with ``low`` and ``high``: component ``layer``, metric ``round_dependence``,
         circuit ``patched`` or ``placebo``, group = the round patched away, target = the latent
-        probed. The score is the drop of the share of right classes, or of r² by rows.
+        probed. The score is the drop of the share of right classes, or of r² by rows. Rows are
+        read at :func:`probes.places.places`.
 
     Raises:
         ArgumentError: for a chain of one round, or latents that are not there.
     """
-    names = [name for latents in chain for name in latents]
+    latents = scalars({n: v.cpu().numpy() for n, v in batch.latents.items() if v.ndim > 1})
+    names = [name for together in chain for name in together]
     problems = Problems("round_order")
-    absent = [name for name in names if name not in batch.latents or not places.get(name)]
-    problems.need(
-        len(chain) >= 2 and not absent, "chain", _CHAIN_RULE, absent or chain, "name them"
-    )
+    absent = [name for name in names if name not in latents or not places.get(name)]
+    advice = f"those of the batch are {', '.join(latents) or 'none'}; each needs a place"
+    problems.need(len(chain) >= 2 and not absent, "chain", _CHAIN_RULE, absent or chain, advice)
     problems.raise_if_any()
-    return head_table(_rows(model, batch, chain, places, seed))
+    return head_table(_rows(model, batch, latents, chain, places, seed))
 
 
 def _rows(
     model: Any,
     batch: Batch,
+    latents: Mapping[str, np.ndarray],
     chain: Sequence[Sequence[str]],
-    places: Mapping[str, str],
+    sites_of: Mapping[str, str],
     seed: int,
 ) -> Iterator[dict[str, Any]]:
-    positions = sampled_positions(batch.mask.numpy())
+    mask, inputs = batch.mask.cpu().numpy(), batch.inputs.cpu().numpy()
+    read = places_of(mask, inputs, causal=is_causal(model), seed=seed)
     for number, (earlier, later) in enumerate(pairwise(chain), start=1):
-        at = max((places[name] for name in earlier), key=_depth)
-        sites = sorted({places[name] for name in later}, key=_depth)
+        at = max((sites_of[name] for name in earlier), key=_depth)
+        sites = sorted({sites_of[name] for name in later}, key=_depth)
         whole = _streams(model, batch, sites, {})
-        moved = _exchange(model, batch, at, earlier, seed)
+        moved = _exchange(model, batch, at, [latents[name] for name in earlier], seed)
         for circuit, stream in (
             ("patched", moved),
             ("placebo", _placebo(model, batch, at, moved, seed)),
         ):
             without = _streams(model, batch, sites, {at: stream})
             for name in later:
-                latent, site = batch.latents[name][:, positions].double().numpy(), places[name]
-                drop = _quality(whole[site], latent, positions) - _quality(
-                    without[site], latent, positions
+                site = sites_of[name]
+                drop = _quality(whole[site], latents[name], read) - _quality(
+                    without[site], latents[name], read
                 )
                 score = float(drop.mean())
                 null = from_draws(score, signs_null(drop, seed=seed), normal_tail=True)
@@ -158,20 +165,23 @@ def _streams(
     return kept
 
 
-def _quality(stream: Tensor, latent: Latent, positions: np.ndarray) -> Float[np.ndarray, "row"]:
-    """Share of right classes of each row, or 1 − squared error over variance."""
-    features, kind = stream[:, positions].double().numpy(), kind_of(latent)
-    predicted = decode(features, latent, probe=probe_for(kind)).predicted
-    if kind == "categorical":
-        return (predicted == latent).mean(1)
-    return 1 - np.square(predicted - latent).mean(1) / (latent.var() or 1.0)
+def _quality(stream: Tensor, latent: np.ndarray, read: Places) -> Float[np.ndarray, "row"]:
+    """Share of right classes of each row, or 1 − squared error over variance. Of a row that holds
+    no class that can be learned it is 0."""
+    features, truth = read.of(stream).double().numpy(), read.of(latent).astype(np.float64)
+    found = decode(features, truth, probe=probe_for(kind_of(latent)), groups=read.groups)
+    if found.classes is None:
+        return 1 - np.square(found.predicted - truth).mean(1) / (truth.var() or 1.0)
+    counted = np.isin(truth, found.classes)
+    return ((found.predicted == truth) & counted).sum(1) / np.maximum(counted.sum(1), 1)
 
 
-def _exchange(model: Any, batch: Batch, at: str, names: Sequence[str], seed: int) -> Tensor:
+def _exchange(
+    model: Any, batch: Batch, at: str, latents: Sequence[np.ndarray], seed: int
+) -> Tensor:
     """The stream with what the latents predict of it taken from another row."""
     stream = _streams(model, batch, [at], {})[at].double()
-    phi = _design([batch.latents[name].double().numpy() for name in names])
-    scored = batch.mask.numpy()
+    phi, scored = _design(latents), batch.mask.cpu().numpy()
     b, *_ = np.linalg.lstsq(phi[scored], stream.numpy()[scored], rcond=None)
     order = torch.randperm(len(phi), generator=torch.Generator().manual_seed(seed)).numpy()
     others = np.roll(order, 1)[order.argsort()]
@@ -179,20 +189,22 @@ def _exchange(model: Any, batch: Batch, at: str, names: Sequence[str], seed: int
 
 
 def _design(latents: Sequence[np.ndarray]) -> Float[np.ndarray, "row pos feature"]:
-    """A column for each joint class of categorical latents, one for each real one, a constant."""
+    """A column for each joint class of latents that are names or have few values, one for each
+    other, a constant."""
     shape = latents[0].shape
-    flat = [latent.reshape(*shape, -1) for latent in latents]
-    channels = np.concatenate(flat, axis=-1)
-    kinds = [kind_of(channels[..., i]) for i in range(channels.shape[-1])]
+    classes = [latent for latent in latents if _has_classes(latent)]
     columns = [np.ones((*shape, 1))]
-    classes = [i for i, kind in enumerate(kinds) if kind == "categorical"]
     if classes:
-        joint = channels[..., classes].reshape(-1, len(classes))
+        joint = np.stack(classes, axis=-1).reshape(-1, len(classes))
         _, which = np.unique(joint, axis=0, return_inverse=True)
         columns.append(np.eye(int(which.max()) + 1)[which.reshape(shape)])
-    real = [i for i, kind in enumerate(kinds) if kind == "real"]
-    columns.append(channels[..., real])
+    columns += [latent[..., None].astype(np.float64) for latent in latents
+                if not _has_classes(latent)]  # fmt: skip
     return np.concatenate(columns, axis=-1)
+
+
+def _has_classes(latent: np.ndarray) -> bool:
+    return kind_of(latent) == "categorical" or len(np.unique(latent)) <= _FEW
 
 
 def _placebo(model: Any, batch: Batch, at: str, moved: Tensor, seed: int) -> Tensor:

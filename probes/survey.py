@@ -25,13 +25,13 @@ from interp.heads.table import adjust
 from interp.models.transformer import SequenceTransformer
 from probes.activations import Samples, collect
 from probes.controls import control_latent, raw_input
-from probes.linear import Decoding, Kind, decode, kind_of, probe_for
+from probes.linear import FOLDS, Decoding, decode, folds_of, probe_for
 
 __all__ = ["COLUMNS", "layer_map", "probe_table", "untrained_like"]
 
 COLUMNS = (
     "hook", "latent", "kind", "score", "null_mean", "null_std", "p", "q",
-    "control", "selectivity", "input", "over_input", "untrained", "over_untrained",
+    "control", "selectivity", "input", "over_input", "untrained", "over_untrained", "dropped",
 )  # fmt: skip
 
 
@@ -56,28 +56,32 @@ def probe_table(
         untrained: A model of the same hooks with random weights, run on the same inputs; one is
             made of our own models (:func:`untrained_like`). Without, its columns are NaN.
         positions: Which are sampled; 8 of those that are scored, by default, each row's own where
-            none is scored in all (:mod:`probes.activations`).
-        seed: Of control labels, nulls and random weights.
+            rows are scored at different ones, and no prefix in two folds (:mod:`probes.places`).
+        seed: Of sampled positions, control labels, nulls and random weights.
         watch: Wraps the iteration over hooks, for a progress bar.
 
     Returns:
         One row a hook and latent, columns :data:`COLUMNS`; q is over all rows. ``kind`` is
-        ``real``, ``categorical``, or ``constant`` where the samples hold one value.
+        ``real`` or ``categorical`` (:func:`probes.linear.kind_of`), ``constant`` where the samples
+        hold one value, or ``rare`` where fewer than two classes are in enough rows to be learned:
+        then there is nothing to decode, the score is 0 and p is 1. ``dropped`` is how many classes
+        the score leaves out as too rare.
 
     Raises:
-        ArgumentError: if a latent is not there or none is.
+        ArgumentError: if a latent is not there, or not finite where it is sampled; if none is; for
+            positions that rows do not have, and fewer distinct rows than folds.
         HookError: for a hook that is not there or has no position axis after the rows.
     """
-    samples = collect(source, inputs, hooks, positions=positions)
+    samples = collect(source, inputs, hooks, positions=positions, seed=seed)
     names = _chosen(samples, latents)
     if untrained is None and isinstance(source, SequenceTransformer):
         untrained = untrained_like(source, seed=seed + 1)
     random = None
     if untrained is not None:
         rows = samples_inputs(source, inputs)
-        random = collect(untrained, rows, hooks, positions=positions)
+        random = collect(untrained, rows, hooks, positions=samples.places)
     raw = raw_input(samples.inputs, positions=samples.positions)
-    from_input = {name: _decoded(raw, samples, name)[0].score for name in names}
+    from_input = {name: _decoded(raw, samples, name).score for name in names}
     table = [
         _row(samples, random, hook, name, from_input[name], seed)
         for hook in watch(hooks) for name in names
@@ -119,6 +123,12 @@ def _chosen(samples: Samples, latents: Sequence[str] | None) -> list[str]:
     absent = [name for name in chosen if name not in samples.latents]
     problems.need(not absent, "latents", f"must be among {', '.join(known)}", absent, "drop them")
     problems.need(bool(chosen), "latents", "must not be empty", chosen, "probe a task's batch")
+    wrong = [name for name in chosen if not np.isfinite(samples.latents.get(name, 0.0)).all()]
+    rule = "must be finite at the sampled positions"
+    problems.need(not wrong, "latents", rule, wrong, "drop them, or mask what they do not say")
+    distinct = len(np.unique(folds_of(samples.groups)))
+    rule = f"must hold distinct ones for {FOLDS} folds"
+    problems.need(distinct == FOLDS, "rows", rule, distinct, "give more rows")
     problems.raise_if_any()
     return chosen
 
@@ -127,29 +137,38 @@ def _row(
     samples: Samples, random: Samples | None, hook: str, name: str, from_input: float, seed: int
 ) -> dict[str, Any]:
     features, latent = samples.features[hook], samples.latents[name]
-    found, kind = _decoded(features, samples, name)
-    null = _null(kind, found, latent, seed)
+    found = _decoded(features, samples, name)
+    null = _null(found, latent, seed)
     labels = control_latent(samples.inputs, latent, positions=samples.positions, seed=seed)
-    control = decode(features, labels, probe=probe_for(kind)).score if np.ptp(labels) else 0.0
+    control = _decoded(features, samples, name, labels).score if np.ptp(labels) else 0.0
     untrained = float("nan")
     if random is not None:
-        untrained = decode(random.features[hook], latent, probe=probe_for(kind)).score
+        untrained = _decoded(random.features[hook], samples, name).score
     return {
-        "hook": hook, "latent": name, "kind": kind if np.ptp(latent) else "constant",
-        "score": found.score,
+        "hook": hook, "latent": name, "kind": _told(samples, name, found), "score": found.score,
         "null_mean": null.mean, "null_std": null.std, "p": null.p,
         "control": control, "selectivity": found.score - control,
         "input": from_input, "over_input": found.score - from_input,
         "untrained": untrained, "over_untrained": found.score - untrained,
+        "dropped": found.dropped,
     }  # fmt: skip
 
 
-def _decoded(features: np.ndarray, samples: Samples, name: str) -> tuple[Decoding, Kind]:
-    kind = kind_of(samples.latents[name])
-    return decode(features, samples.latents[name], probe=probe_for(kind)), kind
+def _told(samples: Samples, name: str, found: Decoding) -> str:
+    if not np.ptp(samples.latents[name]):
+        return "constant"
+    return "rare" if found.classes is not None and len(found.classes) < 2 else samples.kinds[name]
 
 
-def _null(kind: Kind, found: Decoding, latent: np.ndarray, seed: int) -> Null:
-    if kind == "categorical":
-        return accuracy_null(found.predicted, latent)
+def _decoded(
+    features: np.ndarray, samples: Samples, name: str, labels: np.ndarray | None = None
+) -> Decoding:
+    """A latent, or labels in its place, read as its kind is."""
+    latent = samples.latents[name] if labels is None else labels
+    return decode(features, latent, probe=probe_for(samples.kinds[name]), groups=samples.groups)
+
+
+def _null(found: Decoding, latent: np.ndarray, seed: int) -> Null:
+    if found.classes is not None:
+        return accuracy_null(found.predicted, latent, classes=found.classes)
     return decodability_null(found.predicted, latent, seed=seed)

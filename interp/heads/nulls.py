@@ -41,6 +41,7 @@ DRAWS = 1000
 _FEW = 10
 
 Predictions = Float[np.ndarray, "row pos"]
+Classes = Float[np.ndarray, "class"]
 
 
 @dataclass(frozen=True)
@@ -98,26 +99,30 @@ def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
     return float(_squared(*(_sums(*centred).sum(0)).tolist()))
 
 
-def balanced_accuracy(predicted: Predictions, actual: Predictions) -> float:
+def balanced_accuracy(
+    predicted: Predictions, actual: Predictions, *, classes: Classes | None = None
+) -> float:
     """Mean over classes of the share found, rescaled: 0 at chance, 1 without a mistake; 0 where
-    there is one class only."""
-    classes = np.unique(actual)
+    there is one class only. ``classes`` are those that count; all of ``actual`` by default."""
+    classes = np.unique(actual) if classes is None else classes
     if len(classes) < 2:
         return 0.0
     found = np.mean([(predicted[actual == c] == c).mean() for c in classes])
     return float((found - 1 / len(classes)) / (1 - 1 / len(classes)))
 
 
-def accuracy_null(predicted: Predictions, actual: Predictions) -> Null:
+def accuracy_null(
+    predicted: Predictions, actual: Predictions, *, classes: Classes | None = None
+) -> Null:
     """The null of :func:`balanced_accuracy` when the rows of ``actual`` are permuted; its mean,
     variance and normal tail are exact moments, not draws."""
-    classes, places = np.unique(actual, return_inverse=True)
+    classes = np.unique(actual) if classes is None else classes
     if len(classes) < 2:
         return Null(0.0, 0.0, 1.0)
-    weight = 1 / np.bincount(places.ravel())[places.reshape(actual.shape)] / len(classes)
     paired = np.zeros((len(actual), len(actual)))
     for c in classes:
-        paired += (predicted == c).astype(float) @ (weight * (actual == c)).T
+        share = (actual == c) / (np.count_nonzero(actual == c) * len(classes))
+        paired += (predicted == c).astype(float) @ share.T
     mean, variance = (float(v) for v in others_moments(torch.from_numpy(paired)[..., None]))
     chance = 1 / len(classes)
     std = float(np.sqrt(variance))

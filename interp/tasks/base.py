@@ -26,7 +26,10 @@ class Batch:
         inputs: ``[batch, pos, channel]`` real values, or ``[batch, pos]`` token ids.
         targets: ``[batch, pos, output]`` real values, or ``[batch, pos]`` token ids.
         mask: ``[batch, pos]`` boolean, true where the target is defined and scored.
-        latents: name → ``[batch, pos]`` or ``[batch, pos, …]`` tensors.
+        latents: name → ``[batch, pos]`` or ``[batch, pos, …]`` tensors. Their type says what they
+            are: whole numbers and booleans name things that have no order (tokens, labels, which
+            position), floating types are quantities (contents, lags, counts). Probes read names as
+            classes.
     """
 
     inputs: Tensor

@@ -102,10 +102,10 @@ class RepeatedTokens:
         repeated = since >= period[:, None]
         own = np.pad(at, ((0, 0), (start, 0)))[:, : self.length]
         inside = (self.chunk < 2) | (own % piece < piece - 1)
-        latents = {
+        latents: dict[str, NDArray[Any]] = {
             "source": _last(inputs[:, :, None] == inputs[:, None, :]) + repeated,
             "previous": np.pad(inputs[:, :-1], ((0, 0), (1, 0)), constant_values=-1),
-            "period": np.broadcast_to(period[:, None], inputs.shape),
+            "period": np.repeat(period[:, None], self.length, axis=1).astype(np.float32),
             "is_repeat": repeated,
         }
         return _batch(inputs, targets, repeated & inside, latents, device)
@@ -193,7 +193,7 @@ class InContextTemplate:
         asks = (place % 3 == 1) & (place >= 0)
         mask = asks & shown[:, example]
         latents = {
-            "example": np.broadcast_to(example, inputs.shape),
+            "example": np.broadcast_to(example, inputs.shape).astype(np.float32),
             "source": np.where(asks, _last(targets[:, :, None] == inputs[:, None, :]), -1),
             "same": same[:, example] & (example >= 0),
         }

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from probes.controls import decode_nonlinearly
-from probes.linear import decode, direction
+from interp.errors import ArgumentError
+from probes.controls import control_latent, decode_nonlinearly, learning_curve
+from probes.linear import decode, direction, kind_of, logistic
 
 RNG = np.random.default_rng(0)
 
@@ -37,3 +38,81 @@ def test_product_is_there_for_a_network_and_not_for_a_line() -> None:
 def test_network_does_not_find_what_is_not_there() -> None:
     x, latent = RNG.normal(size=(80, 6, 3)), RNG.normal(size=(80, 6))
     assert decode_nonlinearly(x, latent).score < 0.1
+
+
+def test_names_are_classes_and_quantities_are_not_however_many_rows_there_are() -> None:
+    tokens = RNG.integers(0, 31, (200, 8))
+    for rows in (5, 20, 200):
+        assert kind_of(tokens[:rows]) == "categorical"
+        assert kind_of(tokens[:rows].astype(float)) == "real"
+    assert kind_of(tokens > 3) == "categorical"
+    assert kind_of(np.where(tokens > 3, 1.0, -1.0)) == "categorical"
+    assert kind_of(np.ones((20, 8))) == "real"
+
+
+def test_tokens_are_read_by_name() -> None:
+    tokens = RNG.integers(0, 31, (200, 8))
+    code = RNG.normal(size=(31, 16))
+    found = decode(code[tokens], tokens.astype(float), probe=logistic())
+    assert found.score > 0.99
+    assert found.dropped == 0
+    assert decode(code[tokens], tokens.astype(float)).score < 0.9
+
+
+@pytest.mark.parametrize("holders", [[0, 5, 10], [0, 1, 2, 3], [0, 5, 10, 15, 20, 25]])
+def test_a_class_that_a_training_fold_may_lack_is_left_out_and_counted(holders: list[int]) -> None:
+    latent = RNG.integers(0, 2, (60, 4)).astype(float)
+    features = latent[..., None] + 0.01 * RNG.normal(size=(60, 4, 2))
+    latent[holders, 0] = 7
+    found = decode(features, latent, probe=logistic())
+    assert found.classes is not None
+    assert found.classes.tolist() == [0, 1]
+    assert (found.dropped, found.score) == (1, 1.0)
+    assert np.isfinite(found.predicted).all()
+    rare = np.zeros((60, 4))
+    rare[holders] = 1
+    none = decode(features, rare, probe=logistic())
+    assert (none.score, none.dropped) == (0.0, 1)
+
+
+def test_a_class_in_five_rows_of_several_folds_is_learned() -> None:
+    latent = np.zeros((60, 4))
+    latent[[0, 1, 2, 3, 4]] = 1
+    found = decode(latent[..., None] + 0.01 * RNG.normal(size=(60, 4, 2)), latent, probe=logistic())
+    assert (found.score, found.dropped) == (1.0, 0)
+
+
+def test_rows_of_one_group_do_not_leak() -> None:
+    x, latent = RNG.normal(size=(30, 4, 200)), RNG.integers(0, 2, (30, 4)).astype(float)
+    x, latent, groups = np.tile(x, (4, 1, 1)), np.tile(latent, (4, 1)), np.tile(np.arange(30), 4)
+    shuffled = RNG.permutation(120)
+    x, latent, groups = x[shuffled], latent[shuffled], groups[shuffled]
+    assert decode(x, latent, probe=logistic()).score > 0.9
+    assert abs(decode(x, latent, probe=logistic(), groups=groups).score) < 0.4
+
+
+def test_what_cannot_be_decoded_is_refused() -> None:
+    x, latent = RNG.normal(size=(20, 3, 2)), RNG.normal(size=(20, 3))
+    with pytest.raises(ArgumentError, match=r"rows must hold distinct ones for 5 folds, got 4:"):
+        decode(x[:4], latent[:4])
+    with pytest.raises(ArgumentError, match="5 folds, got 3:"):
+        decode(x, latent, groups=np.arange(20) % 3)
+    latent[3, 1] = np.nan
+    with pytest.raises(ArgumentError, match="latent must be finite, got '1 that are not'"):
+        decode(x, latent)
+
+
+def test_a_control_at_one_position_labels_tokens() -> None:
+    tokens, latent = RNG.integers(0, 40, (100, 1)), RNG.integers(0, 2, (100, 1)).astype(float)
+    labels = control_latent(tokens, latent, positions=np.full((100, 1), 5), seed=1)
+    assert all(len(np.unique(labels[tokens == token])) == 1 for token in np.unique(tokens))
+    assert 0.2 < labels.mean() < 0.8
+    assert decode(np.eye(40)[tokens], labels, probe=logistic()).score > 0.4
+
+
+def test_a_learning_curve_may_begin_with_one_class() -> None:
+    latent = np.zeros((100, 4))
+    latent[:4] = 1
+    x = latent[..., None] + 0.01 * RNG.normal(size=(100, 4, 2))
+    curve = learning_curve(x, latent, probe=logistic(), seed=1)
+    assert curve["score"].iloc[0] == 0.0

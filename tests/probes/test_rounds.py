@@ -6,7 +6,6 @@ from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
-from probes.interchange import interchange
 from probes.rounds import first_decodable, round_order
 
 SPEC = TransformerSpec(
@@ -62,6 +61,17 @@ def test_a_round_depends_on_the_one_before_only_where_it_reads_it(linked: bool) 
         assert abs(table.loc["patched", "score"]) < 0.01
 
 
+def test_channels_are_named_as_in_the_table_of_probes() -> None:
+    model, batch = chained(linked=True)
+    a, b = batch.latents["a"], batch.latents["b"]
+    wide = Batch(batch.inputs, batch.targets, batch.mask, {"m": torch.stack((b, a), -1), "b": b})
+    found = round_order(model, wide, [["m[1]"], ["b"]], {"m[1]": PLACES["a"], "b": PLACES["b"]})
+    single = round_order(model, batch, [["a"], ["b"]], PLACES)
+    pd.testing.assert_frame_equal(found, single)
+    with pytest.raises(ArgumentError, match=r"got \['m'\]: those .* m\[0\], m\[1\], b"):
+        round_order(model, wide, [["m"], ["b"]], {"m": PLACES["a"], "b": PLACES["b"]})
+
+
 def test_the_first_place_is_the_first_clear_one() -> None:
     table = pd.DataFrame(
         {
@@ -74,26 +84,7 @@ def test_the_first_place_is_the_first_clear_one() -> None:
     assert first_decodable(table).to_numpy().tolist() == [["a", "h1", 0.95], ["b", "", 0.3]]
 
 
-def test_interchange_moves_the_output_along_the_used_direction_only() -> None:
-    model, batch = chained(linked=True)
-    base, source = batch.inputs[:60], batch.inputs[60:120]
-    expected, at = batch.targets[60:120, 4], "blocks.0.hook_resid_post"
-    used, shadow = torch.eye(4, dtype=torch.float64)[[2]], torch.eye(4, dtype=torch.float64)[[1]]
-    found = interchange(model, at, used, base, source, expected, 4)
-    assert found.moved == pytest.approx(1, abs=1e-4)
-    assert found.low > 0.2
-    assert found.p < 1e-4
-    assert found.placebo < 0.7
-    assert interchange(model, at, shadow, base, source, expected, 4).moved == pytest.approx(0)
-
-
 def test_refusals() -> None:
     model, batch = chained(linked=True)
     with pytest.raises(ArgumentError, match="chain must hold two rounds or more"):
         round_order(model, batch, [["a"]], PLACES)
-    with pytest.raises(ArgumentError, match="base must pair with source and expected"):
-        interchange(model, PLACES["a"], torch.eye(4)[:1], batch.inputs, batch.inputs[:3],
-                    batch.targets[:, 0], 0)  # fmt: skip
-    with pytest.raises(ArgumentError, match="must differ from what the model gives"):
-        interchange(model, PLACES["a"], torch.eye(4)[:1], batch.inputs, batch.inputs,
-                    model(batch.inputs)[:, 0], 0)  # fmt: skip

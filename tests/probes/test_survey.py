@@ -15,7 +15,7 @@ from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
 from probes.activations import collect
 from probes.controls import control_latent, learning_curve, raw_input
-from probes.linear import decode, kind_of, logistic
+from probes.linear import decode, logistic
 from probes.survey import COLUMNS, layer_map, probe_table
 
 RNG = np.random.default_rng(0)
@@ -62,8 +62,8 @@ def test_the_map_is_latents_by_hooks_in_order(table: pd.DataFrame) -> None:
 
 def test_nothing_is_found_where_there_is_nothing(construction: Construction) -> None:
     """Latents drawn anew: p of 12 of them is no smaller than chance has it."""
-    batch = TASK.sample(60, seed=1)
-    noise = {f"n{i}": torch.from_numpy(RNG.integers(0, 2, (60, 10))) * 1.0 for i in range(12)}
+    batch = TASK.sample(200, seed=1)
+    noise = {f"n{i}": torch.from_numpy(RNG.integers(0, 2, (200, 10))) * 1.0 for i in range(12)}
     batch = Batch(batch.inputs, batch.targets, batch.mask, noise)
     found = probe_table(construction.model, batch, HOOKS[1:2], untrained=construction.model)
     assert (found["q"] > 0.01).all()
@@ -81,13 +81,11 @@ def test_a_store_gives_what_its_model_gives(construction: Construction, tmp_path
 
 
 def test_classes_are_read_by_logistic_regression() -> None:
-    latent = RNG.integers(0, 3, (60, 8)).astype(float)
-    x = np.eye(3)[latent.astype(int)] + 0.1 * RNG.normal(size=(60, 8, 3))
-    assert kind_of(latent) == "categorical"
+    whole = RNG.integers(0, 3, (60, 8))
+    latent = whole.astype(float)
+    x = np.eye(3)[whole] + 0.1 * RNG.normal(size=(60, 8, 3))
     assert decode(x, latent, probe=logistic()).score == 1.0
     assert abs(decode(RNG.normal(size=x.shape), latent, probe=logistic()).score) < 0.15
-    assert kind_of(RNG.normal(size=(60, 8))) == "real"
-    assert kind_of(np.ones((60, 8))) == "real"
 
 
 def test_control_labels_belong_to_tokens_or_else_to_positions() -> None:
@@ -132,7 +130,8 @@ def test_heads_are_joined_and_latents_split_by_channel() -> None:
     tokens = torch.randint(3, (7, 6))
     latents = {"two": torch.randn(7, 6, 2), "one": torch.randn(7, 6)}
     batch = Batch(tokens, tokens, torch.ones(7, 6, dtype=torch.bool), latents)
-    found = collect(SequenceTransformer(spec), batch, ["blocks.0.attn.hook_z"], batch=3)
+    found = collect(SequenceTransformer(spec), batch, ["blocks.0.attn.hook_z"], batch=3,
+                    positions=np.arange(6))  # fmt: skip
     assert found.features["blocks.0.attn.hook_z"].shape == (7, 6, 4)
     assert list(found.latents) == ["two[0]", "two[1]", "one"]
 
@@ -143,3 +142,22 @@ def test_refusals(construction: Construction) -> None:
         probe_table(construction.model, batch, HOOKS[:1], ["g"])
     with pytest.raises(HookError, match="hook_resid_mid"):
         probe_table(construction.model, batch, ["blocks.0.hook_resid_mids"])
+
+
+def test_latents_that_no_probe_can_read_are_refused_and_rare_names_are_told(
+    construction: Construction,
+) -> None:
+    batch, model = TASK.sample(40, seed=0), construction.model
+    batch.latents["hole"] = torch.full((40, 10), float("nan"))
+    batch.latents["row"] = torch.arange(40)[:, None].expand(-1, 10)
+    with pytest.raises(ArgumentError, match=r"latents must be finite .*, got \['hole'\]: drop"):
+        probe_table(model, batch, HOOKS[:1])
+    with pytest.raises(ArgumentError, match=r"positions of every row, 0 to 9, got \[99\]"):
+        probe_table(model, batch, HOOKS[:1], ["f"], positions=np.array([3, 99]))
+    with pytest.raises(ArgumentError, match=r"rows must hold distinct ones for 5 folds"):
+        probe_table(model, batch[:4], HOOKS[:1], ["f"])
+    found = probe_table(model, batch, HOOKS[1:2], ["row", "f"]).set_index("latent")
+    assert found.loc["row", "kind"] == "rare"
+    assert found.loc["row", ["score", "p"]].tolist() == [0, 1]
+    assert found.loc["row", "dropped"] >= 25
+    assert found.loc["f", "dropped"] == 0

@@ -71,7 +71,7 @@ class SegmentCentres:
         label = torch.gather(shuffle, 1, segment)
         code = F.one_hot(label, self.segments).float()
         inputs = torch.cat((points, marker[..., None], code), dim=-1)
-        latents = {"segment": segment, "label": label, "coupling": weights}
+        latents = {"segment": segment.float(), "label": label, "coupling": weights}
         return Batch(inputs, weights @ points, marker.bool(), latents).to(device)
 
     def _ends(self, n: int, generator: torch.Generator) -> torch.Tensor:
