@@ -4,6 +4,7 @@
     attention-ROLE      mean attention of its heads, query × key      → one map a head
     decodability        latent × site, where latents are scalar       → latent × site
     probes              what ``prooflens probe`` found                → hook × latent
+    curves              what ``prooflens probe --curves`` found       → score against rows
 
 A table that another run sealed than the one that sealed the roles (its provenance tells) is not
 about these roles: attention is drawn only beside the roles it was taken for.
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.inspection.probing import latent_maps
+from analyses.inspection.probing import curve_figure, latent_maps
 from interp.figures.attention import attention_maps
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
@@ -134,11 +135,15 @@ def _figures(store: ActivationStore, this_run: bool) -> Iterator[tuple[str, Figu
         sites = list(dict.fromkeys(table["site"]))
         latents = list(dict.fromkeys(table["latent"]))
         panel = Panel("residual stream", wide.loc[sites, latents].to_numpy(), sites)
-        figure = share_maps([panel], latents, label="held-out r², linear probe", across="latent")
+        figure = share_maps([panel], latents, label="held-out r², of classes balanced accuracy", across="latent")
         figure.axes[0].tick_params(axis="x", rotation=45)
         yield "decodability", figure
     if "probes" in names and not this_run:
         yield "probes", latent_maps(store.measurement("probes"))
+    if {"probes", "curves"} <= set(names) and not this_run:
+        table, probed = store.measurement("curves"), store.provenance("probes")
+        if len(table) and store.provenance("curves") == probed:
+            yield "curves", curve_figure(table)
 
 
 def _attention(table: pd.DataFrame) -> Figure:

@@ -11,25 +11,48 @@ uses, the output becomes what it should be for the base with that variable taken
 The placebo moves the base as far in a random direction. A direction with `moved` near 1 and a
 placebo near 0 is used in the way the variable should be. One that does nothing may be a shadow:
 read by the probe and by nobody else.
+
+:func:`interchange_table` asks this of every latent of a task, with the other row's own output for
+the expected one: a latent that decides the output alone moves it all the way, one of several only
+part of it. A direction that does not move the output there is not used at this hook *linearly* and
+*at this position*: what other positions read of it is not seen.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
 from interp.heads.nulls import bootstrap_interval, from_draws, signs_null
+from interp.heads.table import adjust
 from interp.models.hook_names import require_hooks
+from interp.store.plan import model_device
+from interp.tasks.base import Batch
+from probes.activations import Samples, collect
+from probes.curves import need_latents
+from probes.linear import Features, Kind, Latent, direction, logistic
 
-__all__ = ["Interchange", "interchange"]
+__all__ = ["INTERCHANGE_COLUMNS", "Interchange", "interchange", "interchange_table",
+           "probe_directions"]  # fmt: skip
 
+INTERCHANGE_COLUMNS = (
+    "latent", "hook", "kind", "pairs", "moved", "placebo", "changed", "placebo_changed",
+    "low", "high", "p", "q",
+)  # fmt: skip
 _PLACEBOS = 8
+_ROWS = 256
+"""Of one forward pass."""
+_LEAST_PAIRS = 8
+_FLAT = 1e-6
+"""Of the largest singular value: below, directions depend on others."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +62,19 @@ class Interchange:
     Attributes:
         moved: Share of the way to the expected outputs.
         placebo: The same for random directions, mean over several.
+        changed: How far the output moves at all, wherever: ‖output − clean‖² / ‖clean − expected‖²,
+            or, of tokens, the share of answers that change by that of those that should.
+        placebo_changed: The same for random directions.
         low: Lower end of the 95 % interval of ``moved − placebo`` over pairs.
         high: Upper end.
-        p: Of ``moved − placebo``, each pair's sign flipped at random.
+        p: The larger of two, each pair's sign flipped at random: of ``moved − placebo``, and of
+            ``moved`` (a placebo that leads astray makes nothing of a direction that does nothing).
     """
 
     moved: float
     placebo: float
+    changed: float
+    placebo_changed: float
     low: float
     high: float
     p: float
@@ -59,24 +88,29 @@ def interchange(
     base: Tensor,
     source: Tensor,
     expected: Tensor,
-    position: int,
+    position: int | Int[Tensor, "row"],
     *,
+    source_position: int | Int[Tensor, "row"] | None = None,
     seed: int = 0,
 ) -> Interchange:
-    """Exchange directions between paired rows at one position.
+    """Exchange directions between paired rows at one position of each.
 
     Args:
         model: A hooked model in evaluation mode.
         hook: Where, ``[row, pos, d_model]``.
-        directions: What to exchange: their span. For class probes, the rows of the weights.
+        directions: What to exchange: their span, in units of the activations. Weights of a probe
+            that standardises its features first, such as :func:`probes.linear.logistic`, are not
+            in these units: take those of :func:`probe_directions`.
         base, source: Inputs, paired row by row.
         expected: The outputs at ``position`` for the base with the variable from the source:
             ``[row, output]`` real, or ``[row]`` token ids.
-        position: Where the exchange happens and the output is read.
+        position: Where the exchange happens and the output is read: of all, or of each pair.
+        source_position: Where the source is read; ``position`` by default.
         seed: Of the placebos and of the null.
 
     Raises:
-        ArgumentError: if rows do not pair up, or pairs expect what the model gives already.
+        ArgumentError: if rows do not pair up, directions are zero, or pairs expect what the model
+            gives already.
         HookError: for a hook that is not there.
     """
     from interp.lens import interchange_tools as tools
@@ -86,27 +120,176 @@ def interchange(
     paired = len(base) == len(source) == len(expected)
     sizes = (len(base), len(source), len(expected))
     problems.need(paired, "base", "must pair with source and expected", sizes, "match their rows")
+    size = float(directions.norm())
+    problems.need(size > 0, "directions", "must not be zero", size, "fit them to what varies")
     problems.raise_if_any()
-
-    def read(inputs: Tensor) -> Tensor:
-        return model(inputs)[:, position]
-
-    at = torch.full((len(base),), position)
-    basis = torch.linalg.qr(directions.mT.double()).Q.float()
+    basis = _span(directions)
     exchange = tools.SubspaceInterchange(basis)
-    rank, width = basis.shape[1], basis.shape[0]
-    placebos = [
+    width, rank = basis.shape
+    changes = [exchange, *(
         tools.NormMatchedPlacebo(exchange, tools.random_basis(width, rank, seed + i))
         for i in range(_PLACEBOS)
-    ]
-    values = tools.collect_activations(model, hook, source, read, positions=at)
-    clean = _distance(read(base), expected)
-    outputs = [
+    )]  # fmt: skip
+    at = torch.as_tensor(position).expand(len(base))
+    taken = at if source_position is None else torch.as_tensor(source_position).expand(len(base))
+    left, moves = [], []
+    for some in torch.arange(len(base)).split(_ROWS):
+        outputs = _outputs(model, hook, changes, base[some], source[some], at[some], taken[some])
+        left.append([_distance(output, expected[some]).numpy() for output in outputs])
+        before = outputs[0] if expected.is_floating_point() else outputs[0].argmax(-1)
+        moves.append([_distance(output, before).numpy() for output in outputs[1:]])
+    return _judged(np.concatenate(left, axis=1), np.concatenate(moves, axis=1), seed)
+
+
+def _span(directions: Float[Tensor, "rank d_model"]) -> Float[Tensor, "d_model independent"]:
+    """An orthonormal basis of what directions span; those that depend on others add nothing."""
+    found, sizes, _ = torch.linalg.svd(directions.mT.double(), full_matrices=False)
+    return found[:, sizes > _FLAT * sizes[0]].float()
+
+
+def _outputs(
+    model: Any,
+    hook: str,
+    changes: list[Any],
+    base: Tensor,
+    source: Tensor,
+    at: Int[Tensor, "row"],
+    taken: Int[Tensor, "row"],
+) -> list[Tensor]:
+    """The output at each row's position: clean, then after every change."""
+    from interp.lens import interchange_tools as tools
+
+    def read(inputs: Tensor) -> Tensor:
+        output: Tensor = model(inputs)
+        return output[torch.arange(len(inputs)), at.to(output.device)]
+
+    values = tools.collect_activations(model, hook, source, read, positions=taken)
+    changed = [
         tools.intervened_logits(model, hook, change, base, values, read, positions=at)
-        for change in (exchange, *placebos)
+        for change in changes
     ]
-    gained = [(clean - _distance(output, expected)).numpy() for output in outputs]
-    return _judged(gained[0], np.mean(gained[1:], axis=0), clean.numpy(), seed)
+    return [read(base), *changed]
+
+
+def probe_directions(
+    features: Features, latent: Latent, kind: Kind
+) -> Float[np.ndarray, "direction feature"]:
+    """What the linear probe of a latent reads, in units of the activations.
+
+    Args:
+        features: Activations at the sampled positions of each row.
+        latent: Its values there.
+        kind: ``real``: one direction (:func:`probes.linear.direction`). ``categorical``: the
+            weights of the logistic regression, one row for two classes and one a class for more,
+            each divided by its feature's standard deviation.
+    """
+    if kind == "real":
+        return direction(features, latent)[None]
+    flat = features.reshape(-1, features.shape[-1])
+    _, names = np.unique(latent, return_inverse=True)
+    scaler, classifier = logistic().fit(flat, names.ravel())
+    weights: Float[np.ndarray, "direction feature"] = classifier.coef_ / scaler.scale_
+    return weights if len(weights) == 1 else weights - weights.mean(0)
+
+
+def interchange_table(
+    model: Any,
+    batch: Batch,
+    hooks: Mapping[str, str],
+    *,
+    seed: int = 0,
+    watch: Callable[[Iterable[str]], Iterable[str]] = iter,
+) -> pd.DataFrame:
+    """Exchange each latent between rows, and see how far the output moves to the other row's.
+
+    Directions are fitted on one half of the rows and exchanged between rows of the other half,
+    whose latents and outputs differ, at a sampled position of each.
+
+    Args:
+        model: A hooked model in evaluation mode.
+        batch: Rows with the latents.
+        hooks: Latent → the hook ``[row, pos, d_model]`` where it is exchanged.
+        seed: Of the sampled positions, the halves, the pairs, the placebos and the null.
+        watch: Wraps the iteration over latents, for a progress bar.
+
+    Returns:
+        Columns :data:`INTERCHANGE_COLUMNS`: :class:`Interchange` for each latent, with how many
+        pairs there were; q is over all latents. Of fewer than 8 pairs nothing is said (NaN).
+
+    Raises:
+        ArgumentError: for latents that are not there.
+        HookError: for a hook that is not there or has no position axis.
+    """
+    if not hooks:
+        return pd.DataFrame(columns=list(INTERCHANGE_COLUMNS))
+    samples = collect(model, batch, list(dict.fromkeys(hooks.values())), seed=seed)
+    need_latents("interchange_table", samples, hooks)
+    rows = [
+        _of_latent(model, batch, samples, name, hooks[name], seed) for name in watch(list(hooks))
+    ]
+    table = pd.DataFrame(rows, columns=[name for name in INTERCHANGE_COLUMNS if name != "q"])
+    table["q"] = adjust(table["p"].to_numpy(dtype=float))
+    return table[list(INTERCHANGE_COLUMNS)]
+
+
+def _of_latent(
+    model: Any, batch: Batch, samples: Samples, name: str, hook: str, seed: int
+) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    numbers = rng.permutation(np.unique(samples.groups))
+    learned = np.isin(samples.groups, numbers[: len(numbers) // 2])
+    latent, kind = samples.latents[name], samples.kinds[name]
+    row: dict[str, Any] = {"latent": name, "hook": hook, "kind": kind, "pairs": 0}
+    if not np.ptp(latent[learned]):
+        return row
+    directions = probe_directions(samples.features[hook][learned], latent[learned], kind)
+    base, source, at = _pairs(latent, rng.permutation(np.flatnonzero(~learned)))
+    if not len(base):
+        return row
+    rows, positions = torch.from_numpy(samples.places.rows), torch.from_numpy(samples.positions)
+    inputs = batch.inputs.to(model_device(model))
+    put, taken = positions[base, at], positions[source, at]
+    ours, theirs = (
+        _clean(model, inputs, rows[which], where) for which, where in ((base, put), (source, taken))
+    )
+    expected = theirs if batch.targets.is_floating_point() else theirs.argmax(-1)
+    differs = _distance(ours, expected) > 0
+    row["pairs"] = int(differs.sum())
+    if row["pairs"] < _LEAST_PAIRS or not np.any(directions):
+        return row
+    found = interchange(
+        model, hook, torch.from_numpy(directions), inputs[rows[base][differs]],
+        inputs[rows[source][differs]], expected[differs], put[differs],
+        source_position=taken[differs], seed=seed,
+    )  # fmt: skip
+    return row | asdict(found)
+
+
+def _pairs(
+    latent: Latent, rows: Int[np.ndarray, "half"]
+) -> tuple[Int[np.ndarray, "pair"], Int[np.ndarray, "pair"], Int[np.ndarray, "pair"]]:
+    """Each row with the next whose latent differs, and the sample of both that is looked at; rows
+    without such another are left out."""
+    found = []
+    for place, row in enumerate(rows):
+        at, others = place % latent.shape[1], np.roll(rows, -place - 1)[:-1]
+        differing = others[latent[others, at] != latent[row, at]]
+        if len(differing):
+            found.append((row, differing[0], at))
+    base, source, at = np.array(found, dtype=np.int64).reshape(-1, 3).T
+    return base, source, at
+
+
+@torch.no_grad()
+def _clean(
+    model: Any, inputs: Tensor, rows: Int[Tensor, "pair"], at: Int[Tensor, "pair"]
+) -> Float[Tensor, "pair output"]:
+    """What the model gives at one position of each row."""
+    parts = [
+        model(inputs[rows[some]])[torch.arange(len(some)), at[some]].cpu()
+        for some in torch.arange(len(rows)).split(_ROWS)
+    ]
+    return torch.cat(parts)
 
 
 def _distance(output: Tensor, expected: Tensor) -> Float[Tensor, "row"]:
@@ -117,19 +300,27 @@ def _distance(output: Tensor, expected: Tensor) -> Float[Tensor, "row"]:
 
 
 def _judged(
-    gained: Float[np.ndarray, "row"],
-    placebo: Float[np.ndarray, "row"],
-    clean: Float[np.ndarray, "row"],
-    seed: int,
+    left: Float[np.ndarray, "output row"], moves: Float[np.ndarray, "change row"], seed: int
 ) -> Interchange:
+    """From the distances to what is expected (clean, exchanged, placebos) and from the clean
+    output (exchanged, placebos)."""
+    clean, gained = left[0], left[0] - left[1:]
     size = float(clean.mean())
     problems = Problems("interchange")
     rule = "must differ from what the model gives without an exchange"
     problems.need(size > 0, "expected", rule, size, "choose pairs whose answers differ")
     problems.raise_if_any()
-    difference = (gained - placebo) / size
-    score = float(difference.mean())
-    null = from_draws(score, signs_null(difference, seed=seed), normal_tail=True)
+    difference = (gained[0] - gained[1:].mean(0)) / size
     low, high = bootstrap_interval(difference[:, None], seed=seed)
-    moved, beside = float(gained.mean()) / size, float(placebo.mean()) / size
-    return Interchange(moved, beside, float(low[0]), float(high[0]), null.p)
+    return Interchange(
+        moved=float(gained[0].mean()) / size, placebo=float(gained[1:].mean()) / size,
+        changed=float(moves[0].mean()) / size, placebo_changed=float(moves[1:].mean()) / size,
+        low=float(low[0]), high=float(high[0]),
+        p=max(_p(difference, seed), _p(gained[0] / size, seed)),
+    )  # fmt: skip
+
+
+def _p(gains: Float[np.ndarray, "row"], seed: int) -> float:
+    """Of their mean, each one's sign flipped at random."""
+    draws = signs_null(gains, seed=seed)
+    return from_draws(float(gains.mean()), draws, normal_tail=True).p

@@ -28,6 +28,19 @@ def probe(
     latents: Annotated[
         list[str] | None, typer.Option(help="A latent; repeat for more. All by default.")
     ] = None,
+    positions: Annotated[
+        str | None,
+        typer.Option(help="Sample these only: 5, last or START:STOP[:STEP]. All that are scored by "
+                     "default."),
+    ] = None,
+    curves: Annotated[
+        bool, typer.Option("--curves", help="Learning curves: the score against training rows.")
+    ] = False,
+    interchange: Annotated[
+        bool,
+        typer.Option("--interchange", help="Exchange what probes read between rows, and see "
+                     "whether the output follows."),
+    ] = False,
     rows: Annotated[int, typer.Option(min=20, help="How many rows of the task.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Of rows, controls and nulls.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
@@ -38,23 +51,39 @@ def probe(
     if out is not None:
         check_output(out, overwrite=overwrite, marker=".prooflens-probes")
 
-    from analyses.inspection.probing import findings, probe_source, write_probing
+    from analyses.inspection import probing
 
     source, batch, about = _source(model, task, rows, seed)
     if hooks == ["*"]:
-        _list_hooks(source, batch)
+        _list_hooks(source, batch, out)
         return
-    found = probe_source(
-        source, batch, hooks=hooks, latents=latents, seed=seed, about=about, watch=_progress
-    )
+    run = _run(source, batch, positions) if interchange else None
+    found = probing.probe_source(
+        source, batch, hooks=hooks, latents=latents, positions=positions, seed=seed, about=about,
+        watch=_progress("probing"),
+    )  # fmt: skip
+    if curves:
+        watch = _progress("learning curves")
+        found = probing.add_curves(found, source, batch, positions=positions, watch=watch)
+    if run is not None:
+        watch = _progress("interchange")
+        found = probing.add_interchange(found, *run, positions=positions, watch=watch)
+    _tell(found, source, about.get("store"))
+    if out is not None:
+        probing.write_probing(found, out, overwrite=overwrite)
+        typer.echo(f"{len(found.table)} rows written to {out}")
+
+
+def _tell(found: Any, source: Any, store: str | None) -> None:
+    """Say what was found; seal it into a store."""
+    from analyses.inspection.probing import findings
+
     for line in findings(found):
         typer.echo(line)
-    if isinstance(about.get("store"), str):
-        source.write_measurement("probes", found.table, found.about, overwrite=True)
-        typer.echo(f"probes sealed into {model}")
-    if out is not None:
-        write_probing(found, out, overwrite=overwrite)
-        typer.echo(f"{len(found.table)} rows written to {out}")
+    if store is not None:
+        for name, table in found.tables().items():
+            source.write_measurement(name, table, found.about, overwrite=True)
+        typer.echo(f"{', '.join(found.tables())} sealed into {store}")
 
 
 def _source(model: str, task: str | None, rows: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
@@ -71,20 +100,42 @@ def _source(model: str, task: str | None, rows: int, seed: int) -> tuple[Any, An
     return built, chosen.sample(rows, seed=seed), about
 
 
-def _list_hooks(source: Any, batch: Any) -> None:
-    from analyses.inspection.sites import hook_sites
+def _run(source: Any, batch: Any, positions: str | None) -> tuple[Any, Any]:
+    """A model and its rows; of a store, the model that it was made of and the store's own rows."""
+    if batch is not None:
+        return source, batch
+    from analyses.cli.loading import load_model
+    from analyses.heads import model_of, rows_of
+    from analyses.inspection.positions import at_positions
+    from interp.errors import ArgumentError
 
+    model, reason = model_of(source, load_model)
+    if model is None:
+        raise ArgumentError(f"--interchange must run the model that the store is of: {reason}")
+    return model, rows_of(at_positions(source, None, positions)[0])
+
+
+def _list_hooks(source: Any, batch: Any, out: Path | None) -> None:
+    from analyses.inspection.sites import hook_sites
+    from interp.errors import ArgumentError
+
+    if out is not None:
+        raise ArgumentError(f"--hooks '*' lists hooks and probes none, got --out {out}: name hooks")
     for site in hook_sites(source, batch):
         typer.echo(str(site))
 
 
-def _progress(items: Any) -> Any:
+def _progress(what: str) -> Any:
     from rich.console import Console
     from rich.progress import track
 
     console = Console(stderr=True)
     quiet = not console.is_terminal
-    return track(
-        items, total=len(items), description="probing", console=console, disable=quiet,
-        transient=True,
-    )  # fmt: skip
+
+    def watch(items: Any) -> Any:
+        return track(
+            items, total=len(items), description=what, console=console, disable=quiet,
+            transient=True,
+        )  # fmt: skip
+
+    return watch

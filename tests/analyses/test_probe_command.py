@@ -1,5 +1,6 @@
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from analyses.cli.main import main
+from analyses.head_figures import draw
 from analyses.inspection.probing import Probing, findings, probe_source
 from interp.models import build
 from interp.models.baselines import MLPSpec
@@ -70,6 +72,15 @@ def test_a_recurrent_network_is_probed_at_its_own_hooks(
     assert "not compared with" not in said
 
 
+def test_two_fractions_are_classes_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights of a coupling take two values at the last position."""
+    arguments = ("coupling-order-transformer", "--rows", 20, "--hooks", "hook_embed")
+    assert run(*arguments, "--curves", "--interchange", monkeypatch=monkeypatch) == 0
+    assert "coupling[0]: " in capsys.readouterr().out
+
+
 def test_what_has_no_position_axis_is_left_out_by_name() -> None:
     model = build(MLPSpec(d_in=3, d_out=1, n_ctx=5, hidden=(4,)), seed=0)
     tokens = torch.randint(3, (40, 5), generator=torch.Generator().manual_seed(0))
@@ -109,6 +120,86 @@ def test_a_star_lists_the_hooks(
     pattern = "blocks.0.attn.hook_pattern  head 2 × query 32 × key 32  (cannot be probed)"
     assert pattern in lines
     assert lines[-1].startswith("ln_final.hook_normalized")
+
+
+def test_curves_and_interchange_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "probes"
+    arguments = ("--rows", 80, "--latents", "f", "--curves", "--interchange", "--out", out)
+    assert run(NAME, *arguments, monkeypatch=monkeypatch) == 0
+    said = capsys.readouterr().out
+    assert "f exchanged at blocks.0.hook_resid_post" in said
+    assert " the output, which moves " in said
+    assert set(pd.read_csv(out / "curves.csv")["hook"]) == {"blocks.0.hook_resid_post"}
+    assert pd.read_csv(out / "interchange.csv")["latent"].tolist() == ["f"]
+    assert (out / "curves.png").stat().st_size > 5000
+
+
+def test_a_store_gets_curves_and_interchange_and_they_are_drawn_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = zoo.load(NAME)
+    store = extract(
+        shipped.model, shipped.task, ["*resid_post"], tmp_path / "s", rows=60, batch=30,
+        positions="last", about={"model": NAME},
+    )  # fmt: skip
+    arguments = ("--latents", "f", "--curves", "--interchange")
+    assert run(store.path, *arguments, monkeypatch=monkeypatch) == 0
+    assert set(store.measurements) == {"probes", "curves", "interchange"}
+    assert store.measurement("probes")["positions"].tolist() == ["31"]
+    assert len(draw(store, tmp_path / "figures")) == 4
+    assert (tmp_path / "figures" / "curves.svg").is_file()
+    assert run(store.path, "--seed", 1, monkeypatch=monkeypatch) == 0
+    assert len(draw(store, tmp_path / "later")) == 2  # curves of another run are not drawn beside
+
+
+def test_positions_restrict_what_is_sampled() -> None:
+    shipped = zoo.load(NAME)
+    batch = shipped.task.sample(60, seed=0)
+    hooks, latents = ["blocks.0.hook_resid_post"], ["f"]
+    for text, told in (("20", "20"), ("last", "31"), ("20:30:4", "20,24,28"), ("-2", "30")):
+        found = probe_source(shipped.model, batch, hooks=hooks, latents=latents, positions=text)
+        assert found.table["positions"].tolist() == [told]
+        assert found.about["positions"] == told
+
+
+def test_a_store_of_some_positions_gives_what_the_whole_one_gives_there(tmp_path: Path) -> None:
+    shipped = zoo.load(NAME)
+    batch, hook = shipped.task.sample(60, seed=0), "blocks.0.hook_resid_post"
+    stores = [
+        extract(shipped.model, batch, [hook], tmp_path / name, batch=25, positions=name)
+        for name in ("all", "20:30:2")
+    ]
+    whole, some = (probe_source(s, None, positions="18:26").table for s in stores)
+    assert whole["positions"].iloc[0] == "18,19,20,21,22,23,24,25"
+    assert some["positions"].iloc[0] == "20,22,24"
+    there = probe_source(stores[0], None, positions="20:26:2").table
+    pd.testing.assert_frame_equal(some, there)
+
+
+def exchanged(**cells: float) -> str:
+    usual = {
+        "latent": "x", "hook": "h", "pairs": 60, "moved": 0.9, "placebo": 0.1, "changed": 0.9,
+        "placebo_changed": 0.1, "low": 0.7, "high": 0.9, "q": 1e-6,
+    }  # fmt: skip
+    found = replace(probing({}), interchange=pd.DataFrame([usual | cells]))
+    return findings(found)[-1]
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ({}, "x exchanged at h leads the output, which moves 0.90 of the way"),
+        ({"moved": 0.3}, "has a part in the output"),
+        ({"placebo": 0.8}, "has a part in the output"),
+        ({"q": 0.2}, "is not seen to be used for the output"),
+        ({"moved": 0.0, "changed": 0.0}, "does not change the output, which"),
+        ({"moved": float("nan"), "pairs": 3}, "cannot be told, only 3 pairs"),
+    ],
+)
+def test_an_exchange_is_told_in_a_sentence(cells: dict[str, float], said: str) -> None:
+    assert said in exchanged(**cells)
 
 
 def probing(*rows: dict[str, object]) -> Probing:
@@ -169,6 +260,11 @@ def test_a_given_fresh_model_is_the_baseline(tmp_path: Path) -> None:
             "probes read hooks of [row, pos, …], got blocks.0.attn.hook_pattern [row, head, query,",
         ),
         ((NAME, "--task", "own", "--latents", "g"), "latents must be among x[t]"),
+        (
+            (NAME, "--positions", "5-7"),
+            "positions must be a number, all, last or START:STOP[:STEP]",
+        ),
+        ((NAME, "--positions", "1"), "positions 1 hold nothing to probe (scored in some row: 3 to"),
     ],
 )
 def test_refusals_are_one_line(
