@@ -140,12 +140,14 @@ def _row(
     found = _decoded(features, samples, name)
     null = _null(found, latent, seed)
     labels = control_latent(samples.inputs, latent, positions=samples.positions, seed=seed)
-    control = _decoded(features, samples, name, labels).score if np.ptp(labels) else 0.0
+    told = _told(samples, name, found)
+    labelled = np.ptp(labels) > 0 and told != "rare"
+    control = _decoded(features, samples, name, labels).score if labelled else 0.0
     untrained = float("nan")
     if random is not None:
         untrained = _decoded(random.features[hook], samples, name).score
     return {
-        "hook": hook, "latent": name, "kind": _told(samples, name, found), "score": found.score,
+        "hook": hook, "latent": name, "kind": told, "score": found.score,
         "null_mean": null.mean, "null_std": null.std, "p": null.p,
         "control": control, "selectivity": found.score - control,
         "input": from_input, "over_input": found.score - from_input,

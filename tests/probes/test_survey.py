@@ -158,6 +158,6 @@ def test_latents_that_no_probe_can_read_are_refused_and_rare_names_are_told(
         probe_table(model, batch[:4], HOOKS[:1], ["f"])
     found = probe_table(model, batch, HOOKS[1:2], ["row", "f"]).set_index("latent")
     assert found.loc["row", "kind"] == "rare"
-    assert found.loc["row", ["score", "p"]].tolist() == [0, 1]
+    assert found.loc["row", ["score", "control", "p"]].tolist() == [0, 0, 1]
     assert found.loc["row", "dropped"] >= 25
     assert found.loc["f", "dropped"] == 0
