@@ -23,8 +23,8 @@ from interp.store import ActivationStore, extract
 from interp.store.plan import weights_sha256
 from interp.tasks.base import Batch
 from interp.tasks.catalogue import known_task
-from probes.activations import collect
-from probes.linear import decode
+from probes.activations import Samples, collect
+from probes.linear import decode, probe_for
 from probes.roles import ROLE_COLUMNS, answers_of, candidates, find_roles, memories_of
 
 __all__ = [
@@ -184,12 +184,18 @@ def _layers(model: Any, batch: Batch) -> pd.DataFrame:
     sites = list(dict.fromkeys(["blocks.0.hook_resid_pre", *sites]))
     samples = collect(model, batch, sites)
     rows = [
-        {"latent": name, "site": hook, "score": decode(samples.features[hook], latent).score}
+        {"latent": name, "site": hook, "score": _score(samples, hook, name)}
         for hook in sites
-        for name, latent in samples.latents.items()
+        for name in samples.latents
         if name in names
     ]
     return pd.DataFrame(rows)
+
+
+def _score(samples: Samples, hook: str, name: str) -> float:
+    probe = probe_for(samples.kinds[name])
+    features, latent = samples.features[hook], samples.latents[name]
+    return decode(features, latent, probe=probe, groups=samples.groups).score
 
 
 def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:

@@ -3,8 +3,8 @@ thousand (:meth:`probes.roles.fresh.Fresh.odds`).
 
     explained   share of the activation's variance, over all directions together, that a line in
                 the latent explains
-    readable    squared correlation of the latent with a ridge regression's predictions, each row's
-                from the other rows; its penalty is fixed
+    readable    squared correlation of the latent with a ridge regression's predictions, each
+                fold's from the other folds; its penalty is fixed
 
 Both are in [0, 1]. :mod:`probes.linear` is the probe to report: it chooses its penalty. A latent
 that is explained or readable need not be used.
@@ -13,34 +13,44 @@ that is explained or readable need not be used.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+
+from probes.linear import FOLDS
 
 __all__ = ["explained", "readable"]
 
-_FOLDS = 5
 _PENALTY = 1e-6
 
 Activation = Float[Tensor, "row sample feature"]
 Latent = Float[Tensor, "row sample"]
+Folds = Int[Tensor, "row"]
 
 
-def explained(activation: Activation, latent: Latent) -> Float[Tensor, ""]:
-    """Share of an activation's variance that a latent explains."""
+def explained(
+    activation: Activation, latent: Latent, folds: Folds | None = None
+) -> Float[Tensor, ""]:
+    """Share of an activation's variance that a latent explains; all of it is fitted at once,
+    whatever the folds."""
     flat = activation.double().flatten(0, 1)
     flat, f = flat - flat.mean(0), (latent - latent.mean()).flatten()
     size = flat.square().sum() * f.square().sum()
     return (f @ flat).square().sum() / size.clamp_min(torch.finfo(torch.float64).tiny)
 
 
-def readable(activation: Activation, latent: Latent) -> Float[Tensor, ""]:
-    """Held-out squared correlation; 0 where it is negative."""
+def readable(activation: Activation, latent: Latent, folds: Folds) -> Float[Tensor, ""]:
+    """Held-out squared correlation; 0 where it is negative.
+
+    Args:
+        activation: At the sampled positions.
+        latent: Its values there.
+        folds: The fold of each row, from 0 (:func:`probes.linear.folds_of`).
+    """
     x = activation.double()
     x = x - x.mean((0, 1))
     x = x / x.square().mean((0, 1)).sqrt().clamp_min(1e-12)
     y = latent - latent.mean()
-    rows = torch.arange(len(x))
-    found = torch.stack([_held_out(x, y, rows % _FOLDS == fold) for fold in range(_FOLDS)]).sum(0)
+    found = torch.stack([_held_out(x, y, folds == fold) for fold in range(FOLDS)]).sum(0)
     found = found - found.mean()
     product = (found * y).sum().clamp_min(0)
     size = found.square().sum() * y.square().sum()

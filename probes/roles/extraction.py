@@ -41,8 +41,8 @@ from interp.heads.nulls import (
 )
 from interp.heads.patterns import kernel_by_offset
 from interp.tasks.base import Batch
-from probes.activations import sampled_positions
-from probes.linear import Decoding, decode, direction
+from probes.linear import Decoding, decode, direction, folds_of
+from probes.places import is_causal, places
 from probes.roles.activity import readable
 from probes.roles.decision import Found, Test
 from probes.roles.effects import Outputs
@@ -101,7 +101,8 @@ class Reader:
 
     def __init__(self, model: Any, batch: Batch, *, seed: int = 0) -> None:
         self.model, self.batch, self.seed = model, batch, seed
-        self.positions = sampled_positions(batch.mask.numpy())
+        mask, tokens = batch.mask.numpy(), batch.inputs.numpy()
+        self.places = places(mask, tokens, causal=is_causal(model), seed=seed)
         self.outputs = Outputs(model, batch.inputs, batch.mask)
         drawn = getattr(model, "spec", None) is not None
         self.fresh = Fresh(model, batch.inputs, batch.mask, seed=seed) if drawn else None
@@ -116,13 +117,19 @@ class Reader:
 
     def features(self, value: torch.Tensor) -> NDArray[np.float64]:
         """An activation at the sampled positions."""
-        found: NDArray[np.float64] = value[:, self.positions].double().cpu().numpy()
+        found: NDArray[np.float64] = self.places.of(value.cpu()).double().numpy()
         return found
 
-    def sampled(self, value: torch.Tensor, latent: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """An activation of the first rows and a latent, at the sampled positions."""
-        truth = self.batch.latents[latent][: len(value), self.positions]
-        return value[:, self.positions], truth.double()
+    def sampled(
+        self, value: torch.Tensor, latent: str
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """An activation of the first rows and a latent, at the sampled positions, and the fold of
+        each row."""
+        kept = self.places.rows < len(value)
+        rows = torch.from_numpy(self.places.rows[kept])[:, None]
+        at = torch.from_numpy(self.places.positions[kept])
+        folds = torch.from_numpy(folds_of(self.places.groups[kept]))
+        return value[rows, at], self.batch.latents[latent][rows, at].double(), folds
 
     def truth(self, latent: str) -> NDArray[np.float64]:
         """A latent at the sampled positions."""
@@ -131,9 +138,12 @@ class Reader:
     def read(self, hook: str, latent: str, *, lens: bool = False) -> Decoding:
         """A latent decoded from an activation; ``lens``: from what the output makes of it."""
         if (hook, latent, lens) not in self._read:
-            found = decode(self._seen(self.held(hook), lens), self.truth(latent))
+            found = self._decoded(self._seen(self.held(hook), lens), self.truth(latent))
             self._read[hook, latent, lens] = found
         return self._read[hook, latent, lens]
+
+    def _decoded(self, features: NDArray[np.float64], truth: NDArray[np.float64]) -> Decoding:
+        return decode(features, truth, groups=self.places.groups)
 
     def _seen(self, value: torch.Tensor, lens: bool) -> NDArray[np.float64]:
         if lens:
@@ -162,7 +172,7 @@ class Reader:
             w = direction(self._seen(self.held(hook), lens), truth)
             after = Decoding(correlation_squared(there @ w, truth), there @ w)
         else:
-            after = decode(there, truth)
+            after = self._decoded(there, truth)
         drop = before.score - after.score
         draws = swaps_null(before.predicted, after.predicted, truth, seed=self.seed)
         p = from_draws(drop, draws, normal_tail=True).p

@@ -150,7 +150,9 @@ def _readout(
     gain = Test(words, rise / max(1 - before, 1e-9), floors.gain)
     if gain.score < gain.floor:
         return
-    there = decode_nonlinearly(reader.features(reader.held(mid)), reader.truth(answer))
+    there = decode_nonlinearly(
+        reader.features(reader.held(mid)), reader.truth(answer), groups=reader.places.groups
+    )
     truth = reader.truth(answer)
     p = decodability_null(there.predicted, truth, seed=reader.seed).p
     low, high = correlation_interval(there.predicted, truth, seed=reader.seed)

@@ -148,4 +148,6 @@ def test_latents_are_read_where_each_row_is_scored_elsewhere() -> None:
     sites = ["blocks.0.hook_resid_pre", *(f"blocks.{i}.hook_resid_mid" for i in layers)]
     assert table["site"].drop_duplicates().tolist() == sites
     assert set(table["latent"]) == {"previous", "successor"}
-    assert table["score"].between(0, 1).all()
+    assert table["score"].between(-0.1, 1).all()
+    last = table[table["site"] == sites[-1]].set_index("latent")["score"]
+    assert last["successor"] == pytest.approx(1)

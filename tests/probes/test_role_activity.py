@@ -42,11 +42,11 @@ def test_readable_is_the_squared_correlation_of_held_out_predictions() -> None:
             0, y[held].shape
         )
     expected = np.corrcoef(predicted.flatten(), y.flatten())[0, 1] ** 2
-    assert float(readable(value, f)) == pytest.approx(expected, rel=1e-6)
-    assert float(readable(value.flip(0), f)) < 0.1
+    assert float(readable(value, f, folds)) == pytest.approx(expected, rel=1e-6)
+    assert float(readable(value.flip(0), f, folds)) < 0.1
     many = torch.stack([value, value.flip(0)])
-    together = vmap(lambda one: readable(one, f))(many)
-    assert together.tolist() == pytest.approx([float(readable(one, f)) for one in many])
+    together = vmap(lambda one: readable(one, f, folds))(many)
+    assert together.tolist() == pytest.approx([float(readable(one, f, folds)) for one in many])
 
 
 def test_odds_are_those_of_the_same_share_on_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
