@@ -135,7 +135,9 @@ def _figures(store: ActivationStore, this_run: bool) -> Iterator[tuple[str, Figu
         sites = list(dict.fromkeys(table["site"]))
         latents = list(dict.fromkeys(table["latent"]))
         panel = Panel("residual stream", wide.loc[sites, latents].to_numpy(), sites)
-        figure = share_maps([panel], latents, label="held-out r², of classes balanced accuracy", across="latent")
+        figure = share_maps(
+            [panel], latents, label="held-out r², of classes balanced accuracy", across="latent"
+        )
         figure.axes[0].tick_params(axis="x", rotation=45)
         yield "decodability", figure
     if "probes" in names and not this_run:
