@@ -159,14 +159,14 @@ def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator
     axes = {firing.name: firing.labels for firing in found.hooks}
     labels = {hook: axes[name] for hook, name in names.items()}
     seen = visible(model)
-    with Capture(model, found.hooks).running() as forward:
-        for start in range(0, len(rows), batch):
-            some = rows[start : start + batch]
-            with torch.no_grad():
-                caught = forward(some.inputs.to(device))
-            values = {hook: _cut(hook, caught[name].detach().cpu(), labels[hook], widths)
-                      for hook, name in names.items()}  # fmt: skip
-            yield Rows(some.inputs, some.mask, some.latents, values, None, labels, seen)
+    capture = Capture(model, found.hooks)
+    for start in range(0, len(rows), batch):
+        some = rows[start : start + batch]
+        with capture.running() as forward:  # whoever asked gets the model back as it was
+            caught = forward(some.inputs.to(device))
+        values = {hook: _cut(hook, caught[name].detach().cpu(), labels[hook], widths)
+                  for hook, name in names.items()}  # fmt: skip
+        yield Rows(some.inputs, some.mask, some.latents, values, None, labels, seen)
 
 
 def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
