@@ -159,7 +159,7 @@ def _attention(table: pd.DataFrame) -> Figure:
 
 
 def _role_map(roles: pd.DataFrame) -> Figure:
-    """Component × role: the strength of what is confirmed, a half-tone of what is not."""
+    """Component × role: the strength of what is confirmed, and of what is a candidate."""
     names = roles.apply(part_name, axis=1)
     confirmed = roles["status"] == "confirmed"
     panels = []
@@ -168,10 +168,10 @@ def _role_map(roles: pd.DataFrame) -> Figure:
     for title, chosen in (("confirmed", confirmed), ("candidate", ~confirmed)):
         if not chosen.any():
             continue
-        values = np.zeros((len(parts), len(kinds)))
+        values = np.full((len(parts), len(kinds)), np.nan)
         for name, (_, row) in zip(names[chosen], roles[chosen].iterrows(), strict=True):
             place = parts.index(name), kinds.index(row["role"])
-            values[place] = max(values[place], abs(row["strength"]))
+            values[place] = np.fmax(values[place], abs(row["strength"]))
         panels.append(Panel(title, values, parts))
     return share_maps(panels, [kind.replace("-", "\n") for kind in kinds],
                       label="strength of the role", across="role")  # fmt: skip

@@ -292,7 +292,10 @@ def latent_maps(table: pd.DataFrame) -> Figure:
 def curve_figure(curves: pd.DataFrame) -> Figure:
     """Score against rows learned from, a line a latent with a dot a draw of rows."""
     where = curves["latent"] + " at " + curves["hook"].map(short_name)
-    return sweep(
+    figure = sweep(
         curves.assign(where=where), x="rows", y="score", by="where", log_y=False,
         across="rows learned from", label="score on other rows",
     )  # fmt: skip
+    low, high = min(0.0, float(curves["score"].min())), max(1.0, float(curves["score"].max()))
+    figure.axes[0].set_ylim(low - 0.03, high + 0.03)
+    return figure
