@@ -52,7 +52,7 @@ __all__ = [
 LEAST_P = 1e-10
 """Least p of a tail that is fitted to exact moments."""
 
-_AT_ONCE = 16
+_AT_ONCE = 8
 
 Tail = Literal["two-sided", "greater"]
 
