@@ -51,27 +51,38 @@ def probe(
     if out is not None:
         check_output(out, overwrite=overwrite, marker=".prooflens-probes")
 
-    from analyses.inspection import probing
+    from analyses.inspection.probing import write_probing
 
     source, batch, about = _source(model, task, rows, seed)
     if hooks == ["*"]:
         _list_hooks(source, batch, out)
         return
+    asked = {"hooks": hooks, "latents": latents, "seed": seed, "about": about}
+    found = _probed(source, batch, asked, positions, curves=curves, interchange=interchange)
+    _tell(found, source, about.get("store"))
+    if out is not None:
+        write_probing(found, out, overwrite=overwrite)
+        typer.echo(f"{len(found.table)} rows written to {out}")
+
+
+def _probed(
+    source: Any, batch: Any, asked: dict[str, Any], positions: str | None, *, curves: bool,
+    interchange: bool,
+) -> Any:  # fmt: skip
+    """The probes' table, and with it what else was asked for."""
+    from analyses.inspection import probing
+
     run = _run(source, batch, positions) if interchange else None
     found = probing.probe_source(
-        source, batch, hooks=hooks, latents=latents, positions=positions, seed=seed, about=about,
-        watch=_progress("probing"),
-    )  # fmt: skip
+        source, batch, positions=positions, watch=_progress("probing"), **asked
+    )
     if curves:
         watch = _progress("learning curves")
         found = probing.add_curves(found, source, batch, positions=positions, watch=watch)
     if run is not None:
         watch = _progress("interchange")
         found = probing.add_interchange(found, *run, positions=positions, watch=watch)
-    _tell(found, source, about.get("store"))
-    if out is not None:
-        probing.write_probing(found, out, overwrite=overwrite)
-        typer.echo(f"{len(found.table)} rows written to {out}")
+    return found
 
 
 def _tell(found: Any, source: Any, store: str | None) -> None:
