@@ -1,12 +1,12 @@
 """What is lost without each component: output, and what can be read downstream of it.
 
-    loss_increase       mean squared error without the component, minus with it, as a share of the
-                        target's variance
+    loss_increase       the loss without the component, minus with it
+                        (:func:`interp.interventions.ablation_effects.row_losses`)
     decodability_drop   decodability of a latent right after the component's sublayer, with it
                         minus without it; the probe is refitted, so what is lost is what a linear
                         probe can read and not the old probe's direction
 
-The null of the first flips the signs of rows' differences, that of the second exchanges a row's
+The null of the first is that rows' differences have mean 0, that of the second exchanges a row's
 two predictions. A drop shows that the component carries the information at present; another one
 might take over after training.
 """
@@ -20,10 +20,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from interp.heads.effects import Component, components, mean_outputs, run_without
-from interp.heads.nulls import from_draws, signs_null, swaps_null
-from interp.heads.table import head_table, score_row
+from interp.interventions.ablation_effects import loss_unit, row_losses
+from interp.interventions.clean_run import CleanRun, component_means
+from interp.interventions.components import Component, components
 from interp.models.transformer import SequenceTransformer
+from interp.stats.head_table import head_table, score_row
+from interp.stats.nulls import paired_null, swaps_null
 from interp.tasks.base import Batch
 from probes.activations import POSITIONS, sampled_positions
 from probes.linear import Decoding, decode
@@ -39,7 +41,6 @@ def site_after(part: Component) -> str:
     return f"blocks.{part.layer}.{name}"
 
 
-@torch.no_grad()
 def ablation_table(
     model: SequenceTransformer,
     batch: Batch,
@@ -52,7 +53,7 @@ def ablation_table(
 
     Args:
         model: Which.
-        batch: Rows with real-valued targets.
+        batch: Rows with targets.
         latents: Those whose decodability is followed.
         groups: Name → heads of one layer that act together.
         seed: Of the nulls.
@@ -61,7 +62,7 @@ def ablation_table(
         A head table with metrics ``loss_increase`` and ``decodability_drop`` (target = latent),
         for components ``head``, ``ffn`` and ``group``.
     """
-    return head_table(_rows(model, batch, latents, groups, seed))
+    return head_table(_rows(model, batch, latents, groups, seed), family=("metric",))
 
 
 def _rows(
@@ -73,26 +74,27 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     inputs = batch.inputs.to(model.cfg.device)
     parts = components(model)
-    means = mean_outputs(model, inputs, parts)
+    means = component_means(model, inputs, parts)
     positions = sampled_positions(batch.mask.numpy(), POSITIONS)
     sites = sorted({site_after(part) for part in parts})
-    output, cache = model.run_with_cache(inputs, names_filter=sites, return_cache_object=False)
+    clean = CleanRun.of(model, inputs)
+    _, held = clean.edited([], keep=sites)
     truth = {name: batch.latents[name][:, positions].double().numpy() for name in latents}
-    whole = {site: _decode(cache[site], positions, truth) for site in sites}
-    variance = float(batch.targets[batch.mask].double().var())
+    whole = {site: _decode(held[site], positions, truth) for site in sites}
+    unit, losses = loss_unit(batch), row_losses(clean.output, batch)
     for where, ablated in _ablations(parts, groups):
         site = site_after(ablated[0])
-        without, kept = run_without(model, inputs, ablated, means, keep=[site])
-        lost = (_row_losses(without, batch) - _row_losses(output, batch)) / variance
-        rise = _beyond_rounding(float(lost.mean()))
-        null = from_draws(rise, signs_null(lost, seed=seed), normal_tail=True)
-        yield score_row("loss_increase", rise, null, target="output", **where)
+        without, kept = clean.without(ablated, means, keep=[site])
+        lost = _beyond_rounding((row_losses(without, batch) - losses).numpy() / unit)
+        rise, null = float(lost.mean()), paired_null(lost)
+        yield score_row("loss_increase", rise, null, target="output", method="mean", **where)
         for name, after in _decode(kept[site], positions, truth).items():
             before = whole[site][name]
-            drop = _beyond_rounding(before.score - after.score)
-            draws = swaps_null(before.predicted, after.predicted, truth[name], seed=seed)
-            null = from_draws(drop, draws, normal_tail=True)
-            yield score_row("decodability_drop", drop, null, target=name, **where)
+            drop = float(_beyond_rounding(np.array(before.score - after.score)))
+            null = swaps_null(before.predicted, after.predicted, truth[name], seed=seed)
+            yield score_row(
+                "decodability_drop", drop, null, target=name, site=site, method="mean", **where
+            )
 
 
 def _ablations(
@@ -106,9 +108,9 @@ def _ablations(
             yield {"component": "group", "layer": heads[0].layer, "group": name}, heads
 
 
-def _beyond_rounding(score: float) -> float:
+def _beyond_rounding(scores: np.ndarray) -> np.ndarray:
     """Zero for what rounding can make: it would look significant against a null of rounding."""
-    return score if abs(score) > _ROUNDING else 0.0
+    return np.where(np.abs(scores) > _ROUNDING, scores, 0.0)
 
 
 def _decode(
@@ -116,10 +118,3 @@ def _decode(
 ) -> dict[str, Decoding]:
     features = resid[:, positions].double().cpu().numpy()
     return {name: decode(features, latent) for name, latent in truth.items()}
-
-
-def _row_losses(output: torch.Tensor, batch: Batch) -> np.ndarray:
-    """Mean squared error of each row over its scored positions."""
-    squared = (output.cpu().double() - batch.targets.double()).square().mean(-1) * batch.mask
-    losses: np.ndarray = (squared.sum(1) / batch.mask.sum(1)).numpy()
-    return losses

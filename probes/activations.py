@@ -1,6 +1,6 @@
 """The activations that probes read: rows of a store or of a model, at sampled scored positions.
 
-Which positions these are, and which rows count as the same, is said in :mod:`probes.places`.
+Which positions these are, and which rows count as the same, is said in :mod:`probes.sampling`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,25 @@ import numpy as np
 from jaxtyping import Int
 
 from interp.errors import HookError, Problems
-from interp.heads.reading import Rows, as_batch, read_batches, scored_mask
 from interp.store import ActivationStore
+from interp.store.rows import Rows, as_batch, read_batches, scored_mask
 from probes.linear import Features, Kind, Latent, kind_of
-from probes.places import POSITIONS, Places, groups_of, is_causal, places, sampled_positions
+from probes.sampling import (
+    POSITIONS,
+    SampledPositions,
+    groups_of,
+    is_causal,
+    sample_positions,
+    sampled_positions,
+)
 
 __all__ = [
     "POSITIONS",
-    "Places",
     "Sampled",
+    "SampledPositions",
     "Samples",
     "collect",
-    "places",
+    "sample_positions",
     "sampled_positions",
     "scalars",
 ]
@@ -32,15 +39,15 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Sampled:
-    """A store seen at a few positions of each row: the same of all, or :func:`places`."""
+    """A store seen at a few positions of each row: the same of all, or :func:`sample_positions`."""
 
     store: ActivationStore
-    positions: Int[np.ndarray, "sample"] | Places
+    positions: Int[np.ndarray, "sample"] | SampledPositions
 
     def features(self, hook: str) -> Features:
         """Activations ``[row, sample, feature]`` as float64."""
         at = self.positions
-        if isinstance(at, Places):
+        if isinstance(at, SampledPositions):
             found: Features = at.of(self.store.activation(hook)).astype(np.float64)
             return found
         return self.store.activation(hook, positions=at).astype(np.float64)
@@ -49,14 +56,17 @@ class Sampled:
         """Every latent that is one number a position, ``[row, sample]``."""
         at, found = self.positions, self.store.latents()
         return {
-            name: (at.of(value) if isinstance(at, Places) else value[:, at]).astype(np.float64)
-            for name, value in found.items() if value.ndim == 2
-        }  # fmt: skip
+            name: (at.of(value) if isinstance(at, SampledPositions) else value[:, at]).astype(
+                np.float64
+            )
+            for name, value in found.items()
+            if value.ndim == 2
+        }
 
     def groups(self) -> Int[np.ndarray, "row"]:
         """The group of each row: equal rows have the same."""
         at = self.positions
-        return at.groups if isinstance(at, Places) else groups_of(self.store.inputs())
+        return at.groups if isinstance(at, SampledPositions) else groups_of(self.store.inputs())
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,7 @@ class Samples:
     features: Mapping[str, Features]
     latents: Mapping[str, Latent]
     kinds: Mapping[str, Kind]
-    places: Places
+    places: SampledPositions
 
     @property
     def positions(self) -> Int[np.ndarray, "row sample"]:
@@ -93,7 +103,7 @@ def collect(
     inputs: Any,
     hooks: Sequence[str],
     *,
-    positions: Int[np.ndarray, "*row sample"] | Places | None = None,
+    positions: Int[np.ndarray, "*row sample"] | SampledPositions | None = None,
     batch: int = 64,
     seed: int = 0,
 ) -> Samples:
@@ -104,7 +114,7 @@ def collect(
         inputs: For a model: a :class:`~interp.tasks.base.Batch` or inputs. None for a store.
         hooks: Names of hooks ``[row, pos, …]``.
         positions: Which, ``[sample]`` of every row or ``[row, sample]``, taken as they are, shared
-            prefixes too; or the places of other samples; :func:`places` by default.
+            prefixes too; or the places of other samples; :func:`sample_positions` by default.
         batch: Rows at a time.
         seed: Of the default's positions.
 
@@ -159,15 +169,15 @@ def _chosen(
     source: Any,
     masks: Sequence[np.ndarray],
     tokens: Sequence[np.ndarray],
-    positions: np.ndarray | Places | None,
+    positions: np.ndarray | SampledPositions | None,
     seed: int,
-) -> Places:
-    if isinstance(positions, Places):
+) -> SampledPositions:
+    if isinstance(positions, SampledPositions):
         return positions
     fill = -1.0 if tokens[0].dtype.kind == "i" else float("inf")
     inputs = _padded(tokens, fill)
     if positions is None:
-        return places(_padded(masks, 0.0), inputs, causal=is_causal(source), seed=seed)
+        return sample_positions(_padded(masks, 0.0), inputs, causal=is_causal(source), seed=seed)
     given, shortest = np.asarray(positions), min(mask.shape[1] for mask in masks)
     problems = Problems("collect")
     wrong = given[(given < 0) | (given >= shortest)].tolist()
@@ -175,7 +185,7 @@ def _chosen(
     problems.need(not wrong and given.size > 0, "positions", rule, wrong or given, "correct them")
     problems.raise_if_any()
     every = np.broadcast_to(given, (len(inputs), given.shape[-1]))
-    return Places(np.arange(len(inputs)), every, groups_of(inputs, seed=seed))
+    return SampledPositions(np.arange(len(inputs)), every, groups_of(inputs, seed=seed))
 
 
 def _padded(parts: Sequence[np.ndarray], fill: float) -> np.ndarray:
@@ -187,7 +197,7 @@ def _padded(parts: Sequence[np.ndarray], fill: float) -> np.ndarray:
 
 
 def _parts(
-    chosen: Places, masks: Sequence[np.ndarray]
+    chosen: SampledPositions, masks: Sequence[np.ndarray]
 ) -> Iterator[tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "kept sample"]]]:
     """Of each batch of rows: which are kept, and the positions of each."""
     start = 0
@@ -198,8 +208,11 @@ def _parts(
 
 
 def _check_axes(rows: Rows, hooks: Sequence[str]) -> None:
-    wrong = [f"{hook} [{', '.join(rows.labels[hook])}]" for hook in hooks
-             if rows.labels[hook][1:2] != ("pos",)]  # fmt: skip
+    wrong = [
+        f"{hook} [{', '.join(rows.labels[hook])}]"
+        for hook in hooks
+        if rows.labels[hook][1:2] != ("pos",)
+    ]
     if wrong:
         raise HookError(
             f"probes read hooks of [row, pos, …], got {'; '.join(wrong)}: name the residual "

@@ -34,13 +34,16 @@ import torch
 from scipy.stats import t as student
 
 from interp.errors import Problems
-from interp.heads.effects import Component
-from interp.heads.table import adjust
+from interp.hooks.capture import evaluating
+from interp.interventions.components import Component
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Construction, Mechanism
-from interp.tasks.base import Batch
-from probes.roles import answers_of, find_roles, memories_of
-from probes.roles.extraction import Reader
+from interp.stats.head_table import adjust
+from interp.tasks.base import Batch, answers_of, memories_of
+from probes.roles.effects import Effects
+from probes.roles.find import decided, evidence_of
+from probes.roles.profile import TASK
+from probes.roles.reader import Reader
 
 __all__ = [
     "Agreement",
@@ -48,12 +51,12 @@ __all__ = [
     "agree",
     "agreement",
     "answered_share",
-    "first_layers",
     "overall",
+    "roles_and_layers",
     "statements_of",
 ]
 
-_DECODABLE, _LEVEL = 0.9, 0.01
+_LEVEL = 0.01
 _EFFECT, _ANSWERED = 0.1, 0.5
 _LOCATED = ("memory-location", "memory-correction")
 _KERNELS = ("memory-location", "memory-kernel")
@@ -63,7 +66,7 @@ _ONE_HEAD = {
     "duplicate-token": "a head attends to earlier equal tokens",
     "induction": "a head attends to what followed earlier equal tokens",
     "sink": "a head attends to the first position",
-    "counter": "a head attends evenly to everything before",
+    "uniform": "a head attends evenly to everything before",
     "local": "a head attends to the last few positions",
     "dense": "a head attends in a way that has no name",
     "symbol-equality": "a head's QK circuit is aI on the tokens",
@@ -73,7 +76,7 @@ _ONE_HEAD = {
 
 @dataclass(frozen=True)
 class Agreement:
-    """One number for all statements.
+    """How far a model works as a proof does: one number for all its statements.
 
     Attributes:
         score: 0 for random weights, 1 for the construction.
@@ -126,12 +129,35 @@ def statements_of(
     model: Any, mechanism: Mechanism, task: Any, batch: Batch, *, seed: int = 0
 ) -> pd.DataFrame:
     """:func:`agreement` of a model on some rows of a task."""
-    roles = find_roles(
-        model, batch, memories=memories_of(task), answers=answers_of(task), seed=seed
-    )
     names = [p.target for p in mechanism.parts if p.role == "formula" and p.target in batch.latents]
-    layers, answered = first_layers(model, batch, names), answered_share(model, batch)
-    return agreement(mechanism, roles, layers=layers, answered=answered)
+    roles, layers = roles_and_layers(model, batch, task, names, seed=seed)
+    return agreement(mechanism, roles, layers=layers, answered=answered_share(model, batch))
+
+
+def roles_and_layers(
+    model: Any, batch: Batch, task: Any, names: Sequence[str], *, seed: int = 0
+) -> tuple[pd.DataFrame, dict[str, Readable]]:
+    """The roles of a task, and where formulas are first linearly decodable (without those that are
+    nowhere), from one clean pass of a model.
+
+    Args:
+        model: Which.
+        batch: Rows of the task.
+        task: What says which memories and answers there are.
+        names: Latents of the formulas.
+        seed: Of permutations and fresh models.
+    """
+    known, layers = (memories_of(task), answers_of(task)), dict[str, Readable]()
+    read = bool(names) or any(map(bool, known))
+    with evaluating(model):
+        evidence = evidence_of(model, batch, TASK, latents=read, seed=seed)
+        if names:
+            reader = Reader(evidence, Effects(evidence))
+            sites = {name: reader.first_site(name, level=_LEVEL) for name in names}
+            for name, site in sites.items():
+                if site is not None:
+                    layers[name] = Readable(site[0], reader.beyond_fresh(site[1], name).p)
+        return decided(evidence, *known), layers
 
 
 @torch.no_grad()
@@ -147,28 +173,15 @@ def answered_share(model: Any, batch: Batch) -> float:
 
 @dataclass(frozen=True)
 class Readable:
-    """Where a formula can first be read.
+    """The first layer at which a formula can be read, beside models with fresh weights.
 
     Attributes:
         layer: After which; −1 where the stream begins.
-        p: That fresh models' activations there tell as much; 1 where there are none.
+        p: That fresh models' activations there tell as much.
     """
 
     layer: int
     p: float
-
-
-def first_layers(model: Any, batch: Batch, names: Sequence[str]) -> dict[str, Readable]:
-    """Latent → where it is first linearly decodable; without those that are nowhere."""
-    if not names:
-        return {}
-    reader, found = Reader(model, batch), {}
-    for name in names:
-        site = reader.first_site(name, _DECODABLE, level=_LEVEL)
-        if site is not None:
-            beyond = reader.beyond_fresh(site[1], name)
-            found[name] = Readable(site[0], 1.0 if beyond is None else beyond.p)
-    return found
 
 
 def agreement(
@@ -182,8 +195,8 @@ def agreement(
 
     Args:
         mechanism: The proof's.
-        roles: From :func:`probes.roles.find_roles` or :func:`probes.roles.decide_roles`.
-        layers: From :func:`first_layers`, for mechanisms whose FFNs compute named formulas; what is
+        roles: From :func:`probes.roles.find_roles`.
+        layers: From :func:`roles_and_layers`, for mechanisms whose FFNs compute formulas; what is
             not there is nowhere readable. Without it formulas make no statement.
         answered: Share of the targets' variance that the output explains; for couplings.
 
@@ -291,8 +304,9 @@ def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, 
             yield _row(statement, confirmed[confirmed["role"] == role])
     if {"induction", "previous-token"} <= roles:
         both = confirmed[confirmed["role"].isin(["previous-token", "induction"])]
-        before, after = (both.loc[both["role"] == role, "layer"]
-                         for role in ("previous-token", "induction"))  # fmt: skip
+        before, after = (
+            both.loc[both["role"] == role, "layer"] for role in ("previous-token", "induction")
+        )
         known = len(before) > 0 and len(after) > 0
         holds = known and bool(before.min() < after.min())
         by = f"layers {before.min()} and {after.min()}" if known else ""
@@ -344,9 +358,13 @@ def _row(statement: str, serving: pd.DataFrame) -> dict[str, Any]:
 def _fact(statement: str, holds: bool, by: str, q: float) -> dict[str, Any]:
     """A statement that is true or false, with the significance of what it rests on."""
     return {
-        "statement": statement, "holds": holds, "strength": float("nan"), "score": float(holds),
-        "q": q if holds else 1.0, "by": by,
-    }  # fmt: skip
+        "statement": statement,
+        "holds": holds,
+        "strength": float("nan"),
+        "score": float(holds),
+        "q": q if holds else 1.0,
+        "by": by,
+    }
 
 
 def _names(rows: pd.DataFrame) -> str:

@@ -28,7 +28,7 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from interp.heads.nulls import balanced_accuracy, correlation_squared
+from interp.stats.nulls import balanced_accuracy, correlation_squared
 from probes.linear import Decoding, Features, Groups, Latent, decode, ridge
 
 __all__ = ["control_latent", "decode_nonlinearly", "learning_curve", "network", "raw_input"]

@@ -2,7 +2,7 @@
 
 A latent that is there in a form ready to be read is found from few rows; one that needs nearly all
 of them may be pieced together by the probe. A curve that still rises at its end says that the
-scores of :mod:`probes.survey` are bounded by the rows, not by the model.
+scores of :mod:`probes.probe_table` are bounded by the rows, not by the model.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def curve_table(
             latent = np.unique(latent, return_inverse=True)[1].reshape(latent.shape).astype(float)
         for draw in range(seed, seed + repeats):
             probe = probe_for(samples.kinds[name])
-            curve = learning_curve(
-                features, latent, probe=probe, seed=draw, groups=samples.groups
-            )  # fmt: skip
+            curve = learning_curve(features, latent, probe=probe, seed=draw, groups=samples.groups)
             pieces.append(curve.assign(latent=name, hook=hooks[name], seed=draw))
     return pd.concat(pieces, ignore_index=True)[list(CURVE_COLUMNS)]
 

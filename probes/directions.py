@@ -40,7 +40,7 @@ class DirectionSums:
 
     @property
     def size(self) -> int:
-        """How many numbers are held."""
+        """How many numbers the sums take in memory; it does not grow with rows."""
         return 0 if self._shift is None else self._products.size + 2 * self._total.size
 
     def direction(self) -> Float[np.ndarray, "feature"]:

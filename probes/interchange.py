@@ -31,22 +31,39 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.heads.nulls import bootstrap_interval, from_draws, signs_null
-from interp.heads.table import adjust
-from interp.models.hook_names import require_hooks
+from interp.hooks.hook_names import require_hooks
+from interp.stats.bootstrap import row_interval
+from interp.stats.head_table import adjust
+from interp.stats.nulls import paired_null
 from interp.store.plan import model_device
 from interp.tasks.base import Batch
 from probes.activations import Samples, collect
 from probes.curves import need_latents
 from probes.linear import Features, Kind, Latent, direction, logistic
 
-__all__ = ["INTERCHANGE_COLUMNS", "Interchange", "interchange", "interchange_table",
-           "probe_directions"]  # fmt: skip
+__all__ = [
+    "INTERCHANGE_COLUMNS",
+    "Interchange",
+    "distance",
+    "interchange",
+    "interchange_table",
+    "probe_directions",
+]
 
 INTERCHANGE_COLUMNS = (
-    "latent", "hook", "kind", "pairs", "moved", "placebo", "changed", "placebo_changed",
-    "low", "high", "p", "q",
-)  # fmt: skip
+    "latent",
+    "hook",
+    "kind",
+    "pairs",
+    "moved",
+    "placebo",
+    "changed",
+    "placebo_changed",
+    "low",
+    "high",
+    "p",
+    "q",
+)
 _PLACEBOS = 8
 _ROWS = 256
 """Of one forward pass."""
@@ -57,7 +74,7 @@ _FLAT = 1e-6
 
 @dataclass(frozen=True)
 class Interchange:
-    """What an exchange did.
+    """How far outputs moved when a direction was exchanged between rows.
 
     Attributes:
         moved: Share of the way to the expected outputs.
@@ -67,7 +84,7 @@ class Interchange:
         placebo_changed: The same for random directions.
         low: Lower end of the 95 % interval of ``moved − placebo`` over pairs.
         high: Upper end.
-        p: The larger of two, each pair's sign flipped at random: of ``moved − placebo``, and of
+        p: The larger of two, of a mean of pairs that is 0 by chance: of ``moved − placebo``, and of
             ``moved`` (a placebo that leads astray makes nothing of a direction that does nothing).
     """
 
@@ -113,7 +130,7 @@ def interchange(
             gives already.
         HookError: for a hook that is not there.
     """
-    from interp.lens import interchange_tools as tools
+    from interp.hooks.transformer_lens_adapter import interchange_tools as tools
 
     require_hooks([hook], model.hook_dict, "does not have")
     problems = Problems("interchange")
@@ -126,18 +143,21 @@ def interchange(
     basis = _span(directions)
     exchange = tools.SubspaceInterchange(basis)
     width, rank = basis.shape
-    changes = [exchange, *(
-        tools.NormMatchedPlacebo(exchange, tools.random_basis(width, rank, seed + i))
-        for i in range(_PLACEBOS)
-    )]  # fmt: skip
+    changes = [
+        exchange,
+        *(
+            tools.NormMatchedPlacebo(exchange, tools.random_basis(width, rank, seed + i))
+            for i in range(_PLACEBOS)
+        ),
+    ]
     at = torch.as_tensor(position).expand(len(base))
     taken = at if source_position is None else torch.as_tensor(source_position).expand(len(base))
     left, moves = [], []
     for some in torch.arange(len(base)).split(_ROWS):
         outputs = _outputs(model, hook, changes, base[some], source[some], at[some], taken[some])
-        left.append([_distance(output, expected[some]).numpy() for output in outputs])
+        left.append([distance(output, expected[some]).numpy() for output in outputs])
         before = outputs[0] if expected.is_floating_point() else outputs[0].argmax(-1)
-        moves.append([_distance(output, before).numpy() for output in outputs[1:]])
+        moves.append([distance(output, before).numpy() for output in outputs[1:]])
     return _judged(np.concatenate(left, axis=1), np.concatenate(moves, axis=1), seed)
 
 
@@ -157,7 +177,7 @@ def _outputs(
     taken: Int[Tensor, "row"],
 ) -> list[Tensor]:
     """The output at each row's position: clean, then after every change."""
-    from interp.lens import interchange_tools as tools
+    from interp.hooks.transformer_lens_adapter import interchange_tools as tools
 
     def read(inputs: Tensor) -> Tensor:
         output: Tensor = model(inputs)
@@ -253,15 +273,21 @@ def _of_latent(
         _clean(model, inputs, rows[which], where) for which, where in ((base, put), (source, taken))
     )
     expected = theirs if batch.targets.is_floating_point() else theirs.argmax(-1)
-    differs = _distance(ours, expected) > 0
+    differs = distance(ours, expected) > 0
     row["pairs"] = int(differs.sum())
     if row["pairs"] < _LEAST_PAIRS or not np.any(directions):
         return row
     found = interchange(
-        model, hook, torch.from_numpy(directions), inputs[rows[base][differs]],
-        inputs[rows[source][differs]], expected[differs], put[differs],
-        source_position=taken[differs], seed=seed,
-    )  # fmt: skip
+        model,
+        hook,
+        torch.from_numpy(directions),
+        inputs[rows[base][differs]],
+        inputs[rows[source][differs]],
+        expected[differs],
+        put[differs],
+        source_position=taken[differs],
+        seed=seed,
+    )
     return row | asdict(found)
 
 
@@ -292,7 +318,10 @@ def _clean(
     return torch.cat(parts)
 
 
-def _distance(output: Tensor, expected: Tensor) -> Float[Tensor, "row"]:
+def distance(output: Tensor, expected: Tensor) -> Float[Tensor, "*draw row"]:
+    """How far each row's output ``[row, output]`` is from the expected one: the squared distance
+    to a real one ``[*draw, row, output]``, or whether the most likely token is not the expected id
+    ``[*draw, row]``."""
     output, expected = output.detach().cpu(), expected.cpu()
     if expected.is_floating_point():
         return (output.double() - expected.double()).square().sum(-1)
@@ -311,16 +340,13 @@ def _judged(
     problems.need(size > 0, "expected", rule, size, "choose pairs whose answers differ")
     problems.raise_if_any()
     difference = (gained[0] - gained[1:].mean(0)) / size
-    low, high = bootstrap_interval(difference[:, None], seed=seed)
+    low, high = row_interval(difference, seed=seed)
     return Interchange(
-        moved=float(gained[0].mean()) / size, placebo=float(gained[1:].mean()) / size,
-        changed=float(moves[0].mean()) / size, placebo_changed=float(moves[1:].mean()) / size,
-        low=float(low[0]), high=float(high[0]),
-        p=max(_p(difference, seed), _p(gained[0] / size, seed)),
-    )  # fmt: skip
-
-
-def _p(gains: Float[np.ndarray, "row"], seed: int) -> float:
-    """Of their mean, each one's sign flipped at random."""
-    draws = signs_null(gains, seed=seed)
-    return from_draws(float(gains.mean()), draws, normal_tail=True).p
+        moved=float(gained[0].mean()) / size,
+        placebo=float(gained[1:].mean()) / size,
+        changed=float(moves[0].mean()) / size,
+        placebo_changed=float(moves[1:].mean()) / size,
+        low=low,
+        high=high,
+        p=max(paired_null(difference).p, paired_null(gained[0] / size).p),
+    )

@@ -1,8 +1,8 @@
 """Which lag do the heads of a layer select *together*, for a given memory?
 
 A linear probe gives the residual direction w that holds x_{t−T} after the layer. Along w each head
-has a signed kernel over lags (:func:`interp.heads.patterns.kernel_by_lag`); their sum is what the
-layer puts there. ``kernel_concentration`` is the share of the summed kernel at lag T,
+has a signed kernel over lags (:func:`interp.attention.patterns.kernel_by_lag`); their sum is what
+the layer puts there. ``kernel_concentration`` is the share of the summed kernel at lag T,
 ``kernel_share`` a head's share of the absolute weight Σ_h Σ_s |kernel_h(s)|, ``kernel_part`` its
 own kernel at lag T relative to the sum there. The heads with enough of both are the memory's
 *group*; a head that only cancels what another one leaks at other lags has a share and no part. One
@@ -10,7 +10,7 @@ head that attends to T alone is a group of one; the T + 1 heads of the construct
 select T only as a group.
 
 A location that depends on content is named by the latent that holds its lags: the kernel is then
-over s − t_i (:func:`~interp.heads.patterns.kernel_by_offset`), and its place is 0.
+over s − t_i (:func:`~interp.attention.patterns.kernel_by_offset`), and its place is 0.
 
 Rows come from a live model or from an activation store, where only the model's W_O is needed and
 nothing is run. They are read batch by batch, once for the directions, once for the moments of what
@@ -32,16 +32,17 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from interp.attention.by_lag import LagMass
+from interp.attention.patterns import KernelSums, RegressionSums, Signal, ValueSums, concentration
 from interp.errors import ArgumentError, Problems
-from interp.heads.lags import LagMass
-from interp.heads.nulls import DRAWS, from_draws
-from interp.heads.patterns import KernelSums, RegressionSums, Signal, ValueSums, concentration
-from interp.heads.running import interval_of
-from interp.heads.table import head_table, score_row
-from interp.heads.visible import Visible, visible
 from interp.models.init import initialize
 from interp.models.transformer import SequenceTransformer
+from interp.stats.bootstrap import interval_of
+from interp.stats.head_table import ANY_TARGET, head_table, score_row
+from interp.stats.nulls import DRAWS
+from interp.stats.p_values import from_draws
 from interp.store import ActivationStore
+from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.tasks.base import Batch
 from probes.directions import DirectionSums
 from probes.layer_rows import LayerRows
@@ -54,14 +55,14 @@ KernelNull = Mapping[tuple[str, str], Float[np.ndarray, "draw"]]
 """(metric, memory) → scores of re-initialised models."""
 
 
-Kernel = Float[np.ndarray, "head _"]
+AttentionKernel = Float[np.ndarray, "head _"]
 Direction = Float[np.ndarray, "d_model"]
 Scores = Float[np.ndarray, "head"]
 
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """One layer's attention by lag.
+    """What the heads of one layer put along each memory's direction, by lag.
 
     Attributes:
         layer: Counted from 0.
@@ -78,7 +79,7 @@ class LayerKernels:
 
     layer: int
     mass: Float[np.ndarray, "head lag"]
-    kernels: Mapping[str, Kernel]
+    kernels: Mapping[str, AttentionKernel]
     origins: Mapping[str, int] = field(default_factory=dict)
     coefficients: Mapping[str, Scores] = field(default_factory=dict)
     draws: Mapping[str, Float[np.ndarray, "resample head _"]] = field(default_factory=dict)
@@ -105,16 +106,17 @@ class LayerKernels:
         """95 % over rows, of ``kernel_concentration`` (one score), ``kernel_share`` and
         ``kernel_part`` (one a head); NaN where no rows were drawn anew."""
         at, drawn = self._column(memory, lag), self.draws.get(memory, ())
-        measured: dict[str, Callable[[Kernel], Any]] = {
+        measured: dict[str, Callable[[AttentionKernel], Any]] = {
             "kernel_concentration": lambda kernel: [concentration(kernel.sum(0), at)],
             "kernel_share": _shares,
             "kernel_part": lambda kernel: _parts(kernel, at),
         }
         return {
             name: interval_of(np.array([score(kernel) for kernel in drawn]))
-            if len(drawn) else np.full((2, len(score(self.kernels[memory]))), np.nan)
+            if len(drawn)
+            else np.full((2, len(score(self.kernels[memory]))), np.nan)
             for name, score in measured.items()
-        }  # fmt: skip
+        }
 
     def _column(self, memory: str, lag: int) -> int:
         return self.origins.get(memory, 0) + lag
@@ -131,7 +133,7 @@ def layer_kernels(
     seed: int = 0,
     resamples: int = 0,
 ) -> LayerKernels:
-    """Measure one layer.
+    """Attention kernels of one layer's heads, for each memory.
 
     Args:
         model: A hooked model with ``W_O``, such as ours or a bridge, whose attention is causal.
@@ -155,7 +157,7 @@ def layer_kernels(
     found = _directions(read, memories, directions or {})
     signals = _signals(read, found)
     sums = _sums(read, memories, signals, seed=seed, resamples=resamples)
-    mass = LagMass(range(read.length), resamples=0, visible=visible(model))
+    mass = LagMass(range(read.length), resamples=0, attention_mask=attention_mask_of(model))
     for part in read:
         mass.add({layer: part.rows.activations[read.pattern]}, part.rows.mask)
         for name, kernel in sums.items():
@@ -167,12 +169,12 @@ def layer_kernels(
                 place = memories[name]
                 lags = part.latent(place) if isinstance(place, str) else None
                 kernel.add(part.pattern, values, part.mask, lags)
-    _check_causal(mass.visible)
-    kernels = _kernels(layer, read, memories, sums, mass.mass(layer))
+    _check_causal(mass.attention_mask)
+    kernels = _kernels(layer, read, memories, sums, mass.by_lag(layer))
     return replace(kernels, coefficients={n: s.coefficients for n, s in signals.items()})
 
 
-def _check_causal(seen: Visible | None) -> None:
+def _check_causal(seen: AttentionMask | None) -> None:
     """Of a model without a spec only its patterns tell."""
     problems = Problems("layer_kernels")
     causal, advice = seen is None or seen.causal, "lags are of the past"
@@ -207,8 +209,9 @@ def _sums(
     **options: int,
 ) -> dict[str, KernelSums | RegressionSums]:
     """What each memory's kernel is added up in."""
-    behind = [name for name, place in memories.items()
-              if read.layer > 0 and not isinstance(place, str)]  # fmt: skip
+    behind = [
+        name for name, place in memories.items() if read.layer > 0 and not isinstance(place, str)
+    ]
     found: dict[str, KernelSums | RegressionSums] = {}
     for name in memories:  # behind the first layer a key holds more than its own token
         if name in behind:
@@ -243,12 +246,12 @@ def _contents(contents: Float[np.ndarray, "row pos"] | None) -> Float[np.ndarray
     return contents
 
 
-def _shares(kernel: Kernel) -> Scores:
+def _shares(kernel: AttentionKernel) -> Scores:
     weight: Scores = np.abs(kernel).sum(1)
     return weight / (weight.sum() or 1.0)
 
 
-def _parts(kernel: Kernel, at: int) -> Scores:
+def _parts(kernel: AttentionKernel, at: int) -> Scores:
     found: Scores = np.abs(kernel[:, at]) / (abs(kernel[:, at].sum()) or 1.0)
     return found
 
@@ -259,10 +262,10 @@ def kernel_table(
     """Concentrations, shares, parts and masses of a layer against re-initialised models.
 
     ``low`` and ``high`` bound the effect of kernels that were measured with resamples; for those of
-    masses see :func:`interp.heads.lags.lag_table`, and where lags are a latent's
-    :func:`interp.heads.content.content_table`, which has the masses, too.
+    masses see :func:`interp.attention.by_lag.lag_table`, and where lags are a latent's
+    :func:`interp.attention.attention_to_keys.attention_table`, which has the masses, too.
     """
-    return head_table(_rows(measured, memories, null))
+    return head_table(_rows(measured, memories, null), family=ANY_TARGET)
 
 
 def _rows(
@@ -274,13 +277,19 @@ def _rows(
             bounds = intervals.get(metric, np.full((2, len(scores)), np.nan))
             one = metric == "kernel_concentration"
             for head, score in enumerate(scores):
-                against = from_draws(score, null[metric, name])
+                against = from_draws(score, null[metric, name], name="reinitialised")
                 low, high = (bounds[:, head] - against.mean).tolist()
                 yield score_row(
-                    metric, score, against, component="group" if one else "head",
-                    layer=measured.layer, head=-1 if one else head, group=name, target=name,
+                    metric,
+                    score,
+                    against,
+                    component="group" if one else "head",
+                    layer=measured.layer,
+                    head=-1 if one else head,
+                    group=name,
+                    target=name,
                     interval=(low, high),
-                )  # fmt: skip
+                )
 
 
 def _scores(measured: LayerKernels, name: str, place: int | str) -> dict[str, list[float]]:

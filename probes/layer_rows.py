@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.heads.reading import Rows, check_finite, read_batches, scored_mask
-from interp.heads.visible import visible
 from interp.store import ActivationStore
+from interp.store.attention_mask import attention_mask_of
 from interp.store.plan import weights_sha256
+from interp.store.rows import Rows, check_finite, read_batches, scored_mask
 from interp.tasks.base import Batch
 from probes.activations import sampled_positions
 
@@ -56,7 +56,7 @@ class LayerPart:
 
 
 class LayerRows:
-    """A layer on some rows.
+    """Reads what a layer's heads attend to and would write, a few rows at a time.
 
     Args:
         model: A hooked model with ``W_O``, such as ours or a bridge, whose attention is causal.
@@ -153,7 +153,7 @@ def _array(values: Tensor) -> np.ndarray:
 
 
 def _check(model: Any, rows: Batch | ActivationStore, layer: int, batch: int) -> None:
-    problems, seen = Problems("layer_kernels"), visible(model)
+    problems, seen = Problems("layer_kernels"), attention_mask_of(model)
     need = problems.need
     readable = hasattr(model, "W_O")
     need(readable, "model", "must have W_O", type(model).__name__, "give ours, or a bridge")

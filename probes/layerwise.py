@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from interp.heads.nulls import decodability_null
-from interp.heads.table import head_table, score_row
+from interp.stats.head_table import head_table, score_row
+from interp.stats.nulls import decodability_null
 from probes.activations import Sampled
 from probes.controls import decode_nonlinearly
 from probes.linear import Decoding, decode
@@ -32,18 +32,18 @@ def residual_sites(ffn_layers: Sequence[bool]) -> tuple[str, ...]:
     return tuple(sites)
 
 
-def decodability(sampled: Sampled, sites: Sequence[str], *, seed: int = 0) -> pd.DataFrame:
+def decodability(sampled: Sampled, sites: Sequence[str]) -> pd.DataFrame:
     """Linear (and, in front of an FFN, nonlinear) decodability of every latent at every site.
 
     Returns:
         A head table: component ``layer``, metrics ``decodability`` and
-        ``nonlinear_decodability``, circuit = the site's hook, target = the latent. The null
-        permutes rows. q is over all latents of a site.
+        ``nonlinear_decodability``, site = the hook, target = the latent. The null
+        permutes rows. q is over all sites and latents.
     """
-    return head_table(_rows(sampled, sites, seed))
+    return head_table(_rows(sampled, sites), family=("metric",))
 
 
-def _rows(sampled: Sampled, sites: Sequence[str], seed: int) -> Iterator[dict[str, Any]]:
+def _rows(sampled: Sampled, sites: Sequence[str]) -> Iterator[dict[str, Any]]:
     latents, groups = sampled.latents(), sampled.groups()
     for site in sites:
         features = sampled.features(site)
@@ -54,8 +54,13 @@ def _rows(sampled: Sampled, sites: Sequence[str], seed: int) -> Iterator[dict[st
         for name, latent in latents.items():
             for metric, probe in probes.items():
                 found = probe(features, latent, groups=groups)
-                null = decodability_null(found.predicted, latent, seed=seed)
+                null = decodability_null(found.predicted, latent)
                 yield score_row(
-                    metric, found.score, null,
-                    component="layer", layer=layer, circuit=site, target=name,
-                )  # fmt: skip
+                    metric,
+                    found.score,
+                    null,
+                    component="layer",
+                    layer=layer,
+                    site=site,
+                    target=name,
+                )

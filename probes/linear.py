@@ -5,7 +5,7 @@ generalised cross-validation inside each training fold), judged by the squared c
 *held-out* predictions with the latent. A *categorical* one (binary too): logistic regression,
 judged by balanced accuracy, rescaled so that chance is 0 and no mistake is 1. Folds are made of
 whole rows (sequences): positions of one row never stand on both sides, nor do rows of one group
-(equal rows; :mod:`probes.places`).
+(equal rows; :mod:`probes.sampling`).
 
 The kind is the latent's own, not the sample's. Whole-number and boolean types hold *names* (tokens,
 labels, indices), which have no order: classes. Floating types hold quantities (counts, lags,
@@ -29,7 +29,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.errors import Problems
-from interp.heads.nulls import balanced_accuracy, correlation_squared
+from interp.stats.nulls import balanced_accuracy, correlation_squared
 
 __all__ = [
     "FOLDS",
@@ -119,7 +119,8 @@ def decode(
         latent: Its values there.
         probe: A scikit-learn regressor or classifier; :func:`ridge` by default.
         groups: A number for each row; rows of one number stand on one side. Each row is its own by
-            default: give those of :class:`probes.places.Places` where rows can be equal.
+            default: give those of :class:`probes.sampling.SampledPositions` where rows can be
+            equal.
 
     Raises:
         ArgumentError: for values that are not finite, and fewer groups than folds.

@@ -4,7 +4,7 @@ A nested memory (or a nested count) is a chain of latents: the location g_1 and 
 x_{t−t_1} of round 1, then g_2, x_{t−t_2} …, each a function of the one before (`memory` §1.2).
 
 *Where*: the first sublayer after which a latent is decodable, from a table of
-:mod:`probes.survey` over the residual stream.
+:mod:`probes.probe_table` over the residual stream.
 
 *Order*: round r − 1 is patched away where it first is decodable, and round r is probed again where
 it was. Patching away means: the part of the stream that the latents of round r − 1 predict (their
@@ -31,13 +31,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.heads.nulls import bootstrap_interval, from_draws, signs_null
-from interp.heads.table import head_table, score_row
+from interp.stats.bootstrap import row_interval
+from interp.stats.head_table import head_table, score_row
+from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch
 from probes.activations import scalars
 from probes.linear import decode, kind_of, probe_for
-from probes.places import Places, is_causal
-from probes.places import places as places_of
+from probes.sampling import SampledPositions, is_causal
+from probes.sampling import sample_positions as hooks_of
 
 __all__ = ["first_decodable", "round_order"]
 
@@ -51,8 +52,8 @@ def first_decodable(
     """Where each latent first is decodable, hooks in the order of the table.
 
     Args:
-        table: From :func:`probes.survey.probe_table`, over the residual stream's hooks in order.
-        floor: Least score.
+        table: From :func:`probes.probe_table.probe_table`, over the residual stream's hooks in
+        order. floor: Least score.
         level: Largest q.
 
     Returns:
@@ -62,8 +63,11 @@ def first_decodable(
     for name, found in table.groupby("latent", sort=False):
         clear = found[(found["score"] >= floor) & (found["q"] <= level)]
         best = found["score"].max()
-        rows.append((name, clear["hook"].iloc[0], clear["score"].iloc[0]) if len(clear)
-                    else (name, "", best))  # fmt: skip
+        rows.append(
+            (name, clear["hook"].iloc[0], clear["score"].iloc[0])
+            if len(clear)
+            else (name, "", best)
+        )
     return pd.DataFrame(rows, columns=["latent", "hook", "score"])
 
 
@@ -82,16 +86,16 @@ def round_order(
         model: A hooked model.
         batch: Rows with the latents.
         chain: The latents of each round, first round first, named as in
-            :func:`probes.survey.probe_table`: ``NAME[i]`` for channel i of one with several.
+            :func:`probes.probe_table.probe_table`: ``NAME[i]`` for channel i of one with several.
         places: Latent → the hook of the residual stream where it is decodable; see
             :func:`first_decodable`. A round is patched at the latest place of its latents.
-        seed: Of the exchanged rows, the placebo and the null.
+        seed: Of the exchanged rows, the placebo and the intervals.
 
     Returns:
         A head table with ``low`` and ``high``: component ``layer``, metric ``round_dependence``,
-        circuit ``patched`` or ``placebo``, group = the round patched away, target = the latent
+        method ``patch`` or ``placebo``, group = the round patched away, target = the latent
         probed. The score is the drop of the share of right classes, or of r² by rows. Rows are
-        read at :func:`probes.places.places`.
+        read at :func:`probes.sampling.places`.
 
     Raises:
         ArgumentError: for a chain of one round, or latents that are not there.
@@ -103,7 +107,8 @@ def round_order(
     advice = f"those of the batch are {', '.join(latents) or 'none'}; each needs a place"
     problems.need(len(chain) >= 2 and not absent, "chain", _CHAIN_RULE, absent or chain, advice)
     problems.raise_if_any()
-    return head_table(_rows(model, batch, latents, chain, places, seed))
+    rows = _rows(model, batch, latents, chain, places, seed)
+    return head_table(rows, family=("metric", "method"))
 
 
 def _rows(
@@ -115,14 +120,14 @@ def _rows(
     seed: int,
 ) -> Iterator[dict[str, Any]]:
     mask, inputs = batch.mask.cpu().numpy(), batch.inputs.cpu().numpy()
-    read = places_of(mask, inputs, causal=is_causal(model), seed=seed)
+    read = hooks_of(mask, inputs, causal=is_causal(model), seed=seed)
     for number, (earlier, later) in enumerate(pairwise(chain), start=1):
         at = max((sites_of[name] for name in earlier), key=_depth)
         sites = sorted({sites_of[name] for name in later}, key=_depth)
         whole = _streams(model, batch, sites, {})
         moved = _exchange(model, batch, at, [latents[name] for name in earlier], seed)
-        for circuit, stream in (
-            ("patched", moved),
+        for method, stream in (
+            ("patch", moved),
             ("placebo", _placebo(model, batch, at, moved, seed)),
         ):
             without = _streams(model, batch, sites, {at: stream})
@@ -131,14 +136,17 @@ def _rows(
                 drop = _quality(whole[site], latents[name], read) - _quality(
                     without[site], latents[name], read
                 )
-                score = float(drop.mean())
-                null = from_draws(score, signs_null(drop, seed=seed), normal_tail=True)
-                low, high = bootstrap_interval(drop[:, None], seed=seed)
                 yield score_row(
-                    "round_dependence", score, null, component="layer", layer=_depth(site)[0],
-                    circuit=circuit, group=f"round {number}", target=name,
-                    interval=(float(low[0]), float(high[0])),
-                )  # fmt: skip
+                    "round_dependence",
+                    float(drop.mean()),
+                    paired_null(drop),
+                    component="layer",
+                    layer=_depth(site)[0],
+                    method=method,
+                    group=f"round {number}",
+                    target=name,
+                    interval=row_interval(drop, seed=seed),
+                )
 
 
 def _depth(hook: str) -> tuple[int, int]:
@@ -165,7 +173,9 @@ def _streams(
     return kept
 
 
-def _quality(stream: Tensor, latent: np.ndarray, read: Places) -> Float[np.ndarray, "row"]:
+def _quality(
+    stream: Tensor, latent: np.ndarray, read: SampledPositions
+) -> Float[np.ndarray, "row"]:
     """Share of right classes of each row, or 1 − squared error over variance. Of a row that holds
     no class that can be learned it is 0."""
     features, truth = read.of(stream).double().numpy(), read.of(latent).astype(np.float64)
@@ -198,8 +208,9 @@ def _design(latents: Sequence[np.ndarray]) -> Float[np.ndarray, "row pos feature
         joint = np.stack(classes, axis=-1).reshape(-1, len(classes))
         _, which = np.unique(joint, axis=0, return_inverse=True)
         columns.append(np.eye(int(which.max()) + 1)[which.reshape(shape)])
-    columns += [latent[..., None].astype(np.float64) for latent in latents
-                if not _has_classes(latent)]  # fmt: skip
+    columns += [
+        latent[..., None].astype(np.float64) for latent in latents if not _has_classes(latent)
+    ]
     return np.concatenate(columns, axis=-1)
 
 

@@ -3,6 +3,7 @@
 A block that cannot run is marked by a comment on the line before it: ``<!-- not run: reason -->``.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import prooflens as pl
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(p for p in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")) if p.is_file())
@@ -74,6 +77,29 @@ def test_links_from_outside_the_built_pages_arrive(name: str) -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+_INSIDE = re.compile(r"^\s*(?:from|import) +(?:interp|probes|trained|analyses)\b.*", re.MULTILINE)
+
+
+def for_users() -> list[Path]:
+    """What a user copies from: the README, the first page, the how-tos and the notebooks."""
+    pages = [ROOT / "README.md", ROOT / "docs/index.md", *ROOT.glob("docs/howto-*.md")]
+    return sorted([*pages, *ROOT.glob("notebooks/*.ipynb")])
+
+
+@pytest.mark.parametrize("path", for_users(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_users_need_one_import(path: Path) -> None:
+    """``import prooflens as pl`` is enough, and is there wherever ``pl`` is used."""
+    if path.suffix == ".ipynb":
+        cells = json.loads(path.read_text())["cells"]
+        code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    else:
+        code = "\n".join(
+            c for _, language, c, _ in blocks(path.read_text()) if language == "python"
+        )
+    assert _INSIDE.findall(code) == []
+    assert ("import prooflens as pl" in code) == ("pl." in code)
+
+
 def test_blocks_are_found_with_their_lines_and_excuses() -> None:
     excused = "<!-- not run: needs a GPU -->\n```python\ny\n```\n"
     text = "a\n```python\nx = 1\n```\n" + excused + "```sh\nz\n```\n```toml\nw\n```\n"
@@ -87,3 +113,9 @@ def test_blocks_are_found_with_their_lines_and_excuses() -> None:
 def test_a_failing_command_fails_its_block() -> None:
     with pytest.raises(AssertionError, match="prooflens: store: not an activation store"):
         run_shell("prooflens store info store\ntrue")
+
+
+def test_every_name_of_the_door_has_an_example() -> None:
+    text = (ROOT / "docs/reference/prooflens.md").read_text()
+    code = "\n".join(c for _, language, c, _ in blocks(text) if language == "python")
+    assert [name for name in pl.__all__ if not re.search(rf"\bpl\.{name}\b", code)] == []

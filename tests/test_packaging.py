@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("interp", "probes", "trained", "analyses")
+PACKAGES = ("prooflens", "interp", "probes", "trained", "analyses")
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,13 @@ def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     assert tracked() <= names
-    needed = {"analyses/claims.toml", "analyses/report/style.css", "analyses/report/tables.js"}
+    needed = {
+        "analyses/papers/claims.toml",
+        "analyses/report/style.css",
+        "analyses/report/tables.js",
+        "prooflens/__init__.pyi",
+        "prooflens/py.typed",
+    }
     assert needed <= names
 
 
@@ -72,3 +78,23 @@ def test_commands_run_from_the_wheel(unpacked: Path, tmp_path: Path, command: st
     assert done.returncode == 0, done.stderr
     wanted = "fixed-memory-multiplexer" if command == "models" else "depth-frontier"
     assert wanted in done.stdout
+
+
+def test_the_door_opens_from_the_wheel(unpacked: Path, tmp_path: Path) -> None:
+    """In a folder without a checkout: the names' list is a file of the wheel, and so are models."""
+    code = (
+        "import prooflens as pl; "
+        f"assert pl.__file__.startswith({str(unpacked)!r}); "
+        "model = pl.load('induction-attention'); "
+        "print(pl.__version__, type(model).__name__, model.card.task.name)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(unpacked)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[1] == "SequenceTransformer"

@@ -1,24 +1,74 @@
-"""The library's front door: what it offers is a decision, written down in public_names.txt."""
+"""One door, ``import prooflens``: what it offers is a decision, kept in public_names.txt."""
 
 import subprocess
 import sys
+import tomllib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-import interp
+import pytest
 
+import prooflens as pl
+
+ROOT = Path(__file__).parent.parent
 STORED = (Path(__file__).parent / "public_names.txt").read_text().split()
+PACKAGES = sorted(
+    str(stub.parent.relative_to(ROOT)).replace("/", ".")
+    for top in ("prooflens", "interp", "probes", "trained", "analyses")
+    for stub in (ROOT / top).rglob("__init__.pyi")
+)
 
 
 def test_names_are_the_stored_ones() -> None:
-    assert interp.__all__ == STORED
+    assert pl.__all__ == STORED
 
 
-def test_every_name_is_there_and_documented() -> None:
-    for name in interp.__all__:
-        assert getattr(interp, name).__doc__, name
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_name_is_there_and_documented(package: str) -> None:
+    module = import_module(package)
+    assert module.__all__ == dir(module)
+    for name in module.__all__:
+        value = getattr(module, name)
+        assert value.__doc__, name
+        if isinstance(value, type) or callable(value):
+            assert value.__doc__ != dict.__doc__, name
 
 
-def test_importing_interp_and_trained_loads_nothing_heavy() -> None:
-    code = "import sys, interp, trained; print([m for m in ('torch', 'numpy') if m in sys.modules])"
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_name_is_that_of_a_submodule(package: str) -> None:
+    """Once imported, the submodule would be found in the name's place."""
+    folder = ROOT / package.replace(".", "/")
+    inside = {path.stem for path in folder.glob("*.py")} | {
+        path.name for path in folder.iterdir() if (path / "__init__.py").is_file()
+    }
+    assert not inside & set(import_module(package).__all__)
+
+
+def test_importing_loads_nothing_heavy() -> None:
+    heavy = ("torch", "numpy", "pandas", "matplotlib", "transformer_lens", "h5py")
+    code = f"import sys, prooflens, trained; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'prooflens' has no attribute 'find_role'"):
+        _ = pl.find_role
+    assert not hasattr(pl, "numpy")
+
+
+def test_version_is_the_packages() -> None:
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert pl.__version__ == told
+
+
+def test_modules_of_the_door_are_modules() -> None:
+    for name in ("plot", "tasks", "proofs", "crasp", "weights", "attention", "stats", "errors"):
+        assert isinstance(getattr(pl, name), ModuleType), name
+
+
+def test_nothing_inside_imports_the_door() -> None:
+    for top in ("interp", "probes", "trained", "analyses"):
+        for path in (ROOT / top).rglob("*.py"):
+            assert "prooflens as" not in path.read_text(), path

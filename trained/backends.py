@@ -14,7 +14,7 @@ from typing import Any
 from interp.errors import ProoflensError
 from interp.store.cluster import require_ray
 from trained.run import Run
-from trained.units import Options, finish
+from trained.stack_runner import Options, finish
 
 __all__ = ["BACKENDS", "Job", "cores", "run_elsewhere"]
 

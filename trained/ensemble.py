@@ -26,9 +26,9 @@ from torch.func import functional_call, vmap
 from interp.errors import ArgumentError
 from interp.models.kinds import build
 from trained.data import Rows
+from trained.grouping import common_spec, multipliers
 from trained.metrics import mean_loss
 from trained.run import Run
-from trained.shape import common_spec, multipliers
 from trained.training import Training
 
 __all__ = ["Ensemble", "State", "started"]
@@ -64,7 +64,7 @@ class State:
 
 
 class Ensemble:
-    """Runs of one shape (:func:`trained.shape.shape_of`), trained together.
+    """Runs of one shape (:func:`trained.grouping.shape_of`), trained together.
 
     Args:
         runs: The members; equal steps and batch.

@@ -23,11 +23,12 @@ from interp.errors import CheckpointError, OutputError, Problems
 from interp.output import output_file
 from trained.backends import BACKENDS, Job, cores, run_elsewhere
 from trained.fit import Fit, fits_of
+from trained.grouping import groups
+from trained.recipe import Recipe
 from trained.run import Run, check_runs
-from trained.saves import digest
-from trained.shape import groups
+from trained.stack_runner import Options, train_unit
 from trained.stacks import best_size, cut, step_seconds
-from trained.units import Options, train_unit
+from trained.state_files import digest
 
 __all__ = ["metrics_table", "train"]
 
@@ -38,7 +39,7 @@ _WORTH = 30.0  # seconds of work that pay for the start of processes
 
 
 def train(
-    runs: Sequence[Run],
+    runs: Sequence[Run | Recipe],
     *,
     folder: str | Path | None = None,
     resume: bool = False,
@@ -53,7 +54,7 @@ def train(
     """Train every run.
 
     Args:
-        runs: What to train; names are unique.
+        runs: What to train, runs or recipes; names are unique.
         folder: Where states and metrics are kept; nothing is kept without one.
         resume: Go on with what an interrupted training left in ``folder``.
         device: Where to compute.
@@ -75,17 +76,18 @@ def train(
         KeyboardInterrupt: after Ctrl-C; the states are saved in ``folder``.
         MissingDependencyError: for the backend ``ray`` without Ray.
     """
-    _check(runs, backend, together, workers)
-    check_runs(runs)
+    wanted = [item.run if isinstance(item, Recipe) else item for item in runs]
+    _check(wanted, backend, together, workers)
+    check_runs(wanted)
     options = Options(device, compiled, minutes)
     with TemporaryDirectory() as scratch:
         where = Path(folder) if folder is not None else Path(scratch)
-        units = _plan(runs, where, resume, options, together)
-        count = workers if workers is not None else _workers(runs, units, device)
+        units = _plan(wanted, where, resume, options, together)
+        count = workers if workers is not None else _workers(wanted, units, device)
         files = [where / f"stack-{number:03}.safetensors" for number in range(len(units))]
-        jobs = [([runs[i] for i in u], options, f) for u, f in zip(units, files, strict=True)]
+        jobs = [([wanted[i] for i in u], options, f) for u, f in zip(units, files, strict=True)]
         with Progress(console=Console(stderr=True), disable=not progress) as bar:
-            task = bar.add_task(f"{len(runs)} models", total=sum(map(_steps, jobs)))
+            task = bar.add_task(f"{len(wanted)} models", total=sum(map(_steps, jobs)))
             elsewhere = backend == "ray" or count > 1
             if elsewhere:
                 for number in run_elsewhere(jobs, backend=backend, workers=count):
@@ -95,7 +97,7 @@ def train(
         fits = [fit for _, fit in sorted(zip(order, found, strict=True), key=itemgetter(0))]
         if folder is not None:
             with output_file(where / _METRICS, overwrite=True) as draft:
-                metrics_table(runs, fits).to_csv(draft, index=False)
+                metrics_table(wanted, fits).to_csv(draft, index=False)
     return fits
 
 

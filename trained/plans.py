@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from interp.errors import ArgumentError, Problems
-from trained.lines import Lines
 from trained.recipe import Recipe, read_text, recipe_of
+from trained.toml_lines import Lines
 
 __all__ = ["read_plan", "with_seeds"]
 

@@ -30,9 +30,9 @@ from interp.errors import ArgumentError, Problems
 from interp.models.kinds import Spec, kind_of, spec_from_dict
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
-from trained.lines import Lines
 from trained.metrics import METRICS
 from trained.run import Run, check_spec
+from trained.toml_lines import Lines
 from trained.training import Training
 
 __all__ = ["METRICS", "Recipe", "Training", "read_recipe", "recipe_of"]

@@ -29,8 +29,10 @@ _PATIENCE = 2  # sizes without a gain after which larger ones are not tried
 def cut(members: Sequence[int], size: int) -> list[list[int]]:
     """Members in stacks of about equal size, ``size`` at most."""
     count = -(-len(members) // size)
-    return [list(members[i * len(members) // count : (i + 1) * len(members) // count])
-            for i in range(count)]  # fmt: skip
+    return [
+        list(members[i * len(members) // count : (i + 1) * len(members) // count])
+        for i in range(count)
+    ]
 
 
 def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> int:

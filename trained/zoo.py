@@ -19,7 +19,7 @@ from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.recipe import Recipe, read_recipe
 
-__all__ = ["Shipped", "folder", "load", "names", "recipes"]
+__all__ = ["Shipped", "folder", "load", "names", "recipe_file", "recipes"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,13 @@ def recipes() -> list[Recipe]:
     """The shipped recipes, sorted by name."""
     with as_file(files("trained") / "recipes") as there:
         return [read_recipe(file) for file in sorted(there.glob("*.toml"))]
+
+
+def recipe_file(name: str | Path) -> Path:
+    """The recipe of a shipped model's name; any other path as it is."""
+    shipped = Path(str(files("trained"))) / "recipes" / f"{name}.toml"
+    plain = Path(name).name == str(name) and not Path(name).suffix
+    return shipped if plain and not Path(name).is_file() and shipped.is_file() else Path(name)
 
 
 def folder(name: str) -> Path:

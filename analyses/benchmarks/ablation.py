@@ -5,7 +5,7 @@
 GPT-2 small's shapes with random weights (12 layers × 12 heads, width 768) through a
 ``TransformerBridge``. Both sides mean-ablate each of the 144 heads and end at the logits: one runs
 ``run_with_hooks`` once a head with ``hook_z`` replaced, the other
-:func:`interp.heads.ablate.ablated`. They take turns in one process and each one's best turn
+:func:`interp.interventions.ablate.ablated`. They take turns in one process and each one's best turn
 counts. Two shapes: 1 × 32 tokens and 4 × 64. Means come from another batch of 8 rows: the mean of
 one row is the row.
 
@@ -29,8 +29,8 @@ import typer
 from torch import Tensor
 
 from analyses.benchmarks.extraction import build_model
-from interp.heads.ablate import ablated
-from interp.heads.effects import components
+from interp.interventions.ablate import ablated
+from interp.interventions.components import components
 
 __all__ = ["SHAPES", "main", "one_by_one"]
 

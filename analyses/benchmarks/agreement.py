@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from analyses.benchmarks.cases import Case, cases
+from analyses.benchmarks.cases import Subject, subjects
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from interp.errors import ArgumentError
@@ -30,14 +30,16 @@ __all__ = ["main", "measure"]
 DRAWS, RANDOM = 2, 2
 
 
-def measure(case: Case) -> dict[str, Any]:
+def measure(subject: Subject) -> dict[str, Any]:
     """The numbers of one construction; NaN for mechanisms that make no statement."""
     torch.set_num_threads(1)
-    proof = case.construct()
-    batches = [proof.task.sample(case.rows, seed=case.seed + 50 + i) for i in range(DRAWS + 1)]
-    hidden, _ = replace(case, hidden=True).build()
+    proof = subject.case.construct()
+    batches = [
+        proof.task.sample(subject.rows, seed=subject.seed + 50 + i) for i in range(DRAWS + 1)
+    ]
+    hidden, _ = replace(subject, hidden=True).build()
     spec = proof.model.spec
-    fresh = [SequenceTransformer(spec, seed=case.seed + 70 + i) for i in range(RANDOM + DRAWS)]
+    fresh = [SequenceTransformer(spec, seed=subject.seed + 70 + i) for i in range(RANDOM + DRAWS)]
 
     def found(model: SequenceTransformer, draw: int) -> Any:
         return statements_of(model, proof.mechanism, proof.task, batches[draw % len(batches)])
@@ -45,7 +47,7 @@ def measure(case: Case) -> dict[str, Any]:
     own = found(proof.model, DRAWS)
     random = [found(model, i) for i, model in enumerate(fresh)]
     null, others = random[:RANDOM], random[RANDOM:]
-    row: dict[str, Any] = {"name": case.name, "statements": len(own), "raw": own["score"].mean()}
+    row: dict[str, Any] = {"name": subject.name, "statements": len(own), "raw": own["score"].mean()}
     try:
         for kind, draws in (
             ("plain", [found(proof.model, i) for i in range(DRAWS)]),
@@ -67,7 +69,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="Every so many-th construction.")
     parser.add_argument("--only", default="", help="Cases whose name has this in it.")
     options = parser.parse_args()
-    chosen = [c for c in cases() if not c.hidden and options.only in c.name][:: options.every]
+    chosen = [c for c in subjects() if not c.hidden and options.only in c.name][:: options.every]
     table = list(measured(measure, chosen, options.workers))
     known = [row for row in table if "random" in row]
     result = {

@@ -1,4 +1,4 @@
-"""The models that role detectors are judged on, and those they were tuned on.
+"""The task models that role detectors are judged on, and those they were tuned on.
 
 Every family of constructions, plain and hidden, and decoys of three sorts: heads whose pattern is
 right and whose output is unread, such heads that write nothing (or the same from every key), and
@@ -11,7 +11,7 @@ are left out: what their heads fetch are lags that the adaptive task has no name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,82 +20,92 @@ import torch
 
 from interp.models.transformer import SequenceTransformer
 from interp.proofs import coupling, induction, template
+from interp.proofs.case import Case
 from interp.proofs.depth import cases as depth
-from interp.proofs.hide import hide
 from interp.proofs.mechanism import Construction, Mechanism
 from interp.proofs.memory import (
     construct_adaptive_memory,
     construct_fixed_memory,
     construct_kernel_memory,
 )
+from interp.proofs.random_basis import random_basis
 from interp.tasks.base import Batch
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 from interp.tasks.template import TemplateTask
 from interp.tasks.template.named import induction_style
 
-__all__ = ["Case", "cases", "decoys"]
+__all__ = ["Subject", "decoys", "subjects"]
 
 _FEW_POSITIONS = 512
 """Rows of a task that is scored at one position."""
 
+_AT_THE_END = ("dyck-1", "anbncn")
+"""Languages whose programs are asked at the last position alone."""
+
 
 @dataclass(frozen=True)
-class Case:
-    """A construction to be measured on rows of its task.
+class Subject:
+    """A construction, and how it is measured.
 
     Attributes:
-        name: With family, size and seed.
-        construct: Builds it.
-        seed: Of the rows, and of hiding.
+        case: What is built.
+        seed: Of the rows, and of the random basis.
         hidden: Measure it in a random basis.
         decoy: Nothing is to be found in it.
         peer: TransformerLens' detector runs on it.
         rows: Of the task.
     """
 
-    name: str
-    construct: Callable[[], Construction]
+    case: Case
     seed: int
     hidden: bool = False
     decoy: bool = False
     peer: bool = False
     rows: int = 96
 
+    @property
+    def name(self) -> str:
+        """The case's, with ``hidden`` where it is."""
+        return self.case.name + (" hidden" if self.hidden and not self.decoy else "")
+
     def build(self) -> tuple[Construction, Batch]:
-        """The construction, hidden if it is to be, and rows of its task."""
-        built = self.construct()
+        """The construction, in a random basis if it is hidden, and rows of its task."""
+        built = self.case.construct()
         batch = built.task.sample(self.rows, seed=self.seed)
-        return hide(built, self.seed) if self.hidden else built, batch
+        return random_basis(built, self.seed) if self.hidden else built, batch
 
 
-def cases(*, tuning: bool = False) -> list[Case]:
+def subjects(*, tuning: bool = False) -> list[Subject]:
     """Every construction, each plain and hidden."""
     plain = list(_tuned() if tuning else _scored())
-    hidden = [replace(c, name=f"{c.name} hidden", hidden=True, seed=c.seed + 1) for c in plain]
+    hidden = [replace(one, hidden=True, seed=one.seed + 1) for one in plain]
     return plain + hidden
 
 
-def decoys(*, tuning: bool = False) -> list[Case]:
+def decoys(*, tuning: bool = False) -> list[Subject]:
     """Models in which there is nothing to find."""
-    builds = induction.TUNED_DECOYS if tuning else induction.DECOYS
-    found = [
-        Case(f"decoy {build().name}", build, (600 if tuning else 1900) + number, decoy=True,
-             hidden=bool(number % 2))
-        for number, build in enumerate(builds)
-    ]  # fmt: skip
-    memories = _TUNED_MEMORIES[:1] if tuning else _MEMORIES[:3]
-    for number, (name, build) in enumerate(_memories(memories)):
-        unread = partial(_unread, build)
+    found = []
+    for number, case in enumerate(induction.TUNED_DECOYS if tuning else induction.DECOYS):
+        seed = (600 if tuning else 1900) + number
+        found.append(_decoy("decoy", case, case.construct, seed, hidden=bool(number % 2)))
+    for number, case in enumerate(_memories(_TUNED_MEMORIES[:1] if tuning else _MEMORIES[:3])):
+        unread = partial(_unread, case.construct)
         seed = (650 if tuning else 2950) + number
-        found.append(Case(f"decoy unread {name}", unread, seed, number % 2 > 0, decoy=True))
+        found.append(_decoy("decoy unread", case, unread, seed, hidden=bool(number % 2)))
     shapes = list(_tuned() if tuning else _scored())[:: 3 if tuning else 4]
-    for number, case in enumerate(shapes):
+    for number, one in enumerate(shapes):
         seed = (7000 if tuning else 28_000) + number
-        random = partial(_random, case.construct, seed)
-        found.append(replace(case, name=f"random {case.name}", construct=random, decoy=True,
-                             seed=seed, peer=False))  # fmt: skip
+        random = partial(_random, one.case.construct, seed)
+        found.append(_decoy("random", one.case, random, seed, rows=one.rows))
     return found
+
+
+def _decoy(
+    sort: str, case: Case, construct: Callable[[], Construction], seed: int, **options: Any
+) -> Subject:
+    named = Case(f"{sort} {case.name}", construct, case.family)
+    return Subject(named, seed, decoy=True, **options)
 
 
 def _random(construct: Callable[[], Construction], seed: int) -> Construction:
@@ -113,47 +123,39 @@ def _unread(construct: Callable[[], Construction]) -> Construction:
     return replace(built, mechanism=Mechanism(()))
 
 
-def _numbered(
-    builds: Iterator[tuple[str, Callable[[], Construction]]], start: int, **options: Any
-) -> Iterator[Case]:
-    for number, (name, build) in enumerate(builds):
-        yield Case(name, build, start + 2 * number, **options)
+def _numbered(cases: Iterable[Case], start: int, **options: Any) -> Iterator[Subject]:
+    for number, case in enumerate(cases):
+        yield Subject(case, start + 2 * number, **options)
 
 
-def _relations(builds: tuple[induction.Case, ...]) -> Iterator[tuple[str, induction.Case]]:
-    return ((build().name.removeprefix("constructed-"), build) for build in builds)
-
-
-def _memories(tasks: tuple[Any, ...]) -> Iterator[tuple[str, Callable[[], Construction]]]:
+def _memories(tasks: tuple[Any, ...]) -> Iterator[Case]:
     made: dict[type, Callable[..., Construction]] = {
         FixedMemory: construct_fixed_memory,
         AdaptiveMemory: construct_adaptive_memory,
         RealMemory: construct_kernel_memory,
         KernelMemory: construct_kernel_memory,
     }
-    return ((task.name, partial(made[type(task)], task)) for task in tasks)
+    return (Case(task.name, partial(made[type(task)], task)) for task in tasks)
 
 
-def _couplings(
-    tasks: tuple[tuple[PodCoupling, int], ...], n: int
-) -> Iterator[tuple[str, Callable[[], Construction]]]:
+def _couplings(tasks: tuple[tuple[PodCoupling, int], ...], n: int) -> Iterator[Case]:
     """Each in as few features as hold it, and in as many as models are trained with."""
     for features in (None, n):
         for task, width in tasks:
             name = f"{task.name}-{width}" + (f"-of-{features}" if features else "")
-            yield name, partial(coupling.construct_pod, task, width, n=features)
+            yield Case(name, partial(coupling.construct_pod, task, width, n=features))
 
 
-def _scored() -> Iterator[Case]:
-    yield from _numbered(_relations(induction.CASES), 22_000, peer=True)
-    templates = ((f"template {case.name}", case.construct) for case in template.CASES)
+def _scored() -> Iterator[Subject]:
+    yield from _numbered(induction.CASES, 22_000, peer=True)
+    templates = (Case(f"template {case.name}", case.construct) for case in template.CASES)
     yield from _numbered(templates, 23_000, rows=_FEW_POSITIONS)
     yield from _numbered(_memories(_MEMORIES), 34_000)
-    programs = [case for case in depth.CASES if case.language != "L_3"]
+    programs = [case for case in depth.CASES if case.family != "L_3"]
     for number, case in enumerate(programs):
-        rows = _FEW_POSITIONS if case.membership else 96
-        yield Case(case.name, case.construct, 25_000 + 2 * number, rows=rows)
-    yield from _numbered(_couplings(tuple(coupling.CASES[::4]), 32), 26_000)
+        rows = _FEW_POSITIONS if case.family in _AT_THE_END else 96
+        yield Subject(case, 25_000 + 2 * number, rows=rows)
+    yield from _numbered(_couplings(tuple(coupling.TASKS[::4]), 32), 26_000)
 
 
 def _dependent_table(lags: tuple[int, ...], length: int, seed: int) -> FixedMemory:
@@ -189,16 +191,17 @@ _MEMORIES = (
 )
 
 
-def _tuned() -> Iterator[Case]:
-    yield from _numbered(_relations(induction.TUNED), 100, peer=True)
+def _tuned() -> Iterator[Subject]:
+    yield from _numbered(induction.TUNED, 100, peer=True)
     tasks = (_CYCLES, induction_style(4, train=(0, 12), test=(12, 24)))
     templates = (
-        (f"{task.name}-{layers}", partial(template.construct_template, task, readout_layers=layers))
-        for task in tasks for layers in (1, 2)
-    )  # fmt: skip
+        Case(f"{task.name}-{n}", partial(template.construct_template, task, readout_layers=n))
+        for task in tasks
+        for n in (1, 2)
+    )
     yield from _numbered(templates, 300, rows=_FEW_POSITIONS)
     yield from _numbered(_memories(_TUNED_MEMORIES), 400)
-    yield from _numbered(((c.name, c.construct) for c in _TUNED_PROGRAMS), 500)
+    yield from _numbered(_TUNED_PROGRAMS, 500)
     yield from _numbered(_couplings(_TUNED_COUPLINGS, 24), 550)
 
 
@@ -214,12 +217,12 @@ _TUNED_MEMORIES = (
     AdaptiveMemory((1, 3), rounds=2, readout="majority", length=25, table_seed=12),
 )
 _TUNED_PROGRAMS = (
-    depth.Case("L_3", ((15, 15),)),
-    depth.Case("J_ab", ((18, 18),)),
-    depth.Case("J_aba", ((26, 26),), "sign"),
-    depth.Case("J_aab", ((28, 28),)),
-    depth.Case("J_abb", ((34, 34),), "sign"),
-    depth.Case("J_baab", ((8, 20),), "sign"),
-    depth.Case("J_abc", ((8, 20),)),
+    depth.compiled_case("L_3", ((15, 15),)),
+    depth.compiled_case("J_ab", ((18, 18),)),
+    depth.compiled_case("J_aba", ((26, 26),), "sign"),
+    depth.compiled_case("J_aab", ((28, 28),)),
+    depth.compiled_case("J_abb", ((34, 34),), "sign"),
+    depth.compiled_case("J_baab", ((8, 20),), "sign"),
+    depth.compiled_case("J_abc", ((8, 20),)),
 )
 _TUNED_COUPLINGS = ((PodCoupling(5, features=7), 5), (PodCoupling(3, features=7), 1))

@@ -35,7 +35,7 @@ import torch
 import typer
 from torch import Tensor
 
-from interp.lens import TransformerBridge
+from interp.hooks.transformer_lens_adapter import TransformerBridge
 from interp.store import extract
 from interp.store.arrays import chunk_shape
 from interp.store.layout import fsync

@@ -24,6 +24,9 @@ def measured(
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         yield from track(
-            pool.map(measure, cases), "models", total=len(cases), console=console,
+            pool.map(measure, cases),
+            "models",
+            total=len(cases),
+            console=console,
             disable=not console.is_terminal,
-        )  # fmt: skip
+        )

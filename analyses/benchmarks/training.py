@@ -48,9 +48,16 @@ def grid(width: int, batch: int, *, models: int, steps: int) -> list[Run]:
 
     task = PrefixPrediction("L_4", bins=((3, 31),))
     spec = TransformerSpec(
-        d_in=4, d_out=2, n_ctx=32, d_model=width, n_layers=2, n_heads=1, d_head=width,
-        ffn=(2 * width,), norm="layernorm",
-    )  # fmt: skip
+        d_in=4,
+        d_out=2,
+        n_ctx=32,
+        d_model=width,
+        n_layers=2,
+        n_heads=1,
+        d_head=width,
+        ffn=(2 * width,),
+        norm="layernorm",
+    )
     trainings = [
         Training(steps, batch=batch, learning_rate=_RATES[i % len(_RATES)], seed=i // len(_RATES))
         for i in range(models)

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interp.models.factors import Circuit
+    from interp.weights.head_weights import Circuit
 
 __all__ = ["main", "measure", "synthetic_llama"]
 
@@ -41,14 +41,14 @@ WIDTH, HEADS, LAYERS = 4096, 32, 4
 _MEMORY = """
 import re, sys
 import scipy.stats
-from interp.heads.weights import weight_table
-from interp.models.factors import open_factors
+from interp.weights.weight_table import weight_table
+from interp.weights.head_weights import head_weights
 
 def kib(field):
     return int(re.search(field + r":\\s+(\\d+)", open("/proc/self/status").read()).group(1))
 
 base = kib("VmRSS")
-weight_table(open_factors(sys.argv[1]))
+weight_table(head_weights(sys.argv[1]))
 print((kib("VmHWM") - base) * 1024)
 """
 
@@ -76,19 +76,22 @@ def synthetic_llama(
         where |= dict.fromkeys(tensors, shard)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
     config = {
-        "model_type": "llama", "hidden_size": width, "num_hidden_layers": layers,
-        "num_attention_heads": heads, "num_key_value_heads": heads,
-    }  # fmt: skip
+        "model_type": "llama",
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+    }
     (folder / "config.json").write_text(json.dumps(config))
 
 
 def measure(folder: Path, gpt2: Path | None, repeats: int = 2) -> dict[str, float | None]:
     """The numbers of this page for the checkpoint in ``folder``."""
-    from interp.heads.metrics import BASIC, METRICS
-    from interp.heads.weights import weight_table
-    from interp.models.factors import open_factors
+    from interp.weights.head_weights import head_weights
+    from interp.weights.metrics import BASIC, METRICS
+    from interp.weights.weight_table import weight_table
 
-    factors = open_factors(folder)
+    factors = head_weights(folder)
     seconds = dict.fromkeys(("load", "dense", "basic", "all"), 0.0)
     for layer in factors:
         for name in layer.circuits:
@@ -105,7 +108,7 @@ def measure(folder: Path, gpt2: Path | None, repeats: int = 2) -> dict[str, floa
     whole = _best(lambda: weight_table(factors), repeats)
     gpt2_all = gpt2_basic = None
     if gpt2 is not None:
-        real = open_factors(gpt2)
+        real = head_weights(gpt2)
         gpt2_basic = _best(lambda: weight_table(real, ["basic"]), repeats)
         gpt2_all = _best(lambda: weight_table(real, ["all"]), repeats)
     sizes, load = factors.layout.sizes, seconds["load"]
@@ -143,10 +146,10 @@ def _dense(circuit: Circuit) -> list[tuple[float, float, float]]:
 
 def _scores(circuit: Circuit, names: Sequence[str], *, spectrum: bool) -> list[float]:
     """The named metrics of every head from factors, without nulls."""
-    from interp.heads.metrics import METRICS
-    from interp.heads.moments import circuit_moments
+    from interp.weights.low_rank_circuit import low_rank_circuits
+    from interp.weights.metrics import METRICS
 
-    moments = circuit_moments(circuit, spectrum=spectrum)
+    moments = low_rank_circuits(circuit, spectrum=spectrum)
     return [METRICS[name].score(known) for known in moments for name in names]
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from analyses.claims.ledger import Claim
-    from analyses.claims.results import Result
-    from analyses.claims.run import Failure
+    from analyses.papers.ledger import Claim
+    from analyses.papers.results import Result
+    from analyses.papers.run import Failure
 
 __all__ = ["app"]
 
@@ -27,7 +27,7 @@ def list_claims(
     rules: Annotated[bool, typer.Option(help="Show each claim's rule too.")] = False,
 ) -> None:
     """Print every claim of the ledger: id, source, statement, profiles."""
-    from analyses.claims.ledger import chosen, read_ledger
+    from analyses.papers.ledger import chosen, read_ledger
 
     ledger = read_ledger()
     for claim in chosen(ledger, [], paper or [], not paper):
@@ -55,16 +55,22 @@ def run(
     ] = None,
 ) -> None:
     """Run claims by the ledger's rules; write a folder for each and report.html."""
-    from analyses.claims.ledger import chosen, read_ledger
-    from analyses.claims.run import Order, run_claims
-    from analyses.report.claims import write_report
+    from analyses.papers.claims_report import write_report
+    from analyses.papers.ledger import chosen, read_ledger
+    from analyses.papers.run import Order, run_claims
 
     ledger = read_ledger()
     claims = chosen(ledger, ids or [], paper or [], every)
     order = Order(
-        profile, seeds, resume, backend, device, _options(option or []), sys.stderr.isatty(),
+        profile,
+        seeds,
+        resume,
+        backend,
+        device,
+        _options(option or []),
+        sys.stderr.isatty(),
         overwrite,
-    )  # fmt: skip
+    )
     typer.echo(f"{len(claims)} claims, profile {profile}, results in {out}")
     try:
         results, failures = run_claims(claims, out, order, told=_tell)
@@ -87,14 +93,14 @@ def report(
     ] = False,
 ) -> None:
     """Write report.html again from the results that are there."""
-    from analyses.claims.ledger import read_ledger
-    from analyses.report.claims import MODELS, write_report
+    from analyses.papers.claims_report import MODELS, write_report
+    from analyses.papers.ledger import read_ledger
     from interp.errors import OutputError
 
     if not models and not any(out.glob("*/*.json")):
         raise OutputError(f"{out}: holds no results: see 'prooflens claims run'")
     if models:
-        from analyses.modelpages import measure_models
+        from analyses.papers.model_pages import measure_models
 
         measure_models(out / MODELS, watch=_progress)
     typer.echo(f"report: {write_report(read_ledger(), out)}")
@@ -109,7 +115,7 @@ def _progress(items: list[str]) -> Any:
 
 
 def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
-    from analyses.claims.run import Failure
+    from analyses.papers.run import Failure
 
     if isinstance(came, Failure):
         typer.echo(f"{claim.id}: stopped: {came.words}", err=True)

@@ -41,9 +41,9 @@ def run(
     Empty lines of inputs and lines that begin with // are skipped. A token that begins with a dash
     goes after a lone --.
     """
+    from analyses.report.trace import write_trace
     from interp.crasp import evaluate, read_program
     from interp.crasp.analysis import alphabet
-    from interp.crasp.trace import write_trace
     from interp.errors import Problems
     from interp.output import check_output
 

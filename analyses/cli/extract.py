@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from analyses.cli.loading import Named
 
 __all__ = ["extract"]
 
@@ -60,14 +57,14 @@ def extract(
     """Stream a model's activations into a store that can be interrupted and resumed."""
     import torch
 
-    from analyses.cli.loading import load_named
     from interp.store import plan_extraction
+    from trained.loading import load
 
     kept = _heads(heads)
     if threads is not None:
         torch.set_num_threads(threads)
-    named = load_named(model)
-    source = _source(named, task, tokens, dataset, column, split)
+    built = load(model)
+    source = _source(built.card, task, tokens, dataset, column, split)
     options: dict[str, Any] = {
         "rows": rows,
         "batch": batch,
@@ -79,14 +76,14 @@ def extract(
         "compression": compression,
     }
     if dry_run:
-        typer.echo(plan_extraction(named.model, source, hooks, **options).describe())
+        typer.echo(plan_extraction(built, source, hooks, **options).describe())
         return
     how = {"resume": resume, "overwrite": overwrite, "backend": backend}
-    _stream(named, source, hooks, out, options, how)
+    _stream(built, source, hooks, out, options, how)
 
 
 def _stream(
-    named: Named,
+    model: Any,
     source: Any,
     hooks: list[str],
     out: Path,
@@ -96,16 +93,16 @@ def _stream(
     """Check the hooks, run, and tell what is there."""
     from interp.store import extract as run
 
-    failed = _conformance(named.model, source, options["rows"], options["seed"])
-    about = {"model": named.name, "conformance": failed}
+    failed = _conformance(model, source, options["rows"], options["seed"])
+    about = {"model": model.card.name, "conformance": failed}
     store = run(
-        named.model,
+        model,
         source,
         hooks,
         out,
         **options,
         **how,
-        loader=_Loader(named.name),
+        loader=_Loader(model.card.name),
         about=about,
         report=typer.echo,
     )
@@ -122,13 +119,13 @@ class _Loader:
         self.name = name
 
     def __call__(self) -> Any:
-        from analyses.cli.loading import load_model
+        from trained.loading import load
 
-        return load_model(self.name)
+        return load(self.name)
 
 
 def _source(
-    named: Named,
+    card: Any,
     task: str | None,
     tokens: Path | None,
     dataset: str | None,
@@ -147,8 +144,8 @@ def _source(
     if tokens is not None:
         return TokenFile(tokens)
     if dataset is not None:
-        return _dataset(dataset, column, split, named.tokenizer)
-    return task_of(str(task), named)
+        return _dataset(dataset, column, split, card.tokenizer)
+    return task_of(str(task), card)
 
 
 def _dataset(name: str, column: str, split: str, tokenizer: Any) -> Any:
@@ -183,7 +180,7 @@ def _heads(text: str | None) -> list[int] | None:
 
 def _conformance(model: Any, source: Any, rows: int | None, seed: int) -> list[str]:
     """What fails of the conformance check on two rows; also printed."""
-    from interp.models.conformance import conformance
+    from interp.hooks.conformance import conformance
     from interp.store.sources import as_source
 
     first = as_source(source, rows=rows, seed=seed).first(2)["inputs"]

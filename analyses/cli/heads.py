@@ -21,6 +21,10 @@ def heads(
         str | None,
         typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default."),
     ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(help="task, or language for rows of tokens that repeat (effects in nats)."),
+    ] = "task",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the table, the figures and the store.")
     ] = None,
@@ -33,22 +37,29 @@ def heads(
     A role is confirmed when what a component does and what is lost without it agree. Of a store
     whose model cannot be loaded nothing is more than a candidate.
     """
+    from interp.errors import Problems
     from interp.output import check_output, output_folder
+    from probes.roles.profile import PROFILES
 
+    problems = Problems("heads")
+    known = " or ".join(PROFILES)
+    problems.need(profile in PROFILES, "profile", f"must be {known}", profile, "pick one")
+    problems.raise_if_any()
+    asked = PROFILES[profile]
     if out is not None:
         check_output(out, overwrite=overwrite, marker=_MARKER)
     if (Path(model) / "manifest.json").is_file():
-        _of_store(Path(model), task, out, overwrite, seed)
+        _of_store(Path(model), task, out, overwrite, seed, asked)
         return
     import tempfile
 
     from analyses.cli.loading import load_with_task
-    from analyses.heads import measure_model, write_files
+    from analyses.report.roles import measure_model, write_files
 
     built, drawn = load_with_task(model, task or "own")
     _need_heads(model, built)
     about = {"model": model, "task": drawn.to_dict()}
-    options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about}
+    options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about, "profile": asked}
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
             _say(measure_model(built, drawn, Path(folder) / "store", **options))
@@ -62,25 +73,27 @@ def heads(
 
 def _need_heads(name: str, model: Any) -> None:
     from interp.errors import HookError
-    from interp.heads.effects import components
+    from interp.interventions.components import components
 
     if not any(part.kind == "head" for part in components(model)):
         raise HookError(f"{name} has no attention heads: probe its hooks with 'prooflens probe'")
 
 
-def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool, seed: int) -> None:
-    from analyses.cli.loading import load_model
-    from analyses.heads import measure_store, model_of, write_files
+def _of_store(
+    path: Path, task: str | None, out: Path | None, overwrite: bool, seed: int, profile: Any
+) -> None:
+    from analyses.report.roles import measure_store, model_of, write_files
     from interp.errors import ArgumentError
     from interp.output import output_folder
     from interp.store import ActivationStore
+    from trained.loading import load
 
     if task is not None:
         raise ArgumentError(f"task must not be given for a store, got {task!r}: it has its rows")
-    model, reason = model_of(ActivationStore(path), load_model)
+    model, reason = model_of(ActivationStore(path), load)
     if model is None:
         typer.echo(f"note: no more than candidates, since no model can be run: {reason}", err=True)
-    found = measure_store(path, model, seed=seed)
+    found = measure_store(path, model, seed=seed, profile=profile)
     _say(found)
     if out is not None:
         with output_folder(out, overwrite=overwrite, marker=_MARKER) as folder:
@@ -89,7 +102,7 @@ def _of_store(path: Path, task: str | None, out: Path | None, overwrite: bool, s
 
 
 def _say(found: Any) -> None:
-    from analyses.heads import roles_in_words
+    from analyses.report.roles import roles_in_words
 
     if found.note:
         typer.echo(f"note: {found.note}", err=True)

@@ -42,11 +42,11 @@ def inspect(
         except (OSError, UnicodeDecodeError) as error:
             raise ArgumentError(f"text: {text} cannot be read: {error}") from error
 
-    from analyses.cli.loading import folder_of
-    from analyses.inspection.heads import inspect_heads
-    from analyses.inspection.heads_page import write_inspection
-    from interp.models.factors import open_factors
+    from analyses.report.inspection import write_inspection
     from interp.models.pretrained import load_pretrained
+    from interp.weights.head_weights import head_weights
+    from probes.inspection.heads import inspect_heads
+    from trained.loading import folder_of
 
     step = _steps()
     step(f"loading {model}")
@@ -54,11 +54,19 @@ def inspect(
     found = replace(
         load_pretrained(place, revision=revision, trust_remote_code=trust_remote_code), name=model
     )
-    factors = open_factors(place, revision=revision)
+    factors = head_weights(place, revision=revision)
     inspected = inspect_heads(
-        found, factors, out, text=words, rows=rows, length=length, seed=seed, resume=resume,
-        overwrite=overwrite, step=step,
-    )  # fmt: skip
+        found,
+        factors,
+        out,
+        text=words,
+        rows=rows,
+        length=length,
+        seed=seed,
+        resume=resume,
+        overwrite=overwrite,
+        step=step,
+    )
     for line in write_inspection(inspected, out, step):
         typer.echo(line)
     for note in inspected.notes:

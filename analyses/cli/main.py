@@ -15,8 +15,10 @@ from typing import Annotated
 import typer
 
 from analyses.cli import (
+    certify,
     claims,
     crasp,
+    decompile,
     demo,
     doctor,
     extract,
@@ -44,8 +46,10 @@ app = App(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("certify")(certify.certify)
 app.add_typer(claims.app, name="claims")
 app.add_typer(crasp.app, name="crasp")
+app.command("decompile")(decompile.decompile)
 app.command("demo")(demo.demo)
 app.command("doctor")(doctor.doctor)
 app.command("extract")(extract.extract)

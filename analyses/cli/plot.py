@@ -21,7 +21,7 @@ def plot(
     marker = ".prooflens-figures"
     check_output(out, overwrite=overwrite, marker=marker)
 
-    from analyses.head_figures import draw
+    from analyses.report.head_figures import draw
     from interp.errors import StoreError
     from interp.store import ActivationStore
 

@@ -16,42 +16,48 @@ def probe(
     ],
     task: Annotated[
         str | None,
-        typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default. Not for a "
-                     "store."),
+        typer.Option(
+            help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default. Not for a store."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the table and the map.")] = None,
     hooks: Annotated[
         list[str] | None,
-        typer.Option(help="A hook or glob; repeat for more. '*' alone lists the hooks, in the "
-                     "order in which they fire. The residual stream by default."),
+        typer.Option(
+            help="A hook or glob; repeat for more. '*' alone lists the hooks, in the "
+            "order in which they fire. The residual stream by default."
+        ),
     ] = None,
     latents: Annotated[
         list[str] | None, typer.Option(help="A latent; repeat for more. All by default.")
     ] = None,
     positions: Annotated[
         str | None,
-        typer.Option(help="Sample these only: 5, last or START:STOP[:STEP]. All that are scored by "
-                     "default."),
+        typer.Option(
+            help="Sample these only: 5, last or START:STOP[:STEP]. All that are scored by default."
+        ),
     ] = None,
     curves: Annotated[
         bool, typer.Option("--curves", help="Learning curves: the score against training rows.")
     ] = False,
     interchange: Annotated[
         bool,
-        typer.Option("--interchange", help="Exchange what probes read between rows, and see "
-                     "whether the output follows."),
+        typer.Option(
+            "--interchange",
+            help="Exchange what probes read between rows, and see whether the output follows.",
+        ),
     ] = False,
     rows: Annotated[int, typer.Option(min=20, help="How many rows of the task.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Of rows, controls and nulls.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Probe every latent of a task at every layer, with controls and baselines."""
     from interp.output import check_output
 
     if out is not None:
         check_output(out, overwrite=overwrite, marker=".prooflens-probes")
 
-    from analyses.inspection.probing import write_probing
+    from analyses.report.probing import write_probing
 
     source, batch, about = _source(model, task, rows, seed)
     if hooks == ["*"]:
@@ -66,11 +72,16 @@ def probe(
 
 
 def _probed(
-    source: Any, batch: Any, asked: dict[str, Any], positions: str | None, *, curves: bool,
+    source: Any,
+    batch: Any,
+    asked: dict[str, Any],
+    positions: str | None,
+    *,
+    curves: bool,
     interchange: bool,
-) -> Any:  # fmt: skip
+) -> Any:
     """The probes' table, and with it what else was asked for."""
-    from analyses.inspection import probing
+    from analyses.report import probing
 
     run = _run(source, batch, positions) if interchange else None
     found = probing.probe_source(
@@ -87,7 +98,7 @@ def _probed(
 
 def _tell(found: Any, source: Any, store: str | None) -> None:
     """Say what was found; seal it into a store."""
-    from analyses.inspection.probing import findings
+    from analyses.report.probing import findings
 
     for line in findings(found):
         typer.echo(line)
@@ -115,20 +126,20 @@ def _run(source: Any, batch: Any, positions: str | None) -> tuple[Any, Any]:
     """A model and its rows; of a store, the model that it was made of and the store's own rows."""
     if batch is not None:
         return source, batch
-    from analyses.cli.loading import load_model
-    from analyses.heads import model_of, rows_of
-    from analyses.inspection.positions import at_positions
+    from analyses.report.roles import model_of, rows_of
     from interp.errors import ArgumentError
+    from probes.positions import at_positions
+    from trained.loading import load
 
-    model, reason = model_of(source, load_model)
+    model, reason = model_of(source, load)
     if model is None:
         raise ArgumentError(f"--interchange must run the model that the store is of: {reason}")
     return model, rows_of(at_positions(source, None, positions)[0])
 
 
 def _list_hooks(source: Any, batch: Any, out: Path | None) -> None:
-    from analyses.inspection.sites import hook_sites
     from interp.errors import ArgumentError
+    from probes.sites import hook_sites
 
     if out is not None:
         raise ArgumentError(f"--hooks '*' lists hooks and probes none, got --out {out}: name hooks")
@@ -145,8 +156,12 @@ def _progress(what: str) -> Any:
 
     def watch(items: Any) -> Any:
         return track(
-            items, total=len(items), description=what, console=console, disable=quiet,
+            items,
+            total=len(items),
+            description=what,
+            console=console,
+            disable=quiet,
             transient=True,
-        )  # fmt: skip
+        )
 
     return watch

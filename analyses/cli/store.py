@@ -67,8 +67,9 @@ def _summary(store: ActivationStore) -> Iterator[str]:
     yield f"plan      {manifest['plan_digest'][:16]}…, batches of {plan['batch']}"
     yield f"hooks     {len(store.hooks)}, and {len(store.aliases)} aliases"
     for name, hook in manifest["hooks"].items():
-        axes = " × ".join(f"{label} {n}" for label, n in
-                          zip(hook["labels"][1:], hook["shape"], strict=True))  # fmt: skip
+        axes = " × ".join(
+            f"{label} {n}" for label, n in zip(hook["labels"][1:], hook["shape"], strict=True)
+        )
         lost = store.overflows.get(name)
         note = f", {lost:,} values overflowed" if lost else ""
         yield f"  {name}  {axes}  {hook['dtype']}{note}"

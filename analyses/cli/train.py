@@ -17,7 +17,8 @@ __all__ = ["train"]
 
 def train(
     recipe: Annotated[
-        Path | None, typer.Argument(help="A recipe or grid, e.g. trained/recipes/NAME.toml.")
+        Path | None,
+        typer.Argument(help="A shipped model's name, or a file: a recipe or a grid (.toml)."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -25,6 +26,7 @@ def train(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Train all shipped recipes.")] = False,
     seeds: Annotated[str, typer.Option(help="One model a seed, e.g. 0,1,2.")] = "",
+    seed: Annotated[int | None, typer.Option(min=0, help="In place of the recipe's.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace existing checkpoints.")] = False,
     backend: Annotated[str, typer.Option(help="local, or ray for Ray tasks.")] = "local",
@@ -37,7 +39,7 @@ def train(
     from trained import grid
     from trained.results import check_places, save_fit
 
-    recipes, folder, single = _wanted(recipe, out, every, seeds)
+    recipes, folder, single = _wanted(recipe, out, every, seeds, seed)
     places = [folder if single else folder / r.name for r in recipes]
     check_places(places, overwrite=overwrite)
     partial = folder.with_name(folder.name + ".partial")
@@ -62,11 +64,14 @@ def train(
 
 
 def _wanted(
-    recipe: Path | None, out: Path | None, every: bool, seeds: str
+    recipe: Path | None, out: Path | None, every: bool, seeds: str, seed: int | None
 ) -> tuple[list[Recipe], Path, bool]:
     """The recipes, the folder, and whether it is to be the one checkpoint itself."""
+    from dataclasses import replace
+
     from interp.errors import Problems
     from trained.plans import read_plan, with_seeds
+    from trained.zoo import recipe_file
     from trained.zoo import recipes as shipped
 
     problems = Problems("train")
@@ -75,8 +80,11 @@ def _wanted(
     numbers = [word.strip() for word in seeds.split(",")] if seeds else []
     good = all(word.isdecimal() for word in numbers) and len(set(numbers)) == len(numbers)
     problems.need(good, "--seeds", "must be different whole numbers", seeds, "e.g. 0,1,2")
+    problems.need(seed is None or not numbers, "--seed", "or --seeds, not both", seed, "drop one")
     problems.raise_if_any()
-    plans: list[Any] = shipped() if recipe is None else read_plan(recipe)
+    plans: list[Any] = shipped() if recipe is None else read_plan(recipe_file(recipe))
+    if seed is not None:
+        plans = [replace(p, training=replace(p.training, seed=seed)) for p in plans]
     name = "zoo" if recipe is None else recipe.stem
     single = recipe is not None and len(plans) == 1 and not numbers
     plans = with_seeds(plans, [int(word) for word in numbers]) if numbers else plans

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from interp.models.factors import Factors
+    from interp.weights.head_weights import HeadWeights
 
 __all__ = ["weights"]
 
@@ -52,12 +52,12 @@ def weights(
         marker = None if out.suffix == ".csv" else ".prooflens-weights"
         check_output(out, overwrite=overwrite, marker=marker)
 
-    from analyses.cli.loading import folder_of
-    from analyses.inspection.weights import Inspection, write_page, write_table
-    from interp.heads.weights import weight_table
-    from interp.models.factors import open_factors
+    from analyses.report.weights import Inspection, write_page, write_table
+    from interp.weights.head_weights import head_weights
+    from interp.weights.weight_table import weight_table
+    from trained.loading import folder_of
 
-    factors = open_factors(folder_of(model), mapping=mapping, revision=revision)
+    factors = head_weights(folder_of(model), mapping=mapping, revision=revision)
     options: dict[str, Any] = {"fold_norm": fold_norm, "lag": lag, "basis": basis}
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=_progress)
@@ -86,14 +86,16 @@ def _check_suffix(out: Path) -> None:
     problems.raise_if_any()
 
 
-def _default_metrics(factors: Factors, out: Path | None) -> list[str]:
+def _default_metrics(factors: HeadWeights, out: Path | None) -> list[str]:
     pairs = factors.n_layers * factors.n_heads <= _PAIRED_UP_TO
     spectrum = out is not None and out.suffix != ".csv"
     return ["heads", *(["composition"] * pairs), *(["singular_value"] * spectrum)]
 
 
-def _notes(factors: Factors, names: list[str]) -> list[str]:
-    notes = list(factors.layout.notes)
+def _notes(factors: HeadWeights, names: list[str]) -> list[str]:
+    from analyses.report.weights import notes_of
+
+    notes = notes_of(factors)
     heads = factors.n_layers * factors.n_heads
     if heads > _PAIRED_UP_TO and not {"composition", "all"} & set(names):
         notes.append(
@@ -111,6 +113,10 @@ def _progress(items: Any) -> Any:
     console = Console(stderr=True)
     quiet = not console.is_terminal
     return track(
-        items, total=len(items), description="working", console=console, disable=quiet,
+        items,
+        total=len(items),
+        description="working",
+        console=console,
+        disable=quiet,
         transient=True,
-    )  # fmt: skip
+    )

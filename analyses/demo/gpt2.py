@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from analyses.inspection.weights import strongest
 from analyses.report.page import Picture, Section, Table
+from analyses.report.weights import strongest
 from interp.errors import CheckpointError
 from interp.figures.diagonals import circuit_crops, head_maps
 from interp.figures.style import save
-from interp.heads.weights import circuit_crop, weight_table
-from interp.models.factors import Factors
+from interp.weights.head_weights import HeadWeights
+from interp.weights.weight_table import circuit_crop, weight_table
 
 __all__ = ["Diagonals", "diagonals"]
 
@@ -36,7 +36,7 @@ class Diagonals:
     section: Section
 
 
-def diagonals(factors: Factors, folder: Path) -> Diagonals:
+def diagonals(factors: HeadWeights, folder: Path) -> Diagonals:
     """Score the diagonals of every head's circuits and draw the strongest.
 
     Raises:
@@ -51,11 +51,13 @@ def diagonals(factors: Factors, folder: Path) -> Diagonals:
     )
     columns = ["layer", "head", "score", "null_std", "q", "effect"]
     tables = tuple(
-        Table(strongest(table, circuit, "trace_share", _LISTED)[columns],
-              f"Strongest diagonals of {formula}: trace share tr(M) / (√D ‖M‖), its null "
-              "(random rotations of the head's bases) and q over all heads.")
+        Table(
+            strongest(table, circuit, "trace_share", _LISTED)[columns],
+            f"Strongest diagonals of {formula}: trace share tr(M) / (√D ‖M‖), its null "
+            "(random rotations of the head's bases) and q over all heads.",
+        )
         for circuit, formula in _CIRCUITS.items()
-    )  # fmt: skip
+    )
     heads = factors.n_layers * factors.n_heads
     words = (
         f"All {heads} heads of {Path(factors.name).name}, read from the attention weights; the "
@@ -84,7 +86,7 @@ def _finding(table: pd.DataFrame, heads: int, ceiling: float) -> str:
     )
 
 
-def _heat_map(table: pd.DataFrame, factors: Factors, folder: Path) -> Picture:
+def _heat_map(table: pd.DataFrame, factors: HeadWeights, folder: Path) -> Picture:
     shares = table[table["metric"] == "trace_share"]
     values = [
         shares[shares["circuit"] == c].pivot(index="layer", columns="head", values="score")
@@ -100,12 +102,15 @@ def _heat_map(table: pd.DataFrame, factors: Factors, folder: Path) -> Picture:
     return Picture(png, "Diagonal strength of both circuits of every head, with sign.")
 
 
-def _crops(table: pd.DataFrame, factors: Factors, circuit: str, folder: Path) -> Picture:
+def _crops(table: pd.DataFrame, factors: HeadWeights, circuit: str, folder: Path) -> Picture:
     top = strongest(table, circuit, "trace_share", _SHOWN)
     places = list(zip(top["layer"].tolist(), top["head"].tolist(), strict=True))
     crops = [circuit_crop(factors, layer, head, circuit) for layer, head in places]
     figure = circuit_crops(crops, [f"L{layer}H{head}" for layer, head in places])
     name = f"gpt2-{circuit.lower()}"
     (png,) = save(figure, folder / "figures" / name, formats=("png",))
-    return Picture(png, f"First 100 × 100 entries of {_CIRCUITS[circuit]} of the heads with the "
-                        "strongest diagonals.")  # fmt: skip
+    return Picture(
+        png,
+        f"First 100 × 100 entries of {_CIRCUITS[circuit]} of the heads with the "
+        "strongest diagonals.",
+    )

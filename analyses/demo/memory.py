@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 
 from analyses.demo import words
 from analyses.report.page import Picture, Section, Table
-from analyses.study import Study
 from interp.figures.lags import kernels_by_lag
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
-from interp.heads.effects import Component, components
+from interp.interventions.components import Component, components
 from interp.proofs.mechanism import Construction
 from probes.agreement import agreement
+from probes.study import Study
 
 __all__ = ["Comparison", "findings", "sections"]
 
@@ -94,32 +94,54 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
                 "A role is confirmed only when what a component does and what is lost without it "
                 "agree. Every test has a floor, and all but the belonging to a group of heads have "
                 "a null that must be beaten (q is the false-discovery rate).",
-                *[f"Without a role in the {study.name} model: {_without_role(study)}."
-                  for study in comparison.studies],
+                *[
+                    f"Without a role in the {study.name} model: {_without_role(study)}."
+                    for study in comparison.studies
+                ],
             ),
             tables=tuple(
-                Table(_role_table(study), f"Roles in the {study.name} model. Strength: r² of the "
-                      "target lost without the component (for heads: without its group); effect: "
-                      "rise of the loss, as a share of the target's variance.")
-                for study in comparison.studies if len(study.roles)
+                Table(
+                    _role_table(study),
+                    f"Roles in the {study.name} model. Strength: r² of the "
+                    "target lost without the component (for heads: without its group) or, where no "
+                    "target is named, the share of attention that names the role; effect: change "
+                    "of the output, as a share of its variance.",
+                )
+                for study in comparison.studies
+                if len(study.roles)
             ),
         ),
-        Section("Which models do what the proof does?", (
-            "The proof and a trained model may fill the same roles by different mechanisms: one by "
-            "cancellation, one by selection. The controls show that statements can fail.",
-        ), tables=(
-            Table(comparison.held.reset_index(), "Statements of the proof, checked on all models."),
-            Table(_by_whom(comparison.agreement), "Who fills them; strength is the r² lost "
-                  "without the strongest confirmed component or group."),
-        )),
-        Section("Where each head looks",
-                tuple(words.looking(study) for study in _drawn(comparison)),
-                _lag_pictures(comparison, folder)),
-        Section("What becomes readable where, and what ablation removes", (
-            "Rows of the first figure are places in the residual stream, in order.",
-            *[words.reading(study) for study in comparison.studies],
-        ), _layer_pictures(comparison, folder)),
-    ]  # fmt: skip
+        Section(
+            "Which models do what the proof does?",
+            (
+                "The proof and a trained model may fill the same roles by different mechanisms: "
+                "one by cancellation, one by selection. Controls show that statements can fail.",
+            ),
+            tables=(
+                Table(
+                    comparison.held.reset_index(), "Statements of the proof, checked on all models."
+                ),
+                Table(
+                    _by_whom(comparison.agreement),
+                    "Who fills them; strength is the r² lost "
+                    "without the strongest confirmed component or group.",
+                ),
+            ),
+        ),
+        Section(
+            "Where each head looks",
+            tuple(words.looking(study) for study in _drawn(comparison)),
+            _lag_pictures(comparison, folder),
+        ),
+        Section(
+            "What becomes readable where, and what ablation removes",
+            (
+                "Rows of the first figure are places in the residual stream, in order.",
+                *[words.reading(study) for study in comparison.studies],
+            ),
+            _layer_pictures(comparison, folder),
+        ),
+    ]
 
 
 def _by_whom(agreement: pd.DataFrame) -> pd.DataFrame:
@@ -142,13 +164,17 @@ def _performance(comparison: Comparison) -> pd.DataFrame:
     rows = []
     for study in comparison.studies:
         weights = sum(p.count_nonzero().item() for p in study.model.parameters())
-        rows.append({
-            "model": study.name, "heads": sum(study.model.spec.heads), "non-zero weights": weights,
-            "accuracy": study.performance.accuracy,
-            "error (of the target's variance)": study.performance.error,
-            "largest error": study.performance.worst,
-            "certificate": bounds.get(study.name, float("nan")),
-        })  # fmt: skip
+        rows.append(
+            {
+                "model": study.name,
+                "heads": sum(study.model.spec.heads),
+                "non-zero weights": weights,
+                "accuracy": study.performance.accuracy,
+                "error (of the target's variance)": study.performance.error,
+                "largest error": study.performance.worst,
+                "certificate": bounds.get(study.name, float("nan")),
+            }
+        )
     return pd.DataFrame(rows)
 
 
@@ -180,12 +206,20 @@ def _lag_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]:
     }
     figure = kernels_by_lag(kernels, comparison.trained.memories, longest=shown - 1)
     return (
-        _picture(masses, folder, "attention-by-lag",
-                 "Share of each head's attention at each lag, mean over scored positions."),
-        _picture(figure, folder, "kernels-by-lag",
-                 "What the heads of the layer put into the direction that holds each memory: their "
-                 "summed signed kernel, as a share of its absolute weight over all lags."),
-    )  # fmt: skip
+        _picture(
+            masses,
+            folder,
+            "attention-by-lag",
+            "Share of each head's attention at each lag, mean over scored positions.",
+        ),
+        _picture(
+            figure,
+            folder,
+            "kernels-by-lag",
+            "What the heads of the layer put into the direction that holds each memory: their "
+            "summed signed kernel, as a share of its absolute weight over all lags.",
+        ),
+    )
 
 
 def _drawn(comparison: Comparison) -> tuple[Study, ...]:
@@ -201,7 +235,7 @@ def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]
     reads, losses = [], []
     for study in _drawn(comparison):
         layers = study.scores[study.scores["metric"] == "decodability"]
-        read = layers.pivot(index="circuit", columns="target", values="score")
+        read = layers.pivot(index="site", columns="target", values="score")
         sites = [site for site in study.sites if site in read.index]
         names = [next(word for key, word in _SITES.items() if key in site) for site in sites]
         reads.append(Panel(study.name, read.loc[sites, latents].to_numpy(), names))
@@ -212,14 +246,20 @@ def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]
         parts = list(dict.fromkeys(drops["component"]))
         losses.append(Panel(study.name, lost.loc[parts, latents].to_numpy(), parts))
     return (
-        _picture(share_maps(reads, latents, label="held-out r², linear probe", across="latent"),
-                 folder, "decodability",
-                 "Linear decodability of each latent along the residual stream."),
-        _picture(share_maps(losses, latents, label="r² lost without it", across="latent"),
-                 folder, "ablation",
-                 "Decodability lost right after a component's sublayer when it is mean-ablated "
-                 "(the probe is refitted)."),
-    )  # fmt: skip
+        _picture(
+            share_maps(reads, latents, label="held-out r², linear probe", across="latent"),
+            folder,
+            "decodability",
+            "Linear decodability of each latent along the residual stream.",
+        ),
+        _picture(
+            share_maps(losses, latents, label="r² lost without it", across="latent"),
+            folder,
+            "ablation",
+            "Decodability lost right after a component's sublayer when it is mean-ablated "
+            "(the probe is refitted).",
+        ),
+    )
 
 
 def _picture(figure: Figure, folder: Path, name: str, caption: str) -> Picture:

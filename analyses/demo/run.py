@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -20,13 +20,14 @@ import trained
 from analyses.demo.gpt2 import diagonals
 from analyses.demo.memory import Comparison, findings, sections
 from analyses.report.page import Page, Section, render
-from analyses.study import ROWS, study
 from interp.errors import CheckpointError
-from interp.models.factors import Factors, open_factors
 from interp.models.transformer import SequenceTransformer
 from interp.output import output_folder
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
+from interp.weights.head_weights import HeadWeights, head_weights
+from probes.roles import ROLE_COLUMNS
+from probes.study import ROWS, study
 
 __all__ = ["find_gpt2", "run_demo"]
 
@@ -57,9 +58,7 @@ def run_demo(
         factors = find_gpt2(gpt2)
         step("loading the trained model, building the proof")
         shipped = trained.load(MODEL)
-        task = shipped.task
-        if not isinstance(task, FixedMemory):
-            raise CheckpointError(f"{MODEL} was trained on {task.name}: the demo needs FixedMemory")
+        task = cast("FixedMemory", shipped.task)
         construction = construct_fixed_memory(task)
         stores = folder / "stores"
         step("measuring the trained model")
@@ -89,7 +88,7 @@ def run_demo(
     return said
 
 
-def find_gpt2(given: Path | None) -> Factors | None:
+def find_gpt2(given: Path | None) -> HeadWeights | None:
     """GPT-2's head factors: from ``given``, ``PROOFLENS_GPT2``, or the local hub cache, if there.
 
     Raises:
@@ -97,10 +96,10 @@ def find_gpt2(given: Path | None) -> Factors | None:
     """
     named = given or os.environ.get("PROOFLENS_GPT2")
     if named:
-        return open_factors(named, download=False)
+        return head_weights(named, download=False)
     for name in _HUB_NAMES:
         try:
-            return open_factors(name, download=False)
+            return head_weights(name, download=False)
         except CheckpointError:
             continue  # not in the cache, which nobody promised
     return None
@@ -128,7 +127,9 @@ def _write_numbers(comparison: Comparison, said: list[str], folder: Path) -> Non
     models = comparison.studies
     tables = {
         "scores": pd.concat([s.scores.assign(model=s.name) for s in models], ignore_index=True),
-        "roles": pd.concat([s.roles.assign(model=s.name) for s in models], ignore_index=True),
+        "roles": pd.concat(
+            [s.roles[list(ROLE_COLUMNS)].assign(model=s.name) for s in models], ignore_index=True
+        ),
         "agreement": comparison.agreement,
     }
     numbers: dict[str, Any] = {

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from analyses.study import Study
 from interp.proofs.mechanism import Certificate
+from probes.study import Study
 
 __all__ = ["looking", "margins", "proof_in_words", "reading", "roles_in_words", "solving"]
 
@@ -66,7 +66,7 @@ def looking(study: Study) -> str:
 
 def reading(study: Study) -> str:
     """What a probe reads of the answer before and after the FFN."""
-    answers = study.scores[study.scores["target"] == "f"].set_index(["metric", "circuit"])["score"]
+    answers = study.scores[study.scores["target"] == "f"].set_index(["metric", "site"])["score"]
     middle, last = "blocks.0.hook_resid_mid", study.sites[-1]
     return (
         f"In the {study.name} model a linear probe reads f with r² "
@@ -119,7 +119,7 @@ def _served(study: Study) -> Iterator[str]:
         row = readout.iloc[0]
         yield (
             f"the FFN of layer {row['layer']} computes the Boolean function (r² lost without it "
-            f"{row['strength']:.2f}, loss up by {row['effect']:.0%} of the target's variance)"
+            f"{row['strength']:.2f}, the output changes by {row['effect']:.0%} of its variance)"
         )
     else:
         yield "no FFN is confirmed to compute the Boolean function"

@@ -21,9 +21,12 @@ def rendered(template: str, *, scripted: bool, **values: Any) -> str:
         values: What the template names: ``title``, ``facts`` and its own.
     """
     environment = Environment(
-        loader=PackageLoader("analyses", "report"), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
+        loader=PackageLoader("analyses", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     here = files("analyses.report")
     ours = {
         "css": Markup((here / "style.css").read_text()),  # noqa: S704  our own file

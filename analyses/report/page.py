@@ -129,9 +129,13 @@ class Page:
 def render(page: Page) -> str:
     """The page as HTML."""
     return rendered(
-        "page.html.j2", scripted=page.sortable, title=page.title, findings=page.findings,
-        sections=page.sections, facts=page.facts,
-    )  # fmt: skip
+        "page.html.j2",
+        scripted=page.sortable,
+        title=page.title,
+        findings=page.findings,
+        sections=page.sections,
+        facts=page.facts,
+    )
 
 
 def _key(value: Any) -> str:

@@ -45,7 +45,7 @@ class Findings:
 
 
 def analyse(program: Program) -> Findings:
-    """All of this module's findings."""
+    """Everything that this module finds out about a program."""
     levels = depths(program)
     return Findings(
         depth=depth(program),
@@ -76,7 +76,7 @@ def alphabet(program: Program) -> tuple[str, ...]:
 
 
 def is_past_only(program: Program) -> bool:
-    """Whether no line counts the future."""
+    """Whether every count of the program looks at earlier positions alone."""
     return not any(isinstance(part, Count) and part.future for part in _parts(program))
 
 

@@ -46,9 +46,13 @@ from interp.errors import Problems
 __all__ = ["Evaluation", "accepts", "evaluate", "evaluate_codes"]
 
 _COMPARE = {
-    "==": np.equal, "!=": np.not_equal, "<": np.less, ">": np.greater,
-    "<=": np.less_equal, ">=": np.greater_equal,
-}  # fmt: skip
+    "==": np.equal,
+    "!=": np.not_equal,
+    "<": np.less,
+    ">": np.greater,
+    "<=": np.less_equal,
+    ">=": np.greater_equal,
+}
 _LARGEST = 2**62
 
 
@@ -111,6 +115,8 @@ def evaluate_codes(
     codes: Int[np.ndarray, "batch pos"],
     tokens: Sequence[str],
     lengths: Int[np.ndarray, "batch"] | None = None,
+    *,
+    given: Mapping[str, np.ndarray] | None = None,
 ) -> Evaluation:
     """Run a program on strings of integers.
 
@@ -119,6 +125,8 @@ def evaluate_codes(
         codes: ``[batch, pos]``: code c stands for ``tokens[c]``, any other number for none.
         tokens: What the codes stand for.
         lengths: ``[batch]`` where strings end early; None if none does.
+        given: Lines that are not computed but have these values ``[batch, pos]``; lines after
+            them follow.
 
     Raises:
         ArgumentError: for lengths out of range, or numbers that could grow too large.
@@ -133,7 +141,7 @@ def evaluate_codes(
         rule = f"must stay below 2^62 at length {longest}"
         problems.need(bound < _LARGEST, name, rule, bound, "use smaller factors")
     problems.raise_if_any()
-    run = _Run(program, codes, tokens, ends)
+    run = _Run(program, codes, tokens, ends, given or {})
     return Evaluation(run.lines(), ends, program.lines[-1].name)
 
 
@@ -150,9 +158,14 @@ class _Run:
     """One batch, and the values of the lines so far."""
 
     def __init__(
-        self, program: Program, codes: np.ndarray, tokens: Sequence[str], lengths: np.ndarray
+        self,
+        program: Program,
+        codes: np.ndarray,
+        tokens: Sequence[str],
+        lengths: np.ndarray,
+        given: Mapping[str, np.ndarray],
     ) -> None:
-        self.program, self.codes = program, codes
+        self.program, self.codes, self.given = program, codes, given
         self.inside = np.arange(codes.shape[1])[None, :] < lengths[:, None]
         self.index = {token: code for code, token in enumerate(tokens)}
         self.tables = {p.name: p.table(codes.shape[1]) for p in program.imports}
@@ -161,14 +174,16 @@ class _Run:
     def lines(self) -> dict[str, np.ndarray]:
         """Name → values, zero past the end."""
         for line in self.program.lines:
-            if isinstance(line.expression, Formula):
+            if line.name in self.given:
+                self.values[line.name] = self.given[line.name]
+            elif isinstance(line.expression, Formula):
                 self.values[line.name] = self.formula(line.expression) & self.inside
             elif isinstance(line.expression, Term):
                 self.values[line.name] = self.term(line.expression) * self.inside
         return self.values
 
     def formula(self, formula: Formula) -> Bool[np.ndarray, "batch pos"]:
-        """Truth values."""
+        """The truth values of a formula, one a string and position."""
         match formula:
             case Truth(value):
                 return np.full(self.codes.shape, value)
@@ -191,7 +206,7 @@ class _Run:
         raise TypeError(f"{type(formula).__name__} is no formula")
 
     def term(self, term: Term) -> Int[np.ndarray, "batch pos"]:
-        """Integers."""
+        """The values of a numeric term, one a string and position."""
         match term:
             case Constant(value):
                 return np.full(self.codes.shape, value, dtype=np.int64)

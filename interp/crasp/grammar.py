@@ -63,9 +63,15 @@ COMMENT: /\/\/[^\r\n]*/
 """
 
 _SHOWN = {
-    "$END": "the end of the line", "COMMA": ",", "ELSE": "else", "EQUAL": "=", "NAME": "a name",
-    "RPAR": ")", "RSQB": "]", "LPAR": "(",
-}  # fmt: skip
+    "$END": "the end of the line",
+    "COMMA": ",",
+    "ELSE": "else",
+    "EQUAL": "=",
+    "NAME": "a name",
+    "RPAR": ")",
+    "RSQB": "]",
+    "LPAR": "(",
+}
 _OPERATORS = {"RELATION", "_OR", "_AND", "PLUS", "MINUS", "STAR", "IF"}
 _INSTEAD = {
     "&": "and is written &&",

@@ -21,7 +21,7 @@ from interp.crasp.resolution import Scope, resolve
 from interp.crasp.syntax import Assignment, Program
 from interp.errors import ArgumentError
 
-__all__ = ["parse", "read_program"]
+__all__ = ["parse_program", "read_program"]
 
 _NAMED = re.compile(r"[ \t]*([A-Za-z_][A-Za-z_0-9]*)[ \t]*=")
 
@@ -31,17 +31,19 @@ def read_program(path: Path, predicates: Iterable[Predicate] = ()) -> Program:
 
     Raises:
         ArgumentError: if the file cannot be read as text.
-        ProgramError: as :func:`parse`.
+        ProgramError: as :func:`parse_program`.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ArgumentError(f"{path} cannot be read: {reason}") from error
-    return parse(text, predicates, name=str(path))
+    return parse_program(text, predicates, name=str(path))
 
 
-def parse(text: str, predicates: Iterable[Predicate] = (), *, name: str = "program") -> Program:
+def parse_program(
+    text: str, predicates: Iterable[Predicate] = (), *, name: str = "program"
+) -> Program:
     """The program that a text says.
 
     Args:

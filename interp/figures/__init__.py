@@ -1,1 +1,5 @@
 """How it is drawn: figures from tables and arrays, in one style."""
+
+from interp.lazy import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -6,41 +6,21 @@ from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, style
 
-__all__ = ["attention_map", "attention_maps"]
-
+__all__ = ["attention_maps"]
 
 _LABEL = "mean attention (share)"
 _LEAST = 1e-12
 
 
-def attention_map(pattern: NDArray[np.floating], title: str) -> Figure:
-    """Mean attention of each query position to each key position.
-
-    Args:
-        pattern: ``[query, key]``, shares (or, without a normaliser, a kernel).
-        title: Above it.
-    """
-    top = max(float(np.abs(pattern).max()), _LEAST)
-    with style():
-        figure = Figure(figsize=(3.8, 3.2))
-        axes = figure.subplots()
-        image = axes.imshow(_past(pattern), cmap=AMOUNT, vmin=0, vmax=top)
-        axes.set(title=title, xlabel="key (position)", ylabel="query (position)")
-        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-        figure.colorbar(image, ax=axes, label=_LABEL, pad=0.02)
-    return figure
-
-
 def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int = 4) -> Figure:
-    """The same for many heads side by side, on one scale.
+    """Mean attention of each query position to each key position, heads side by side on one scale.
 
     Args:
-        patterns: Name of the head → ``[query, key]``.
+        patterns: Name of the head → ``[query, key]``, shares (or, without a normaliser, a kernel).
         columns: Of the grid, at most.
     """
     top = max(*(float(np.abs(pattern).max()) for pattern in patterns.values()), _LEAST)

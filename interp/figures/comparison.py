@@ -33,9 +33,14 @@ def error_table(table: pd.DataFrame, *, unit: str = "mean square error") -> Figu
                 group = cells.get_group((models[row], settings[column]))
                 light = value > np.nanmin(shown) + 0.6 * np.ptp(shown[np.isfinite(shown)])
                 axes.text(
-                    column, row, _cell(group), ha="center", va="center", size=7,
+                    column,
+                    row,
+                    _cell(group),
+                    ha="center",
+                    va="center",
+                    size=7,
                     color="black" if light else "white",
-                )  # fmt: skip
+                )
         axes.set_xticks(range(len(settings)), [s.replace(", ", "\n") for s in settings])
         axes.set_yticks(range(len(models)), models)
         axes.tick_params(length=0)

@@ -30,8 +30,13 @@ def gating_costs_figure(table: pd.DataFrame) -> Figure:
         for axes, (column, name) in zip(grid, _MEASURES.items(), strict=True):
             for way, (legend, colour, marker) in _WAYS.items():
                 rows = table[table["way"] == way].sort_values("candidates")
-                axes.plot(rows["candidates"], rows[column], marker=marker, color=PALETTE[colour],
-                          label=legend)  # fmt: skip
+                axes.plot(
+                    rows["candidates"],
+                    rows[column],
+                    marker=marker,
+                    color=PALETTE[colour],
+                    label=legend,
+                )
             axes.set(xlabel="candidate lags A (locations 1 … A)", ylabel=name)
             axes.set_ylim(bottom=0)
             for axis in (axes.xaxis, axes.yaxis):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, INK, MUTED, PALETTE, SIGNED, size, style
 
-__all__ = ["circuit_crops", "head_map", "head_maps", "null_histogram", "null_histograms"]
+__all__ = ["circuit_crops", "head_maps", "null_histograms"]
 
 Array = NDArray[Any]
 
@@ -61,22 +61,17 @@ def _crop(axes: Axes, crop: Array, title: str) -> None:
     bar.outline.set_visible(False)
 
 
-def head_map(values: Array, label: str, *, title: str | None = None, strongest: int = 0) -> Figure:
-    """One number of every head as a heat map, layers down and heads across.
-
-    Args:
-        values: [layer, head]; NaN where a layer has no such head.
-        label: what is shown, with its unit.
-        title: above the map.
-        strongest: how many of the largest |values| to name on the map.
-    """
-    return head_maps([values], [label], titles=[title or ""], strongest=strongest)
-
-
 def head_maps(
     values: Sequence[Array], labels: Sequence[str], *, titles: Sequence[str], strongest: int = 0
 ) -> Figure:
-    """Several :func:`head_map` side by side."""
+    """A number of every head as a heat map, layers down and heads across; several side by side.
+
+    Args:
+        values: ``[layer, head]`` each; NaN where a layer has no such head.
+        labels: What is shown, with its unit.
+        titles: Above the maps.
+        strongest: How many of the largest |values| to name on each map.
+    """
     shape = np.asarray(values[0]).shape
     width, height = max(3.2, 0.3 * shape[1] + 1.2), max(2.4, 0.26 * shape[0] + 1.0)
     with style():
@@ -103,28 +98,18 @@ def _map(axes: Axes, values: Array, label: str, title: str, strongest: int) -> N
         shade = abs(values[layer, head]) / limit
         light = shade > 0.6 if signed else shade < 0.6
         axes.text(
-            float(head), float(layer), f"L{layer}H{head}", fontsize=6, ha="center", va="center",
+            float(head),
+            float(layer),
+            f"L{layer}H{head}",
+            fontsize=6,
+            ha="center",
+            va="center",
             color="white" if light else INK,
-        )  # fmt: skip
+        )
 
 
 def _ticks(n: int) -> list[int]:
     return list(range(0, n, max(1, math.ceil(n / 16))))
-
-
-def null_histogram(
-    scores: Array, null_mean: Array | float, null_std: Array | float, label: str, *, title: str = ""
-) -> Figure:
-    """Scores of all heads beside the range their nulls allow.
-
-    Args:
-        scores: [head].
-        null_mean, null_std: of each head's null, or one for all; the range from the lowest to the
-            highest head's three standard deviations is shaded.
-        label: what is scored, with its unit.
-        title: above the axes.
-    """
-    return null_histograms([(scores, null_mean, null_std)], label, titles=[title])
 
 
 def null_histograms(
@@ -133,7 +118,14 @@ def null_histograms(
     *,
     titles: Sequence[str],
 ) -> Figure:
-    """Several :func:`null_histogram` side by side, each (scores, null_mean, null_std)."""
+    """Scores of all heads beside the range that their nulls allow, one panel each.
+
+    Args:
+        scores: (scores ``[head]``, null means, null standard deviations), of each head or one for
+            all; the range from the lowest to the highest head's three deviations is shaded.
+        label: What is scored, with its unit.
+        titles: Above the panels.
+    """
     with style():
         figure = Figure(figsize=size(1, 1.3 * len(scores)))
         for i, (triple, title) in enumerate(zip(scores, titles, strict=True)):
@@ -146,8 +138,18 @@ def null_histograms(
 def _histogram(axes: Axes, scores: Array, mean: Array, std: Array) -> None:
     low, high = float(np.nanmin(mean - 3 * std)), float(np.nanmax(mean + 3 * std))
     finite = scores[np.isfinite(scores)]
-    axes.hist(finite, bins=40, color=PALETTE["blue"], label=f"{finite.size} heads")
+    axes.hist(finite, bins=_bins(finite), color=PALETTE["blue"], label=f"{finite.size} heads")
     axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, zorder=0, label="null ± 3 sd")
     axes.locator_params(axis="x", nbins=5)
     axes.axvline(float(np.nanmean(mean)), color=MUTED, lw=0.8)
     axes.legend()
+
+
+def _bins(scores: Array) -> list[float]:
+    """Edges of forty bars; around scores that do not differ, an interval of a readable width."""
+    low, high = float(scores.min(initial=np.inf)), float(scores.max(initial=-np.inf))
+    least = 1e-6 * max(abs(low), abs(high), 1e-6)
+    if high - low < least:
+        low, high = low - least, high + least
+    edges: list[float] = np.linspace(low, high, 41).tolist()
+    return edges

@@ -65,13 +65,35 @@ def shallower_at_best(
         axes = figure.subplots()
         for name, rows, colour, shift in dots:
             shown = rows[rows["k"].isin(blocks)]
-            axes.plot(_places(shown["k"], blocks, shift), shown["exact_match"], "o", ms=5,
-                      color=PALETTE[colour], mec="white", mew=0.5, label=name)  # fmt: skip
-        axes.plot(_places(programs["k"], blocks, 0.1), programs["exact_match"], "X", ms=7,
-                  color=PALETTE["green"], mec="white", mew=0.5,
-                  label="best program found, depth k − 3")  # fmt: skip
-        axes.plot(_places(bounds["k"], blocks, -0.2), bounds["exact_match_at_most"], "_", ms=16,
-                  mew=2, color=PALETTE["red"], label="bound on depth 1")  # fmt: skip
+            axes.plot(
+                _places(shown["k"], blocks, shift),
+                shown["exact_match"],
+                "o",
+                ms=5,
+                color=PALETTE[colour],
+                mec="white",
+                mew=0.5,
+                label=name,
+            )
+        axes.plot(
+            _places(programs["k"], blocks, 0.1),
+            programs["exact_match"],
+            "X",
+            ms=7,
+            color=PALETTE["green"],
+            mec="white",
+            mew=0.5,
+            label="best program found, depth k − 3",
+        )
+        axes.plot(
+            _places(bounds["k"], blocks, -0.2),
+            bounds["exact_match_at_most"],
+            "_",
+            ms=16,
+            mew=2,
+            color=PALETTE["red"],
+            label="bound on depth 1",
+        )
         axes.set_xticks(range(len(blocks)), [str(k) for k in blocks])
         axes.set(
             xlabel="blocks k", ylabel=label, ylim=(-0.04, 1.04), xlim=(-0.5, len(blocks) - 0.5)

@@ -68,8 +68,14 @@ def attention_graph(graphs: Sequence[PointGraph]) -> Figure:
 def _edges(axes: Axes, graph: PointGraph) -> None:
     for query, point in enumerate(graph.points):
         other = graph.points[graph.target[query]]
-        axes.plot(*zip(point, other, strict=True), color=MUTED, alpha=0.35, lw=6, zorder=1,
-                  solid_capstyle="round")  # fmt: skip
+        axes.plot(
+            *zip(point, other, strict=True),
+            color=MUTED,
+            alpha=0.35,
+            lw=6,
+            zorder=1,
+            solid_capstyle="round",
+        )
         for key, weight in enumerate(graph.attention[query]):
             if weight > _FAINT and key != query:
                 arrow = {

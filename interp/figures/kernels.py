@@ -23,7 +23,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 
 @dataclass(frozen=True)
 class KernelPanel:
-    """One kernel.
+    """One panel of the figure: a memory kernel and the fits to it.
 
     Attributes:
         title: Above it.
@@ -83,8 +83,15 @@ def errors_by_heads(table: pd.DataFrame, *, ylabel: str, title: str) -> Figure:
                     rows = table[same].sort_values("heads")
                     label = str(target) if precision == precisions[0] else None
                     marker = _MARKERS[number % len(_MARKERS)]
-                    axes.plot(rows["heads"], rows["error"], line, marker=marker, color=colour,
-                              label=label, lw=1.6 if line == "-" else 1.0)  # fmt: skip
+                    axes.plot(
+                        rows["heads"],
+                        rows["error"],
+                        line,
+                        marker=marker,
+                        color=colour,
+                        label=label,
+                        lw=1.6 if line == "-" else 1.0,
+                    )
             axes.set(yscale="log", xlabel="heads H", title=_NAMES.get(str(kind), str(kind)))
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.axhline(1.0, color=MUTED, lw=0.8, ls="--")

@@ -76,8 +76,18 @@ def _dots(axes: Axes, rows: pd.DataFrame, level: float | None) -> None:
             start = at - (0 if constructed or len(here) < 2 else _SPREAD / 2)
             across += [start + step * i for i in range(len(here))]
             values += here.tolist()
-        axes.plot(across, values, marker, color=colour, label=name, ls="", mec="white", mew=0.5,
-                  ms=9 if constructed else 5, zorder=2 if constructed else 3)  # fmt: skip
+        axes.plot(
+            across,
+            values,
+            marker,
+            color=colour,
+            label=name,
+            ls="",
+            mec="white",
+            mew=0.5,
+            ms=9 if constructed else 5,
+            zorder=2 if constructed else 3,
+        )
     ticks = [f"{layer}\n{group}" if layer == 1 else f"{layer}" for group, layer in places]
     axes.set_xticks(range(len(places)), ticks)
     axes.set(ylim=(-0.05, 1.05), xlim=(-0.6, len(places) - 0.4))

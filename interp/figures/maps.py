@@ -28,7 +28,7 @@ _SEEN = 0.005
 
 @dataclass(frozen=True)
 class Panel:
-    """One map.
+    """One map of the figure: a matrix of shares with the names of its rows.
 
     Attributes:
         title: Above it.

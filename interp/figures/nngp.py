@@ -71,15 +71,19 @@ def scalars_per_head(table: pd.DataFrame) -> Figure:
     units = {"a": "a (score per unit of ⟨x, y⟩)", "b": "b (share of x that is copied)"}
     with style():
         figure = Figure(figsize=size(1, 1.3 * len(scalars)))
-        for axes, scalar in zip(figure.subplots(1, len(scalars), squeeze=False)[0], scalars,
-                                strict=True):  # fmt: skip
+        for axes, scalar in zip(
+            figure.subplots(1, len(scalars), squeeze=False)[0], scalars, strict=True
+        ):
             rows = table[table["scalar"] == scalar]
-            heads = sorted({(int(a), int(b)) for a, b in zip(rows["layer"], rows["head"],
-                                                             strict=True)})  # fmt: skip
+            heads = sorted(
+                {(int(a), int(b)) for a, b in zip(rows["layer"], rows["head"], strict=True)}
+            )
             for i, name in enumerate(names):
                 mine = rows[rows["model"] == name]
-                place = [heads.index((int(a), int(b))) for a, b in
-                         zip(mine["layer"], mine["head"], strict=True)]  # fmt: skip
+                place = [
+                    heads.index((int(a), int(b)))
+                    for a, b in zip(mine["layer"], mine["head"], strict=True)
+                ]
                 axes.scatter(place, mine["value"], s=22, color=colours[i], alpha=0.8, label=name)
             axes.axhline(0, color=MUTED, lw=0.8)
             axes.set_xticks(range(len(heads)), [f"L{a}H{b}" for a, b in heads])

@@ -18,8 +18,8 @@ from interp.figures.style import INK, MUTED, PALETTE, style
 
 __all__ = ["Pair", "pair_lines"]
 
-Place = tuple[int, int]
-Pair = tuple[Place, Place, float]
+HeadPlace = tuple[int, int]
+Pair = tuple[HeadPlace, HeadPlace, float]
 """(layer, head) of the writer, of the reader, and the score."""
 _COLOURS = "viridis_r"
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
@@ -30,7 +30,7 @@ def pair_lines(
     pairs: Sequence[Pair],
     label: str,
     *,
-    named: Mapping[str, Sequence[Place]] | None = None,
+    named: Mapping[str, Sequence[HeadPlace]] | None = None,
     title: str = "",
 ) -> Figure:
     """Lines from writers to readers over the grid of all heads.
@@ -79,7 +79,7 @@ def _lines(axes: Axes, pairs: Sequence[Pair], label: str) -> None:
     axes.figure.colorbar(drawn, ax=axes, label=label, pad=0.02)
 
 
-def _named(axes: Axes, pairs: Sequence[Pair], named: Mapping[str, Sequence[Place]]) -> None:
+def _named(axes: Axes, pairs: Sequence[Pair], named: Mapping[str, Sequence[HeadPlace]]) -> None:
     colours = list(PALETTE.values())
     for i, (kind, places) in enumerate(named.items()):
         if places:
@@ -90,6 +90,13 @@ def _named(axes: Axes, pairs: Sequence[Pair], named: Mapping[str, Sequence[Place
     shown = {place for pair in pairs for place in pair[:2]}
     for layer, head in sorted(shown | {p for places in named.values() for p in places}):
         axes.annotate(
-            f"L{layer}H{head}", (head, layer), xytext=(0, 5), textcoords="offset points",
-            fontsize=6, color=INK, ha="center", zorder=4, bbox=_BEHIND,
-        )  # fmt: skip
+            f"L{layer}H{head}",
+            (head, layer),
+            xytext=(0, 5),
+            textcoords="offset points",
+            fontsize=6,
+            color=INK,
+            ha="center",
+            zorder=4,
+            bbox=_BEHIND,
+        )

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from interp.figures.style import AMOUNT, SIGNED, style
+from interp.figures.maps import Panel, draw_maps
+from interp.figures.style import SIGNED, style
 
-__all__ = ["RoundsPanel", "rounds"]
+__all__ = ["RoundsPanel", "rounds_by_layer"]
 
 
 @dataclass(frozen=True)
 class RoundsPanel:
-    """One model.
+    """One column of the figure: what was measured on one model.
 
     Attributes:
         title: Above it.
@@ -47,7 +47,7 @@ class RoundsPanel:
     attention: Float[np.ndarray, "memory layer offset"]
 
 
-def rounds(panels: Sequence[RoundsPanel]) -> Figure:
+def rounds_by_layer(panels: Sequence[RoundsPanel]) -> Figure:
     """Models side by side, decodability above, attention by lag below."""
     places = max(len(panel.places) for panel in panels)
     layers = max(len(panel.layers) for panel in panels)
@@ -65,10 +65,8 @@ def rounds(panels: Sequence[RoundsPanel]) -> Figure:
 
 def _decodability(figure: Any, panel: RoundsPanel) -> None:
     axes = figure.subplots()
-    shown = np.clip(panel.decodable, 0, 1)
-    image = axes.imshow(shown, cmap=AMOUNT, vmin=0, vmax=1, aspect="auto")
-    _cells(axes, shown, panel.places, panel.latents, threshold=0.6)
-    axes.set(title=panel.title, xlabel="latent, in the order of the rounds")
+    shown = Panel(panel.title, np.clip(panel.decodable, 0, 1), panel.places)
+    image = draw_maps([axes], [shown], panel.latents, across="latent, in the order of the rounds")
     figure.colorbar(image, ax=axes, label="held-out r², linear probe", pad=0.02)
 
 
@@ -83,15 +81,3 @@ def _attention(figure: Any, panel: RoundsPanel) -> None:
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=list(grid), label="summed kernel\n(share of weight)", pad=0.02)
-
-
-def _cells(
-    axes: Axes, values: np.ndarray, rows: Sequence[str], columns: Sequence[str], threshold: float
-) -> None:
-    axes.set_xticks(range(len(columns)), columns)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    for (row, column), value in np.ndenumerate(values):
-        colour = "black" if value > threshold else "white"
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, size=7)

@@ -1,23 +1,31 @@
-"""An error against what was varied: a line of medians a model, a dot a seed.
+"""A number against what was varied, one line a model, every seed shown.
 
-Lines named in ``dashed`` are what nobody trained: approximations, bounds, floors. They have no
-seeds and no dots.
+    sweep            an error against an ordered quantity: a line of medians, a dot a seed
+    accuracy_sweep   an accuracy, or any share: a line of means, a dot a seed, chance dashed
+    strips           settings that have no order: a row of dots a setting
+
+Single seeds are dots, so that a spread is seen and not summarised. Lines named in ``dashed`` are
+what nobody trained: approximations, bounds, floors. They have no seeds and no dots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from interp.figures.style import MUTED, PALETTE, size, style
+from interp.figures.style import INK, MUTED, PALETTE, size, style
 
-__all__ = ["sweep"]
+__all__ = ["accuracy_sweep", "strips", "sweep"]
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+
+
+_COLOURS = [colour for name, colour in PALETTE.items() if name != "yellow"]
 
 
 def sweep(
@@ -31,11 +39,14 @@ def sweep(
     panel: str | None = None,
     dashed: Sequence[str] = (),
     levels: Mapping[str, float] | None = None,
+    at: Mapping[str, tuple[str, float]] | None = None,
+    slopes: Mapping[str, float] | None = None,
+    middle: str = "median",
     log_x: bool = True,
     log_y: bool = True,
     least: float = 0.0,
 ) -> Figure:
-    """Medians over seeds with a dot a seed.
+    """A line a model through the middle of its seeds, with a dot a seed.
 
     Args:
         table: Tidy, one row a model and seed.
@@ -47,6 +58,10 @@ def sweep(
         panel: Column with a panel a value.
         dashed: Values of ``by`` that are drawn dashed, without dots.
         levels: Legend → height of a horizontal line.
+        at: Panel → legend and place of a vertical line.
+        slopes: Panel → the theory's slope in double logarithmic scale, drawn through the middle of
+            the panel's first model at its smallest x.
+        middle: ``median`` or ``mean``, over seeds.
         log_x, log_y: Logarithmic axes.
         least: Values below are drawn there (an axis of forty decades shows nothing).
     """
@@ -58,36 +73,128 @@ def sweep(
         grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axes, value in zip(grid, panels, strict=True):
             rows = table if panel is None else table[table[panel] == value]
-            _lines(axes, rows, names, x, y, by, set(dashed))
+            for i, name in enumerate(names):
+                mine = rows[rows[by] == name]
+                _line(axes, mine, str(name), i, x, y, middle, loose=name in dashed)
             for name, height in (levels or {}).items():
                 axes.axhline(height, color=MUTED, ls=":", lw=1, label=name, zorder=0)
-            axes.set(xlabel=across, title="" if value is None else str(value))
+            title = "" if value is None else str(value)
+            if at and title in at:
+                name, place = at[title]
+                axes.axvline(place, color=MUTED, ls=":", lw=1, label=name, zorder=0)
+            if slopes and title in slopes:
+                _slope(axes, rows[rows[by] == rows[by].iloc[0]], x, y, slopes[title])
+            axes.set(xlabel=across, title=title)
             _scales(axes, sorted(rows[x].astype(float).unique().tolist()), log_x, log_y)
         grid[0].set_ylabel(label)
-        handles = {n: h for axes in grid for h, n in zip(*axes.get_legend_handles_labels(),
-                                                         strict=True)}  # fmt: skip
+        handles = {
+            n: h for axes in grid for h, n in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
         grid[-1].legend(
             list(handles.values()), list(handles), loc="upper left", bbox_to_anchor=(1.0, 1.0)
         )
     return figure
 
 
-def _lines(
-    axes: Axes, rows: pd.DataFrame, names: Sequence[str], x: str, y: str, by: str, dashed: set[str]
+def accuracy_sweep(
+    table: pd.DataFrame,
+    *,
+    x: str,
+    across: str,
+    y: str = "accuracy",
+    label: str = "accuracy on unseen symbols",
+    panel: str | None = None,
+    chance: float | None = None,
+    log_x: bool = True,
+) -> Figure:
+    """:func:`sweep` of a share: means of ``model`` over seeds on a linear scale, and what guessing
+    gives (``chance``)."""
+    return sweep(
+        table,
+        x=x,
+        across=across,
+        by="model",
+        label=label,
+        y=y,
+        panel=panel,
+        levels={} if chance is None else {"chance": chance},
+        middle="mean",
+        log_x=log_x,
+        log_y=False,
+    )
+
+
+def strips(
+    table: pd.DataFrame,
+    *,
+    group: str,
+    y: str = "accuracy",
+    label: str = "accuracy on unseen symbols",
+    by: str = "model",
+    chance: float | None = None,
+) -> Figure:
+    """A row of dots for every setting, one colour a model: for variations without an order.
+
+    Args:
+        table: Tidy, one row a trained model.
+        group: Column of the settings, shown down the side in order of appearance.
+        y: Column that is shown.
+        label: What that is, with its unit.
+        by: Column of the models.
+        chance: What guessing gives.
+    """
+    settings, names = list(dict.fromkeys(table[group])), list(dict.fromkeys(table[by]))
+    with style():
+        figure = Figure(figsize=(5.4, 0.32 * len(settings) + 1.1))
+        axes = figure.add_subplot()
+        for i, name in enumerate(names):
+            rows = table[table[by] == name]
+            shift = 0.0 if group == by else 0.2 * (i - (len(names) - 1) / 2)
+            height = [settings.index(s) + shift for s in rows[group]]
+            axes.scatter(
+                rows[y], height, s=16, color=_COLOURS[i], marker=_MARKERS[i], alpha=0.8, label=name
+            )
+        axes.set_yticks(range(len(settings)), [str(s) for s in settings])
+        axes.invert_yaxis()
+        axes.set_xlabel(label)
+        if chance is not None:
+            axes.axvline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)
+        if len(names) > 1 and group != by:
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _line(
+    axes: Axes,
+    rows: pd.DataFrame,
+    name: str,
+    number: int,
+    x: str,
+    y: str,
+    middle: str,
+    *,
+    loose: bool,
 ) -> None:
-    colours = [c for name, c in PALETTE.items() if name != "yellow"]
-    for i, name in enumerate(names):
-        mine = rows[rows[by] == name]
-        if not len(mine):
-            continue
-        middle = mine.groupby(x)[y].median()
-        colour, loose = colours[i % len(colours)], name in dashed
-        axes.plot(
-            middle.index, middle, "--" if loose else "-", color=colour, label=str(name),
-            marker="" if loose else _MARKERS[i % len(_MARKERS)],
-        )  # fmt: skip
-        if not loose:
-            axes.scatter(mine[x], mine[y], s=10, color=colour, alpha=0.5, lw=0)
+    if not len(rows):
+        return
+    through, colour = rows.groupby(x)[y].agg(middle), _COLOURS[number % len(_COLOURS)]
+    axes.plot(
+        through.index,
+        through,
+        "--" if loose else "-",
+        color=colour,
+        label=name,
+        marker="" if loose else _MARKERS[number % len(_MARKERS)],
+    )
+    if not loose:
+        axes.scatter(rows[x], rows[y], s=10, color=colour, alpha=0.5, lw=0)
+
+
+def _slope(axes: Axes, rows: pd.DataFrame, x: str, y: str, slope: float) -> None:
+    places = np.array(sorted(set(rows[x])), dtype=float)
+    start = rows[rows[x] == places[0]][y].median()
+    line = start * (places / places[0]) ** slope
+    axes.plot(places, line, "--", color=INK, lw=1, label=f"theory, slope {slope:.2g}")
 
 
 def _scales(axes: Axes, values: Sequence[float], log_x: bool, log_y: bool) -> None:

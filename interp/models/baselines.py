@@ -33,9 +33,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.errors import Problems
-from interp.lens import HookPoint
+from interp.hooks.hooked import HookedModule
+from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.ffn import HiddenLayer
-from interp.models.hooked import HookedModule
 from interp.models.spec import Activation
 
 __all__ = ["LSTM", "MLP", "RNN", "Baseline", "BaselineSpec", "LSTMSpec", "MLPSpec", "RNNSpec"]
@@ -90,7 +90,7 @@ class BaselineSpec:
 
     @property
     def width(self) -> int:
-        """Of x_t."""
+        """How many channels x_t has."""
         return self.d_embed or self.d_in
 
     def to_dict(self) -> dict[str, Any]:

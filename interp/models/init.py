@@ -8,24 +8,35 @@ relative keys a little off zero, so that heads differ.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from interp.models.attention.heads import Attention
 from interp.models.ffn import FFN
+from interp.models.spec import TransformerSpec
 
-if TYPE_CHECKING:
-    from interp.models.transformer import SequenceTransformer
-
-__all__ = ["initialize"]
+__all__ = ["Weights", "initialize"]
 
 _SMALL = 0.02
 
 
+@runtime_checkable
+class Weights(Protocol):
+    """The parts whose weights are drawn; a :class:`~interp.models.transformer.SequenceTransformer`
+    has them."""
+
+    spec: TransformerSpec
+    embed: Any
+    pos_embed: Any
+    input_ffn: Any
+    blocks: Any
+    unembed: Any
+
+
 @torch.no_grad()
-def initialize(model: SequenceTransformer, seed: int) -> None:
+def initialize(model: Weights, seed: int) -> None:
     """Draw every weight matrix of ``model``; heads, widths and neurons a layer lacks stay zero."""
     generator = torch.Generator().manual_seed(seed)
     spec = model.spec

@@ -5,7 +5,7 @@
     weights    every parameter comes from the files (none is left at a random initial value), and
                all are finite
     model      transformers' own class, wrapped by TransformerLens' ``TransformerBridge``
-    hooks      checked on a random row (:mod:`interp.models.conformance`): what a hook carries must
+    hooks      checked on a random row (:mod:`interp.hooks.conformance`): what a hook carries must
                be what its name says, or the model is refused; what *changing* a hook does is
                listed in ``notes`` where it is not what the name promises
 
@@ -26,9 +26,9 @@ from typing import Any
 import torch
 
 from interp.errors import CheckpointError
-from interp.lens import HookedModel
-from interp.models.conformance import conformance
-from interp.models.factors.source import Source, fetch_if_there, find_source
+from interp.hooks.conformance import conformance
+from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.weights.head_weights.source import Source, fetch_if_there, find_source
 
 __all__ = ["Pretrained", "load_pretrained"]
 
@@ -41,7 +41,8 @@ _TOKENIZER_FILES = (
     "special_tokens_map.json",
 )
 _ABLATED = ("hook_z", "hook_result", "hook_mlp_out")
-"""What :mod:`interp.heads.ablate` patches where a model cannot be run from the middle on."""
+"""What :mod:`interp.interventions.ablate` patches where a model cannot be run from the middle
+on."""
 _CONTEXTS = ("n_positions", "max_position_embeddings", "n_ctx", "max_sequence_length", "seq_length")
 
 
@@ -151,9 +152,13 @@ def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -
 
     with _told(f"{name} cannot be loaded"), _quiet():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name, use_safetensors=True, dtype=torch.float32, attn_implementation="eager",
-            output_loading_info=True, **options,
-        )  # fmt: skip
+            name,
+            use_safetensors=True,
+            dtype=torch.float32,
+            attn_implementation="eager",
+            output_loading_info=True,
+            **options,
+        )
     model, report = loaded
     lacking = sorted(report["missing_keys"])
     if lacking:
@@ -185,7 +190,7 @@ def _tokenizer(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel:
-    from interp.lens import TransformerBridge
+    from interp.hooks.transformer_lens_adapter import TransformerBridge
 
     if tokenizer is None:
         tokenizer = _stand_in(int(hugging.config.get_text_config().vocab_size))

@@ -286,8 +286,9 @@ def _check_rest(spec: TransformerSpec, problems: Problems) -> None:
     if not isinstance(spec.activation, tuple) or all(
         len(w) == len(spec.activation) for w in hidden
     ):
-        widths = [w[i] for w in hidden for i in range(len(w))
-                  if spec.activation_of(i) == "pair_sign"]  # fmt: skip
+        widths = [
+            w[i] for w in hidden for i in range(len(w)) if spec.activation_of(i) == "pair_sign"
+        ]
         need(
             all(w % 2 == 0 for w in widths), "ffn", "must be even for pair_sign", spec.ffn, "pairs"
         )

@@ -38,11 +38,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from interp.errors import Problems
-from interp.lens import HookPoint, TransformerLensConfig
+from interp.hooks.hooked import HookedModule
+from interp.hooks.transformer_lens_adapter import HookPoint, TransformerLensConfig
 from interp.models.attention.heads import Attention
-from interp.models.ends import Embed, PosEmbed, TiedUnembed, Unembed
+from interp.models.embedding import Embed, PosEmbed, TiedUnembed, Unembed
 from interp.models.ffn import FFN
-from interp.models.hooked import HookedModule
 from interp.models.init import initialize
 from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec

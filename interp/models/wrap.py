@@ -2,14 +2,14 @@
 
     model = wrap(module, {"blocks.0.hook_resid_pre": "layers.0:in", …}, example=inputs)
 
-``names`` maps TransformerLens' hook names to places in the module (see
-:mod:`interp.models.places` for the notation). The hooks then cache *and* intervene: what a hook
+``names`` maps TransformerLens' hook names to sites in the module (see
+:mod:`interp.hooks.hook_sites` for the notation). The hooks then cache *and* intervene: what a hook
 returns takes the tensor's place in the module, and gradients flow through. The module's code is
 not touched: its forward hooks are set while the wrapped model runs and removed after.
 
 A wrong mapping gives plausible numbers, so ``wrap`` runs the conformance check on the example and
 raises where a relation fails. What it cannot check (hooks without a partner in a relation) it
-believes: see the limits in :mod:`interp.models.conformance`.
+believes: see the limits in :mod:`interp.hooks.conformance`.
 
 Not for tensors that never enter or leave a submodule (scores inside a fused attention): make them
 do so, e.g. by passing them through an ``nn.Identity``. TransformerLens tools that read weights
@@ -28,13 +28,13 @@ import torch
 from torch import Tensor, nn
 
 from interp.errors import HookError, Problems
-from interp.lens import HookPoint
-from interp.models.conformance import ConformanceReport, conformance
-from interp.models.hook_names import nearest, unknown_in_block
-from interp.models.hooked import HookedModule
-from interp.models.places import Place, parse_place
+from interp.hooks.conformance import ConformanceReport, conformance
+from interp.hooks.hook_names import nearest, unknown_in_block
+from interp.hooks.hook_sites import HookSite, parse_hook_site
+from interp.hooks.hooked import HookedModule
+from interp.hooks.transformer_lens_adapter import HookPoint
 
-__all__ = ["Place", "WrappedModule", "wrap"]
+__all__ = ["HookSite", "WrappedModule", "wrap"]
 
 
 class WrappedModule(HookedModule):
@@ -42,23 +42,24 @@ class WrappedModule(HookedModule):
 
     Attributes:
         module: The user's module, whose parameters these are.
-        places: Hook name → place.
+        sites: Hook name → site.
         cfg: What TransformerLens' tools read.
         report: The conformance report of the example; ``None`` if it was not checked.
     """
 
     report: ConformanceReport | None = None
 
-    def __init__(self, module: nn.Module, places: Mapping[str, Place], output: int | str | None,
-                 cfg: Any) -> None:  # fmt: skip
+    def __init__(
+        self, module: nn.Module, sites: Mapping[str, HookSite], output: int | str | None, cfg: Any
+    ) -> None:
         super().__init__()
-        self.module, self.places, self.output, self.cfg = module, dict(places), output, cfg
-        self.hook_dict = {name: HookPoint() for name in places}
+        self.module, self.sites, self.output, self.cfg = module, dict(sites), output, cfg
+        self.hook_dict = {name: HookPoint() for name in sites}
         # HookedRootModule.setup would write a ``name`` onto each of the user's submodules.
         self.mod_dict = dict(self.hook_dict)
         for name, point in self.hook_dict.items():
             point.name = name
-            point.read_only = places[name].side == "read"
+            point.read_only = sites[name].side == "read"
         self._fired: Counter[str] = Counter()
         self.training = module.training
 
@@ -71,8 +72,11 @@ class WrappedModule(HookedModule):
         self._fired.clear()
         with self._attached():
             out = self.module(*args, **kwargs)
-        silent = [name for name, point in self.hook_dict.items()
-                  if point.has_hooks() and not self._fired[name]]  # fmt: skip
+        silent = [
+            name
+            for name, point in self.hook_dict.items()
+            if point.has_hooks() and not self._fired[name]
+        ]
         if silent:
             raise HookError(f"these hooks did not fire: {self._described(silent)}")
         return out if self.output is None else out[self.output]
@@ -81,27 +85,27 @@ class WrappedModule(HookedModule):
     def _attached(self) -> Iterator[None]:
         handles = []
         try:
-            for name, place in self.places.items():
-                submodule = self.module.get_submodule(place.module)
-                if place.side == "out":
-                    hook = self._output_hook(name, place)
+            for name, site in self.sites.items():
+                submodule = self.module.get_submodule(site.module)
+                if site.side == "out":
+                    hook = self._output_hook(name, site)
                     handles.append(submodule.register_forward_hook(hook))
                 else:
-                    before = self._input_hook(name, place)
+                    before = self._input_hook(name, site)
                     handles.append(submodule.register_forward_pre_hook(before, with_kwargs=True))
             yield
         finally:
             for handle in handles:
                 handle.remove()
 
-    def _output_hook(self, name: str, place: Place) -> Callable[..., Any]:
-        return lambda module, args, returned: self._pass(name, place, returned)
+    def _output_hook(self, name: str, site: HookSite) -> Callable[..., Any]:
+        return lambda module, args, returned: self._pass(name, site, returned)
 
-    def _input_hook(self, name: str, place: Place) -> Callable[..., Any]:
-        return lambda module, args, kwargs: self._pass(name, place, (args, kwargs))
+    def _input_hook(self, name: str, site: HookSite) -> Callable[..., Any]:
+        return lambda module, args, kwargs: self._pass(name, site, (args, kwargs))
 
-    def _pass(self, name: str, place: Place, container: Any) -> Any:
-        """Send the tensor at a place through its hook point; ``None`` where nothing changes."""
+    def _pass(self, name: str, site: HookSite, container: Any) -> Any:
+        """Send the tensor at a site through its hook point; ``None`` where nothing changes."""
         self._fired[name] += 1
         if self._fired[name] > 1:
             raise HookError(
@@ -112,7 +116,7 @@ class WrappedModule(HookedModule):
         if not point.has_hooks():
             return None
         try:
-            tensor = place.find(container)
+            tensor = site.find(container)
         except (IndexError, KeyError, TypeError, StopIteration):
             raise HookError(f"{self._described([name])} has no element there") from None
         if not isinstance(tensor, Tensor):
@@ -121,10 +125,10 @@ class WrappedModule(HookedModule):
                 "element, like ':out[0]' or ':in[1]'"
             )
         try:
-            viewed = place.view(tensor)
+            viewed = site.view(tensor)
         except HookError as error:
             raise HookError(f"{self._described([name])}: {error}") from None
-        if place.side == "read":
+        if site.side == "read":
             return self._show(name, point, viewed)
         # A copy: what a hook changes in place must not reach another reader of the same memory.
         result = point(viewed.clone())
@@ -133,7 +137,7 @@ class WrappedModule(HookedModule):
                 f"the hook on {name} must return the shape it was given, "
                 f"{tuple(viewed.shape)}, got {tuple(result.shape)}"
             )
-        return place.put(container, place.merge(tensor, result))
+        return site.put(container, site.merge(tensor, result))
 
     def _show(self, name: str, point: HookPoint, viewed: Tensor) -> None:
         if point.has_hooks("bwd"):
@@ -157,15 +161,15 @@ class WrappedModule(HookedModule):
             paths.setdefault(id(submodule), []).append(path or "the module itself")
         shown = []
         for name in names:
-            place = self.places[name]
-            known = paths[id(self.module.get_submodule(place.module))]
-            shown.append(f"{name} ({place.side} of {' = '.join(known)})")
+            site = self.sites[name]
+            known = paths[id(self.module.get_submodule(site.module))]
+            shown.append(f"{name} ({site.side} of {' = '.join(known)})")
         return ", ".join(shown)
 
 
 def wrap(
     module: nn.Module,
-    names: Mapping[str, str | Place],
+    names: Mapping[str, str | HookSite],
     *,
     example: Any = None,
     cfg: Any = None,
@@ -177,7 +181,7 @@ def wrap(
 
     Args:
         module: Your model; it keeps its parameters and its code.
-        names: Hook name, e.g. ``blocks.0.attn.hook_z`` → place, e.g. ``"layers.0.proj:in/4"``.
+        names: Hook name, e.g. ``blocks.0.attn.hook_z`` → site, e.g. ``"layers.0.proj:in/4"``.
         example: Inputs of a row or two (a tuple is several arguments). Needed for the check and
             for ``cfg``; without it nothing is run.
         cfg: What TransformerLens' tools read as ``model.cfg``. By default what the example shows:
@@ -191,11 +195,11 @@ def wrap(
         The hooked model: ``run_with_cache``, ``run_with_hooks``, ``hooks``, ``hook_dict``.
 
     Raises:
-        ArgumentError: naming every place that is malformed or not in the module.
+        ArgumentError: naming every site that is malformed or not in the module.
         HookError: if a hook does not fire on the example, fires twice, or carries no tensor.
         ConformanceError: naming every relation that fails, unless ``check`` is off.
     """
-    model = WrappedModule(module, _places(module, names), output, cfg)
+    model = WrappedModule(module, _sites(module, names), output, cfg)
     if example is None:
         return model
     args = example if isinstance(example, tuple) else (example,)
@@ -210,27 +214,27 @@ def wrap(
     return model
 
 
-def _places(module: nn.Module, names: Mapping[str, str | Place]) -> dict[str, Place]:
-    """The places named, all problems reported at once."""
+def _sites(module: nn.Module, names: Mapping[str, str | HookSite]) -> dict[str, HookSite]:
+    """The sites named, all problems reported at once."""
     problems = Problems("wrap")
     problems.need(bool(names), "names", "must map at least one hook", names, "see docs/howto-wrap")
     submodules = {path for path, _ in module.named_modules(remove_duplicate=False)}
-    places: dict[str, Place] = {}
+    sites: dict[str, HookSite] = {}
     for name, text in names.items():
         slip = unknown_in_block(name)
         problems.need(
             not slip, "names", "must be hook names of TransformerLens", name, "correct it"
         )
         try:
-            places[name] = parse_place(text)
+            sites[name] = parse_hook_site(text)
         except HookError as error:
-            problems.need(False, name, str(error), text, "see interp.models.places")
+            problems.need(False, name, str(error), text, "see interp.hooks.hook_sites")
             continue
-        path = places[name].module
+        path = sites[name].module
         near = ", ".join(nearest(path, submodules)) or "see named_modules()"
         problems.need(path in submodules, name, "must name a submodule", path, f"near it: {near}")
     problems.raise_if_any()
-    return places
+    return sites
 
 
 def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:

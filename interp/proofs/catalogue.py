@@ -8,33 +8,24 @@ its boundary: the constructions themselves say what they refuse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from interp.errors import Problems
+from interp.proofs.case import Case
 from interp.proofs.mechanism import Construction
 from interp.proofs.memory.adaptive import construct_adaptive_memory
 from interp.proofs.memory.fixed import construct_fixed_memory
 from interp.proofs.memory.kernels import construct_kernel_memory
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 
-__all__ = ["FAMILIES", "Case", "cases", "constructions"]
+__all__ = ["FAMILIES", "cases", "constructions"]
+
+_Build = partial[Construction]
+"""A construction of a task, with its options."""
 
 FAMILIES = ("fixed", "real", "adaptive", "nested", "sparse")
-
-
-@dataclass(frozen=True)
-class Case:
-    """One construction that can be built.
-
-    Attributes:
-        family: One of :data:`FAMILIES`.
-        build: Makes it; a second or less.
-    """
-
-    family: str
-    build: Callable[[], Construction]
 
 
 def cases(*families: str) -> tuple[Case, ...]:
@@ -58,10 +49,17 @@ def constructions(*families: str) -> Iterator[Construction]:
     Raises:
         ArgumentError: for unknown families.
     """
-    return (case.build() for case in cases(*families))
+    return (case.construct() for case in cases(*families))
 
 
-def _fixed() -> Iterator[Callable[[], Construction]]:
+def _name(build: _Build) -> str:
+    """The task, the seed of its table or readout, and the construction's options."""
+    task = build.args[0]
+    seed = getattr(task, "table_seed", None) or getattr(task, "readout_seed", 0)
+    return "-".join([task.name, str(seed), *map(str, build.keywords.values())])
+
+
+def _fixed() -> Iterator[_Build]:
     tasks = [
         FixedMemory((1, 3), "multiplexer"),
         FixedMemory((2, 4), "majority"),
@@ -73,7 +71,7 @@ def _fixed() -> Iterator[Callable[[], Construction]]:
     return (partial(construct_fixed_memory, task) for task in tasks)
 
 
-def _real() -> Iterator[Callable[[], Construction]]:
+def _real() -> Iterator[_Build]:
     tasks = [
         RealMemory((3,)),
         RealMemory((1, 4), "mean"),
@@ -84,7 +82,7 @@ def _real() -> Iterator[Callable[[], Construction]]:
     return (partial(construct_kernel_memory, task) for task in tasks)
 
 
-def _adaptive() -> Iterator[Callable[[], Construction]]:
+def _adaptive() -> Iterator[_Build]:
     pair = AdaptiveMemory((1, 2), rounds=1, length=16)
     spread = AdaptiveMemory((1, 2, 4), rounds=1, readout="parity", length=24)
     together = AdaptiveMemory((1, 3), rounds=0, concurrent=2, readout="multiplexer", length=24)
@@ -95,7 +93,7 @@ def _adaptive() -> Iterator[Callable[[], Construction]]:
     yield partial(construct_adaptive_memory, replace(spread, bits=3), gate="dot")
 
 
-def _nested() -> Iterator[Callable[[], Construction]]:
+def _nested() -> Iterator[_Build]:
     two = AdaptiveMemory((1, 2, 4), rounds=2, readout="parity", length=24)
     mixed = AdaptiveMemory((1, 2, 3), rounds=2, concurrent=2, readout="majority", length=24)
     four = AdaptiveMemory((1, 2), rounds=4, readout="table", bits=3, length=16)
@@ -106,7 +104,7 @@ def _nested() -> Iterator[Callable[[], Construction]]:
     yield partial(construct_adaptive_memory, four)
 
 
-def _sparse() -> Iterator[Callable[[], Construction]]:
+def _sparse() -> Iterator[_Build]:
     light = KernelMemory(("light(6, 1.3)",), length=48)
     heavy = KernelMemory(("heavy(2)",), length=48)
     three = KernelMemory(("light(6, 1.3)", "bump(2, 2)", "0.5 exponential(0.3)"), "maximum")
@@ -121,7 +119,7 @@ def _sparse() -> Iterator[Callable[[], Construction]]:
 
 
 _ALL = tuple(
-    Case(family, build)
+    Case(_name(build), build, family)
     for family, make in zip(FAMILIES, (_fixed, _real, _adaptive, _nested, _sparse), strict=True)
     for build in make()
 )

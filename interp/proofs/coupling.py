@@ -37,11 +37,11 @@ from interp.errors import Problems
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.blank import blank_model
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.zero_model import zero_model
 from interp.tasks.coupling import BASES, PodCoupling
 
-__all__ = ["CASES", "construct_pod", "input_bound", "mean_square_bound", "sigma_tail"]
+__all__ = ["TASKS", "construct_pod", "input_bound", "mean_square_bound", "sigma_tail"]
 
 KNOTS = 4096
 _UNIT, _SINGLE = 2.0**-53, 2.0**-24
@@ -83,7 +83,7 @@ def construct_pod(
     problems.need(n is None or n >= least, "n", rule, n, "raise it, or leave it out")
     problems.raise_if_any()
     width = n or least
-    model = blank_model(_spec(task, m_h, width, knots))
+    model = zero_model(_spec(task, m_h, width, knots))
     with torch.no_grad():
         if task.features:
             _read_features(model, task, sides, m_h)
@@ -273,7 +273,7 @@ def _rounding(
     return own + terms * _UNIT * (columns + high[:kept])
 
 
-def _cases() -> list[tuple[PodCoupling, int]]:
+def _tasks() -> list[tuple[PodCoupling, int]]:
     """Tasks and widths for detectors to be scored on: truncated, exact, and wider than the rank."""
     ranks = [PodCoupling(2), PodCoupling(6), PodCoupling(4, left="sine", right="cosine")]
     ranks += [PodCoupling(3, left="legendre", right="legendre"), PodCoupling(6, mask_self=True)]
@@ -281,5 +281,5 @@ def _cases() -> list[tuple[PodCoupling, int]]:
     return [(task, m) for task in exact for m in (1, int(task.rank), 8)]
 
 
-CASES: list[tuple[PodCoupling, int]] = _cases()
+TASKS: list[tuple[PodCoupling, int]] = _tasks()
 """(task, m_h): each is built by :func:`construct_pod`."""

@@ -67,7 +67,8 @@ class Certificate:
         parts: What the bound is made of, by name.
         domain: The inputs and positions it holds for, in words.
         error_in_any_basis: The same bound when the weights are dense and round accordingly, as
-            after :func:`~interp.proofs.hide.hide`; None where nobody has derived it.
+            after :func:`~interp.proofs.random_basis.random_basis`; None where nobody has derived
+            it.
     """
 
     error: float

@@ -7,22 +7,42 @@ decompose a residual stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.lens import ActivationCache
+from interp.hooks.transformer_lens_adapter import ActivationCache
+from interp.store.files import Indices, RowSelector
 
-if TYPE_CHECKING:
-    from interp.store.files import Indices
-    from interp.store.reader import ActivationStore
-
-__all__ = ["LazyTensors", "activation_cache", "tensor"]
+__all__ = ["LazyTensors", "Stored", "activation_cache", "tensor"]
 
 
-def tensor(store: ActivationStore, hook: str, rows: Indices) -> Tensor:
+@runtime_checkable
+class Stored(Protocol):
+    """What is needed of a store to make tensors: its hooks' names, and rows of each.
+
+    An :class:`~interp.store.reader.ActivationStore` is one.
+    """
+
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """Canonical names, in the order in which they fire."""
+
+    @property
+    def aliases(self) -> Mapping[str, str]:
+        """Other names of the same tensors."""
+
+    def dtype(self, hook: str) -> str:
+        """The stored dtype."""
+
+    def activation(self, hook: str, rows: RowSelector = None) -> NDArray[Any]:
+        """Rows of a hook."""
+
+
+def tensor(store: Stored, hook: str, rows: Indices) -> Tensor:
     """Activations as a tensor of the stored dtype, bfloat16 included."""
     values = torch.from_numpy(store.activation(hook, rows))
     return values.to(torch.bfloat16) if store.dtype(hook) == "bfloat16" else values
@@ -36,7 +56,7 @@ class LazyTensors(MutableMapping[str, Tensor]):
         rows: their ids.
     """
 
-    def __init__(self, store: ActivationStore, rows: Indices) -> None:
+    def __init__(self, store: Stored, rows: Indices) -> None:
         self._store = store
         self._rows = rows
         self._loaded: dict[str, Tensor | None] = dict.fromkeys((*store.hooks, *store.aliases))
@@ -69,6 +89,6 @@ class LazyTensors(MutableMapping[str, Tensor]):
         return len(self._loaded)
 
 
-def activation_cache(store: ActivationStore, rows: Indices, model: Any) -> ActivationCache:
+def activation_cache(store: Stored, rows: Indices, model: Any) -> ActivationCache:
     """A cache over some rows; see :meth:`interp.store.reader.ActivationStore.cache`."""
     return ActivationCache(LazyTensors(store, rows), model)

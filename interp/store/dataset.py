@@ -11,19 +11,37 @@ read whole chunks: expect a shuffled epoch to be slower than one in order.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from interp.store.cache import tensor
-from interp.store.files import Indices
-from interp.store.reader import ActivationStore
+from interp.store.cache import Stored, tensor
+from interp.store.files import Indices, RowSelector, SealedPart
 
-__all__ = ["StoreDataset"]
+__all__ = ["Rows", "StoreDataset"]
+
+
+@runtime_checkable
+class Rows(Stored, Protocol):
+    """What a data set needs of a store: what tensors need, and which rows there are."""
+
+    @property
+    def row_ids(self) -> Indices:
+        """Ids of the rows, ascending."""
+
+    @property
+    def parts(self) -> tuple[SealedPart, ...]:
+        """The sealed parts."""
+
+    def canonical(self, hook: str) -> str:
+        """The name under which a hook is stored."""
+
+    def batches(self, size: int, rows: RowSelector = None) -> Iterator[Any]:
+        """Rows in batches of one length each, with their ids as ``rows``."""
 
 
 class StoreDataset(Dataset[dict[str, Tensor]]):
@@ -41,7 +59,7 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
 
     def __init__(
         self,
-        store: ActivationStore,
+        store: Rows,
         hooks: Sequence[str] | None = None,
         *,
         shuffle: int | None = None,

@@ -25,7 +25,7 @@ from interp.store.progress import Progress
 from interp.store.reader import ActivationStore
 
 if TYPE_CHECKING:
-    from interp.lens import HookedModel
+    from interp.hooks.transformer_lens_adapter import HookedModel
     from interp.store.plan import Plan
     from interp.store.sources import Part, Source
 
@@ -133,7 +133,7 @@ def extract(
 
 
 def _source(model: HookedModel, source: Any, rows: int | None, seed: int) -> Source:
-    from interp.lens import vocabulary_of
+    from interp.hooks.transformer_lens_adapter import vocabulary_of
     from interp.store.sources import as_source, within
 
     problems = Problems("extract")

@@ -195,10 +195,15 @@ def read_rows(
     Raises:
         StoreError: if a chunk's checksum is wrong, or it was written with an absent filter.
     """
-    spans, takes = zip(*(_span(i, n) for i, n in zip(others, dataset.shape[1:], strict=True)),
-                       strict=True) if others else ((), ())  # fmt: skip
-    kept = [n if take is None else len(take) for take, n in
-            zip(takes, (s.stop - s.start for s in spans), strict=True)]  # fmt: skip
+    spans, takes = (
+        zip(*(_span(i, n) for i, n in zip(others, dataset.shape[1:], strict=True)), strict=True)
+        if others
+        else ((), ())
+    )
+    kept = [
+        n if take is None else len(take)
+        for take, n in zip(takes, (s.stop - s.start for s in spans), strict=True)
+    ]
     out = np.empty((len(offsets), *kept), dataset.dtype)
     order = np.argsort(offsets, kind="stable")
     ascending = offsets[order]

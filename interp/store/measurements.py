@@ -4,6 +4,9 @@ A table is a pandas frame of float, integer, boolean and string columns with the
 Its file ``measurements-NAME.h5`` has one dataset per column under ``columns`` and the JSON
 ``provenance`` (which analysis, which arguments, which versions); it is written, hashed, renamed
 and indexed like a part. A number in a store is worth what its provenance says and no more.
+
+A head table (:mod:`interp.stats.head_table`) has the number of its format in the file's attribute
+``head_table``; files without it hold the first, and their tables are upgraded when they are read.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import Problems, StoreError
+from interp.stats.table_format import COLUMNS, FORMAT, upgraded
 from interp.store import layout
 
 if TYPE_CHECKING:
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["measurement_names", "read_measurement", "read_provenance", "write_measurement"]
 
+_TABLE = "head_table"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
@@ -142,6 +147,8 @@ def _write_file(path: Path, table: pandas.DataFrame, text: str) -> None:
     with h5py.File(path, "w") as file:
         file.attrs["format"] = layout.FORMAT
         file.attrs["version"] = f"{layout.VERSION[0]}.{layout.VERSION[1]}"
+        if set(COLUMNS) <= set(table.columns):
+            file.attrs[_TABLE] = FORMAT
         file.create_dataset("provenance", data=text, dtype=h5py.string_dtype())
         order = json.dumps([str(c) for c in table.columns])
         file.create_dataset("order", data=order, dtype=h5py.string_dtype())
@@ -196,18 +203,26 @@ def read_provenance(folder: Path, name: str) -> dict[str, Any]:
 
 
 def read_measurement(folder: Path, name: str) -> pandas.DataFrame:
-    """A sealed table.
+    """A sealed table; a head table of an older format comes in the columns of this one.
 
     Raises:
-        StoreError: if there is no such table, or it is damaged.
+        StoreError: if there is no such table, it is damaged, or a newer version wrote it.
     """
     import pandas as pd
 
-    def columns(file: h5py.File) -> dict[str, Any]:
+    def columns(file: h5py.File) -> tuple[int, dict[str, Any]]:
         order = json.loads(file["order"].asstr()[()])
-        return {name: _read_column(file["columns"][name]) for name in order}
+        found = {name: _read_column(file["columns"][name]) for name in order}
+        return int(file.attrs.get(_TABLE, 1)), found
 
-    return pd.DataFrame(_load(_open(folder, name), columns))
+    path = _open(folder, name)
+    written, found = _load(path, columns)
+    if written > FORMAT:
+        raise StoreError(
+            f"{path}: is a head table of format {written}, and formats up to {FORMAT} can be read: "
+            "use the version that wrote it, or a newer one"
+        )
+    return upgraded(pd.DataFrame(found))
 
 
 def _read_column(dataset: h5py.Dataset) -> NDArray[Any] | pandas.Series[Any]:

@@ -17,14 +17,14 @@ import torch
 
 from interp.errors import HookError, StoreError
 from interp.store.background import Background, Pace
-from interp.store.lanes import Forward, Lanes
+from interp.store.parallel_forward import Forward, ParallelForward
 from interp.store.plan import Plan, model_device
 from interp.store.selection import to_array
 from interp.store.sources import Columns, Part
 from interp.store.writer import Array, PartFile
 
 if TYPE_CHECKING:
-    from interp.lens import HookedModel
+    from interp.hooks.transformer_lens_adapter import HookedModel
 
 __all__ = ["Sealed", "write_parts"]
 
@@ -57,7 +57,7 @@ def write_parts(
     """
     files: dict[int, PartFile] = {}
     pace = Pace()
-    lanes = Lanes(model, plan.survey.hooks, plan.record["lanes"])
+    lanes = ParallelForward(model, plan.survey.hooks, plan.record["lanes"])
     compute = _Compute(plan, model_device(model))
     try:
         with (

@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from interp.errors import HookError, Problems, StoreError
+from interp.hooks.capture import Capture, Survey, survey
 from interp.store import arrays
-from interp.store.capture import Capture, Survey, survey
-from interp.store.lanes import lanes_for
 from interp.store.layout import FORMAT, VERSION, product_version
+from interp.store.parallel_forward import parallel_forwards_for
 from interp.store.selection import DTYPES, Selection
 from interp.store.sources import Columns, Source
 
 if TYPE_CHECKING:
-    from interp.lens import HookedModel
+    from interp.hooks.transformer_lens_adapter import HookedModel
 
 __all__ = ["Plan", "differences", "digest", "make_plan", "model_device", "weights_sha256"]
 
@@ -43,6 +43,8 @@ def weights_sha256(model: Any) -> str:
         if isinstance(values, torch.Tensor):
             found.update(f"{name} {values.dtype} {list(values.shape)};".encode())
             flat = values.detach().cpu().contiguous().reshape(-1)
+            # One number alone may have any stride and still count as contiguous.
+            flat = flat.as_strided(flat.shape, (1,))
             found.update(flat.view(torch.uint8).numpy().data)
     return found.hexdigest()
 
@@ -204,7 +206,7 @@ def make_plan(
         "part_rows": per_part,
         "compression": compression,
         "threads": torch.get_num_threads(),
-        "lanes": lanes_for(model, found.hooks, few, _batches(source.rows, batch)),
+        "lanes": parallel_forwards_for(model, found.hooks, few, _batches(source.rows, batch)),
         "device": device.type,
         "torch": torch.__version__,
     }

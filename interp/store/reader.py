@@ -32,15 +32,15 @@ from interp.store.measurements import (
     read_provenance,
     write_measurement,
 )
-from interp.store.opening import consolidated_parts, folder_parts
+from interp.store.part_index import consolidated_parts, folder_parts
 
 if TYPE_CHECKING:
     import pandas
 
-    from interp.lens import ActivationCache
+    from interp.hooks.transformer_lens_adapter import ActivationCache
     from interp.store.dataset import StoreDataset
 
-__all__ = ["ActivationStore", "RowBatch"]
+__all__ = ["ActivationStore", "RowBatch", "open_store"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,17 @@ class RowBatch:
     def inputs(self) -> NDArray[Any]:
         """The model's inputs ``[row, pos(, channel)]``."""
         return self.store.inputs(self.rows)
+
+
+def open_store(path: Path | str) -> ActivationStore:
+    """The activation store at a path: a folder, or a file of ``prooflens store consolidate``.
+
+    Nothing is read but its index: activations are read when they are asked for.
+
+    Raises:
+        StoreError: if there is no store, or it is damaged or of a newer major version.
+    """
+    return ActivationStore(path)
 
 
 class ActivationStore:
@@ -212,8 +223,12 @@ class ActivationStore:
 
     def latents(self, rows: RowSelector = None) -> dict[str, NDArray[Any]]:
         """What the task was built from: name → ``[row, pos, …]``."""
-        names = {name for part in self._index.parts for name in part.shapes
-                 if name.startswith("latents/")}  # fmt: skip
+        names = {
+            name
+            for part in self._index.parts
+            for name in part.shapes
+            if name.startswith("latents/")
+        }
         return {n.removeprefix("latents/"): self.stored(n, rows) for n in sorted(names)}
 
     def batches(self, size: int, rows: RowSelector = None) -> Iterator[RowBatch]:

@@ -1,6 +1,6 @@
 """What of an activation is stored: which positions, which heads, in which dtype.
 
-Positions and heads are cut along axes that are known by name (:mod:`interp.store.axes`), never
+Positions and heads are cut along axes that are known by name (:mod:`interp.hooks.axes`), never
 along guessed ones. Casts are done by torch, and every finite value that a cast makes infinite is
 counted: HDF5 would make infinities in silence.
 """
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.hooks.capture import Firing
 from interp.store.arrays import BFLOAT16
-from interp.store.capture import Firing
 from interp.store.writer import Array
 
 __all__ = ["DTYPES", "Selection", "parse_positions", "to_array"]

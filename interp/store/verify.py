@@ -27,7 +27,7 @@ __all__ = ["Fault", "repair", "verify"]
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that is not as it was sealed.
+    """A file or data set of a store that is not what it was when it was sealed.
 
     Attributes:
         file: which file, or ``index.jsonl`` for rows that no part holds.

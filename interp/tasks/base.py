@@ -4,6 +4,12 @@ A task is a frozen description that can sample itself. Every batch carries its *
 quantities the task was built from (memory locations and contents, kernels, template indices):
 probes and role detectors are judged against them. A latent that a probe finds shows that the
 information is there, not that the model uses it.
+
+A task may also say what a model of it must do. ``task.memories()`` names the contents that are
+fetched from earlier positions and where each is; ``task.answers()`` names the latents that are
+computed, each with the latents it is computed from. Roles of memories and readouts are looked for
+only where a task says so: :func:`memories_of` and :func:`answers_of` read both, and find nothing in
+a task that has no such method.
 """
 
 from __future__ import annotations
@@ -12,10 +18,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Batch", "Task"]
+__all__ = ["Batch", "Memory", "Task", "answers_of", "memories_of"]
 
 
 @dataclass(frozen=True)
@@ -73,3 +81,36 @@ class Task(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data: what a store or recipe records, with its ``kind``."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A content that a task says is fetched from earlier positions.
+
+    Attributes:
+        name: The latent that holds the content.
+        location: Where it is: its lag; the name of the latent that holds the lag; or a kernel ρ
+            ``[lag]``, where the content is an average Σ_s ρ(s) x_{t−s}.
+        round: Which of the rounds that follow one another fetches it, counted from 1; None where
+            nothing is nested.
+    """
+
+    name: str
+    location: int | str | NDArray[np.floating]
+    round: int | None = None
+
+
+def memories_of(task: Any) -> tuple[Memory, ...]:
+    """What a task says is fetched: its ``memories()``, or nothing if it has no such method."""
+    told = getattr(task, "memories", None)
+    return () if told is None else tuple(told())
+
+
+def answers_of(task: Any) -> dict[str, tuple[str, ...]]:
+    """What a task says is computed: its ``answers()``, or nothing if it has no such method.
+
+    Returns:
+        Latent → the latents it is computed from; none where the task does not say from what.
+    """
+    told = getattr(task, "answers", None)
+    return {} if told is None else dict(told())

@@ -26,6 +26,7 @@ from interp.tasks.coupling import (
 )
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
+from interp.tasks.maximum import Maximum
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 from interp.tasks.relation import TokenRelation
 from interp.tasks.template import TemplateTask
@@ -45,6 +46,7 @@ KINDS: dict[str, type[Any]] = {
     "repeated_tokens": RepeatedTokens,
     "in_context_template": InContextTemplate,
     "successor_walk": SuccessorWalk,
+    "maximum": Maximum,
     "pod_coupling": PodCoupling,
     "linear_kernel": LinearKernel,
     "nearest_point": NearestPoint,
@@ -56,6 +58,10 @@ KINDS: dict[str, type[Any]] = {
 
 
 _SHIPPED = frozenset(KINDS)
+_RENAMED = {"answers": "targets"}
+"""Arguments that files written earlier give by another name."""
+_VALUES = {("relation", "counter"): "uniform"}
+"""Argument and value of files written earlier → the value that means it today."""
 
 
 def register_task(kind: str, task: type[Any]) -> None:
@@ -119,7 +125,11 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     problems.need(kind in KINDS, "kind", rule, kind, advice)
     problems.raise_if_any()
     known = arguments_of(KINDS[str(kind)])
-    given = {key: _as_tuples(value) for key, value in data.items() if key != "kind"}
+    given = {
+        key if key in known else _RENAMED.get(key, key): _today(key, value)
+        for key, value in data.items()
+        if key != "kind"
+    }
     for key in sorted(set(given) - set(known)):
         advice = f"it takes {', '.join(known)}"
         problems.need(False, key, f"must be an argument of {kind}", given[key], advice)
@@ -144,6 +154,11 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
 
 def _advice(argument: Argument, value: Any) -> str:
     return f"write [{value!r}]" if argument.fits((value,)) else "mend it"
+
+
+def _today(key: str, value: Any) -> Any:
+    """A value as arguments hold it: lists as tuples, names of older files as today's."""
+    return _VALUES.get((key, str(value)), _as_tuples(value))
 
 
 def _as_tuples(value: Any) -> Any:

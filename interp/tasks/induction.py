@@ -15,17 +15,20 @@ needed here may do something else there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from interp.errors import Problems
 from interp.tasks.base import Batch
+from interp.tasks.counterfactual import UNKNOWN, Variable
 
-__all__ = ["InContextTemplate", "RepeatedTokens"]
+__all__ = ["InContextTemplate", "RepeatedTokens", "induction_variables"]
 
 Ids = NDArray[np.int64]
 _Template = Literal["aba", "same"]
@@ -109,6 +112,10 @@ class RepeatedTokens:
             "is_repeat": repeated,
         }
         return _batch(inputs, targets, repeated & inside, latents, device)
+
+    def variables(self) -> Iterator[Variable]:
+        """As :func:`induction_variables` says."""
+        return induction_variables()
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""
@@ -202,6 +209,38 @@ class InContextTemplate:
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""
         return {"kind": "in_context_template", **asdict(self)}
+
+
+def induction_variables() -> Iterator[Variable]:
+    """What an induction circuit computes: ``previous``, the token before each position, known
+    there; ``source``, the one position whose previous token is the current one; and the ``answer``
+    that stands there. Rows in which several positions (or none) qualify are left undetermined.
+    """
+    yield Variable("previous", _answer_if_previous, everywhere=True)
+    yield Variable("source", _answer_if_source)
+    yield Variable("answer", _answer_if_answer)
+
+
+def _answer_if_previous(base: Batch, source: Batch) -> Tensor:
+    """The base's token where the source's previous token is the base's current one."""
+    return _token_at(base, source.latents["previous"][:, None] == base.inputs[:, :, None])
+
+
+def _answer_if_source(base: Batch, source: Batch) -> Tensor:
+    """The base's token at the source's source."""
+    found = _token_at(base, source.latents["previous"][:, None] == source.inputs[:, :, None])
+    return found.masked_fill(~source.mask, UNKNOWN)
+
+
+def _answer_if_answer(base: Batch, source: Batch) -> Tensor:
+    return source.targets.masked_fill(~source.mask, UNKNOWN)
+
+
+def _token_at(base: Batch, marked: Tensor) -> Tensor:
+    """The base's token at the one key ``[row, query, key]`` not after the query that is marked."""
+    marked = marked.tril()
+    token: Tensor = (marked * base.inputs[:, None]).sum(-1)
+    return token.masked_fill(marked.sum(-1) != 1, UNKNOWN)
 
 
 def _checked(kind: str, vocabulary: int, bos: int) -> tuple[Problems, Any]:

@@ -25,7 +25,7 @@ from interp.tasks.base import Batch
 __all__ = ["Relation", "TokenRelation", "Value"]
 
 Relation = Literal[
-    "previous-token", "duplicate-token", "induction", "sink", "counter", "local", "dense"
+    "previous-token", "duplicate-token", "induction", "sink", "uniform", "local", "dense"
 ]
 Value = Literal["copy", "negative", "relabel", "classes"]
 
@@ -136,7 +136,7 @@ class TokenRelation:
             return torch.nn.functional.pad(same, (1, 0))[..., :-1].double()
         if self.relation == "dense":
             return self.table()[tokens[:, :, None], tokens[:, None, :]].exp()
-        by_lag = {"previous-token": lag == 1, "counter": lag >= 0, "local": lag < self.window}
+        by_lag = {"previous-token": lag == 1, "uniform": lag >= 0, "local": lag < self.window}
         return (first if self.relation == "sink" else by_lag[self.relation]).double()[None]
 
     def _tokens(self, n: int, generator: torch.Generator) -> Int[Tensor, "batch pos"]:

@@ -14,6 +14,7 @@ nothing about what a model does on text.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +23,8 @@ import torch
 
 from interp.errors import Problems
 from interp.tasks.base import Batch
+from interp.tasks.counterfactual import Variable
+from interp.tasks.induction import induction_variables
 
 __all__ = ["SuccessorWalk"]
 
@@ -92,6 +95,10 @@ class SuccessorWalk:
         as_tensor = {name: torch.from_numpy(values) for name, values in latents.items()}
         ids = [torch.from_numpy(np.ascontiguousarray(a)) for a in (inputs, targets, scored)]
         return Batch(ids[0], ids[1], ids[2], as_tensor).to(device)
+
+    def variables(self) -> Iterator[Variable]:
+        """As :func:`interp.tasks.induction.induction_variables` says."""
+        return induction_variables()
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""

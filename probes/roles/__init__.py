@@ -1,15 +1,19 @@
 """Which role does each head, FFN and layer play? Behaviour and cause must agree."""
 
 from probes.roles.decision import ROLE_COLUMNS
-from probes.roles.find import answers_of, candidates, find_roles, memories_of
-from probes.roles.memory import Floors, decide_roles
+from probes.roles.find import candidates, find_roles
+from probes.roles.profile import LANGUAGE, PROFILES, TASK, Floors, Profile
+from probes.roles.registry import ROLES, Role
 
 __all__ = [
+    "LANGUAGE",
+    "PROFILES",
+    "ROLES",
     "ROLE_COLUMNS",
+    "TASK",
     "Floors",
-    "answers_of",
+    "Profile",
+    "Role",
     "candidates",
-    "decide_roles",
     "find_roles",
-    "memories_of",
 ]

@@ -1,5 +1,5 @@
 """How much of an activation is about a latent: scores that fresh models can be put through by the
-thousand (:meth:`probes.roles.fresh.Fresh.odds`).
+thousand (:meth:`probes.roles.reinit_null.ReinitNull.odds`).
 
     explained   share of the activation's variance, over all directions together, that a line in
                 the latent explains

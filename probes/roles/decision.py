@@ -22,17 +22,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.heads.table import adjust
+from interp.stats.head_table import adjust
 
-__all__ = ["ROLE_COLUMNS", "Found", "Test", "decide", "no_roles"]
+__all__ = ["ROLE_COLUMNS", "Found", "Test", "decide", "holds", "no_roles"]
 
 ROLE_COLUMNS = (
-    "component", "layer", "head", "group", "role", "target", "status",
-    "strength", "p", "q", "effect", "evidence",
-)  # fmt: skip
-"""A role table's columns. What :func:`decide` returns has one more, ``tests``: JSON text, the tests
-that the row rests on, each with ``name``, ``kind``, ``score``, ``floor``, ``p``, ``q``, ``low`` and
-``high``."""
+    "component",
+    "layer",
+    "head",
+    "group",
+    "role",
+    "target",
+    "status",
+    "strength",
+    "p",
+    "q",
+    "effect",
+    "evidence",
+    "missing",
+)
+"""A role table's columns; ``missing`` says which tests could not be made, and why. What
+:func:`decide` returns has one more, ``tests``: JSON text, the tests that the row rests on, each
+with ``name``, ``kind``, ``score``, ``floor``, ``p``, ``q``, ``low`` and ``high``."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +86,7 @@ class Found:
         strength: The role's own number.
         behaviour: Tests that must pass for a row.
         cause: Tests that must pass as well to confirm it; None where nothing could be run.
+        missing: What could not be tested, and why; empty where everything was.
     """
 
     component: str
@@ -86,6 +98,15 @@ class Found:
     head: int = -1
     group: str = ""
     target: str = ""
+    missing: str = ""
+
+
+_NO_CAUSE = "cause: no model could be run"
+
+
+def holds(tests: Sequence[Test]) -> bool:
+    """Whether every score is at least its floor, whatever its q."""
+    return all(test.score >= test.floor for test in tests)
 
 
 def no_roles() -> pd.DataFrame:
@@ -144,6 +165,7 @@ def _row(
         "q": max(q[k, i] for i in range(len(tests))),
         "effect": last,
         "evidence": _sentence(one),
+        "missing": _NO_CAUSE if one.cause is None else one.missing,
         "tests": json.dumps([_data(one, i, q[k, i]) for i in range(len(tests))]),
     }
 
@@ -151,8 +173,14 @@ def _row(
 def _data(one: Found, i: int, q: float) -> dict[str, Any]:
     """A test as JSON data; null for what was not taken."""
     test, kind = _tests(one)[i], "behaviour" if i < len(one.behaviour) else "cause"
-    numbers = {"score": test.score, "floor": test.floor, "p": test.p, "q": q,
-               "low": test.low, "high": test.high}  # fmt: skip
+    numbers = {
+        "score": test.score,
+        "floor": test.floor,
+        "p": test.p,
+        "q": q,
+        "low": test.low,
+        "high": test.high,
+    }
     told = {name: float(value) if isfinite(value) else None for name, value in numbers.items()}
     return {"name": test.name, "kind": kind} | told
 

@@ -1,218 +1,209 @@
-"""What an intervention on one head does to the output, in shares of the output's own variance.
+"""What is lost without an attention, a head or a group: the causes that roles rest on.
 
-    change = Σ |out′ − out|² / Σ |out − mean out|²      over scored positions, row by row
+    unit variance   change = Σ |out′ − out|² / Σ |out − mean out|²   over scored positions, row by
+                    row; where targets are known and a role asks for it, the loss must rise, too
+    unit nats       rise of the loss at scored positions, row by row, on the kind of rows where it
+                    is largest; p is taken times the number of kinds
 
-*Ablation* replaces what a head writes by its mean over rows. *Knock-out* takes its attention away
-from a class of keys and gives it to the other keys it may see, in their proportions (evenly if
-there was nothing there): what changes then is due to *where* it attended.
-
-No change for a head that others stand in for; a change is not yet a change for the worse. Where
-targets are known, *losing* says whether it is: by how much the loss rises.
+No change is found for a head that others stand in for; a change is not yet one for the worse.
+Every effect is measured once and kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from scipy.special import stdtr
 from torch import Tensor
 
-from interp.errors import ArgumentError
-from interp.heads.effects import Component, mean_outputs, place_of, run_without
-from interp.heads.nulls import bootstrap_interval
-from interp.heads.reliance import row_losses
-from interp.tasks.base import Batch
+from interp.interventions.ablation_effects import loss_unit, position_losses
+from interp.interventions.components import Component
+from probes.roles.change import NONE, Change, over_rows
 from probes.roles.decision import Test
+from probes.roles.evidence import Evidence, Keys, Place
+from probes.roles.runs import Edits, knock_out
+from probes.roles.views import later
 
-__all__ = ["Change", "Outputs", "over_rows", "without_keys"]
-
-_AT_ONCE, _HELD = 2**24, 2**26
-"""Numbers of outputs in one pass, and numbers that are kept instead of computed again."""
+__all__ = ["Effects"]
 
 _FEWEST = 8
 """Rows for a loss to be compared on."""
 
-Keys = Bool[Tensor, "#row query key"]
+Edited = Callable[[str], Edits]
+"""Kind of rows → what is changed there."""
 
 
-@dataclass(frozen=True)
-class Change:
-    """Mean change of the output, its 95 % interval, and p against none at all."""
-
-    score: float
-    low: float
-    high: float
-    p: float
-
-    def test(self, name: str, floor: float, family: str = "") -> Test:
-        """The test that it is at least the floor, and not nothing."""
-        return Test(name, self.score, floor, self.p, self.low, self.high, family)
-
-
-class Outputs:
-    """A model's outputs on some inputs, with and without parts of it, some rows at a time.
+class Effects:
+    """The changed runs of an evidence's model.
 
     Args:
-        model: Which: ours, a bridge or a wrapped module.
-        inputs: Its inputs.
-        scored: ``[row, pos]``, where the output counts.
-
-    Raises:
-        ArgumentError: for outputs that are not finite.
+        evidence: Whose model and rows.
     """
 
-    @torch.no_grad()
-    def __init__(self, model: Any, inputs: Tensor, scored: Bool[Tensor, "row pos"]) -> None:
-        self.model, self.inputs, self.scored = model, inputs, scored
-        width = model(inputs[:1]).shape[-1]
-        self._rows = max(1, _AT_ONCE // (inputs.shape[1] * width))
-        self._held: Tensor | None = None
-        if inputs.shape[0] * inputs.shape[1] * width <= _HELD:
-            self._held = torch.cat([self._output(rows) for rows in self._passes()])
-        self.variance = self._spread()
-        self._means: dict[str, Tensor] = {}
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
+        self._spreads: dict[tuple[str, str], tuple[Tensor, float]] = {}
+        self._known: dict[tuple[Place, str], Test] = {}
 
-    def ablated(self, *parts: Component) -> Change:
-        """The change when components are mean-ablated together."""
-        means = self._mean(parts)
-        return self._changed(lambda rows: run_without(self.model, rows, parts, means)[0])
+    def without_keys(self, place: Place, name: str) -> list[Test]:
+        """The cause of a role that says where a head looks: that attention is taken away."""
+        kind, words = self.evidence.profile.rows[name], "without that attention"
+        if self._nats:
+            kinds = (kind,) if name == "after_same" else self._trials
+            return [self._worst(words, lambda one: self._keys(one, place, name), kinds)]
+        over = "later" if kind == "given" else "all"
+        change = self._change(kind, over, self._keys(kind, place, name))
+        return [self._output_test(words, change)]
 
-    def kept(self, hook: str, *without: Component) -> Tensor:
-        """An activation, with components mean-ablated."""
-        means = self._mean(without)
-        passes = (
-            run_without(self.model, self.inputs[rows], without, means, keep=[hook])
-            for rows in self._passes()
-        )
-        return torch.cat([kept[hook] for _, kept in passes])
+    def without_equal(self, place: Place, kind: str) -> Test:
+        """That the output changes without attention to equal tokens, on rows of some kind."""
+        change = self._change(kind, "all", self._keys(kind, place, "same"))
+        return self._output_test("without attention to equal tokens", change)
 
-    def knocked_out(self, layer: int, head: int, keys: Keys) -> Change:
-        """The change when a head may not attend to ``keys``."""
-        return self._changed(partial(self._without, layer, head), keys)
-
-    def losing(self, layer: int, head: int, keys: Keys, batch: Batch) -> Change | None:
-        """How much the loss rises when a head may not attend to ``keys``, at scored positions that
-        have any: in nats, or as a share of the targets' variance. None where there are too few.
+    def without_head(self, place: Place, *, over: str = "all") -> list[Test]:
+        """The cause of a role that says what a head does: the head is ablated.
 
         Args:
-            layer, head: Which.
-            keys: Whose attention is taken away.
-            batch: These inputs with their targets.
+            place: Which.
+            over: Positions where a change of the output counts, ``all`` that are scored or the
+                ``later`` ones.
         """
-        scored = batch.mask & keys.any(-1)
-        if int(scored.any(1).sum()) < _FEWEST:
+        part, runs, words = [Component("head", *place)], self.evidence.runs, "without the head"
+        if (place, over) not in self._known:
+            if self._nats:
+                found = self._worst(words, lambda one: runs(one).without(part), self._trials)
+            else:
+                change = self._change("given", over, runs("given").without(part))
+                found = self._output_test(words, change)
+            self._known[place, over] = found
+        return [self._known[place, over]]
+
+    def losing_keys(self, place: Place, name: str) -> list[Test]:
+        """That the head's attention lowers the loss on the given rows, where targets are known."""
+        evidence, floor = self.evidence, self._floors.loss
+        if self._nats or not evidence.targets:
+            return []
+        batch, keys = evidence.views["given"].batch, evidence.keys("given", name)
+        found = self._rise("given", self._keys("given", place, name), batch.mask & keys.any(-1))
+        if found is None:
+            words = "too few of these rows have a token twice before a scored position; loss:"
+            return [Test(words, 0.0, floor, 1.0, family="loss")]
+        return [self._loss_test("without that attention", found)]
+
+    def falls(self, place: Place, name: str, others: Sequence[Place], lost: str) -> Change:
+        """By how much a head's share of attention on a class of keys falls when earlier heads lose
+        their attention on another class, all together: what they write of it is then gone, and
+        everything else that they write stays."""
+        evidence, kind = self.evidence, self.evidence.profile.rows[name]
+        keys, away = evidence.keys(kind, name), evidence.keys(kind, lost)
+        edits = [knock_out(evidence.model, *other, away) for other in others]
+        before = self._shares(kind, lambda rows: [], place, keys)
+        after = self._shares(
+            kind, lambda rows: [e for some in edits for e in some(rows)], place, keys
+        )
+        return over_rows(before - after)
+
+    def _shares(
+        self, kind: str, edits: Edits, place: Place, keys: Keys
+    ) -> Float[np.ndarray, "row"]:
+        """Share of a head's attention on keys, row by row."""
+        layer, head = place
+        hook, found = f"blocks.{layer}.attn.hook_pattern", []
+        for rows, _, kept in self.evidence.runs(kind).changed(edits, keep=[hook]):
+            pattern, own = kept[hook][:, head].double(), keys if len(keys) == 1 else keys[rows]
+            weight = own.any(-1).double()
+            share = (pattern * own).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
+            found.append((share * weight).sum(1) / weight.sum(1).clamp_min(1))
+        shares: np.ndarray = torch.cat(found).cpu().numpy()
+        return shares
+
+    def changed(self, outputs: Iterable[tuple[slice, Tensor]], floor: float, name: str) -> Test:
+        """The test that other outputs of the given rows differ from the clean ones."""
+        return self._compared("given", "all", outputs).test(name, floor, "changed")
+
+    def worse(self, losses: Float[Tensor, "row pos"], words: str) -> Test:
+        """The test that other losses of the given rows are above the clean ones."""
+        batch = self.evidence.views["given"].batch
+        scored, clean = batch.mask, self.evidence.runs("given").losses
+        rises = ((losses - clean) * scored).sum(1) / scored.sum(1).clamp_min(1)
+        return self._loss_test(words, over_rows(rises[scored.any(1)].numpy() / loss_unit(batch)))
+
+    def _loss_test(self, words: str, rise: Change) -> Test:
+        real = self.evidence.views["given"].batch.targets.is_floating_point()
+        unit = " a share of the targets' variance of" if real else ", in nats,"
+        name = f"{words} the loss on these rows rises by{unit}"
+        return rise.test(name, self._floors.loss, "loss")
+
+    @property
+    def _trials(self) -> tuple[str, ...]:
+        """Kinds of rows on which the loss may rise."""
+        return tuple(kind for kind in self.evidence.views if kind != "shuffled")
+
+    def _keys(self, kind: str, place: Place, name: str) -> Edits:
+        return knock_out(self.evidence.model, *place, self.evidence.keys(kind, name))
+
+    def _output_test(self, words: str, change: Change) -> Test:
+        name = f"{words} the output changes by a share of its variance of"
+        return change.test(name, self._floors.change)
+
+    def _worst(self, words: str, edited: Edited, kinds: Sequence[str]) -> Test:
+        """The test that the loss rises, where it does most."""
+        rises = {}
+        for kind in kinds:
+            found = self._rise(kind, edited(kind), self.evidence.views[kind].batch.mask)
+            if found is not None:
+                rises[kind] = found
+        if not rises:
+            return Test("too few scored rows; loss:", 0.0, self._floors.loss, 1.0, family="loss")
+        kind = max(rises, key=lambda name: rises[name].score)
+        one = rises[kind]
+        paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(rises)))
+        return paid.test(
+            f"{words} the loss on {kind} rises, in nats, by", self._floors.loss, "loss"
+        )
+
+    def _rise(self, kind: str, edits: Edits, scored: Bool[Tensor, "row pos"]) -> Change | None:
+        """How much the loss rises at some positions: in nats, or as a share of the targets'
+        variance. None where too few rows have such positions."""
+        runs, batch = self.evidence.runs(kind), self.evidence.views[kind].batch
+        chosen = scored.any(1)
+        if int(chosen.sum()) < _FEWEST:
             return None
-        chosen, rises = Batch(batch.inputs, batch.targets, scored), []
-        for rows in self._passes():
-            after = self._without(layer, head, self.inputs[rows], keys[rows])
-            before = self._output(rows)
-            rises.append(row_losses(after, chosen[rows]) - row_losses(before, chosen[rows]))
-        real = batch.targets.is_floating_point()
-        spread = float(batch.targets[batch.mask].double().var()) if real else 1.0
-        return over_rows(torch.cat(rises)[scored.any(1)].numpy() / (spread or 1.0))
+        after = torch.cat(
+            [
+                position_losses(output, batch.targets[rows])
+                for rows, output, _ in runs.changed(edits)
+            ]
+        )
+        rises = ((after - runs.losses) * scored).sum(1) / scored.sum(1).clamp_min(1)
+        return over_rows(rises[chosen].numpy() / loss_unit(batch))
 
-    def change(self, output: Float[Tensor, "row pos output"]) -> Change:
-        """The change of another output of the same inputs."""
-        return self._compared([self._apart(output[rows], rows) for rows in self._passes()])
+    def _change(self, kind: str, over: str, edits: Edits) -> Change:
+        changed = self.evidence.runs(kind).changed(edits)
+        return self._compared(kind, over, ((rows, output) for rows, output, _ in changed))
 
-    def _changed(self, run: Callable[..., Tensor], keys: Keys | None = None) -> Change:
-        """The change of what a run gives for some inputs (and the keys of these rows)."""
-        found = []
-        for rows in self._passes():
-            own = () if keys is None else (keys if len(keys) == 1 else keys[rows],)
-            found.append(self._apart(run(self.inputs[rows], *own), rows))
-        return self._compared(found)
+    def _compared(self, kind: str, over: str, outputs: Iterable[tuple[slice, Tensor]]) -> Change:
+        """The change of outputs against the clean ones."""
+        runs, (scored, variance) = self.evidence.runs(kind), self._spread(kind, over)
+        squared = [
+            (output.double() - runs.output(rows)).square().sum(-1) for rows, output in outputs
+        ]
+        rows = (torch.cat(squared) * scored).sum(1) / scored.sum(1).clamp_min(1)
+        rows = rows[scored.any(1)] / (variance or 1.0)
+        return over_rows(rows.cpu().numpy()) if variance > 0 else NONE
 
-    def _apart(self, output: Tensor, rows: slice) -> Float[Tensor, "row pos"]:
-        return (output.double() - self._output(rows)).square().sum(-1)
-
-    def _compared(self, squared: Sequence[Float[Tensor, "row pos"]]) -> Change:
-        rows = (torch.cat(list(squared)) * self.scored).sum(1) / self.scored.sum(1).clamp_min(1)
-        rows = rows[self.scored.any(1)] / (self.variance or 1.0)
-        return over_rows(rows.cpu().numpy()) if self.variance > 0 else Change(0.0, 0.0, 0.0, 1.0)
-
-    def _passes(self) -> Iterator[slice]:
-        for start in range(0, len(self.inputs), self._rows):
-            yield slice(start, start + self._rows)
-
-    @torch.no_grad()
-    def _output(self, rows: slice) -> Float[Tensor, "row pos output"]:
-        if self._held is not None:
-            return self._held[rows]
-        output: Tensor = self.model(self.inputs[rows]).double()
-        broken = (~output.isfinite().all(-1)).nonzero()
-        if len(broken):
-            row, position = broken[0].tolist()
-            raise ArgumentError(
-                "model must give finite outputs on these inputs, got NaN or infinity first in row "
-                f"{rows.start + row} at position {position}: look at its weights"
-            )
-        return output
-
-    def _spread(self) -> float:
-        """Mean squared distance of the scored outputs from their mean."""
-        count, total = max(int(self.scored.sum()), 1), torch.zeros((), dtype=torch.float64)
-        mean = sum(self._output(r)[self.scored[r]].sum(0) for r in self._passes()) / count
-        for rows in self._passes():
-            total += (self._output(rows)[self.scored[rows]] - mean).square().sum()
-        return float(total / count)
-
-    def _mean(self, parts: tuple[Component, ...]) -> dict[str, Tensor]:
-        for part in parts:
-            place = place_of(self.model, part)
-            if place not in self._means:
-                found = [
-                    mean_outputs(self.model, some, [part])[place] * len(some)
-                    for some in (self.inputs[rows] for rows in self._passes())
-                ]
-                self._means[place] = torch.stack(found).sum(0) / len(self.inputs)
-        return self._means
-
-    @torch.no_grad()
-    def _without(self, layer: int, head: int, inputs: Tensor, keys: Keys) -> Tensor:
-        causal = getattr(getattr(self.model, "spec", None), "causal", True)
-        moved = without_keys(head, keys, causal=causal)
-        hook = (f"blocks.{layer}.attn.hook_pattern", moved)
-        output: Tensor = self.model.run_with_hooks(inputs, fwd_hooks=[hook])
-        return output
-
-
-def over_rows(rows: Float[np.ndarray, "row"], *, seed: int = 0) -> Change:
-    """A mean over rows with its bootstrap interval, and a one-sided t test that it is above 0."""
-    mean, n = float(rows.mean()), len(rows)
-    if abs(mean) < 1e-9 or n < 2:
-        return Change(0.0, 0.0, 0.0, 1.0)
-    error = float(rows.std(ddof=1)) / n**0.5
-    p = float(stdtr(n - 1, -mean / error)) if error > 0 else float(mean < 0)
-    low, high = bootstrap_interval(rows[:, None], seed=seed)
-    return Change(mean, float(low[0]), float(high[0]), p)
-
-
-def without_keys(head: int, keys: Keys, *, causal: bool = True) -> Callable[..., Tensor]:
-    """A hook on a pattern that takes one head's attention away from ``keys``.
-
-    Queries that see no other key keep their attention.
-    """
-
-    def hook(pattern: Tensor, hook: Any) -> Tensor:
-        allowed = torch.ones(pattern.shape[-2:], dtype=torch.bool, device=pattern.device)
-        allowed = allowed.tril() if causal else allowed
-        rest = allowed & ~keys.to(pattern.device)
-        mine = pattern[:, head]
-        total = mine.sum(-1, keepdim=True)
-        left = torch.where(rest, mine, 0.0)
-        share = left.sum(-1, keepdim=True)
-        even = rest.to(pattern.dtype) / rest.sum(-1, keepdim=True).clamp_min(1)
-        few = share <= 1e-6 * total
-        moved = torch.where(few, even * total, left * total / share.where(~few, 1.0))
-        result = pattern.clone()
-        result[:, head] = torch.where(rest.any(-1, keepdim=True), moved, mine)
-        return result
-
-    return hook
+    def _spread(self, kind: str, over: str) -> tuple[Bool[Tensor, "row pos"], float]:
+        """Where the output counts, and its mean squared distance from its mean there."""
+        if (kind, over) not in self._spreads:
+            scored, runs = self.evidence.views[kind].batch.mask, self.evidence.runs(kind)
+            late = scored & later(scored.shape[1])
+            scored = late if over == "later" and bool(late.any()) else scored
+            count, total = max(int(scored.sum()), 1), torch.zeros((), dtype=torch.float64)
+            mean = sum(runs.output(r)[scored[r]].sum(0) for r in runs.blocks()) / count
+            for rows in runs.blocks():
+                total += (runs.output(rows)[scored[rows]] - mean).square().sum()
+            self._spreads[kind, over] = scored, float(total / count)
+        return self._spreads[kind, over]

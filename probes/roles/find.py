@@ -1,12 +1,13 @@
-"""All roles of a model on some inputs, or what a store's patterns alone can say.
+"""Which role every component has: of a model on some rows, or as far as a store can tell.
 
-    find_roles(model, batch, memories=…, answers=…)   every role
-    candidates(store)                                 attention roles, none of them confirmed
+    find_roles(model, rows, profile=TASK, memories=…, answers=…)    from a model that can be run
+    find_roles(store, profile=…), candidates(store)                 behaviour alone: no causes
 
-The attention and circuit roles look at the model and its inputs; memories, rounds and readouts are
-about the task's latents, which must be named. A role table has a row a component and role: strength
-is the role's own number, p and q the largest of the tests it rests on, ``effect`` the last cause's
-score, ``evidence`` a sentence with all of them.
+A role table has a row a component and role: strength is the role's own number, p and q the largest
+of the tests it rests on, ``effect`` the last cause's score, ``evidence`` a sentence with all of
+them, ``missing`` what could not be tested. Which roles there are is in
+:mod:`probes.roles.registry`; on which rows, in which unit and with which floors they are sought, in
+the profile (:mod:`probes.roles.profile`).
 """
 
 from __future__ import annotations
@@ -14,88 +15,163 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import torch
 
 from interp.errors import ArgumentError, HookError
-from interp.heads.effects import components
+from interp.hooks.capture import evaluating
+from interp.interventions.components import components
 from interp.store import ActivationStore
-from interp.store.capture import evaluating
-from interp.tasks.base import Batch
-from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
-from interp.tasks.memory.kernels import Kernel
-from interp.tasks.template import TemplateTask
-from probes.roles.attention import attention_roles, stored_roles
-from probes.roles.circuits import circuit_roles
+from interp.store.attention_mask import attention_mask_of
+from interp.store.rows import scored_mask
+from interp.tasks.base import Batch, Memory
 from probes.roles.decision import decide
-from probes.roles.extraction import FOLDS, Memory, Reader, memory_roles
-from probes.roles.rounds import readout_roles, round_roles
+from probes.roles.effects import Effects
+from probes.roles.evidence import Evidence
+from probes.roles.examined import Examined
+from probes.roles.profile import TASK, Profile
+from probes.roles.reader import FOLDS, Reader, residual_sites
+from probes.roles.registry import ROLES
+from probes.roles.views import View, language_views, task_views
 
-__all__ = ["answers_of", "candidates", "find_roles", "memories_of"]
+__all__ = ["candidates", "decided", "evidence_of", "find_roles"]
 
 _WEIGHTS = ("blocks", "ln_final", "unembed")
 _MEMORY = ("memory-location", "memory-correction")
 _LOOSE = {"dense": ("symbol-equality", *_MEMORY), "local": _MEMORY}
 """Role → the roles beside which it says nothing new."""
 
+Named = Mapping[str, Batch]
+"""Rows by kind, for profile ``language``: ``repeated``, ``shuffled``, and others."""
+
 
 def find_roles(
     model: Any,
-    batch: Batch,
+    rows: Batch | Named,
     *,
+    profile: Profile = TASK,
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
     targets: bool = True,
-    level: float = 0.01,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Every head's, FFN's and layer's roles.
 
     Args:
         model: A hooked model; it is run in evaluation mode. Of a wrapped module the attention roles
-            are told, ``symbol-equality`` and ``copying`` are not: they are read off weights.
-        batch: Inputs, where they are scored, and the latents that are named; two rows at least,
-            eight for memories and answers.
-        memories: What the task says is fetched (:func:`memories_of`).
-        answers: Latent → what it is computed from (:func:`answers_of`).
-        targets: Whether the batch's targets may be read. One role needs them: without an induction
-            head's attention the loss must rise. If they are not known, a change of the output
-            must do.
-        level: False-discovery rate.
+            are told; those that are read off weights are not.
+        rows: Of a task, with the latents that are named: two rows at least, eight for memories and
+            answers. For profile ``language``: tokens that repeat, or rows by kind
+            (:func:`probes.roles.trials.token_trials`).
+        profile: Which rows tell what, the unit of effects, and the floors.
+        memories: What the task says is fetched.
+        answers: Latent → what it is computed from.
+        targets: Whether the targets may be read. One role of a task needs them: without an
+            induction head's attention the loss must rise. If they are not known, a change of the
+            output must do.
         seed: Of permutations, repeated rows and fresh models.
 
     Returns:
         Columns :data:`~probes.roles.decision.ROLE_COLUMNS`, and ``tests``: JSON text, every test
-        that a row rests on with its score, floor, p, q and 95 % interval.
+        that a row rests on with its score, floor, p, q and 95 % interval. ``attrs["lacks"]`` names
+        roles that could not be looked for, with the reason.
 
     Raises:
         ArgumentError: for a module without hooks; for memories or answers of a wrapped one; for
-            too few rows; for a model whose attention or output is not finite on them.
+            too few rows, or rows that do not fit the profile; for a model whose attention or output
+            is not finite on them.
         HookError: for a model whose attention patterns no hook shows.
     """
-    _check(model, len(batch), bool(memories or answers))
+    known = memories, answers or {}
+    first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
+    _check(model, 0 if first is None else len(first), any(map(bool, known)), profile)
     with evaluating(model):
-        found = attention_roles(model, batch, targets=targets, seed=seed)
-        found += circuit_roles(model, batch.inputs, batch.mask, seed=seed)
-        if memories or answers:
-            reader = Reader(model, batch, seed=seed)
-            found += memory_roles(reader, memories)
-            found += round_roles(reader, memories)
-            found += readout_roles(reader, answers or {})
-    return _named(decide(found, level=level))
+        evidence = evidence_of(
+            model, rows, profile, latents=any(map(bool, known)), targets=targets, seed=seed
+        )
+        return decided(evidence, *known)
 
 
-def _check(model: Any, rows: int, latents: bool) -> None:
+def evidence_of(
+    model: Any,
+    rows: Batch | Named,
+    profile: Profile,
+    *,
+    latents: bool = False,
+    targets: bool = True,
+    stores: Mapping[str, ActivationStore] | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """A model on a profile's rows, before anything has been run.
+
+    Args:
+        model, rows, profile, targets, seed: As for :func:`find_roles`.
+        latents: Whether the residual stream is to be read by probes.
+        stores: Kind of rows → a store with the patterns on these rows, to be read instead.
+    """
+    if profile.unit == "variance":
+        if not isinstance(rows, Batch):
+            raise ArgumentError("rows must be one batch for profile 'task', got several: give one")
+        seen = attention_mask_of(model)
+        views = task_views(rows, causal=seen is None or seen.causal, seed=seed)
+    else:
+        views = language_views(rows, seed=seed)
+    sites = [hook for _, hook in residual_sites(model)] if latents else []
+    sites += [hook.replace("resid_post", "mlp_out") for hook in sites if "resid_post" in hook]
+    return Evidence(model, views, profile, targets=targets, stores=stores, sites=sites, seed=seed)
+
+
+def decided(
+    evidence: Evidence,
+    memories: Sequence[Memory] = (),
+    answers: Mapping[str, Sequence[str]] | None = None,
+) -> pd.DataFrame:
+    """The role table of an evidence; see :func:`find_roles`."""
+    effects = Effects(evidence) if evidence.model is not None else None
+    read = effects is not None and (memories or answers)
+    reader = Reader(evidence, effects) if read and effects is not None else None
+    of = Examined(evidence, effects, reader, memories, answers or {})
+    asked = [role for role in ROLES.values() if evidence.profile.name in role.profiles]
+    detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
+    names = {role.name for role in asked}
+    found = [one for detector in detectors for one in detector(of) if one.role in names]
+    table = _named(decide(found, level=evidence.profile.level))
+    table.attrs["lacks"] = dict(evidence.lacks)
+    return table
+
+
+def candidates(store: ActivationStore, *, profile: Profile = TASK) -> pd.DataFrame:
+    """Roles from a store's patterns: behaviour alone, so no more than candidates, and of roles that
+    need other rows than the store's nothing.
+
+    Args:
+        store: With ``attn.hook_pattern`` of the layers of interest.
+        profile: ``language`` where the rows are tokens that repeat.
+
+    Raises:
+        HookError: if no layer's ``attn.hook_pattern`` is stored.
+    """
+    inputs, mask = torch.from_numpy(store.inputs()), torch.from_numpy(scored_mask(store))
+    batch, seen = Batch(inputs, inputs, mask), attention_mask_of(store)
+    causal = seen is None or seen.causal
+    kind = profile.rows["own"]
+    view = task_views(batch, causal=causal)["given"] if kind == "given" else View(batch, mask)
+    return decided(Evidence(None, {kind: view}, profile, stores={kind: store}))
+
+
+def _check(model: Any, rows: int, latents: bool, profile: Profile) -> None:
     least = FOLDS if latents else 2
     if rows < least:
         why = "probes are fitted on some and judged on others" if latents else "they are compared"
-        raise ArgumentError(f"batch must have at least {least} rows ({why}), got {rows}: add rows")
+        raise ArgumentError(f"rows must be at least {least} rows ({why}), got {rows}: add rows")
     kind = type(model).__name__
     if not hasattr(model, "hook_dict"):
         raise ArgumentError(
             f"model must have hooks, got a plain {kind}: wrap it first (interp.models.wrap; see "
             "docs/howto-wrap)"
         )
+    if latents and profile.unit != "variance":
+        raise ArgumentError("memories and answers must be left out for profile 'language'")
     if latents and not all(hasattr(model, name) for name in _WEIGHTS):
         raise ArgumentError(
             f"memories and answers must be left out for {kind}: their roles are read off W_O and "
@@ -121,41 +197,3 @@ def _named(roles: pd.DataFrame) -> pd.DataFrame:
         named = roles.loc[roles["role"].isin(strict), where]
         loose |= (roles["role"] == role) & places.isin(pd.MultiIndex.from_frame(named))
     return roles[~loose].reset_index(drop=True)
-
-
-def candidates(store: ActivationStore, *, level: float = 0.01) -> pd.DataFrame:
-    """Attention roles from a store's patterns: behaviour alone, so no more than candidates.
-
-    Raises:
-        HookError: if no layer's ``attn.hook_pattern`` is stored.
-    """
-    return decide(stored_roles(store), level=level)
-
-
-def memories_of(task: Any) -> tuple[Memory, ...]:
-    """What a task says is fetched; none for a task that does not speak of memories."""
-    if isinstance(task, FixedMemory | RealMemory):
-        names = task.arguments[1:]
-        return tuple(Memory(name, lag) for name, lag in zip(names, task.lags, strict=True))
-    if isinstance(task, AdaptiveMemory):
-        rounds = [min(i, task.rounds + 1) for i in range(1, task.memories + 1)]
-        return tuple(
-            Memory(name, f"t_{i}", r)
-            for i, (name, r) in enumerate(zip(task.arguments[1:], rounds, strict=True), start=1)
-        )
-    if isinstance(task, KernelMemory):
-        lags = np.arange(task.length, dtype=np.float64)
-        texts = zip(task.arguments, task.kernels, strict=True)
-        return tuple(Memory(name, Kernel.parse(text).values(lags)) for name, text in texts)
-    return ()
-
-
-def answers_of(task: Any) -> dict[str, tuple[str, ...]]:
-    """What a task says is computed, and from what: the answer, the locations of memories, the
-    source of what is copied."""
-    if isinstance(task, TemplateTask):
-        return {"source" if task.symbolic else "label": ()}
-    if not isinstance(task, FixedMemory | RealMemory | AdaptiveMemory | KernelMemory):
-        return {}
-    locations = [str(m.location) for m in memories_of(task) if isinstance(m.location, str)]
-    return {"f": task.arguments} | dict.fromkeys(locations, ())

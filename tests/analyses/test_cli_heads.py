@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from analyses.cli.main import main
-from analyses.head_figures import attention_tables
-from analyses.heads import _layers, measure_model
+from analyses.report.head_figures import attention_tables
+from analyses.report.roles import _layers, measure_model
 from interp.models.checkpoint import save_checkpoint
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.induction import construct_relation
@@ -46,7 +46,7 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     said = capsys.readouterr().out
     assert "previous-token" in said
     assert "confirmed" in said
-    assert "q < 1e-10  share of attention to the previous token" in said
+    assert "q 2.0e-10  share of attention to the previous token" in said
     assert not re.search(r"q \S+e-(1[1-9]|[2-9]\d)", said)
     table = pd.read_csv(out / "roles.csv")
     assert tuple(table.columns) == ROLE_COLUMNS
@@ -151,3 +151,14 @@ def test_latents_are_read_where_each_row_is_scored_elsewhere() -> None:
     assert table["score"].between(-0.1, 1).all()
     last = table[table["site"] == sites[-1]].set_index("latent")["score"]
     assert last["successor"] == pytest.approx(1)
+
+
+def test_a_language_profile_asks_for_repeated_tokens(monkeypatch, capsys) -> None:
+    task = "repeated_tokens:vocabulary=32,length=40,periods=[6,14]"
+    asked = ("heads", "induction-attention", "--profile", "language", "--task", task)
+    assert run(monkeypatch, *asked, "--rows", 32) == 0
+    told = capsys.readouterr().out
+    lines = [line for line in told.splitlines() if " induction " in line]
+    assert any("L1H0" in line and "confirmed" in line for line in lines), told
+    assert run(monkeypatch, *asked[:2], "--profile", "speech") == 2
+    assert "profile must be task or language, got 'speech'" in capsys.readouterr().err

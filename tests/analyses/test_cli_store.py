@@ -8,16 +8,18 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
-from analyses.cli.loading import Named, folder_of, load_named, task_of
+from analyses.cli.loading import task_of
 from analyses.cli.main import app
 from interp.errors import ArgumentError, CheckpointError, StoreError
+from interp.models.card import ModelCard
 from interp.models.checkpoint import read_metadata, save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
 from interp.tasks.memory import FixedMemory
+from trained.loading import folder_of, load
 
-NOBODY = Named("nobody", None)
+NOBODY = ModelCard("nobody")
 
 
 @pytest.fixture
@@ -126,22 +128,23 @@ def test_a_checkpoint_that_knows_its_task_needs_none(tmp_path):
     )
     path = tmp_path / "mine"
     save_checkpoint(SequenceTransformer(spec), path, about={"task": task.to_dict()})
-    assert load_named(str(path)).task == task
-    assert task_of("own", load_named(str(path))) == task
+    assert load(path).card.task == task
+    assert task_of("own", load(path).card) == task
 
 
 def test_a_model_that_is_nowhere_is_one_clear_line():
     with pytest.raises(CheckpointError, match="'nowhere/at-all' is not a shipped model"):
-        load_named("nowhere/at-all")
+        load("nowhere/at-all")
 
 
 def test_a_pretrained_folder_without_a_tokenizer_has_none(tmp_path):
     config = GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=2)
     GPT2LMHeadModel(config).save_pretrained(tmp_path)
-    named = load_named(str(tmp_path))
-    assert named.tokenizer is None
-    assert named.task is None
-    _, cache = named.model.run_with_cache(torch.zeros(1, 4, dtype=torch.long))
+    model = load(tmp_path)
+    assert model.card.tokenizer is None
+    assert model.card.task is None
+    assert (model.card.family, model.card.vocabulary, model.card.n_ctx) == ("gpt2", 11, 8)
+    _, cache = model.run_with_cache(torch.zeros(1, 4, dtype=torch.long))
     assert cache["blocks.0.attn.hook_pattern"].shape == (1, 2, 4, 4)
 
 
@@ -149,7 +152,7 @@ def test_a_folder_of_heads_points_to_its_store(tmp_path):
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "manifest.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"holds no model: did you mean the store .*/store\?"):
-        load_named(str(tmp_path))
+        load(tmp_path)
 
 
 def test_shipped_models_have_a_folder_and_other_names_stay():
@@ -161,7 +164,7 @@ def test_a_task_that_is_not_known_here_is_said_where_it_is_asked_for(tmp_path):
     spec = TransformerSpec(d_in=9, d_out=9, n_ctx=8, d_model=8, n_layers=1, n_heads=1, d_head=4)
     path = tmp_path / "mine"
     save_checkpoint(SequenceTransformer(spec), path, about={"task": {"kind": "nobodys"}})
-    named = load_named(str(path))
+    named = load(path).card
     assert named.task is None
     with pytest.raises(ArgumentError, match="kind 'nobodys', which is not known here"):
         task_of("own", named)

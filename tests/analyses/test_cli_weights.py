@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 
 from analyses.benchmarks.weights import measure, synthetic_llama
 from analyses.cli.main import main
-from analyses.inspection.weights import findings
-from interp.heads.weights import weight_table
+from analyses.report.weights import findings
 from interp.models.checkpoint import save_checkpoint
-from interp.models.factors import open_factors
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.weights.head_weights import head_weights
+from interp.weights.weight_table import weight_table
 
 
 @pytest.fixture
@@ -41,6 +41,20 @@ def model(tmp_path: Path) -> Path:
     config = {"model_type": "gpt2", "n_embd": 24, "n_layer": 2, "n_head": 3}
     (folder / "config.json").write_text(json.dumps(config))
     return folder
+
+
+def tiny_gpt2(folder: Path, sizes: dict[str, int]) -> None:
+    """A checkpoint in GPT-2's layout with random weights."""
+    n, generator = sizes["n_embd"], torch.Generator().manual_seed(0)
+    shapes = {"wte.weight": (sizes["vocab_size"], n), "wpe.weight": (8, n)}
+    for layer in range(sizes["n_layer"]):
+        shapes[f"h.{layer}.attn.c_attn.weight"] = (n, 3 * n)
+        shapes[f"h.{layer}.attn.c_proj.weight"] = (n, n)
+        shapes[f"h.{layer}.ln_1.weight"] = (n,)
+    tensors = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"} | sizes))
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
@@ -168,7 +182,7 @@ def test_signs_of_untied_embeddings_are_not_called_copying(tmp_path, monkeypatch
 
 def test_lag_and_token_basis_of_a_rotary_model(tmp_path: Path) -> None:
     synthetic_llama(tmp_path, width=16, heads=2, layers=2)
-    plain, turned = (weight_table(open_factors(tmp_path), ["trace"], lag=lag) for lag in (0, 3))
+    plain, turned = (weight_table(head_weights(tmp_path), ["trace"], lag=lag) for lag in (0, 3))
     same = plain["score"] == turned["score"]
     assert same[plain["circuit"] == "OV"].all()
     assert not same[plain["circuit"] == "QK"].any()
@@ -182,7 +196,7 @@ def test_token_basis_null_covers_random_heads(tmp_path: Path) -> None:
     save_file({"model.embed_tokens.weight": embedding}, tmp_path / "embed.safetensors")
     index["weight_map"]["model.embed_tokens.weight"] = "embed.safetensors"
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    table = weight_table(open_factors(tmp_path), ["trace", "diag_ratio"], basis="token")
+    table = weight_table(head_weights(tmp_path), ["trace", "diag_ratio"], basis="token")
     z = (table["score"] - table["null_mean"]) / table["null_std"]
     ratio = table["metric"] == "diag_ratio"
     assert table.loc[ratio, "null_mean"].min() > 1.05
@@ -198,7 +212,7 @@ def test_benchmark_measures_what_it_names(tmp_path: Path) -> None:
 
 
 def test_gpt2_findings_name_the_known_heads(gpt2_folder: Path) -> None:
-    table = weight_table(open_factors(gpt2_folder), ["trace_share", "k_composition"])
+    table = weight_table(head_weights(gpt2_folder), ["trace_share", "k_composition"])
     said = "\n".join(findings(table))
     for head in ("L0H1 (+0.214)", "L0H10 (+0.236)", "L5H1 (+0.140)"):  # duplicate-token; induction
         assert head in said
@@ -207,7 +221,7 @@ def test_gpt2_findings_name_the_known_heads(gpt2_folder: Path) -> None:
 
 def test_documented_gpt2_numbers_are_those_of_the_weights(gpt2_folder: Path) -> None:
     page = Path(__file__).parents[2] / "docs" / "gpt2-heads.md"
-    table = weight_table(open_factors(gpt2_folder), ["trace_share"])
+    table = weight_table(head_weights(gpt2_folder), ["trace_share"])
     shares = table.set_index(["circuit", "layer", "head"])["score"]
     number = r"\| L(\d+)H(\d+) \| ([+−][\d.]+)"
     qk, ov = page.read_text(encoding="utf-8").split("## Copying")
@@ -242,3 +256,39 @@ def test_the_page_sorts_its_heads_and_draws_who_reads_whom(model, monkeypatch) -
     assert "http" not in html
     for kind in ("q", "k", "v"):
         assert (out / f"pairs-{kind}_composition.png").stat().st_size > 1000
+
+
+SMALLEST = {
+    "one layer, one head": {"n_layer": 1, "n_head": 1, "n_embd": 4},
+    "two tokens": {"n_layer": 1, "n_head": 2, "n_embd": 4, "vocab_size": 2},
+    "width 1": {"n_layer": 2, "n_head": 1, "n_embd": 1, "vocab_size": 2},
+}
+
+
+@pytest.mark.parametrize("name", SMALLEST)
+def test_the_smallest_models_get_a_table_or_a_true_sentence(
+    name, tmp_path, monkeypatch, capsys
+) -> None:
+    sizes = {"vocab_size": 5, "n_positions": 8} | SMALLEST[name]
+    tiny_gpt2(tmp_path / "tiny", sizes)
+    metrics = "identity_energy,diag_ratio,composition"
+    basis = "token" if name == "two tokens" else "residual"
+    options = ("--out", tmp_path / "page", "--metrics", metrics, "--basis", basis)
+    assert run(monkeypatch, tmp_path / "tiny", *options) == 0
+    said = capsys.readouterr().out
+    assert ("no compositions" in said) == (sizes["n_layer"] == 1)
+    assert ("a circuit is one number" in said) == (sizes["n_embd"] == 1)
+    table = pd.read_csv(tmp_path / "page" / "weights.csv").set_index(["circuit", "metric"])
+    assert len(table) == 2 * 2 * sizes["n_layer"] * sizes["n_head"]
+    if sizes["n_embd"] == 1:
+        assert table["p"].isna().all(), "no rotation changes a number"
+        assert table.loc[("OV", "diag_ratio"), "score"].isna().all()
+        assert set(table.loc[("QK", "identity_energy"), "score"].round(6)) == {1.0}
+    json.loads((tmp_path / "page" / "weights.json").read_text())
+
+
+def test_compositions_of_one_layer_are_an_empty_table_of_numbers(tmp_path) -> None:
+    tiny_gpt2(tmp_path / "tiny", {"n_layer": 1, "n_head": 2, "n_embd": 4, "vocab_size": 5})
+    found = weight_table(head_weights(str(tmp_path / "tiny")), ["trace_share", "composition"])
+    assert found["effect"].dtype == float
+    assert set(found["metric"]) == {"trace_share"}

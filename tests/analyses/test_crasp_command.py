@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from analyses.cli.main import main
-from interp.crasp import parse
+from interp.crasp import parse_program as parse
 from interp.models.checkpoint import load_checkpoint
 
 DYCK = """// one kind of brackets

@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 
 import trained
 from analyses.cli.main import app
-from analyses.inspection import behaviour
-from analyses.inspection.heads import Inspected, inspect_heads, open_folder
-from analyses.inspection.heads_page import wide_table, write_inspection
-from analyses.inspection.trials import text_trial, token_trials
+from analyses.report.inspection import wide_table, write_inspection
 from interp.errors import ArgumentError, OutputError
 from interp.models.export import export_gpt2
-from interp.models.factors import open_factors
 from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
+from interp.weights.head_weights import head_weights
+from probes.inspection import behaviour
+from probes.inspection.heads import Inspected, inspect_heads, open_folder
+from probes.roles.trials import text_trial, token_trials
 
 MODELS = ("induction-attention", "induction-mlp")
 SPEC = TransformerSpec(
@@ -34,7 +34,7 @@ SPEC = TransformerSpec(
 
 
 def inspected(folder: Path, out: Path, **options: Any) -> Inspected:
-    model, factors = load_pretrained(folder), open_factors(folder)
+    model, factors = load_pretrained(folder), head_weights(folder)
     return inspect_heads(model, factors, out, rows=16, **options)
 
 
@@ -110,7 +110,7 @@ def test_an_exported_induction_model_is_recognised_head_by_head(
 def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Inspected]) -> None:
     name, _, found = trained_model
     line = found.roles[found.roles["role"] == "induction"].iloc[0]
-    assert "K-composition with L0H" in line["evidence"]
+    assert "without what earlier heads (L0H" in line["evidence"]
     assert "the loss on repeated rises, in nats, by" in line["evidence"]
     assert line["q"] < 0.01
     wide = wide_table(found)
@@ -128,19 +128,19 @@ def test_an_interrupted_inspection_goes_on(
     trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, folder, whole = trained_model
-    model, factors = load_pretrained(folder / "model"), open_factors(folder / "model")
+    model, factors = load_pretrained(folder / "model"), head_weights(folder / "model")
 
     def broken(*arguments: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(behaviour, "ablated", broken)
+        patch.setattr(behaviour, "ablate", broken)
         with pytest.raises(KeyboardInterrupt):
             inspect_heads(model, factors, out, rows=16)
     store = ActivationStore(out / "stores" / "repeated")
-    assert store.measurements == ("attention",)
-    monkeypatch.setattr(behaviour, "attention_mass", broken)
+    assert set(store.measurements) == {"attention", "roles"}
+    monkeypatch.setattr("probes.roles.evidence.Looks", broken)
     again = inspect_heads(model, factors, out, rows=16, resume=True)
     pd.testing.assert_frame_equal(again.roles, whole.roles)
     pd.testing.assert_frame_equal(again.losses, whole.losses)

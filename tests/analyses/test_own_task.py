@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from analyses.heads import measure_model, measure_store, task_of
-from interp import load_checkpoint, register_task
-from interp.models.checkpoint import read_metadata
+from analyses.report.roles import measure_model, measure_store, task_of
+from interp.models.checkpoint import load_checkpoint, read_metadata
 from interp.models.spec import TransformerSpec
 from interp.tasks import catalogue
 from interp.tasks.base import Batch
-from interp.tasks.catalogue import KINDS, known_task
+from interp.tasks.catalogue import KINDS, known_task, register_task
 from trained.fit import fit
 from trained.recipe import Recipe
 from trained.results import save_fit

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from analyses.cli.main import main
-from analyses.head_figures import draw
-from analyses.inspection.probing import Probing, findings, probe_source
+from analyses.report.head_figures import draw
+from analyses.report.probing import Probing, findings, probe_source
 from interp.models import build
 from interp.models.baselines import MLPSpec
 from interp.models.transformer import SequenceTransformer

@@ -2,8 +2,9 @@
 
 import pytest
 
-from analyses.benchmarks.cases import cases, decoys
-from analyses.benchmarks.roles import ROLES, Outcome, score, truth_of
+from analyses.benchmarks.cases import decoys, subjects
+from analyses.benchmarks.roles import truth_of
+from analyses.benchmarks.scoring import ROLES, Outcome, score
 from interp.proofs.induction import CASES, DECOYS, TUNED, TUNED_DECOYS, construct_relation
 from interp.proofs.mechanism import Mechanism, Part
 from interp.tasks.relation import TokenRelation
@@ -12,7 +13,7 @@ from interp.tasks.relation import TokenRelation
 def outcome(name: str, truth: set, found: set, **more: object) -> Outcome:
     return Outcome(
         {"name": name, "decoy": False, "truth": truth, "found": found, "unscored": set(),
-         "peers": None} | more
+         "exempt": set(), "peers": None} | more
     )  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_truth_is_the_mechanisms() -> None:
 
 
 def test_scored_cases_are_many_and_none_was_tuned_on() -> None:
-    scored, tuned = cases(), cases(tuning=True)
+    scored, tuned = subjects(), subjects(tuning=True)
     assert len(scored) >= 60
     assert sum(case.hidden for case in scored) * 2 == len(scored)
     assert not {case.name for case in scored} & {case.name for case in tuned}
@@ -65,11 +66,11 @@ def test_scored_cases_are_many_and_none_was_tuned_on() -> None:
 
 
 def test_relations_pass_on_other_things_in_tuning() -> None:
-    def families(builds) -> set[tuple[str, str]]:  # type: ignore[no-untyped-def]
-        return {(task.relation, task.value) for task in (build().task for build in builds)}
+    def families(cases) -> set[tuple[str, str]]:  # type: ignore[no-untyped-def]
+        return {(task.relation, task.value) for task in (case.construct().task for case in cases)}
 
-    def sizes(builds) -> set[tuple[int, int, int]]:  # type: ignore[no-untyped-def]
-        built = [build() for build in builds]
+    def sizes(cases) -> set[tuple[int, int, int]]:  # type: ignore[no-untyped-def]
+        built = [case.construct() for case in cases]
         return {(c.task.symbols, c.task.length, c.task.seed) for c in built}
 
     scored, tuned = (*CASES, *DECOYS), (*TUNED, *TUNED_DECOYS)

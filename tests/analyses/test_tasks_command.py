@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from analyses.cli.loading import Named, task_of
+from analyses.cli.loading import task_of
 from analyses.cli.main import app
 from interp.errors import ArgumentError
+from interp.models.card import ModelCard
 from interp.tasks.catalogue import KINDS
 
 
@@ -37,7 +38,7 @@ def test_arguments_have_types_defaults_and_meanings() -> None:
     with pytest.raises(ArgumentError, match=r"KIND must be one of fixed_memory, .*got 'fixed'"):
         run("fixed")
     with pytest.raises(ArgumentError, match="readout must be an argument of token_relation"):
-        task_of("token_relation:relation=sink,readout=copy", Named("none", None))
+        task_of("token_relation:relation=sink,readout=copy", ModelCard("none"))
 
 
 @pytest.mark.parametrize(

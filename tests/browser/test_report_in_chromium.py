@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from analyses.claims.base import Drawing, Setting, Status, Verdict
-from analyses.claims.ledger import Claim
-from analyses.claims.results import write_result
-from analyses.report.claims import write_report
+from analyses.papers.base import Drawing, Setting, Status, Verdict
+from analyses.papers.claims_report import write_report
+from analyses.papers.ledger import Claim
+from analyses.papers.results import write_result
 from interp.figures.style import save
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -30,7 +30,13 @@ NESTED = Mechanism(
 def table(*rows: tuple[str, int, int, str, str], status: str = "confirmed") -> pd.DataFrame:
     """A role table with strength 0.9 and q 0.001."""
     found = [
-        dict(zip(ROLE_COLUMNS, (c, la, h, "", r, t, status, 0.9, 1e-4, 1e-3, 0.5, ""), strict=True))
+        dict(
+            zip(
+                ROLE_COLUMNS,
+                (c, la, h, "", r, t, status, 0.9, 1e-4, 1e-3, 0.5, "", ""),
+                strict=True,
+            )
+        )
         for c, la, h, r, t in rows
     ]
     return pd.DataFrame(found, columns=list(ROLE_COLUMNS))

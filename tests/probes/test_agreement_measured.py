@@ -8,11 +8,11 @@ import pytest
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.coupling import construct_pod
-from interp.proofs.depth.cases import Case
-from interp.proofs.hide import hide
+from interp.proofs.depth.cases import compiled_case
 from interp.proofs.induction import construct_relation
 from interp.proofs.mechanism import Construction
 from interp.proofs.memory import construct_fixed_memory
+from interp.proofs.random_basis import random_basis
 from interp.proofs.template import construct_template
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.memory import FixedMemory
@@ -23,7 +23,7 @@ from probes.agreement import agree, overall, statements_of
 CONSTRUCTIONS: dict[str, tuple[Callable[[], Construction], int]] = {
     "memory": (partial(construct_fixed_memory, FixedMemory((1,), "parity", length=12)), 48),
     "template": (partial(construct_template, same_different(train=(0, 8), test=(8, 16))), 256),
-    "depth": (Case("L_3", ((12, 12),)).construct, 48),
+    "depth": (compiled_case("L_3", ((12, 12),)).construct, 48),
     "coupling": (partial(construct_pod, PodCoupling(2, features=2, length=10), 2), 64),
     "induction": (
         partial(construct_relation, TokenRelation("induction", "copy", symbols=9, length=13)), 64,
@@ -35,7 +35,7 @@ CONSTRUCTIONS: dict[str, tuple[Callable[[], Construction], int]] = {
 def test_a_hidden_construction_agrees_and_a_random_model_does_not(name: str) -> None:
     build, rows = CONSTRUCTIONS[name]
     proof = build()
-    hidden = hide(proof, seed=4)
+    hidden = random_basis(proof, seed=4)
     batches = [proof.task.sample(rows, seed=seed) for seed in (1, 2)]
     spec = proof.model.spec
     random = [

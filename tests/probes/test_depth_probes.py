@@ -38,7 +38,7 @@ def test_cases_solve_their_tasks_exactly(case) -> None:  # type: ignore[no-untyp
     batch = made.task.sample(20, seed=1)
     output = made.model(batch.inputs)
     assert (output == batch.targets)[batch.mask].all()
-    heads = [part for part in made.mechanism.parts if part.role == "counter"]
+    heads = [part for part in made.mechanism.parts if part.role == "uniform"]
     assert {part.layer for part in heads} == set(range(made.model.spec.n_layers))
 
 

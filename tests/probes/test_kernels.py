@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
+from interp.attention.by_lag import lag_table
 from interp.errors import ArgumentError, HookError
-from interp.heads.lags import lag_table
 from interp.models.pretrained import load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer

@@ -11,7 +11,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
 from probes.roles.activity import explained, readable
-from probes.roles.fresh import Fresh
+from probes.roles.reinit_null import ReinitNull
 
 
 def activation(rows: int = 30) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,12 +50,12 @@ def test_readable_is_the_squared_correlation_of_held_out_predictions() -> None:
 
 
 def test_odds_are_those_of_the_same_share_on_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.roles.fresh._DRAWS", 60)
+    monkeypatch.setattr("probes.roles.reinit_null._DRAWS", 120)
     task = FixedMemory((1, 2), "parity", length=12)
     built = construct_fixed_memory(task)
     batch, hook = task.sample(32, seed=1), "blocks.0.hook_mlp_out"
     f = batch.latents["f"][:, 4:].double()
-    found = Fresh(built.model, batch.inputs, batch.mask)
+    found = ReinitNull(built.model, batch.inputs, batch.mask)
     assert len(found.inputs) == 32
 
     def share(value: torch.Tensor) -> torch.Tensor:
@@ -63,10 +63,10 @@ def test_odds_are_those_of_the_same_share_on_fresh_models(monkeypatch: pytest.Mo
 
     p = [found.odds(hook, share).p]
     random = SequenceTransformer(built.model.spec, seed=5)
-    p.append(Fresh(random, batch.inputs, batch.mask).odds(hook, share).p)
+    p.append(ReinitNull(random, batch.inputs, batch.mask).odds(hook, share).p)
     assert p[0] < 1e-3 < 0.02 < p[1]
     drawn = []
-    for number in range(60):
+    for number in range(120):
         model = SequenceTransformer(built.model.spec, seed=1000 + number)
         with torch.no_grad():
             _, cache = model.run_with_cache(batch.inputs, names_filter=[hook])
@@ -76,4 +76,4 @@ def test_odds_are_those_of_the_same_share_on_fresh_models(monkeypatch: pytest.Mo
     own = float(share(cache[hook]))
     reached = sum(one >= own for one in drawn)
     if reached >= 10:
-        assert p[1] == pytest.approx((1 + reached) / 61)
+        assert p[1] == pytest.approx((1 + reached) / 121)

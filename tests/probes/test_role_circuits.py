@@ -8,11 +8,14 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError
-from interp.heads.paths import Receiver, path_patched
-from interp.heads.reliance import next_tokens
+from interp.interventions.ablation_effects import next_tokens
+from interp.interventions.paths import Receiver, path_patched
 from interp.models.pretrained import load_pretrained
-from probes.roles import find_roles
-from probes.roles.circuits import circuit_roles, identity_share
+from probes.roles import TASK, find_roles
+from probes.roles.detectors.circuits import circuit_roles, identity_share
+from probes.roles.effects import Effects
+from probes.roles.examined import Examined
+from probes.roles.find import evidence_of
 
 HEADS, GROUPS, WIDTH, VOCABULARY = 4, 2, 16, 14
 
@@ -65,7 +68,8 @@ def shares(model: Any, role: str, layer: int, head: int) -> tuple[float, float]:
 def test_heads_that_share_keys_and_values_have_their_groups(llama: tuple[Path, Any]) -> None:
     folder, hugging = llama
     batch = next_tokens(tokens())
-    found = circuit_roles(load_pretrained(folder).model, batch.inputs, batch.mask)
+    evidence = evidence_of(load_pretrained(folder).model, batch, TASK)
+    found = list(circuit_roles(Examined(evidence, Effects(evidence))))
     assert len(found) == 2 * HEADS * 2
     for one in found:
         share, p = shares(hugging, one.role, one.layer, one.head)

@@ -10,19 +10,22 @@ import torch
 
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.hide import hide
 from interp.proofs.induction import construct_relation
 from interp.proofs.induction.relation import Wiring
 from interp.proofs.memory import construct_fixed_memory, construct_kernel_memory
+from interp.proofs.random_basis import random_basis
 from interp.store import extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory, RealMemory
 from interp.tasks.relation import Relation, TokenRelation
-from probes.roles import answers_of, candidates, find_roles, fresh, memories_of
-from probes.roles.attention import attention_roles
-from probes.roles.circuits import identity_share
+from probes.roles import TASK, candidates, find_roles, reinit_null
 from probes.roles.decision import Found, Test, decide
-from probes.roles.effects import Outputs, without_keys
+from probes.roles.detectors.attention import attention_roles
+from probes.roles.detectors.circuits import identity_share
+from probes.roles.effects import Effects
+from probes.roles.examined import Examined
+from probes.roles.find import evidence_of
+from probes.roles.runs import without_keys
 
 Row = tuple[int, int, str]
 
@@ -30,7 +33,7 @@ Row = tuple[int, int, str]
 @pytest.fixture(autouse=True)
 def few_fresh_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tail of 200 is enough here; test_fresh_heads.py has a thousand."""
-    monkeypatch.setattr(fresh, "_DRAWS", 200)
+    monkeypatch.setattr(reinit_null, "_DRAWS", 200)
 
 
 def confirmed(roles: pd.DataFrame) -> set[Row]:
@@ -41,7 +44,7 @@ def confirmed(roles: pd.DataFrame) -> set[Row]:
 @pytest.mark.parametrize("relation", ["induction", "duplicate-token", "local", "dense"])
 def test_hidden_heads_are_found(relation: Relation) -> None:
     task = TokenRelation(relation, "copy", symbols=10, length=17, seed=1)
-    proof = hide(construct_relation(task, heads=2, seed=3), seed=4)
+    proof = random_basis(construct_relation(task, heads=2, seed=3), seed=4)
     roles = find_roles(proof.model, task.sample(64, seed=5))
     assert confirmed(roles) == {(p.layer, p.head, p.role) for p in proof.mechanism.parts}
     assert roles["evidence"].str.contains("share of").all()
@@ -66,7 +69,7 @@ def test_negative_copies_keep_their_sign() -> None:
 
 
 def test_a_random_model_has_no_role() -> None:
-    task = TokenRelation("counter", "classes", symbols=8, length=14)
+    task = TokenRelation("uniform", "classes", symbols=8, length=14)
     spec = construct_relation(task, heads=2).model.spec
     for seed in (1, 2):
         roles = find_roles(SequenceTransformer(spec, seed=seed), task.sample(48, seed=seed))
@@ -88,9 +91,9 @@ def test_uneven_heads_of_a_random_model_are_not_dense(seed: int) -> None:
 
 def test_memories_and_readout_in_a_hidden_construction() -> None:
     task = FixedMemory((1, 2), "multiplexer", length=16)
-    proof = hide(construct_fixed_memory(task), seed=6)
+    proof = random_basis(construct_fixed_memory(task), seed=6)
     batch = task.sample(96, seed=2)
-    roles = find_roles(proof.model, batch, memories=memories_of(task), answers=answers_of(task))
+    roles = find_roles(proof.model, batch, memories=task.memories(), answers=task.answers())
     found = roles[roles["status"] == "confirmed"]
     heads = found[found["role"].isin(["memory-location", "memory-correction"])]
     expected = {(p.head, p.target) for p in proof.mechanism.parts if p.component == "head"}
@@ -129,10 +132,15 @@ def test_change_is_the_share_of_variance() -> None:
     task = TokenRelation("previous-token", "copy", symbols=8, length=12)
     proof = construct_relation(task)
     batch = task.sample(64, seed=1)
-    outputs = Outputs(proof.model, batch.inputs, batch.mask)
-    silent = outputs._output(slice(None)) * 0 + outputs._output(slice(None))[batch.mask].mean(0)
-    assert outputs.change(silent).score == pytest.approx(1.0, abs=0.02)
-    assert outputs.change(outputs._output(slice(None))).p == 1.0
+    evidence = evidence_of(proof.model, batch, TASK)
+    clean = [
+        (rows, evidence.runs("given").output(rows)) for rows in evidence.runs("given").blocks()
+    ]
+    mean = torch.cat([output for _, output in clean])[batch.mask].mean(0)
+    silent = [(rows, mean.expand_as(output)) for rows, output in clean]
+    effects = Effects(evidence)
+    assert effects.changed(silent, 0.1, "").score == pytest.approx(1.0, abs=0.02)
+    assert effects.changed(clean, 0.1, "").p == 1.0
 
 
 def test_one_lag_within_the_window_is_not_local() -> None:
@@ -144,20 +152,22 @@ def test_one_lag_within_the_window_is_not_local() -> None:
     tokens = torch.randint(7, (48, 20), generator=torch.Generator().manual_seed(1))
     batch = Batch(tokens, tokens, torch.ones(48, 20, dtype=torch.bool))
     bump.p.data[:], bump.c.data[:] = 60.0, 180.0
-    assert "local" not in {f.role for f in behaving(attention_roles(model, batch))}
+    assert "local" not in {f.role for f in behaving(model, batch)}
     bump.p.data[:], bump.c.data[:] = 0.5, 0.75
-    assert "local" in {f.role for f in behaving(attention_roles(model, batch))}
+    assert "local" in {f.role for f in behaving(model, batch)}
 
 
-def behaving(found: list[Found]) -> list[Found]:
+def behaving(model: SequenceTransformer, batch: Batch) -> list[Found]:
+    evidence = evidence_of(model, batch, TASK)
+    found = attention_roles(Examined(evidence, Effects(evidence)))
     return [f for f in found if all(t.score >= t.floor for t in f.behaviour)]
 
 
 def test_an_answer_linear_in_its_arguments_is_read_out_where_the_output_reads_it() -> None:
     task = RealMemory((1,), "mean", inputs="signs", length=12)
-    proof = hide(construct_kernel_memory(task), seed=2)
+    proof = random_basis(construct_kernel_memory(task), seed=2)
     batch = task.sample(64, seed=1)
-    options = {"memories": memories_of(task), "answers": answers_of(task)}
+    options = {"memories": task.memories(), "answers": task.answers()}
     roles = find_roles(proof.model, batch, **options)
     readout = roles[roles["role"] == "readout"]
     assert readout["status"].tolist() == ["confirmed"]

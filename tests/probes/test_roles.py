@@ -1,6 +1,6 @@
 """Roles on models whose mechanism is known, on decoys, and on random models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses.study import Study, study
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
 from probes.agreement import agreement
+from probes.roles import reinit_null
+from probes.study import Study, study
 
 TASK = FixedMemory((1, 2), "multiplexer", length=16)
 PROOF = construct_fixed_memory(TASK)
@@ -21,6 +22,13 @@ PROOF = construct_fixed_memory(TASK)
 SEED = 5
 
 Measure = Callable[[SequenceTransformer], Study]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_fresh_models() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reinit_null, "_DRAWS", 100)
+        yield
 
 
 @pytest.fixture(scope="module")

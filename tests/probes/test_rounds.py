@@ -51,14 +51,14 @@ PLACES = {"a": "blocks.0.hook_resid_post", "b": "blocks.1.hook_resid_post"}
 def test_a_round_depends_on_the_one_before_only_where_it_reads_it(linked: bool) -> None:
     model, batch = chained(linked=linked)
     assert torch.allclose(model(batch.inputs), batch.targets)
-    table = round_order(model, batch, [["a"], ["b"]], PLACES).set_index("circuit")
+    table = round_order(model, batch, [["a"], ["b"]], PLACES).set_index("method")
     if linked:
-        assert table.loc["patched", "score"] > 0.8
-        assert table.loc["patched", "p"] < 1e-6
-        assert table.loc["patched", "low"] > 0.5
-        assert table.loc["placebo", "score"] < table.loc["patched", "low"]
+        assert table.loc["patch", "score"] > 0.8
+        assert table.loc["patch", "p"] < 1e-6
+        assert table.loc["patch", "low"] > 0.5
+        assert table.loc["placebo", "score"] < table.loc["patch", "low"]
     else:
-        assert abs(table.loc["patched", "score"]) < 0.01
+        assert abs(table.loc["patch", "score"]) < 0.01
 
 
 def test_channels_are_named_as_in_the_table_of_probes() -> None:

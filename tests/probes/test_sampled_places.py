@@ -17,7 +17,7 @@ from interp.tasks.walks import SuccessorWalk
 from probes.activations import collect, sampled_positions
 from probes.controls import control_latent, raw_input
 from probes.linear import decode
-from probes.survey import probe_table
+from probes.probe_table import probe_table
 from trained import zoo
 
 WALK = SuccessorWalk(20, 24, symbols=6)

@@ -16,7 +16,7 @@ from interp.tasks.memory import FixedMemory
 from probes.activations import collect
 from probes.controls import control_latent, learning_curve, raw_input
 from probes.linear import decode, logistic
-from probes.survey import COLUMNS, layer_map, probe_table
+from probes.probe_table import COLUMNS, layer_map, probe_table
 
 RNG = np.random.default_rng(0)
 TASK = FixedMemory((1,), "parity", 10)

@@ -68,7 +68,7 @@ def test_dropout_is_off_while_roles_are_decided() -> None:
             return nn.functional.dropout(self.inner(inputs), 0.5, self.training)
 
     still = wrapped()
-    noisy = wrap(Noisy(), still.places, example=torch.zeros(1, 13, dtype=torch.long), check=False)
+    noisy = wrap(Noisy(), still.sites, example=torch.zeros(1, 13, dtype=torch.long), check=False)
     batch = TASK.sample(24, seed=5)
     found = find_roles(noisy.train(), batch)
     assert noisy.training

@@ -17,9 +17,9 @@ from interp.tasks.memory import FixedMemory
 from trained.data import Rows
 from trained.ensemble import Ensemble
 from trained.fit import Fit, fits_of
+from trained.grouping import groups
 from trained.metrics import loss_of
 from trained.run import Run
-from trained.shape import groups
 
 
 def together(*runs: Run) -> list[Fit]:

@@ -27,7 +27,7 @@ from einops import einsum, repeat
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.lens import HookPoint
+from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.attention.normalizer import allowed_keys, normalize
 from interp.models.attention.rotary import rotate
 from interp.models.attention.terms import ScoreInputs, score_terms

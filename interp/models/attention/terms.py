@@ -27,7 +27,7 @@ from einops import einsum
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from interp.lens import HookPoint
+from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.spec import TransformerSpec
 
 __all__ = ["ScoreInputs", "score_terms"]
@@ -37,7 +37,7 @@ Scores = Float[Tensor, "#batch #head query #key"]
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """What a term may read.
+    """What a score term can be computed from.
 
     Attributes:
         x_query, x_key: ``[batch, pos, 1 or head, d_model]``, the (normed) residual stream.
@@ -67,7 +67,7 @@ class ScoreTerm(nn.Module):
         return full
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """The formula."""
+        """The term's scores ``[batch, head, query, key]``, before they are masked."""
         raise NotImplementedError
 
 

@@ -41,13 +41,13 @@ from interp.crasp.syntax import (
 from interp.errors import Problems
 from interp.models.spec import Activation, Dtype, TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.blank import blank_model
 from interp.proofs.depth.circuits import Affine, Circuit
 from interp.proofs.depth.formulas import FormulaCircuit
 from interp.proofs.depth.plan import AVERAGE_BOS, IS_BOS, Plan, guard_lag
 from interp.proofs.depth.signs import SignCircuit
 from interp.proofs.depth.vocabulary import vocabulary_of
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.zero_model import zero_model
 
 __all__ = ["Precision", "compile_program"]
 
@@ -91,7 +91,7 @@ def compile_program(
             circuit.layers = max(other.depth for other in circuits)
     spec = _spec(plan, entry, layers, longest, dtype, precision)
     certificate = _certificate(spec, plan, circuits, precision)
-    model = blank_model(spec)
+    model = zero_model(spec)
     with torch.no_grad():
         _write(model, plan, entry, layers, program.lines[-1].name)
     name = f"compiled-{program.lines[-1].name}"
@@ -273,7 +273,7 @@ def _mechanism(plan: Plan, precision: Precision) -> Mechanism:
         directions[text], written[text] = axes[coordinate], f"blocks.{layer}.hook_resid_mid"
         lag = guard_lag(count.guard) if count.guard else None
         lags = [found for found, _ in plan.heads(layer)]
-        role = "counter" if lag is None else "previous-token" if lag == 1 else "memory-location"
+        role = "uniform" if lag is None else "previous-token" if lag == 1 else "memory-location"
         parts.append(Part("head", layer, lags.index(lag or 0), role, text, lag=lag))
     return Mechanism(tuple(parts), directions, written)
 
@@ -287,8 +287,9 @@ def _hold_linear(
 ) -> None:
     """A number that is a combination of averages has their combination for a direction."""
     level = plan.level(term)
-    build = SignCircuit(plan.program, Circuit(plan.width), plan.places(level - 1),
-                        Affine(((AVERAGE_BOS, 1.0),)), 1)  # fmt: skip
+    build = SignCircuit(
+        plan.program, Circuit(plan.width), plan.places(level - 1), Affine(((AVERAGE_BOS, 1.0),)), 1
+    )
     linear = build.linear(term)
     del directions[name], written[name]
     if linear is not None and linear.weights:

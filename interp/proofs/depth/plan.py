@@ -35,7 +35,7 @@ def guard_lag(guard: str) -> int | None:
 
 @dataclass
 class Plan:
-    """Coordinates of everything.
+    """Which coordinate of the residual stream holds which name, count and position.
 
     Attributes:
         program: The lines that matter.

@@ -7,18 +7,14 @@ with other seeds, and is in no case.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import get_args
 
+from interp.proofs.case import Case
 from interp.proofs.induction.relation import Wiring, construct_relation
-from interp.proofs.mechanism import Construction
 from interp.tasks.relation import Relation, TokenRelation, Value
 
-__all__ = ["CASES", "DECOYS", "TUNED", "TUNED_DECOYS", "Case"]
-
-Case = Callable[[], Construction]
-"""Builds one construction."""
+__all__ = ["CASES", "DECOYS", "TUNED", "TUNED_DECOYS"]
 
 _SIZES = ((10, 14, 2), (12, 17, 3), (16, 24, 1), (20, 21, 4), (15, 28, 2))
 _TUNED_SIZES = ((11, 15, 2), (13, 22, 3))
@@ -29,7 +25,7 @@ _KEPT: dict[Relation, Value] = {
     "duplicate-token": "copy",
     "induction": "classes",
     "sink": "copy",
-    "counter": "classes",
+    "uniform": "classes",
     "local": "copy",
     "dense": "classes",
 }
@@ -37,15 +33,22 @@ _KEPT: dict[Relation, Value] = {
 
 
 def _case(
-    relation: Relation, value: Value, size: tuple[int, int, int], number: int,
+    relation: Relation,
+    value: Value,
+    size: tuple[int, int, int],
+    number: int,
     wiring: Wiring = "used",
-) -> Construction:  # fmt: skip
+) -> Case:
     symbols, length, heads = size
     task = TokenRelation(
         relation, value, symbols=symbols, length=length, window=3 + number % 3, seed=number
     )
     strength = 20.0 + 5 * (number % 5)
-    return construct_relation(task, heads=heads, strength=strength, seed=number, wiring=wiring)
+    name = task.name + ("" if wiring == "used" else f"-{wiring}")
+    construct = partial(
+        construct_relation, task, heads=heads, strength=strength, seed=number, wiring=wiring
+    )
+    return Case(name, construct, relation)
 
 
 def _passed_on(relation: Relation, number: int) -> Value:
@@ -54,14 +57,14 @@ def _passed_on(relation: Relation, number: int) -> Value:
 
 
 CASES: tuple[Case, ...] = tuple(
-    partial(_case, relation, _passed_on(relation, number + place), size, 500 + number)
+    _case(relation, _passed_on(relation, number + place), size, 500 + number)
     for place, relation in enumerate(get_args(Relation))
     for number, size in enumerate(_SIZES)
 )
 """Every relation in every size; what is passed on goes round."""
 
 TUNED: tuple[Case, ...] = tuple(
-    partial(_case, relation, _KEPT[relation], size, 300 + number)
+    _case(relation, _KEPT[relation], size, 300 + number)
     for relation in get_args(Relation)
     for number, size in enumerate(_TUNED_SIZES)
 )
@@ -69,7 +72,7 @@ TUNED: tuple[Case, ...] = tuple(
 _UNUSED: tuple[Wiring, ...] = ("unread", "silent", "constant")
 
 DECOYS: tuple[Case, ...] = tuple(
-    partial(_case, relation, _passed_on(relation, place), size, 600 + place, wiring)
+    _case(relation, _passed_on(relation, place), size, 600 + place, wiring)
     for wiring in _UNUSED
     for place, relation in enumerate(get_args(Relation))
     for size in (_SIZES[place % len(_SIZES)],)
@@ -77,7 +80,6 @@ DECOYS: tuple[Case, ...] = tuple(
 """The right pattern in every relation, with nothing that depends on it."""
 
 TUNED_DECOYS: tuple[Case, ...] = tuple(
-    partial(_case, relation, _KEPT[relation], _TUNED_SIZES[place % 2], 400 + place,
-            _UNUSED[place % 3])
+    _case(relation, _KEPT[relation], _TUNED_SIZES[place % 2], 400 + place, _UNUSED[place % 3])
     for place, relation in enumerate(get_args(Relation))
-)  # fmt: skip
+)

@@ -5,7 +5,7 @@ strength of a score and s the answer's largest entry:
 
     previous-token, local, sink   query position t meets key positions t − s that are wanted: a
     duplicate-token               QK = a·P_tokens with self masked; the first position scores a/2
-    counter                       QK = 0: exactly 1/(t + 1)
+    uniform                       QK = 0: exactly 1/(t + 1)
     dense                         QK = a table of token pairs
     induction                     layer 0: previous-token head writes x_{t−1} into its own slot;
                                   layer 1: QK matches x_t with that slot
@@ -135,7 +135,7 @@ def _write_attention(
     """W_Q and W_K whose scores are strength × (queries · keys)."""
     task, relation = layout.task, layout.task.relation if last else "previous-token"
     tokens, positions = layout.tokens, layout.positions
-    if relation == "counter":
+    if relation == "uniform":
         return
     if relation == "dense":
         queries, keys, strength = tokens @ task.table(), tokens, 1.0
@@ -198,10 +198,10 @@ def _certificate(task: TokenRelation, spec: TransformerSpec, strength: float) ->
         leak = task.length * exp(-strength / 2)
     elif task.relation == "induction":
         leak = task.length * exp(-strength * (1 - 2 * first))
-    elif task.relation not in ("counter", "dense"):
+    elif task.relation not in ("uniform", "dense"):
         leak = first
     unit = torch.finfo(torch.float64).eps / 2
-    largest = {"counter": 0.0, "dense": float(task.table().abs().max())}
+    largest = {"uniform": 0.0, "dense": float(task.table().abs().max())}
     score = largest.get(task.relation, strength)
     moved = 2 * (2 * spec.d_model + 8) * score * unit
     averages = (task.length + spec.d_model + 8) * unit

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from interp.errors import Problems
 from interp.proofs.lagfits.positions import Positions, phi_values
 from interp.proofs.lagfits.sums import PRECISIONS, fit_sum
-from interp.tasks.memory.kernels import Kernel
+from interp.tasks.memory.kernels import MemoryKernel
 
 __all__ = ["error_curves", "fit_panels"]
 
@@ -80,5 +80,5 @@ def fit_panels(
             fit = fit_sum(text, heads, positions=kind)
             values = np.exp(-np.outer(phi_values(kind, s), fit.slopes)) @ fit.coefficients
             held[f"{kind}, {heads} heads (ℓ1 error {fit.error:.2g})"] = values
-        panels.append((text, Kernel.parse(text).values(s), held))
+        panels.append((text, MemoryKernel.parse(text).values(s), held))
     return panels

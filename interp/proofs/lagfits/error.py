@@ -22,7 +22,7 @@ import mpmath
 import numpy as np
 
 from interp.proofs.lagfits.positions import DIGITS, Positions, basis, tail
-from interp.tasks.memory.kernels import Kernel
+from interp.tasks.memory.kernels import MemoryKernel
 
 __all__ = ["kernel_error", "lag_error", "lags_beyond"]
 
@@ -82,7 +82,10 @@ def _rest(positions: Positions, p: list[Any], a: list[Any], start: int, changes:
 
 
 def kernel_error(
-    positions: Positions, slopes: Sequence[float], coefficients: Sequence[float], kernel: Kernel
+    positions: Positions,
+    slopes: Sequence[float],
+    coefficients: Sequence[float],
+    kernel: MemoryKernel,
 ) -> float:
     """Σ_s |ρ(s) − K(s)|; lags beyond 20 000 count as one sum of one sign."""
     p, a = np.asarray(slopes, dtype=np.float64), np.asarray(coefficients, dtype=np.float64)
@@ -96,7 +99,7 @@ def kernel_error(
     return float(near + abs(lags_beyond(kernel, _KERNEL_LAGS) - float(far)))
 
 
-def lags_beyond(kernel: Kernel, start: int) -> float:
+def lags_beyond(kernel: MemoryKernel, start: int) -> float:
     """Σ_{s ≥ start} ρ(s): closed forms, or the midpoint rule on [start − ½, ∞).
 
     The midpoint rule is off by about |ρ′(start)|/24.

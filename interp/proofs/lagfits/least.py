@@ -27,7 +27,7 @@ Integers = NDArray[Any]
 
 @dataclass(frozen=True)
 class LeastFit:
-    """The best iterate.
+    """The best solution found, and a bound on how good any can be.
 
     Attributes:
         coefficients: b_h in units of 2^−256, ``[head]``.
@@ -95,8 +95,9 @@ def _solve(gram: Integers, right: Integers) -> Integers:
     n = len(right)
     table = np.column_stack([gram, right])
     for k in range(n - 1):
-        factors = np.array([(int(v) << BITS) // int(table[k, k]) for v in table[k + 1 :, k]],
-                           dtype=object)  # fmt: skip
+        factors = np.array(
+            [(int(v) << BITS) // int(table[k, k]) for v in table[k + 1 :, k]], dtype=object
+        )
         table[k + 1 :, k:] -= (factors[:, None] * table[k, k:]) >> BITS
     solution = np.zeros(n, dtype=object)
     for k in reversed(range(n)):

@@ -120,8 +120,16 @@ def phase_table(
                 rows.append((kind, lag, name, heads, error, status, impossible, possible))
                 if done is not None:
                     done()
-    columns = ["positions", "lag", "precision", "heads", "error", "status", "impossible_bits",
-               "possible_bits"]  # fmt: skip
+    columns = [
+        "positions",
+        "lag",
+        "precision",
+        "heads",
+        "error",
+        "status",
+        "impossible_bits",
+        "possible_bits",
+    ]
     whole = {"heads": "Int64", "possible_bits": "Int64"}
     return pd.DataFrame(rows, columns=columns).astype(whole)
 

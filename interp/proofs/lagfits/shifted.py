@@ -97,8 +97,9 @@ def _solve(
     with mpmath.workdps(DIGITS):
         p = [mpmath.mpf(float(v)) for v in slopes]
         whole, beyond = tail("log", p, 0), tail("log", p, _NEAR + max(lags))
-        masses = [max(mpmath.mpf(1 + t) ** q for t in lags) * z
-                  for q, z in zip(p, whole, strict=True)]  # fmt: skip
+        masses = [
+            max(mpmath.mpf(1 + t) ** q for t in lags) * z for q, z in zip(p, whole, strict=True)
+        ]
         scale = [1 / (price * mass) for mass in masses]
         rows, wanted = [], []
         for t in lags:
@@ -111,8 +112,10 @@ def _solve(
             wanted.append(0)
         as_rows, as_wanted = np.array(rows, dtype=object), np.array(wanted, dtype=object)
         found = least_absolute(as_rows, as_wanted, iterations=iterations)
-        exact = [mpmath.ldexp(mpmath.mpf(int(b)), -BITS) * f
-                 for b, f in zip(found.coefficients, scale, strict=True)]  # fmt: skip
+        exact = [
+            mpmath.ldexp(mpmath.mpf(int(b)), -BITS) * f
+            for b, f in zip(found.coefficients, scale, strict=True)
+        ]
     a = np.array([float(v) for v in exact])
     errors = tuple(_error(slopes, a, t) for t in lags)
     return ShiftedFit(lags, slopes, a, errors, tuple(_mass(slopes, a, t) * price for t in lags))

@@ -33,7 +33,7 @@ from interp.errors import Problems
 from interp.proofs.lagfits.error import kernel_error, lag_error, lags_beyond
 from interp.proofs.lagfits.least import BITS, LeastFit, least_absolute
 from interp.proofs.lagfits.positions import DIGITS, LEAST_SLOPE, Positions, basis, tail
-from interp.tasks.memory.kernels import Kernel
+from interp.tasks.memory.kernels import MemoryKernel
 
 __all__ = ["PRECISIONS", "SumFit", "fit_sum", "floor", "grid", "rounded", "rounding_price"]
 
@@ -85,7 +85,7 @@ def fit_sum(
     """The best sum found of ``heads`` terms.
 
     Args:
-        target: A lag T ≥ 1, or a kernel as text (:meth:`Kernel.parse`).
+        target: A lag T ≥ 1, or a kernel as text (:meth:`MemoryKernel.parse`).
         heads: H ≥ 1.
         positions: ``lin`` (exponentials) or ``log`` (powers).
         unit_roundoff: Of the arithmetic the model runs in, 2^−53 (float64) or more.
@@ -167,7 +167,7 @@ def _check(
             target >= 1, "target", "must be a lag of at least 1", target, "0 is x_t itself"
         )
     else:
-        Kernel.parse(target)
+        MemoryKernel.parse(target)
     problems.need(heads >= 1, "heads", "must be at least 1", heads, "add heads")
     problems.need(
         positions in LEAST_SLOPE, "positions", "must be lin or log", positions, "pick one"
@@ -233,7 +233,7 @@ def _wanted(target: int | str, near: int, edges: list[int]) -> list[float]:
     """The target's rows."""
     if isinstance(target, int):
         return [float(s == target) for s in range(near)] + [0.0] * len(edges)
-    kernel = Kernel.parse(target)
+    kernel = MemoryKernel.parse(target)
     values = kernel.values(np.arange(edges[-1], dtype=np.float64))
     blocks = [float(values[a:b].sum()) for a, b in pairwise(edges)]
     return [*values[:near].tolist(), *blocks, lags_beyond(kernel, edges[-1])]
@@ -244,19 +244,25 @@ def _units(value: mpmath.mpf) -> int:
 
 
 def _held(
-    target: int | str, positions: Positions, slopes: list[float], found: LeastFit, price: float,
+    target: int | str,
+    positions: Positions,
+    slopes: list[float],
+    found: LeastFit,
+    price: float,
     unit_roundoff: float,
-) -> SumFit:  # fmt: skip
+) -> SumFit:
     """Coefficients rounded to the precision, and the error of what is then held."""
     with mpmath.workdps(DIGITS):
         mass = tail(positions, [mpmath.mpf(p) for p in slopes], 0)
-        exact = [mpmath.ldexp(mpmath.mpf(int(b)), -BITS) / (price * m)
-                 for b, m in zip(found.coefficients, mass, strict=True)]  # fmt: skip
+        exact = [
+            mpmath.ldexp(mpmath.mpf(int(b)), -BITS) / (price * m)
+            for b, m in zip(found.coefficients, mass, strict=True)
+        ]
     with mpmath.workprec(round(-log2(unit_roundoff))):
         a = [float(+value) for value in exact]
     total = float(np.abs(a) @ np.array([float(m) for m in mass]))
     if isinstance(target, int):
         error = lag_error(positions, slopes, a, target)
     else:
-        error = kernel_error(positions, slopes, a, Kernel.parse(target))
+        error = kernel_error(positions, slopes, a, MemoryKernel.parse(target))
     return SumFit(target, positions, np.array(slopes), np.array(a), error, price * total, total)

@@ -26,9 +26,9 @@ import torch
 from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.blank import blank_model
 from interp.proofs.mechanism import Construction, Mechanism, Part
 from interp.proofs.memory.margins import AdaptivePlan, plan_adaptive
+from interp.proofs.zero_model import zero_model
 from interp.tasks.memory import AdaptiveMemory
 
 __all__ = ["Gate", "construct_adaptive_memory"]
@@ -65,7 +65,7 @@ def construct_adaptive_memory(
     problems.need(dtype in ("float64", "float32"), "dtype", rule, dtype, "use float64")
     problems.raise_if_any()
     plan = plan_adaptive(task, 2.0**-53 if dtype == "float64" else 2.0**-24)
-    model = blank_model(_spec(plan, gate, dtype))
+    model = zero_model(_spec(plan, gate, dtype))
     with torch.no_grad():
         model.embed.W_E.copy_(torch.eye(1 + task.bits, plan.slots.width))
         for layer, memories in enumerate(plan.slots.rounds, start=1):

@@ -22,12 +22,12 @@ import torch
 from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.blank import blank_model
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.memory.corners import MARGIN, CornerTable
 from interp.proofs.memory.rounding import Evaluation, sum_rounding
 from interp.proofs.memory.selection import select_lag, slot_error
+from interp.proofs.zero_model import zero_model
 from interp.tasks.memory import FixedMemory
 
 __all__ = ["construct_fixed_memory"]
@@ -59,7 +59,7 @@ def construct_fixed_memory(task: FixedMemory) -> Construction:
         normalizer="none",
         dtype="float64",
     )
-    model = blank_model(spec)
+    model = zero_model(spec)
     with torch.no_grad():
         model.embed.W_E[0, 0] = 1
         _write_heads(model, plan.fits)

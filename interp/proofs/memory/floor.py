@@ -47,7 +47,7 @@ class FixedLagFloor:
 
     @property
     def share(self) -> float:
-        """The floor as a share of the variance."""
+        """The least error that fixed lags can reach, as a share of the answer's variance."""
         return self.floor / self.variance
 
 
@@ -89,7 +89,7 @@ def _paths(task: AdaptiveMemory) -> Iterator[tuple[float, tuple[int, ...], dict[
     def walk(
         lags: tuple[int, ...], pointer: int, codes: dict[int, int], weight: float
     ) -> Iterator[tuple[float, tuple[int, ...], dict[int, int]]]:
-        if len(lags) == task.memories:
+        if len(lags) == task.memory_count:
             yield weight, lags, codes
             return
         known = pointer in codes

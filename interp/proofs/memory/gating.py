@@ -20,13 +20,13 @@ import torch
 from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.blank import blank_model
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.memory.adaptive import construct_adaptive_memory
 from interp.proofs.memory.corners import MARGIN, CornerTable, ramp_rounding, write_ramp
 from interp.proofs.memory.rounding import Evaluation
 from interp.proofs.memory.selection import select_lag, slot_error
+from interp.proofs.zero_model import zero_model
 from interp.tasks.memory import AdaptiveMemory
 
 __all__ = ["construct_gated_memory", "gating_costs"]
@@ -65,7 +65,7 @@ def construct_gated_memory(task: AdaptiveMemory) -> Construction:
         normalizer="none",
         dtype="float64",
     )
-    model = blank_model(spec)
+    model = zero_model(spec)
     with torch.no_grad():
         model.embed.W_E.copy_(torch.eye(1 + task.bits, answer + 1))
         parts = _write_heads(model, fits, slots)
@@ -91,7 +91,7 @@ def _check_margin(task: AdaptiveMemory, errors: dict[int, float]) -> None:
     problems = Problems("construct_gated_memory")
     told = ", ".join(f"lag {lag}: {error:.2g}" for lag, error in errors.items())
     rule = f"must be selectable with summed errors below {MARGIN} in float64 ({told})"
-    summed = task.memories * max(errors.values())
+    summed = task.memory_count * max(errors.values())
     problems.need(summed < MARGIN, "locations", rule, task.locations, "use smaller locations")
     problems.raise_if_any()
 
@@ -139,7 +139,7 @@ def _mechanism(parts: list[Part], slots: dict[int, int], answer: int) -> Mechani
 
 
 def _certificate(task: AdaptiveMemory, errors: dict[int, float]) -> Certificate:
-    summed = task.memories * max(errors.values())
+    summed = task.memory_count * max(errors.values())
     table = CornerTable.of(task.f)
     rounding = ramp_rounding(task.bits + table.n, table.base, table.span, _UNIT)
     parts = {f"slot of lag {lag}": error for lag, error in errors.items()}
@@ -172,10 +172,15 @@ def gating_costs(largest: int = 5) -> pd.DataFrame:
         for way, construct in ways.items():
             made = construct(task)
             spec, certified = made.model.spec, made.certificate.parts
-            rows.append({
-                "candidates": candidates, "way": way, "layers": spec.n_layers,
-                "heads": sum(spec.heads), "neurons": sum(map(sum, spec.ffn_widths)),
-                "weights": sum(int(p.count_nonzero()) for p in made.model.parameters()),
-                "slot_error": max(v for k, v in certified.items() if k.startswith("slot")),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "candidates": candidates,
+                    "way": way,
+                    "layers": spec.n_layers,
+                    "heads": sum(spec.heads),
+                    "neurons": sum(map(sum, spec.ffn_widths)),
+                    "weights": sum(int(p.count_nonzero()) for p in made.model.parameters()),
+                    "slot_error": max(v for k, v in certified.items() if k.startswith("slot")),
+                }
+            )
     return pd.DataFrame(rows)

@@ -16,10 +16,9 @@ is. Inputs beyond B are outside the domain: no bound on unbounded inputs exists.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import mpmath
 import numpy as np
@@ -29,7 +28,6 @@ from jaxtyping import Float64
 from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.blank import blank_model
 from interp.proofs.lagfits import LagFit
 from interp.proofs.lagfits.positions import DIGITS, Positions, phi_values, tail
 from interp.proofs.lagfits.sums import SumFit, fit_sum
@@ -38,8 +36,8 @@ from interp.proofs.memory.kernel_sums import HeadSum, fit_kernel
 from interp.proofs.memory.nets import ReluNet, readout_net
 from interp.proofs.memory.rounding import Evaluation, sum_rounding
 from interp.proofs.memory.selection import select_lag
+from interp.proofs.zero_model import zero_model
 from interp.tasks.memory import KernelMemory, RealMemory
-from interp.tasks.memory.kernels import Kernel
 
 __all__ = ["Normalizer", "construct_kernel_memory"]
 
@@ -98,19 +96,22 @@ class _Plan:
     @property
     def memories(self) -> tuple[str, ...]:
         """Latents that heads write."""
-        task = self.task
-        return task.arguments if isinstance(task, KernelMemory) else task.arguments[1:]
+        return tuple(memory.name for memory in self.task.memories())
 
     @property
     def start(self) -> int:
         """First position of the domain."""
-        task = self.task
-        return task.burn_in if isinstance(task, KernelMemory) else max(task.lags)
+        return self.task.start
+
+    @property
+    def reads_now(self) -> bool:
+        """Whether x_t itself is among f's arguments."""
+        return len(self.task.arguments) > len(self.fits)
 
     @property
     def reads(self) -> list[int]:
         """Slots of f's arguments."""
-        return list(range(0 if isinstance(self.task, RealMemory) else 1, len(self.fits) + 1))
+        return list(range(0 if self.reads_now else 1, len(self.fits) + 1))
 
     @property
     def width(self) -> int:
@@ -118,11 +119,11 @@ class _Plan:
         return len(self.fits) + 2
 
     def wanted(self, memory: int) -> Float64[np.ndarray, "lag"]:
-        """ρ_i at every lag of a row."""
-        s, task = np.arange(self.task.length, dtype=np.float64), self.task
-        if isinstance(task, KernelMemory):
-            return Kernel.parse(task.kernels[memory]).values(s)
-        return (s == task.lags[memory]).astype(np.float64)
+        """The weights ρ_i that memory i should give to every lag of a row."""
+        location = self.task.memories()[memory].location
+        if isinstance(location, int):
+            return (np.arange(self.task.length) == location).astype(np.float64)
+        return np.asarray(location)
 
     def limits(self, memory: int) -> Float64[np.ndarray, "head"]:
         """Z_∞ of each head, or 1 without a normaliser."""
@@ -141,13 +142,15 @@ class _Plan:
         settled = np.ones_like(powers)
         if self.normalizer == "softmax":
             settled = self.limits(memory) / np.cumsum(powers, axis=0)
-        return np.array([
-            np.abs(wanted[: t + 1] - powers[: t + 1] @ (fit.coefficients * settled[t])).sum()
-            for t in range(self.start, len(s))
-        ])  # fmt: skip
+        return np.array(
+            [
+                np.abs(wanted[: t + 1] - powers[: t + 1] @ (fit.coefficients * settled[t])).sum()
+                for t in range(self.start, len(s))
+            ]
+        )
 
     def slot(self, memory: int) -> float:
-        """ε_i."""
+        """ε_i: by how much the slot of memory i may be off."""
         return self.bound * (float(self.kernel_errors(memory).max()) + self._rounding([memory], 0))
 
     def spread(self) -> float:
@@ -158,9 +161,14 @@ class _Plan:
         p = np.concatenate([self.fits[i].slopes for i in memories])
         a = np.concatenate([self.fits[i].coefficients * self._unsettled(i) for i in memories])
         how = Evaluation(
-            _UNIT, keys=self.task.length, heads=len(p), log=self.positions == "log",
-            softmax=self.normalizer == "softmax", width=width, reach=self.reach / self.bound,
-        )  # fmt: skip
+            _UNIT,
+            keys=self.task.length,
+            heads=len(p),
+            log=self.positions == "log",
+            softmax=self.normalizer == "softmax",
+            width=width,
+            reach=self.reach / self.bound,
+        )
         return sum_rounding(p, a, how)
 
     def _unsettled(self, memory: int) -> Float64[np.ndarray, "head"]:
@@ -178,7 +186,7 @@ class _Plan:
             (1 + 2 * _SHARE) * self.bound * float(np.abs(self.wanted(i)).sum())
             for i in range(len(self.fits))
         ]
-        return averages if isinstance(self.task, KernelMemory) else [self.bound, *averages]
+        return [self.bound, *averages] if self.reads_now else averages
 
     @property
     def reach(self) -> float:
@@ -188,22 +196,25 @@ class _Plan:
 
     @property
     def net(self) -> ReluNet:
-        """f."""
+        """The ReLU network that computes the readout f."""
         return readout_net(self.task.f, self.sizes)
 
 
 def _fits(task: KernelMemory | RealMemory, heads: int, positions: Positions) -> tuple[HeadSum, ...]:
     """Sums for every memory: kernels on the lags of a row, lags over all of them."""
-    if isinstance(task, KernelMemory):
-        s = np.arange(task.length, dtype=np.float64)
-        wanted = [Kernel.parse(text).values(s) for text in task.kernels]
-        return tuple(fit_kernel(values, heads, positions) for values in wanted)
-    found: list[LagFit | SumFit] = []
-    for lag in task.lags:
-        how = Evaluation(_UNIT, keys=task.length, heads=lag + 1)
-        log = positions == "log"
-        found.append(fit_sum(lag, heads, positions="log") if log else select_lag(lag, how))
-    return tuple(HeadSum(fit.slopes, fit.coefficients) for fit in found)
+    return tuple(_fit(memory.location, task.length, heads, positions) for memory in task.memories())
+
+
+def _fit(location: Any, length: int, heads: int, positions: Positions) -> HeadSum:
+    """Heads for a kernel ``[lag]``, or for one lag."""
+    if not isinstance(location, int):
+        return fit_kernel(location, heads, positions)
+    fit: LagFit | SumFit
+    if positions == "log":
+        fit = fit_sum(location, heads, positions="log")
+    else:
+        fit = select_lag(location, Evaluation(_UNIT, keys=length, heads=location + 1))
+    return HeadSum(fit.slopes, fit.coefficients)
 
 
 def _check_slots(plan: _Plan) -> None:
@@ -232,7 +243,7 @@ def _model(plan: _Plan) -> SequenceTransformer:
         normalizer=plan.normalizer,
         dtype="float64",
     )
-    model = blank_model(spec)
+    model = zero_model(spec)
     with torch.no_grad():
         model.embed.W_E[0, 0] = 1
         attn, head = model.blocks[0].attn, 0
@@ -249,15 +260,12 @@ def _model(plan: _Plan) -> SequenceTransformer:
 
 
 def _mechanism(plan: _Plan) -> Mechanism:
-    lags: Sequence[int | None] = [None] * len(plan.fits)
-    lags = plan.task.lags if isinstance(plan.task, RealMemory) else lags
-    role = "memory-kernel" if lags[0] is None else "memory-location"
     parts: list[Part] = []
-    for name, lag, fit in zip(plan.memories, lags, plan.fits, strict=True):
-        first = len(parts)
-        parts += [
-            Part("head", 0, first + h, role, name, lag) for h in range(len(fit.slopes))
-        ]  # fmt: skip
+    for memory, fit in zip(plan.task.memories(), plan.fits, strict=True):
+        lag = memory.location if isinstance(memory.location, int) else None
+        role = "memory-kernel" if lag is None else "memory-location"
+        heads = range(len(parts), len(parts) + len(fit.slopes))
+        parts += [Part("head", 0, head, role, memory.name, lag) for head in heads]
     parts.append(Part("ffn", 0, None, "readout", "f"))
     latents = ("x[t]", *plan.memories, "f")
     middle = ["blocks.0.hook_resid_mid"] * len(plan.fits)

@@ -34,7 +34,7 @@ Readouts = list[tuple[CornerTable, Sequence[int], int]]
 
 @dataclass(frozen=True)
 class AdaptivePlan:
-    """What is built.
+    """Everything that is decided about a construction before its weights are written.
 
     Attributes:
         task: Its task.
@@ -58,8 +58,9 @@ class AdaptivePlan:
         """a_h = a′_h e^{−p_h T}, from extended precision."""
         heads = zip(self.fit.coefficients, self.fit.slopes, strict=True)
         with mpmath.workdps(40):
-            return np.array([float(a * mpmath.exp(-mpmath.mpf(p) * self.fit.lag))
-                             for a, p in heads])  # fmt: skip
+            return np.array(
+                [float(a * mpmath.exp(-mpmath.mpf(p) * self.fit.lag)) for a, p in heads]
+            )
 
     def readouts(self, layer: int) -> Readouts:
         """(table, coordinates it reads, slot it writes) of a layer's FFN."""
@@ -88,19 +89,19 @@ class AdaptivePlan:
         """How far the linear forms of each readout are off when a slot is off by ``slot``."""
         nested = [i for memories in self.slots.rounds[1:] for i in memories]
         at_locations = {f"summed error at t_{i}": self.task.bits * slot for i in nested}
-        return at_locations | {"summed error at f": self.task.memories * slot}
+        return at_locations | {"summed error at f": self.task.memory_count * slot}
 
     def certificate(self) -> Certificate:
         """The readout's rounding, given that every margin holds."""
         task, (table, *_) = self.task, self.readouts(len(self.slots.rounds))[0]
         slot, rounding = self.slot(), table.rounding(self.unit)
-        memories = range(1, task.memories + 1)
+        memories = range(1, task.memory_count + 1)
         parts = {f"slot of x[t-t_{i}]": slot for i in memories} | self.sums(slot)
         parts |= {"margin": MARGIN, "rounding of the readout": rounding}
         turned = None
         if self.turned:
             turned_slot = self.turned_slot()
-            n = task.memories + 1
+            n = task.memory_count + 1
             parts["summed error at f in any basis"] = n * turned_slot
             width = self.slots.width
             turned = table.rounding(self.unit, width=width, reach=_reach(task))
@@ -120,7 +121,7 @@ def plan_adaptive(task: AdaptiveMemory, unit: float) -> AdaptivePlan:
     longest = max(task.locations)
     dense = AdaptivePlan(task, unit, select_lag(longest, _evaluation(task, unit, True)), True)
     turned = dense.turned_slot()  # x_t and the token's own address are off there, too
-    if max(task.bits, task.memories + 1) * turned < MARGIN:
+    if max(task.bits, task.memory_count + 1) * turned < MARGIN:
         return dense
     plan = AdaptivePlan(task, unit, select_lag(longest, _evaluation(task, unit, False)), False)
     sums = plan.sums(plan.slot())
@@ -157,7 +158,7 @@ def _evaluation(task: AdaptiveMemory, unit: float, dense: bool) -> Evaluation:
 
 def _reach(task: AdaptiveMemory) -> float:
     """Bound on the residual stream's norm: tokens, contents off by at most 1/2, locations, f."""
-    contents = 1.5**2 * task.memories * (1 + task.bits)
-    locations = task.memories * max(task.locations) ** 2
+    contents = 1.5**2 * task.memory_count * (1 + task.bits)
+    locations = task.memory_count * max(task.locations) ** 2
     f = max(map(abs, CornerTable.of(task.f).values.values())) ** 2
     return 1.1 * sqrt(1 + task.bits + contents + locations + f)

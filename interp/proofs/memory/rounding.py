@@ -30,7 +30,7 @@ __all__ = ["Evaluation", "read_error", "sum_rounding"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How a model adds its heads up.
+    """In which order and precision a model adds its heads up, on which rounding depends.
 
     Attributes:
         unit: Unit roundoff u.

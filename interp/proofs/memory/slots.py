@@ -11,7 +11,7 @@ __all__ = ["AdaptiveSlots"]
 
 @dataclass(frozen=True)
 class AdaptiveSlots:
-    """Coordinates and rounds of a task.
+    """Which residual coordinate holds which memory of a task, and in which round it is fetched.
 
     Attributes:
         task: Whose.
@@ -26,7 +26,7 @@ class AdaptiveSlots:
     def __post_init__(self) -> None:
         task, at = self.task, {"x[t]": 0, "a[t]": 1}
         free = 1 + task.bits
-        for i in range(1, task.memories + 1):
+        for i in range(1, task.memory_count + 1):
             at |= {f"t_{i}": free, f"x[t-t_{i}]": free + 1}
             free += 2
             if self.points(i):
@@ -40,12 +40,12 @@ class AdaptiveSlots:
         """Memories of each sequential round; layer r does round r, layer 0 does none."""
         task = self.task
         nested: list[tuple[int, ...]] = [(i,) for i in range(1, task.rounds + 1)]
-        together = tuple(range(task.rounds + 1, task.memories + 1))
+        together = tuple(range(task.rounds + 1, task.memory_count + 1))
         return [*nested, together] if together else nested
 
     def points(self, memory: int) -> bool:
         """Whether a later location is read from this memory's address."""
-        return memory <= self.task.rounds and memory < self.task.memories
+        return memory <= self.task.rounds and memory < self.task.memory_count
 
     def bits(self, address: str) -> range:
         """Coordinates of an address."""

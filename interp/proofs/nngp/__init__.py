@@ -6,7 +6,7 @@ templates    N and its condition number, block structure, what regression gives 
 regression   kernel ridge; kernels of finite models (features, tangent)
 """
 
-from interp.proofs.nngp.kernel import Estimate, Kernel, quadrature_kernel, transformer_kernel
+from interp.proofs.nngp.kernel import Estimate, NNGPKernel, quadrature_kernel, transformer_kernel
 from interp.proofs.nngp.regression import (
     feature_kernel,
     kernel_predict,
@@ -23,7 +23,7 @@ from interp.proofs.nngp.templates import (
 
 __all__ = [
     "Estimate",
-    "Kernel",
+    "NNGPKernel",
     "TemplateMatrix",
     "block_spread",
     "feature_kernel",

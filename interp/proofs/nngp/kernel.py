@@ -24,7 +24,7 @@ from jaxtyping import Float64, Int64
 from interp.errors import Problems
 from interp.proofs.nngp.activations import ACTIVATIONS, dual
 
-__all__ = ["Estimate", "Kernel", "batch_kernels", "quadrature_kernel", "transformer_kernel"]
+__all__ = ["Estimate", "NNGPKernel", "batch_kernels", "quadrature_kernel", "transformer_kernel"]
 
 _CHUNK = 2_000_000
 _MOST = 3
@@ -34,7 +34,7 @@ Square = Float64[np.ndarray, "string string"]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class NNGPKernel:
     """Options of the limiting model.
 
     Attributes:
@@ -55,7 +55,7 @@ class Kernel:
     activation: str = "relu"
 
     def __post_init__(self) -> None:
-        problems = Problems("Kernel")
+        problems = Problems("NNGPKernel")
         problems.need(self.beta > 0, "beta", "must be positive", self.beta, "raise it")
         problems.need(self.gamma >= 0, "gamma", "must not be negative", self.gamma, "0 is none")
         rule = f"must be one of {', '.join(ACTIVATIONS)}"
@@ -78,7 +78,7 @@ class Estimate:
 
 
 def transformer_kernel(
-    strings: Strings, kernel: Kernel, *, samples: int = 20_000, batches: int = 20, seed: int = 0
+    strings: Strings, kernel: NNGPKernel, *, samples: int = 20_000, batches: int = 20, seed: int = 0
 ) -> Estimate:
     """K between all pairs of strings, with jackknife errors."""
     left_out = batch_kernels(strings, kernel, samples=samples, batches=batches, seed=seed)
@@ -86,7 +86,7 @@ def transformer_kernel(
 
 
 def batch_kernels(
-    strings: Strings, kernel: Kernel, *, samples: int = 20_000, batches: int = 20, seed: int = 0
+    strings: Strings, kernel: NNGPKernel, *, samples: int = 20_000, batches: int = 20, seed: int = 0
 ) -> Float64[np.ndarray, "batch string string"]:
     """K from all Monte Carlo batches but one, for each of them: what a jackknife needs.
 
@@ -111,7 +111,9 @@ def jackknife(left_out: Float64[np.ndarray, "batch *rest"]) -> Float64[np.ndarra
     return np.asarray(np.sqrt((n - 1) * left_out.var(axis=0)))
 
 
-def _attention(strings: Strings, kernel: Kernel, samples: int, rng: np.random.Generator) -> Square:
+def _attention(
+    strings: Strings, kernel: NNGPKernel, samples: int, rng: np.random.Generator
+) -> Square:
     """K_attn as an average over random bilinear forms on one-hot tokens and positions."""
     ids = np.unique(strings, return_inverse=True)[1].reshape(strings.shape)
     k, tokens = strings.shape[1], int(ids.max()) + 1
@@ -147,7 +149,7 @@ def _scores(
     )
 
 
-def _identity(ids: Strings, kernel: Kernel) -> Float64[np.ndarray, "string pos"]:
+def _identity(ids: Strings, kernel: NNGPKernel) -> Float64[np.ndarray, "string pos"]:
     """a times the last row of G_XX."""
     row = (ids == ids[:, -1:]).astype(np.float64)
     row[:, -1] = 0.0 if kernel.mask_diagonal else 1 + kernel.gamma**2
@@ -159,7 +161,7 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
     return np.asarray(weights / weights.sum(-1, keepdims=True))
 
 
-def quadrature_kernel(strings: Strings, kernel: Kernel, *, nodes: int = 24) -> Square:
+def quadrature_kernel(strings: Strings, kernel: NNGPKernel, *, nodes: int = 24) -> Square:
     """K by Gauss–Hermite quadrature in the 2(k − 1) score differences of a pair.
 
     Args:
@@ -205,11 +207,15 @@ def _pair(
     own, cross, other = gram
     k = len(own)
     to_last = np.eye(k)[:-1] - np.eye(k)[-1]
-    blocks = [[to_last @ (g[-1, -1] * g) @ to_last.T for g in row]
-              for row in ((own, cross), (cross.T, other))]  # fmt: skip
+    blocks = [
+        [to_last @ (g[-1, -1] * g) @ to_last.T for g in row]
+        for row in ((own, cross), (cross.T, other))
+    ]
     values, vectors = np.linalg.eigh(np.block(blocks))
     drawn = points @ (vectors * np.sqrt(values.clip(0))).T
     zero = np.zeros((len(points), 1))
-    patterns = [_softmax(beta * (np.hstack((part, zero)) + b))
-                for part, b in zip(np.split(drawn, 2, axis=1), bias, strict=True)]  # fmt: skip
+    patterns = [
+        _softmax(beta * (np.hstack((part, zero)) + b))
+        for part, b in zip(np.split(drawn, 2, axis=1), bias, strict=True)
+    ]
     return float(np.einsum("n,ns,st,nt->", weights, patterns[0], cross, patterns[1]))

@@ -23,7 +23,7 @@ from torch.func import functional_call, jacrev
 from interp.errors import Problems
 from interp.models.spec import Activation, TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.nngp.kernel import Kernel
+from interp.proofs.nngp.kernel import NNGPKernel
 
 __all__ = ["feature_kernel", "kernel_predict", "tangent_kernel", "theory_model"]
 
@@ -33,7 +33,7 @@ _ROWS = 16
 
 
 def theory_model(
-    kernel: Kernel, *, vocabulary: int, length: int, width: int, heads: int, seed: int = 0
+    kernel: NNGPKernel, *, vocabulary: int, length: int, width: int, heads: int, seed: int = 0
 ) -> SequenceTransformer:
     """A random one-layer model whose kernel tends to ``kernel`` as width and heads grow.
 

@@ -20,7 +20,7 @@ from jaxtyping import Float64, Int64
 
 from interp.errors import Problems
 from interp.proofs.nngp.activations import dual
-from interp.proofs.nngp.kernel import Kernel, batch_kernels, jackknife, quadrature_kernel
+from interp.proofs.nngp.kernel import NNGPKernel, batch_kernels, jackknife, quadrature_kernel
 from interp.tasks.template import TemplateTask
 from interp.tasks.template.text import wildcards
 
@@ -51,7 +51,7 @@ class TemplateMatrix:
 
 def template_matrix(
     task: TemplateTask,
-    kernel: Kernel,
+    kernel: NNGPKernel,
     *,
     method: str = "auto",
     samples: int = 20_000,

@@ -1,7 +1,7 @@
 """Template tasks solved by construction (`template` §2.3): equality heads, copying heads, ramps."""
 
-from interp.proofs.template.cases import CASES, Case
+from interp.proofs.template.cases import CASES
 from interp.proofs.template.construction import construct_template
 from interp.proofs.template.plan import one_layer_suffices
 
-__all__ = ["CASES", "Case", "construct_template", "one_layer_suffices"]
+__all__ = ["CASES", "construct_template", "one_layer_suffices"]

@@ -22,9 +22,8 @@ import torch
 from interp.models.attention.heads import Attention
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.blank import blank_model
 from interp.proofs.mechanism import Construction
-from interp.proofs.template.account import certificate_of, mechanism_of
+from interp.proofs.template.certificate import certificate_of, mechanism_of
 from interp.proofs.template.layout import Key
 from interp.proofs.template.plan import Plan, plan_of
 from interp.proofs.template.weights import (
@@ -34,6 +33,7 @@ from interp.proofs.template.weights import (
     write_ramps,
     write_scores,
 )
+from interp.proofs.zero_model import zero_model
 from interp.tasks.template import TemplateTask
 
 __all__ = ["construct_template"]
@@ -59,7 +59,7 @@ def construct_template(
             embeddings are too coherent to copy.
     """
     plan = plan_of(task, dimension, readout_layers, seed)
-    model = blank_model(_spec(plan))
+    model = zero_model(_spec(plan))
     with torch.no_grad():
         _write_ends(model, plan)
         if plan.readout:
@@ -127,8 +127,10 @@ def _write_readout(model: SequenceTransformer, plan: Plan) -> None:
         return
     write_ramps(first.mlp, _snaps(plan))
     write_pair(model.blocks[1].attn, 0, plan.cells, plan.means)
-    write_ramps(model.blocks[1].mlp, _readouts(plan, plan.means.start, float(plan.k),
-                                                gate=plan.position.stop - 1))  # fmt: skip
+    write_ramps(
+        model.blocks[1].mlp,
+        _readouts(plan, plan.means.start, float(plan.k), gate=plan.position.stop - 1),
+    )
 
 
 def _write_fixed(attn: Attention, head: int, plan: Plan, position: int, d_head: int) -> None:

@@ -125,7 +125,12 @@ def plan_of(task: TemplateTask, dimension: int | None, layers: int | None, seed:
     slots, k = Slots(), task.length
     r = len(regular_tokens(task.templates))
     plan = Plan(
-        task, readout, embedding, coherence, asked, keys(task, asked) if readout else (),
+        task,
+        readout,
+        embedding,
+        coherence,
+        asked,
+        keys(task, asked) if readout else (),
         symbol=slots.take(embedding.shape[1]),
         position=slots.take(k),
         flag=slots.take(r),
@@ -136,7 +141,7 @@ def plan_of(task: TemplateTask, dimension: int | None, layers: int | None, seed:
         code=slots.take(k if readout and task.symbolic else 0),
         label=slots.take(0 if task.symbolic else 1),
         width=slots.width,
-    )  # fmt: skip
+    )
     good = not task.symbolic or plan.slack > 0.05
     rule = f"must give embeddings that can be copied (coherence is {coherence:.2f})"
     problems.need(good, "dimension", rule, dimension, "raise it, or use fewer symbols")

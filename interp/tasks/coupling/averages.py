@@ -9,7 +9,7 @@ on J(t), from scores β Σ_{j ∈ J(t)} 1[j = s], whose rank is the length.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -31,6 +31,9 @@ class IndexedAverage:
     Raises:
         ArgumentError: naming every argument that breaks a rule.
     """
+
+    one_hot: ClassVar[bool] = True
+    """Indices are given as one-hot codes."""
 
     q: int = 3
     length: int = 8

@@ -15,7 +15,7 @@ after a change has not learned that, whatever the theory lets it do.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Float64
@@ -44,6 +44,9 @@ class LinearKernel:
     Raises:
         ArgumentError: naming every argument that breaks a rule.
     """
+
+    ordered: ClassVar[bool] = True
+    """The answer depends on the order of the inputs."""
 
     kernel: str = "exponential"
     change: str = "none"
@@ -84,7 +87,7 @@ class LinearKernel:
         return torch.rand(self.filter_length, generator=generator, dtype=torch.float64)
 
     def changed(self, x: Float[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
-        """What the model reads in place of x."""
+        """The input as the model is given it: as it is, in another order, or mixed."""
         if self.change == "exchange":
             n = self.exchanged
             return torch.cat((x[:, -n:], x[:, n:-n], x[:, :n]), dim=1)

@@ -10,6 +10,7 @@ the average, not that its scores are ρ: a softmax does not see what is constant
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from interp.errors import Problems
 from interp.tasks.base import Batch
+from interp.tasks.counterfactual import Variable
 from interp.tasks.coupling.bases import BASES, infinite_sine_coupling
 
 __all__ = ["PodCoupling"]
@@ -168,6 +170,15 @@ class PodCoupling:
         scored = torch.ones(n, self.length, dtype=torch.bool)
         return Batch(self.inputs(x), y, scored, latents).to(device)
 
+    def variables(self) -> Iterator[Variable]:
+        """``attention``, the weights of the average at a position, and the average ``y``."""
+        yield Variable("attention", _answer_if_attention)
+        yield Variable("y", lambda base, source: source.targets)
+
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""
         return {"kind": "pod_coupling", **asdict(self)}
+
+
+def _answer_if_attention(base: Batch, source: Batch) -> Tensor:
+    return (source.latents["attention"] @ base.latents["x"][..., None]).to(base.targets.dtype)

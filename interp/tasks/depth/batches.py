@@ -23,10 +23,10 @@ from interp.errors import Problems
 from interp.tasks.depth.languages import Language
 
 __all__ = [
-    "Answers",
     "Bins",
-    "check_answers",
+    "TargetForm",
     "check_bins",
+    "check_target_form",
     "draw_lengths",
     "latents_of",
     "rows_of_bins",
@@ -35,7 +35,7 @@ __all__ = [
     "to_inputs",
 ]
 
-Answers = Literal["classes", "bits"]
+TargetForm = Literal["classes", "bits"]
 Bins = tuple[tuple[int, int], ...]
 _Codes = Int[np.ndarray, "batch pos"]
 _Lengths = Int[np.ndarray, "batch"]
@@ -53,11 +53,11 @@ def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
             problems.need(bool(_inhabited(spoken, pair)), "bins", rule, pair, "lengthen the bin")
 
 
-def check_answers(answers: str, problems: Problems) -> None:
+def check_target_form(form: str, problems: Problems) -> None:
     """Note an unknown kind of targets."""
-    known = get_args(Answers)
+    known = get_args(TargetForm)
     rule = f"must be one of {', '.join(known)}"
-    problems.need(answers in known, "answers", rule, answers, "pick one")
+    problems.need(form in known, "targets", rule, form, "pick one")
 
 
 def rows_of_bins(n: int, bins: Bins) -> list[int]:
@@ -92,9 +92,9 @@ def to_inputs(
     return torch.from_numpy(ids)
 
 
-def targets_of(answer: Tensor, answers: Answers) -> Tensor:
+def targets_of(answer: Tensor, form: TargetForm) -> Tensor:
     """``[batch, pos]`` classes or ``[batch, pos, 1]`` bits."""
-    return answer.long() if answers == "classes" else answer[..., None]
+    return answer.long() if form == "classes" else answer[..., None]
 
 
 def latents_of(found: Evaluation, longest: int) -> dict[str, Tensor]:

@@ -42,7 +42,7 @@ class Membership(StringTask):
         language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin,
             and equally many in each bin that are in the language and that are not.
-        answers: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
+        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
             ``[batch, pos, 1]``, which is what a compiled program gives.
 
     Raises:
@@ -77,7 +77,7 @@ class Membership(StringTask):
         inputs = to_inputs(self.program, codes, spoken.letters, self.longest)
         last = torch.arange(self.longest + 1) == torch.from_numpy(lengths)[:, None]
         latents = latents_of(found, self.longest)
-        return Batch(inputs, targets_of(latents[found.answer], self.answers), last, latents).to(
+        return Batch(inputs, targets_of(latents[found.answer], self.targets), last, latents).to(
             device
         )
 

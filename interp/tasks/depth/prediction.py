@@ -9,14 +9,21 @@ models fit too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 
+from interp.crasp.analysis import alphabet, depths
+from interp.crasp.counted import counted_as_lines
+from interp.crasp.evaluation import Evaluation, evaluate_codes
 from interp.crasp.syntax import Program
 from interp.tasks.base import Batch
+from interp.tasks.counterfactual import Variable
 from interp.tasks.depth.batches import (
     draw_lengths,
     latents_of,
@@ -37,7 +44,7 @@ class PrefixPrediction(StringTask):
     Attributes:
         language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
-        answers: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
+        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
             ``[batch, pos, 1]``, which is what a compiled program gives.
 
     Raises:
@@ -50,6 +57,10 @@ class PrefixPrediction(StringTask):
     def program(self) -> Program:
         """Answers at every position; its lines are the latents."""
         return language(self.language).prediction
+
+    def of_one_length(self) -> PrefixPrediction:
+        """The same task on strings of the longest length alone."""
+        return replace(self, bins=((self.longest, self.longest),))
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows.
@@ -65,11 +76,35 @@ class PrefixPrediction(StringTask):
         latents = latents_of(found, self.longest)
         batch = Batch(
             to_inputs(self.program, codes, spoken.letters, self.longest),
-            targets_of(latents[found.answer], self.answers),
+            targets_of(latents[found.answer], self.targets),
             _inside(lengths, self.longest),
             latents,
         )
         return batch.to(device)
+
+    def variables(self) -> Iterator[Variable]:
+        """The program's lines that hold a count, what is counted there (``E3_counted``), and the
+        last line. A line is set at every position: later ones count over where it holds."""
+        program = counted_as_lines(self.program)
+        for line, level in depths(program).items():
+            if level or line == program.lines[-1].name:
+                yield Variable(line, partial(self._answer_if, program, line), everywhere=True)
+
+    def _answer_if(
+        self, program: Program, line: str, base: Batch, source: Batch
+    ) -> Int[torch.Tensor, "batch pos"] | Float[torch.Tensor, "batch pos 1"]:
+        """The program on the base with one line's values from the source."""
+        given = {line: _lines(program, source, {}).values[line]}
+        found = _lines(program, base, given)
+        answer = latents_of(found, base.inputs.shape[1] - 1)[found.answer]
+        return targets_of(answer, self.targets).to(base.targets)
+
+
+def _lines(program: Program, batch: Batch, given: Mapping[str, np.ndarray]) -> Evaluation:
+    """What a program says of a batch's strings."""
+    codes = batch.inputs[:, 1:].cpu().numpy() - 1
+    lengths = batch.mask.sum(1).cpu().numpy()
+    return evaluate_codes(program, codes, alphabet(program), lengths, given=given)
 
 
 def _inside(lengths: np.ndarray, longest: int) -> torch.Tensor:

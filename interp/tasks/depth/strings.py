@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from interp.errors import Problems
-from interp.tasks.depth.batches import Answers, Bins, check_answers, check_bins
+from interp.tasks.depth.batches import Bins, TargetForm, check_bins, check_target_form
 from interp.tasks.depth.languages import language
 
 __all__ = ["StringTask"]
@@ -19,7 +19,7 @@ class StringTask:
     Attributes:
         language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
-        answers: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
+        targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
             ``[batch, pos, 1]``, which is what a compiled program gives.
 
     Raises:
@@ -30,12 +30,12 @@ class StringTask:
 
     language: str
     bins: Bins = ((3, 30),)
-    answers: Answers = "classes"
+    targets: TargetForm = "classes"
 
     def __post_init__(self) -> None:
         problems = Problems(type(self).__name__)
         check_bins(self.bins, language(self.language), problems)
-        check_answers(self.answers, problems)
+        check_target_form(self.targets, problems)
         problems.raise_if_any()
 
     @property

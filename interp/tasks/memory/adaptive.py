@@ -19,7 +19,9 @@ choose (a range of A locations costs A head groups).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -28,7 +30,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, Memory
+from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import BOOLEAN, INPUTS, REAL, Readout, inputs_like
 
 __all__ = ["AdaptiveMemory"]
@@ -97,8 +100,8 @@ class AdaptiveMemory:
         problems.raise_if_any()
 
     @property
-    def memories(self) -> int:
-        """M = K + C."""
+    def memory_count(self) -> int:
+        """M = K + C: the memories of the sequential rounds and the concurrent ones."""
         return self.rounds + self.concurrent
 
     @property
@@ -115,13 +118,13 @@ class AdaptiveMemory:
     @property
     def arguments(self) -> tuple[str, ...]:
         """The latents that f reads: ``x[t]`` and one ``x[t-t_i]`` a memory."""
-        return ("x[t]", *(f"x[t-t_{i}]" for i in range(1, self.memories + 1)))
+        return ("x[t]", *(f"x[t-t_{i}]" for i in range(1, self.memory_count + 1)))
 
     @property
     def f(self) -> Readout:
         """The readout."""
         seed, frequency = self.readout_seed, self.frequency
-        return Readout(self.readout, self.memories, seed=seed, frequency=frequency)
+        return Readout(self.readout, self.memory_count, seed=seed, frequency=frequency)
 
     def location_tables(self) -> tuple[tuple[int, ...], ...]:
         """g_1 … g_M: the lag of each address, addresses counted in binary, first channel highest.
@@ -144,6 +147,18 @@ class AdaptiveMemory:
             if not any(_is_affine(table, self.bits) for table in found):
                 return found
 
+    def memories(self) -> tuple[Memory, ...]:
+        """One content a memory, at a location that is itself read, in the round that fetches it."""
+        return tuple(
+            Memory(f"x[t-t_{i}]", f"t_{i}", min(i, self.rounds + 1))
+            for i in range(1, self.memory_count + 1)
+        )
+
+    def answers(self) -> dict[str, tuple[str, ...]]:
+        """``f``, computed from :attr:`arguments`; and the locations, from what the tables read."""
+        locations = [f"t_{i}" for i in range(1, self.memory_count + 1)]
+        return {"f": self.arguments} | dict.fromkeys(locations, ())
+
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, 1 + bits]``, targets ``[batch, pos, 1]``.
 
@@ -163,18 +178,62 @@ class AdaptiveMemory:
         return Batch(inputs, f[..., None], mask.expand(n, -1).clone(), latents).to(device)
 
     def _fetched(
-        self, x: Float[Tensor, "batch pos"], address: Float[Tensor, "batch pos bit"]
+        self,
+        x: Float[Tensor, "batch pos"],
+        address: Float[Tensor, "batch pos bit"],
+        pointer: Float[Tensor, "batch pos bit"] | None = None,
+        given: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Locations, contents and addresses, memory after memory."""
+        """Locations, contents and addresses, memory after memory.
+
+        Args:
+            x, address: Of the tokens that are fetched.
+            pointer: The address that the first location is read from; ``address`` by default.
+            given: Latents that are not computed but have these values.
+        """
         found: dict[str, Tensor] = {}
-        pointer = address
+        given, pointer = given or {}, address if pointer is None else pointer
         for i, table in enumerate(self.location_tables(), start=1):
             lag = torch.tensor(table)[_code(pointer)] * pointer.ne(0).all(-1)
+            lag = given.get(f"t_{i}", lag).long()
             found[f"t_{i}"] = lag.to(x.dtype)
-            found[f"x[t-t_{i}]"] = _fetch(x[..., None], lag)[..., 0]
-            if i <= self.rounds and i < self.memories:
-                pointer = found[f"a[t-t_{i}]"] = _fetch(address, lag)
+            found[f"x[t-t_{i}]"] = given.get(f"x[t-t_{i}]", _fetch(x[..., None], lag)[..., 0])
+            if i <= self.rounds and i < self.memory_count:
+                pointer = found[f"a[t-t_{i}]"] = given.get(f"a[t-t_{i}]", _fetch(address, lag))
         return found
+
+    def variables(self) -> Iterator[Variable]:
+        """Every location, content and address; what each round fetches, together; ``window``, the
+        tokens at all the locations, from which the base's own addresses choose (what a model
+        holds that fetches them all before it chooses); and the answer ``f``."""
+        count = len(self.arguments)
+        for i in range(1, count):
+            passes_on = i <= self.rounds and i < count - 1
+            names = [f"t_{i}", f"x[t-t_{i}]", *[f"a[t-t_{i}]"] * passes_on]
+            yield from (Variable(name, partial(self._answer_if, (name,))) for name in names)
+            if passes_on:
+                yield Variable(f"token[t-t_{i}]", partial(self._answer_if, tuple(names[1:])))
+        if self.concurrent > 1:
+            last = range(self.rounds + 1, count)
+            for name in ("t_{}", "x[t-t_{}]"):
+                names = [name.format(i) for i in last]
+                yield Variable(", ".join(names), partial(self._answer_if, tuple(names)))
+        yield Variable("window", self._answer_if_window)
+        yield Variable("f", lambda base, source: source.targets)
+
+    def _answer_if(self, names: tuple[str, ...], base: Batch, source: Batch) -> Tensor:
+        given = {name: source.latents[name] for name in names}
+        return self._read(base, base, given)
+
+    def _answer_if_window(self, base: Batch, source: Batch) -> Tensor:
+        return self._read(base, source, {})
+
+    def _read(self, base: Batch, fetched: Batch, given: Mapping[str, Tensor]) -> Tensor:
+        """The answers of ``base`` with memories fetched from other rows, some of them given."""
+        x, address = fetched.latents["x[t]"], fetched.latents["a[t]"]
+        found = self._fetched(x, address, base.latents["a[t]"], given)
+        f = self.f([base.latents["x[t]"], *(found[name] for name in self.arguments[1:])])
+        return (f * base.mask)[..., None]
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""

@@ -20,20 +20,23 @@ summed heads approximate the kernels on these inputs, not that any head holds on
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from math import isfinite
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from interp.errors import ArgumentError, Problems
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, Memory
+from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import INPUTS, REAL, Readout, inputs_like
 
-__all__ = ["SHAPES", "Kernel", "KernelMemory", "Shape", "Term"]
+__all__ = ["SHAPES", "KernelMemory", "MemoryKernel", "Shape", "Term"]
 
 Lags = NDArray[np.float64]
 
@@ -78,20 +81,20 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class MemoryKernel:
     """ρ, a sum of terms."""
 
     terms: tuple[Term, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Kernel:
+    def parse(cls, text: str) -> MemoryKernel:
         """The kernel a text names, e.g. ``"0.5 exponential(0.3) + 2 bump(8, 1.5)"``.
 
         Raises:
             ArgumentError: for text that is no sum of terms, unknown shapes and parameters that a
                 shape refuses, all at once.
         """
-        problems = Problems("Kernel")
+        problems = Problems("MemoryKernel")
         terms = [_term(part, problems) for part in re.split(r"(?<=\))\s*\+", text)]
         problems.raise_if_any()
         return cls(tuple(term for term in terms if term is not None))
@@ -164,9 +167,9 @@ class KernelMemory:
         need(some, "kernels", "must name at least one", self.kernels, 'e.g. ("heavy(2)",)')
         for text in self.kernels:
             try:
-                Kernel.parse(text)
+                MemoryKernel.parse(text)
             except ArgumentError as refusal:
-                problems.found.append(str(refusal).removeprefix("Kernel: "))
+                problems.found.append(str(refusal).removeprefix("MemoryKernel: "))
         rule = "must be at least 0 and below the length"
         inside = 0 <= self.burn_in < self.length
         need(inside, "burn_in", rule, self.burn_in, f"length is {self.length}")
@@ -178,7 +181,8 @@ class KernelMemory:
     @property
     def name(self) -> str:
         """E.g. ``kernel-memory-single-heavy``."""
-        shapes = ["+".join(t.shape for t in Kernel.parse(text).terms) for text in self.kernels]
+        kernels = [MemoryKernel.parse(text) for text in self.kernels]
+        shapes = ["+".join(term.shape for term in kernel.terms) for kernel in kernels]
         return "-".join(["kernel-memory", self.readout, *shapes])
 
     @property
@@ -187,10 +191,27 @@ class KernelMemory:
         return tuple(f"rho_{i}*x" for i in range(1, len(self.kernels) + 1))
 
     @property
+    def start(self) -> int:
+        """The first scored position."""
+        return self.burn_in
+
+    @property
     def f(self) -> Readout:
         """The readout; x_t is not among its arguments."""
         m, seed = len(self.kernels), self.readout_seed
         return Readout(self.readout, m, now=False, seed=seed, frequency=self.frequency)
+
+    def memories(self) -> tuple[Memory, ...]:
+        """One average a kernel, with the kernel's values at every lag of a row."""
+        lags = np.arange(self.length, dtype=np.float64)
+        return tuple(
+            Memory(name, MemoryKernel.parse(text).values(lags))
+            for name, text in zip(self.arguments, self.kernels, strict=True)
+        )
+
+    def answers(self) -> dict[str, tuple[str, ...]]:
+        """``f``, computed from :attr:`arguments`."""
+        return {"f": self.arguments}
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, 1]``, targets ``[batch, pos, 1]``.
@@ -200,14 +221,34 @@ class KernelMemory:
         x = inputs_like(self.inputs, n, self.length, torch.Generator().manual_seed(seed))
         s = np.arange(self.length)
         lags = np.maximum(s[:, None] - s, 0).astype(np.float64)
-        averages = [
-            (x.double() @ torch.from_numpy(np.tril(Kernel.parse(text).values(lags)).T)).float()
-            for text in self.kernels
-        ]
+        kernels = [np.tril(MemoryKernel.parse(text).values(lags)) for text in self.kernels]
+        averages = [(x.double() @ torch.from_numpy(kernel.T)).float() for kernel in kernels]
         f = self.f(averages)
         latents = {"x[t]": x} | dict(zip(self.arguments, averages, strict=True)) | {"f": f}
-        mask = (torch.arange(self.length) >= self.burn_in).expand(n, -1).clone()
+        mask = (torch.arange(self.length) >= self.start).expand(n, -1).clone()
         return Batch(x[..., None], f[..., None], mask, latents).to(device)
+
+    def variables(self) -> Iterator[Variable]:
+        """Every average; what of it lies before t (``rho_1*x before t``: x_t itself need not be
+        attended to); all averages together where there are several; and the answer ``f``."""
+        for name in self.arguments:
+            yield Variable(name, partial(self._answer_if, (name,)))
+            yield Variable(f"{name} before t", partial(self._answer_if_past, name))
+        if len(self.arguments) > 1:
+            yield Variable("averages", partial(self._answer_if, self.arguments))
+        yield Variable("f", lambda base, source: source.targets)
+
+    def _answer_if(self, names: tuple[str, ...], base: Batch, source: Batch) -> Tensor:
+        held = [(source if name in names else base).latents[name] for name in self.arguments]
+        return self.f(held)[..., None]
+
+    def _answer_if_past(self, name: str, base: Batch, source: Batch) -> Tensor:
+        now = (
+            MemoryKernel.parse(self.kernels[self.arguments.index(name)]).values(np.zeros(1)).item()
+        )
+        change = now * (base.latents["x[t]"] - source.latents["x[t]"])
+        held = {each: base.latents[each] for each in self.arguments}
+        return self.f(list((held | {name: source.latents[name] + change}).values()))[..., None]
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""

@@ -70,8 +70,11 @@ def match_to_sample(**options: Any) -> TemplateTask:
 
 def distribution_of_three(**options: Any) -> TemplateTask:
     """Three objects, then two of them in any order: the one that is missing."""
-    rows = {f"αβγ{one}{two}": ({*"αβγ"} - {one, two}).pop()
-            for one, two in product("αβγ", repeat=2) if one != two}  # fmt: skip
+    rows = {
+        f"αβγ{one}{two}": ({*"αβγ"} - {one, two}).pop()
+        for one, two in product("αβγ", repeat=2)
+        if one != two
+    }
     return TemplateTask(tuple(rows), tuple(rows.values()), title="distribution-of-three", **options)
 
 

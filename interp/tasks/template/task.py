@@ -30,6 +30,7 @@ from torch import Tensor
 
 from interp.errors import Problems
 from interp.tasks.base import Batch
+from interp.tasks.counterfactual import UNKNOWN, Variable
 from interp.tasks.template.substitution import Law, diversity, draw_symbols, weights
 from interp.tasks.template.text import canonical, is_wildcard, regular_tokens, wildcards
 
@@ -126,6 +127,10 @@ class TemplateTask:
         """The first position that holds a template's label; −1 if none does."""
         return self.templates[template].find(str(self.labels[template])) if self.symbolic else -1
 
+    def answers(self) -> dict[str, tuple[str, ...]]:
+        """The symbol's source where labels are tokens, else the label."""
+        return {"source" if self.symbolic else "label": ()}
+
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos]``; targets ``[batch, pos, 1]`` or ids.
 
@@ -140,6 +145,15 @@ class TemplateTask:
         tokens = torch.cat((torch.arange(len(self.regular)).expand(n, -1), symbols), dim=1)
         inputs = tokens.gather(1, slots[index, : self.length])
         return self._batch(inputs, tokens, index, slots).to(device)
+
+    def variables(self) -> Iterator[Variable]:
+        """``label`` of a real-valued task; of a symbolic one the ``source`` position, where
+        templates differ in it, and the ``answer`` itself."""
+        sources = {self.source(i) for i in range(len(self.templates))}
+        if self.symbolic and len(sources) > 1:
+            yield Variable("source", _answer_at_source)
+        name = "answer" if self.symbolic else "label"
+        yield Variable(name, lambda base, source: source.targets)
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""
@@ -181,6 +195,12 @@ class TemplateTask:
             latents["label"] = labels[index][:, None].expand(-1, length).clone()
             targets = (latents["label"] * mask)[..., None]
         return Batch(inputs, targets, mask, latents)
+
+
+def _answer_at_source(base: Batch, source: Batch) -> Tensor:
+    """The base's token where the source's answer stands."""
+    at = source.latents["source"]
+    return base.inputs.gather(1, at.clamp_min(0)).masked_fill(at < 0, UNKNOWN)
 
 
 def _check_templates(templates: tuple[str, ...], problems: Problems) -> None:

@@ -6,7 +6,8 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from interp.crasp import analyse, depth, evaluate, parse
+from interp.crasp import analyse, depth, evaluate
+from interp.crasp import parse_program as parse
 from interp.crasp.analysis import depths, is_past_only, used_names
 from interp.crasp.languages import prediction_program
 from interp.errors import ArgumentError

@@ -3,7 +3,7 @@
 import jaxtyping
 import pytest
 
-from interp.crasp import parse
+from interp.crasp import parse_program as parse
 from interp.crasp.dsl import (
     Boolean,
     Lines,

@@ -8,7 +8,8 @@ from crasp_trees import Parts, program_parts, value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interp.crasp import accepts, evaluate, parse
+from interp.crasp import accepts, evaluate
+from interp.crasp import parse_program as parse
 from interp.crasp.dsl import Lines, count, sym
 from interp.crasp.evaluation import evaluate_codes
 from interp.crasp.predicates import binary, unary

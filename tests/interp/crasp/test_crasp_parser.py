@@ -7,7 +7,8 @@ from crasp_trees import Parts, program_parts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interp.crasp import ProgramError, parse, program_text, read_program
+from interp.crasp import ProgramError, program_text, read_program
+from interp.crasp import parse_program as parse
 from interp.crasp.syntax import Program
 from interp.errors import ArgumentError
 

@@ -4,14 +4,17 @@ import pytest
 
 from interp.figures.comparison import error_table
 from interp.figures.graph import AttentionPair, PointGraph, attention_graph, attention_pairs
-from interp.figures.rank import error_by_width
 from interp.figures.spectra import spectra_by_input, spectra_by_width
+from interp.figures.sweeps import sweep
 
 
-def test_error_by_width_draws_medians_points_rank_and_slope() -> None:
+def test_a_sweep_draws_medians_points_rank_and_slope() -> None:
     rows = [("a", "trained", m, seed, (seed + 1) / m) for m in (1, 2, 4) for seed in range(3)]
     table = pd.DataFrame(rows, columns=["target", "model", "m_h", "seed", "error"])
-    figure = error_by_width(table, ranks={"a": 2}, slopes={"a": -1.0})
+    figure = sweep(
+        table, x="m_h", across="width of the head, m_h", by="model", panel="target",
+        label="mean square error", at={"a": ("m_h = rank", 2.0)}, slopes={"a": -1.0},
+    )  # fmt: skip
     axes = figure.axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert lines["trained"].get_ydata().tolist() == [2, 1, 0.5]

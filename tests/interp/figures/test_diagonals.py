@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from interp.figures.diagonals import circuit_crops, head_map, head_maps, null_histograms
+from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
 from interp.figures.style import PALETTE, save, style
 
 RNG = np.random.default_rng(0)
@@ -26,7 +26,7 @@ def test_crops_share_a_scale_symmetric_about_zero() -> None:
 def test_maps_name_the_strongest_heads_and_the_axes() -> None:
     values = np.zeros((3, 4))
     values[2, 1] = -0.5
-    (axes, _) = head_map(values, "trace share", strongest=1).axes
+    (axes, _) = head_maps([values], ["trace share"], titles=[""], strongest=1).axes
     assert [text.get_text() for text in axes.texts] == ["L2H1"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("head", "layer")
     assert axes.images[0].get_clim() == (-0.5, 0.5)
@@ -49,7 +49,7 @@ def test_histograms_shade_the_null() -> None:
 
 def test_saved_files_are_whole_and_repeatable(tmp_path: Path) -> None:
     def draw(name: str) -> list[Path]:
-        return save(head_map(np.arange(6.0).reshape(2, 3), "x"), tmp_path / name)
+        return save(head_maps([np.arange(6.0).reshape(2, 3)], ["x"], titles=[""]), tmp_path / name)
 
     first, second = draw("a.png"), draw("new/b")
     assert [path.name for path in first] == ["a.png", "a.svg"]

@@ -5,7 +5,7 @@ import pandas as pd
 
 from interp.figures.costs import gating_costs_figure
 from interp.figures.kernels import KernelPanel, errors_by_heads, kernel_fits
-from interp.figures.rounds import RoundsPanel, rounds
+from interp.figures.rounds import RoundsPanel, rounds_by_layer
 
 
 def test_errors_are_drawn_a_line_a_target_and_precision() -> None:
@@ -42,7 +42,7 @@ def test_rounds_stand_side_by_side() -> None:
         "constructed", places, latents, np.array([[0.0, 0.0, 0.1], [1.0, 0.0, 0.2]]),
         ["x[t-t_1]"], ["layer 1"], [-1, 0, 1], np.array([[[0.0, 0.9, -0.1]]]),
     )  # fmt: skip
-    figure = rounds([panel, panel])
+    figure = rounds_by_layer([panel, panel])
     titled = [axes for axes in figure.axes if axes.get_title() == "constructed"]
     assert len(titled) == 2
     written = [text.get_text() for text in titled[0].texts]

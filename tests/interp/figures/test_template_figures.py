@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.collections import PathCollection
 
 from interp.figures.nngp import before_and_after, kernel_matrices, scalars_per_head
-from interp.figures.unseen import curves, strips
+from interp.figures.sweeps import accuracy_sweep, strips
 
 TABLE = pd.DataFrame(
     [(m, n, s, 0.5 + 0.1 * s, t) for m in ("plain", "+ aI") for n in (64, 128, 256)
@@ -19,7 +19,7 @@ def dots(axes: object) -> int:
 
 
 def test_curves_show_means_and_every_seed() -> None:
-    figure = curves(TABLE, x="n", across="strings", panel="task", chance=0.5)
+    figure = accuracy_sweep(TABLE, x="n", across="strings", panel="task", chance=0.5)
     assert len(figure.axes) == 2
     for axes in figure.axes:
         assert dots(axes) == 18
@@ -27,7 +27,7 @@ def test_curves_show_means_and_every_seed() -> None:
         assert [list(line.get_ydata()) for line in lines] == [[0.6] * 3] * 2
     legend = figure.axes[-1].get_legend()
     assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["plain", "+ aI"]
+    assert [text.get_text() for text in legend.get_texts()] == ["plain", "+ aI", "chance"]
 
 
 def test_strips_have_a_row_a_setting() -> None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from interp.errors import ArgumentError
-from interp.lens import TransformerBridge
+from interp.hooks.transformer_lens_adapter import TransformerBridge
 from interp.models.export import export_gpt2
-from interp.models.factors import open_factors
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.weights.head_weights import head_weights
 
 BASE = TransformerSpec(
     d_in=9, d_out=9, n_ctx=7, d_model=12, n_layers=2, n_heads=3, d_head=4,
@@ -53,7 +53,7 @@ def test_a_bridge_gives_the_same_logits_and_patterns(name: str, tmp_path: Path) 
 @torch.no_grad()
 def test_its_factors_are_those_of_the_model(tmp_path: Path) -> None:
     model = scrambled({})
-    factors = open_factors(export_gpt2(model, tmp_path / "out"))
+    factors = head_weights(export_gpt2(model, tmp_path / "out"))
     assert (factors.n_layers, factors.n_heads, factors.d_head) == (2, 3, 4)
     for layer in range(2):
         assert torch.equal(factors.layer(layer).W_Q, model.W_Q[layer])

@@ -178,7 +178,7 @@ def test_damaged_folders_are_refused_in_one_line(
 
 
 def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from interp.models.factors import source
+    from interp.weights.head_weights import source
 
     def refuse(name: str) -> None:
         raise CheckpointError(f"{name!r} … the hub cannot be reached")

@@ -11,7 +11,7 @@ from transformer_lens import patching
 from transformer_lens.tools.analysis.attribution_patching import cache_activation_and_gradient
 
 from interp.errors import ArgumentError, ConformanceError, HookError
-from interp.models.places import Place, parse_place
+from interp.hooks.hook_sites import HookSite, parse_hook_site
 from interp.models.wrap import wrap
 
 
@@ -162,7 +162,7 @@ def test_places_for_reading_refuse_changes() -> None:
         model.run_with_hooks(tokens(), bwd_hooks=[(name, lambda t, hook: None)])
 
 
-WRONG: dict[str, tuple[dict[str, str | Place], str]] = {
+WRONG: dict[str, tuple[dict[str, str | HookSite], str]] = {
     "swapped sublayers": (
         {"blocks.0.hook_attn_out": "layers.0.mlp",
          "blocks.0.hook_mlp_out": "layers.0.attention:out[0]"},
@@ -175,7 +175,7 @@ WRONG: dict[str, tuple[dict[str, str | Place], str]] = {
         {"blocks.0.attn.hook_pattern": "layers.0.attention.scores"}, "pattern rows sum to 1",
     ),
     "keys for values": (
-        {"blocks.0.attn.hook_v": Place("layers.0.attention.qkv", heads=HEADS, part=(1, 3))},
+        {"blocks.0.attn.hook_v": HookSite("layers.0.attention.qkv", heads=HEADS, part=(1, 3))},
         "z = pattern @ v",
     ),
     "four heads for two": (
@@ -313,12 +313,12 @@ def test_a_hook_must_keep_the_shape() -> None:
 
 
 def test_places_are_read_from_text() -> None:
-    assert parse_place("a.0.b") == Place("a.0.b")
-    assert parse_place("a:in") == Place("a", "in")
-    assert parse_place("a:out[1]/4") == Place("a", "out", 1, 4)
-    assert parse_place(":in[mask]") == Place("", "in", "mask")
+    assert parse_hook_site("a.0.b") == HookSite("a.0.b")
+    assert parse_hook_site("a:in") == HookSite("a", "in")
+    assert parse_hook_site("a:out[1]/4") == HookSite("a", "out", 1, 4)
+    assert parse_hook_site(":in[mask]") == HookSite("", "in", "mask")
     for text in ("a:out[", "a/0", "a:up", "a/x"):
-        with pytest.raises(HookError, match="must be a Place or text like"):
-            parse_place(text)
+        with pytest.raises(HookError, match="must be a HookSite or text like"):
+            parse_hook_site(text)
     with pytest.raises(ArgumentError, match=r"part must be .* got \(3, 3\)"):
-        Place("a", part=(3, 3))
+        HookSite("a", part=(3, 3))

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from interp.errors import ArgumentError
-from interp.proofs.hide import hide
 from interp.proofs.mechanism import Construction
 from interp.proofs.memory import construct_adaptive_memory
+from interp.proofs.random_basis import random_basis
 from interp.tasks.base import Batch
 from interp.tasks.memory import AdaptiveMemory
 
@@ -103,7 +103,7 @@ def test_the_dot_product_does_the_same(task: AdaptiveMemory) -> None:
 @pytest.mark.parametrize("gate", ["scalar", "dot"])
 def test_hidden_nests_stay_exact_and_their_roles_follow(gate: str) -> None:
     plain = construct_adaptive_memory(NESTED, gate=gate)  # type: ignore[arg-type]
-    hidden, batch = hide(plain, seed=7), NESTED.sample(64, seed=5)
+    hidden, batch = random_basis(plain, seed=7), NESTED.sample(64, seed=5)
     assert output_error(hidden, batch) <= hidden.certificate.error < 1e-11
     for latent in hidden.mechanism.directions:
         assert held(hidden, batch, latent) < 0.25, latent

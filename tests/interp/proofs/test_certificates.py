@@ -12,22 +12,16 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError
-from interp.proofs.catalogue import FAMILIES, Case, cases, constructions
+from interp.proofs.case import Case
+from interp.proofs.catalogue import FAMILIES, cases, constructions
 from interp.proofs.mechanism import Construction
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory, KernelMemory, RealMemory
-from interp.tasks.memory.kernels import Kernel
+from interp.tasks.memory.kernels import MemoryKernel
 
 ROUNDING = 1e-12
 SNAPPED = list(cases("fixed", "adaptive", "nested"))
 SMOOTH = list(cases("real", "sparse"))
-
-
-def named(case: Case) -> str:
-    task = case.build.args[0]  # type: ignore[attr-defined]
-    options = case.build.keywords  # type: ignore[attr-defined]
-    seed = getattr(task, "table_seed", None) or getattr(task, "readout_seed", 0)
-    return "-".join([task.name, str(seed), *map(str, options.values())])
 
 
 def memories(construction: Construction) -> tuple[str, ...]:
@@ -42,7 +36,7 @@ def wanted_kernel(construction: Construction, latent: str, batch: Batch) -> Tens
     if isinstance(task, KernelMemory):
         s = torch.arange(last, -1, -1, dtype=torch.float64).numpy()
         text = task.kernels[task.arguments.index(latent)]
-        return kernel + torch.from_numpy(Kernel.parse(text).values(s))
+        return kernel + torch.from_numpy(MemoryKernel.parse(text).values(s))
     if isinstance(task, FixedMemory | RealMemory):
         kernel[:, last - task.lags[task.arguments.index(latent) - 1]] = 1
         return kernel
@@ -71,14 +65,14 @@ def kernel_error(construction: Construction, latent: str, batch: Batch) -> Tenso
 def test_each_family_ships_at_least_five() -> None:
     assert all(len(cases(family)) >= 5 for family in FAMILIES)
     assert len(cases()) == sum(len(cases(family)) for family in FAMILIES)
-    assert next(iter(constructions("fixed"))).task == cases("fixed")[0].build().task
+    assert next(iter(constructions("fixed"))).task == cases("fixed")[0].construct().task
     with pytest.raises(ArgumentError, match=r"families must be among fixed, .*got 'dense'"):
         cases("dense")
 
 
-@pytest.mark.parametrize("case", SNAPPED, ids=named)
+@pytest.mark.parametrize("case", SNAPPED, ids=lambda case: case.name)
 def test_slots_and_answer_of_snapped_proofs(case: Case) -> None:
-    construction = case.build()
+    construction = case.construct()
     batch, certificate = construction.task.sample(24, seed=11), construction.certificate
     for latent in memories(construction):
         signs = torch.where(kernel_error(construction, latent, batch) >= 0, 1.0, -1.0)
@@ -100,9 +94,9 @@ def test_slots_and_answer_of_snapped_proofs(case: Case) -> None:
     assert all(value < certificate.parts["margin"] for value in sums)
 
 
-@pytest.mark.parametrize("case", SMOOTH, ids=named)
+@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name)
 def test_slots_and_answer_of_smooth_proofs(case: Case) -> None:
-    construction = case.build()
+    construction = case.construct()
     task, certificate = construction.task, construction.certificate
     bound = 6.0 if task.inputs == "gaussian" else 1.0
     batch, names = task.sample(64, seed=12), memories(construction)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from interp.crasp import Program, depth, evaluate, parse
+from interp.crasp import Program, depth, evaluate
+from interp.crasp import parse_program as parse
 from interp.crasp.languages import prediction_program
 from interp.errors import ArgumentError
 from interp.models.checkpoint import load_checkpoint, save_checkpoint

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from interp.crasp import Program, depth, evaluate, parse
+from interp.crasp import Program, depth, evaluate
+from interp.crasp import parse_program as parse
 from interp.crasp.languages import prediction_program
 from interp.crasp.predicates import binary, unary
 from interp.errors import ArgumentError
@@ -142,7 +143,7 @@ def test_guarded_heads_look_at_their_lag_alone() -> None:
     for head, lag in (heads["previous-token"], heads["memory-location"]):
         for query in range(6):
             assert pattern[head, query, max(query - lag, 0)] == 1
-    assert heads["counter"][1] is None
+    assert heads["uniform"][1] is None
 
 
 def test_predicates_of_ones_own() -> None:

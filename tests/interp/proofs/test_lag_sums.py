@@ -11,7 +11,7 @@ from interp.proofs.lagfits.lag import fit_lag
 from interp.proofs.lagfits.least import BITS, as_float, least_absolute
 from interp.proofs.lagfits.positions import tail
 from interp.proofs.lagfits.sums import PRECISIONS, fit_sum, floor
-from interp.tasks.memory.kernels import Kernel
+from interp.tasks.memory.kernels import MemoryKernel
 
 RNG = np.random.default_rng(0)
 
@@ -115,14 +115,14 @@ def test_no_number_of_heads_selects_lag_8_in_float32() -> None:
     "text", ["exponential(0.01)", "polynomial(1.5)", "heavy(2)", "light(90, 1.3)", "bump(40, 30)"]
 )
 def test_sums_beyond_a_lag_are_the_missing_ones(text: str) -> None:
-    kernel = Kernel.parse(f"2 {text}")
+    kernel = MemoryKernel.parse(f"2 {text}")
     between = float(kernel.values(np.arange(50, 3000, dtype=float)).sum())
     assert lags_beyond(kernel, 50) - lags_beyond(kernel, 3000) == pytest.approx(between, rel=1e-3)
 
 
 def test_kernels_of_the_heads_own_kind_are_exact() -> None:
-    assert kernel_error("lin", [0.3], [2.0], Kernel.parse("2 exponential(0.3)")) < 1e-12
-    assert kernel_error("log", [1.5], [2.0], Kernel.parse("2 polynomial(1.5)")) < 1e-8
+    assert kernel_error("lin", [0.3], [2.0], MemoryKernel.parse("2 exponential(0.3)")) < 1e-12
+    assert kernel_error("log", [1.5], [2.0], MemoryKernel.parse("2 polynomial(1.5)")) < 1e-8
 
 
 def test_heavy_kernels_want_powers_and_light_ones_exponentials() -> None:

@@ -8,7 +8,7 @@ from scipy.stats import multivariate_normal
 
 from interp.errors import ArgumentError
 from interp.proofs.nngp import (
-    Kernel,
+    NNGPKernel,
     block_spread,
     feature_kernel,
     kernel_predict,
@@ -41,15 +41,15 @@ def test_dual_activations_are_the_gaussian_integrals(name: str) -> None:
     assert float(found) == pytest.approx(value, abs=2e-4)
 
 
-@pytest.mark.parametrize("kernel", [Kernel(), Kernel(a=1.5, gamma=1.0, mask_diagonal=True)])
-def test_sampling_and_quadrature_agree_within_the_error_bars(kernel: Kernel) -> None:
+@pytest.mark.parametrize("kernel", [NNGPKernel(), NNGPKernel(a=1.5, gamma=1.0, mask_diagonal=True)])
+def test_sampling_and_quadrature_agree_within_the_error_bars(kernel: NNGPKernel) -> None:
     strings = np.array([[0, 0], [0, 1], [2, 3], [4, 4]])
     sampled = transformer_kernel(strings, kernel, samples=40_000, seed=1)
     exact = quadrature_kernel(strings, kernel, nodes=80)
     z = (sampled.value - exact) / sampled.error
     assert np.abs(z).max() < 4.5
     assert sampled.error.max() < 0.01
-    three, mild = np.array([[0, 1, 0], [2, 3, 3]]), Kernel(beta=1.0, a=kernel.a)
+    three, mild = np.array([[0, 1, 0], [2, 3, 3]]), NNGPKernel(beta=1.0, a=kernel.a)
     sampled = transformer_kernel(three, mild, samples=20_000, seed=2)
     z = (sampled.value - quadrature_kernel(three, mild, nodes=16)) / sampled.error
     assert np.abs(z).max() < 5
@@ -58,7 +58,7 @@ def test_sampling_and_quadrature_agree_within_the_error_bars(kernel: Kernel) -> 
 def test_scores_have_the_covariance_of_the_theory() -> None:
     """m(X) directly as Gaussian vectors with the stated blocks, for one pair of strings."""
     rng = np.random.default_rng(0)
-    kernel = Kernel(beta=1.5, gamma=0.7, a=0.4)
+    kernel = NNGPKernel(beta=1.5, gamma=0.7, a=0.4)
     x, y = np.array([0, 1, 0]), np.array([2, 1, 1])
 
     def gram(s: np.ndarray, t: np.ndarray) -> np.ndarray:
@@ -82,7 +82,7 @@ def test_scores_have_the_covariance_of_the_theory() -> None:
 
 def test_condition_numbers_move_as_the_scalar_a_says() -> None:
     """Down where the last token takes part in the equality, up with a read-out token."""
-    plain, scalar = Kernel(), Kernel(a=3.0)
+    plain, scalar = NNGPKernel(), NNGPKernel(a=3.0)
     for task, low in ((same_different(), True), (aba_abb(), True), (READ_OUT, False)):
         nodes = 24 if task.length == 2 else 8
         before = template_matrix(task, plain, nodes=nodes).condition
@@ -95,12 +95,12 @@ def test_condition_numbers_move_as_the_scalar_a_says() -> None:
     assert template_matrix(same_different(), scalar, nodes=40).condition == pytest.approx(
         123, rel=0.02
     )
-    masked = template_matrix(READ_OUT, Kernel(a=3.0, mask_diagonal=True), nodes=8).condition
+    masked = template_matrix(READ_OUT, NNGPKernel(a=3.0, mask_diagonal=True), nodes=8).condition
     assert masked == pytest.approx(template_matrix(READ_OUT, plain, nodes=8).condition)
 
 
 def test_conditions_come_with_errors_when_sampled() -> None:
-    found = template_matrix(aabb_abab(), Kernel(), samples=4000)
+    found = template_matrix(aabb_abab(), NNGPKernel(), samples=4000)
     assert found.condition_error > 0
     assert found.error.shape == (2, 2)
     assert found.eigenvalues[0] > 0
@@ -118,7 +118,7 @@ def test_kernel_matrix_is_nearly_block_constant_with_diverse_symbols() -> None:
     for symbols in (8, 200):
         task = same_different(train=(0, symbols), test=(symbols, 2 * symbols))
         batch = task.sample(40, seed=0)
-        kernel = transformer_kernel(batch.inputs.numpy(), Kernel(), samples=2000).value
+        kernel = transformer_kernel(batch.inputs.numpy(), NNGPKernel(), samples=2000).value
         means, share = block_spread(kernel, batch.latents["template"][:, 0].numpy())
         shares.append(share)
         assert means.shape == (2, 2)
@@ -145,7 +145,7 @@ def test_kernel_regression_gives_the_templates_prediction() -> None:
 
 
 def test_finite_models_tend_to_the_limit() -> None:
-    kernel = Kernel(beta=1.0, gamma=0.5, a=0.7)
+    kernel = NNGPKernel(beta=1.0, gamma=0.5, a=0.7)
     strings = np.array([[0, 0], [0, 1], [2, 2], [3, 4]])
     limit = quadrature_kernel(strings, kernel)
     errors = []
@@ -158,7 +158,7 @@ def test_finite_models_tend_to_the_limit() -> None:
 
 
 def test_tangent_kernel_is_the_product_of_gradients() -> None:
-    model = theory_model(Kernel(), vocabulary=6, length=3, width=8, heads=2)
+    model = theory_model(NNGPKernel(), vocabulary=6, length=3, width=8, heads=2)
     strings = torch.tensor([[0, 1, 0], [2, 3, 3]])
     gradients = []
     for row in strings:
@@ -173,10 +173,10 @@ def test_tangent_kernel_is_the_product_of_gradients() -> None:
 
 def test_what_is_wrong_is_named() -> None:
     with pytest.raises(ArgumentError, match=r"beta must be positive.*activation must be one of"):
-        Kernel(beta=0.0, activation="sine")
+        NNGPKernel(beta=0.0, activation="sine")
     with pytest.raises(ArgumentError, match="must have 2 to 3 positions"):
-        quadrature_kernel(np.zeros((1, 4), dtype=np.int64), Kernel())
+        quadrature_kernel(np.zeros((1, 4), dtype=np.int64), NNGPKernel())
     with pytest.raises(ArgumentError, match="method must be one of"):
-        template_matrix(aba_abb(), Kernel(), method="exact")
+        template_matrix(aba_abb(), NNGPKernel(), method="exact")
     with pytest.raises(ArgumentError, match="samples must be at least the 20 batches"):
-        transformer_kernel(np.array([[0, 1]]), Kernel(), samples=3)
+        transformer_kernel(np.array([[0, 1]]), NNGPKernel(), samples=3)

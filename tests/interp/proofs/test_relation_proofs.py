@@ -23,7 +23,7 @@ def keys_of(task: TokenRelation, row: list[int], t: int) -> dict[int, float]:
         "duplicate-token": earlier or [0],
         "induction": [j + 1 for j in earlier],
         "sink": [0],
-        "counter": list(range(t + 1)),
+        "uniform": list(range(t + 1)),
         "local": list(range(max(0, t - task.window + 1), t + 1)),
     }
     if task.relation == "dense":
@@ -53,23 +53,23 @@ def test_rows_are_what_the_relations_need() -> None:
     blocks = TokenRelation("induction", symbols=8, length=17).sample(20, seed=0).inputs[:, 1:]
     assert (blocks[:, :8] == blocks[:, 8:]).all()
     assert all(len(set(row)) == 8 for row in blocks[:, :8].tolist())
-    assert (TokenRelation("counter").sample(20, seed=0).inputs[:, 0] == 0).all()
+    assert (TokenRelation("uniform").sample(20, seed=0).inputs[:, 0] == 0).all()
     assert (TokenRelation("sink").sample(20, seed=0).inputs > 0).all()
 
 
 def test_relabelled_symbols_are_all_others_and_copies_are_themselves() -> None:
-    relabel = TokenRelation("counter", "relabel", seed=3).values()
+    relabel = TokenRelation("uniform", "relabel", seed=3).values()
     assert relabel.diagonal().abs().sum() == 0
     assert (relabel[1:].argmax(1).sort().values == torch.arange(1, 13)).all()
-    copied = TokenRelation("counter", "copy").values()
-    torch.testing.assert_close(copied, -TokenRelation("counter", "negative").values())
+    copied = TokenRelation("uniform", "copy").values()
+    torch.testing.assert_close(copied, -TokenRelation("uniform", "negative").values())
     assert (copied.diagonal()[1:] == 10).all()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case().name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @torch.no_grad()
 def test_every_case_stays_within_its_certificate(case) -> None:  # type: ignore[no-untyped-def]
-    built = case()
+    built = case.construct()
     batch = built.task.sample(64, seed=7)
     error = float((built.model(batch.inputs) - batch.targets)[batch.mask].abs().max())
     scale = float(batch.targets.abs().max())
@@ -101,10 +101,10 @@ def test_heads_attend_as_the_mechanism_says() -> None:
     assert float(wrong.abs().max()) < 1e-9
 
 
-@pytest.mark.parametrize("case", DECOYS, ids=lambda case: case().name)
+@pytest.mark.parametrize("case", DECOYS, ids=lambda case: case.name)
 @torch.no_grad()
 def test_decoys_attend_alike_and_answer_without_it(case) -> None:  # type: ignore[no-untyped-def]
-    decoy = case()
+    decoy = case.construct()
     batch = decoy.task.sample(16, seed=3)
     layer = decoy.model.cfg.n_layers - 1
     output, cache = decoy.model.run_with_cache(batch.inputs)

@@ -6,7 +6,7 @@ import pytest
 from interp.errors import ArgumentError
 from interp.proofs.lagfits.curves import error_curves, fit_panels
 from interp.proofs.lagfits.shifted import fit_shifted_log
-from interp.tasks.memory.kernels import Kernel
+from interp.tasks.memory.kernels import MemoryKernel
 
 
 def test_errors_are_those_of_the_held_numbers() -> None:
@@ -40,6 +40,6 @@ def test_curves_have_a_row_for_everything_and_count_it() -> None:
 def test_panels_hold_the_kernel_and_both_fits() -> None:
     ((title, values, fits),) = fit_panels(["exponential(0.5)"], 1, lags=5)
     assert title == "exponential(0.5)"
-    assert np.allclose(values, Kernel.parse(title).values(np.arange(5.0)))
+    assert np.allclose(values, MemoryKernel.parse(title).values(np.arange(5.0)))
     lin = next(held for name, held in fits.items() if name.startswith("lin"))
     assert np.abs(lin - values).max() < 0.05

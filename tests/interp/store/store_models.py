@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from interp.lens import HookedRootModule, HookPoint, TransformerLensConfig
+from interp.hooks.transformer_lens_adapter import HookedRootModule, HookPoint, TransformerLensConfig
 from interp.tasks.base import Batch
 
 N_HEADS, D_HEAD, D_MODEL = 2, 4, 8

@@ -17,6 +17,7 @@ from interp.errors import StoreError
 from interp.store import ActivationStore, consolidate, extract, verify
 from interp.store.arrays import CHUNK_BYTES, chunk_shape
 from interp.store.layout import INDEX, MANIFEST, read_index
+from interp.store.plan import weights_sha256
 from interp.store.sources import Part
 from interp.store.writer import PartFile, row_ranges, sha256_file
 
@@ -182,3 +183,15 @@ def test_consolidated_file_reads_like_the_store(store, tmp_path):
         assert "heads" in plain["measurements"]
     with pytest.raises(Exception, match=r"one\.h5: exists"):
         consolidate(store.path, file)
+
+
+def test_the_digest_of_one_number_does_not_depend_on_its_stride():
+    class Model(torch.nn.Module):
+        def __init__(self, number):
+            super().__init__()
+            self.register_buffer("w", number)
+
+    sliced = torch.arange(3.0).view(1, 3)[:, 1]
+    assert sliced.stride() == (3,)
+    assert weights_sha256(Model(sliced)) == weights_sha256(Model(torch.tensor([1.0])))
+    assert weights_sha256(Model(sliced)) != weights_sha256(Model(torch.tensor([2.0])))

@@ -9,7 +9,7 @@ from store_models import Echo, TinyTransformer
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from interp.errors import StoreError
-from interp.lens import TransformerBridge
+from interp.hooks.transformer_lens_adapter import TransformerBridge
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract, verify

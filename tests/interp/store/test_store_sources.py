@@ -9,7 +9,7 @@ from store_models import Echo, TinyTransformer
 from torch import nn
 
 from interp.errors import ArgumentError, HookError, StoreError
-from interp.lens import HookedRootModule, HookPoint, TransformerBridge
+from interp.hooks.transformer_lens_adapter import HookedRootModule, HookPoint, TransformerBridge
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract, plan_extraction, verify

@@ -35,12 +35,12 @@ def test_targets_and_latents_equal_a_direct_loop(task: AdaptiveMemory) -> None:
             assert batch.targets[row, t, 0] == 0
             continue
         read, pointer = [float(x[row, t])], t
-        for i in range(1, task.memories + 1):
+        for i in range(1, task.memory_count + 1):
             lag = tables[i - 1][code(address[row, pointer])]
             assert latents[f"t_{i}"][row, t] == lag
             assert latents[f"x[t-t_{i}]"][row, t] == x[row, t - lag]
             read.append(float(x[row, t - lag]))
-            if i <= task.rounds and i < task.memories:
+            if i <= task.rounds and i < task.memory_count:
                 pointer = t - lag
                 assert torch.equal(latents[f"a[t-t_{i}]"][row, t], address[row, pointer])
         if task.readout == "table":
@@ -86,7 +86,7 @@ def test_rounds_that_follow_one_another() -> None:
     made = [(1, 0), (0, 3), (3, 0), (2, 2)]
     tasks = [AdaptiveMemory((1, 2, 3), r, c, readout="mean") for r, c in made]
     assert [task.sequential_rounds for task in tasks] == [1, 1, 3, 3]
-    assert [task.memories for task in tasks] == [1, 3, 3, 4]
+    assert [task.memory_count for task in tasks] == [1, 3, 3, 4]
 
 
 def test_tables_depend_on_their_seed_and_rows_on_theirs() -> None:

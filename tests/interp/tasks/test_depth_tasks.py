@@ -183,5 +183,5 @@ def test_answers_as_bits(kind: type) -> None:
     bits = kind("L_4", ((4, 9),), "bits").sample(12, seed=1)
     assert torch.equal(classes.inputs, bits.inputs)
     assert torch.equal(classes.targets[..., None].float(), bits.targets)
-    with pytest.raises((ArgumentError, TypeError), match="answers"):
+    with pytest.raises((ArgumentError, TypeError), match="targets"):
         kind("L_4", ((4, 9),), "words")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from interp.errors import ArgumentError
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.memory import KernelMemory
-from interp.tasks.memory.kernels import SHAPES, Kernel, Term
+from interp.tasks.memory.kernels import SHAPES, MemoryKernel, Term
 
 FORMULAS = {
     "exponential(0.3)": lambda s: math.exp(-0.3 * s),
@@ -53,19 +53,19 @@ terms = st.tuples(
 
 @given(st.lists(terms, min_size=1, max_size=4))
 def test_kernels_survive_their_text(found: list[tuple[str, float, tuple[float, float]]]) -> None:
-    kernel = Kernel(
+    kernel = MemoryKernel(
         tuple(Term(w, name, values[: len(SHAPES[name].parameters)]) for name, w, values in found)
     )
-    assert Kernel.parse(str(kernel)) == kernel
+    assert MemoryKernel.parse(str(kernel)) == kernel
 
 
 @given(st.text(alphabet="exponential bump(),.+-0123456789e", max_size=30))
 def test_no_text_breaks_the_parser(text: str) -> None:
     try:
-        kernel = Kernel.parse(text)
+        kernel = MemoryKernel.parse(text)
     except ArgumentError:
         return
-    assert Kernel.parse(str(kernel)) == kernel
+    assert MemoryKernel.parse(str(kernel)) == kernel
 
 
 def test_all_problems_are_reported_together() -> None:

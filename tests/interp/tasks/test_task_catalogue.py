@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from interp import register_task
 from interp.errors import ArgumentError
 from interp.tasks import catalogue
 from interp.tasks.arguments import arguments_of
 from interp.tasks.base import Batch
-from interp.tasks.catalogue import KINDS, known_task, task_from_dict
+from interp.tasks.catalogue import KINDS, known_task, register_task, task_from_dict
 from interp.tasks.coupling import PodCoupling
 from interp.tasks.memory import FixedMemory
+from interp.tasks.relation import TokenRelation
 from interp.tasks.template import TemplateTask
 
 
@@ -137,3 +137,8 @@ def test_whole_numbers_and_lists_of_either_kind_fit() -> None:
     assert not argument.fits((1, "b"))
     assert not arguments_of(TemplateTask)["train"].fits((0, 64, 128))
     assert not arguments_of(PodCoupling)["mask_self"].fits(1)
+
+
+def test_a_relation_of_an_older_file_is_todays() -> None:
+    data = TokenRelation("uniform").to_dict()
+    assert task_from_dict(data | {"relation": "counter"}) == TokenRelation("uniform")

@@ -1,0 +1,331 @@
+"""Small language models in GPT-2's format whose circuits are written down, with LayerNorm.
+
+    residual coordinates   tokens ⊕ positions ⊕ slot ⊕ unread ⊕ answer, the first two one-hot
+    a head                 attends by one rule (``_ATTENDING``), reads tokens or positions and
+                           writes them into the slot (for a later head) or into the answer
+    the logits             b · answer: b > 0 raises what was written there, b < 0 lowers it
+
+LayerNorm: every row of token ⊕ position has the same mean and variance, so that the first norm is
+one affine map for all inputs, and later ones differ in scale by what a diffuse head writes: scores
+are sharp enough for that not to matter. With one-hot blocks the mean adds a constant to queries and
+to keys, which a softmax does not see.
+
+Which role has an effect on the loss, and where, decides what each circuit is for:
+
+    induction, pointer      continue repeated tokens; a pointer circuit finds the token after an
+                            earlier equal one by that one's position, with no previous-token head
+    previous-copy           the third token of α β α
+    window-copy             raises all tokens of a block that is repeated
+    …-negative              lowers tokens that do not come next: the one before, the query's own,
+                            (in α β α) the last few, or BOS, which never comes again
+
+No certificate is derived: that the circuits do what they are said to do is tested by running them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf, log, sqrt
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from interp.models.attention.heads import Attention
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+
+__all__ = ["CIRCUITS", "Sizes", "Wiring", "construct_circuit", "with_gains"]
+
+Wiring = Literal["used", "unread", "silent", "constant"]
+_STRENGTH = 40.0
+_TIMES = {"recent": 3.0, "periods": 3.0}
+"""What windows write, in units of the mean over their keys."""
+
+_UNREAD = 0.1
+"""Of a one-hot entry: so little that no norm changes by it."""
+
+_FAINT = 0.5
+"""Nats that a decoy's logits differ by: what a head adds to the norms must not matter."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of one model.
+
+    Attributes:
+        vocabulary: Tokens.
+        length: Positions.
+        heads: Of each layer; those without a job are idle, or decoys.
+        bos: Whether token 0 begins every row.
+    """
+
+    vocabulary: int
+    length: int
+    heads: int
+    bos: bool
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A job: where it looks, what it reads and writes, and the roles that this is."""
+
+    attends: str
+    reads: str
+    writes: str
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Circuit:
+    """One job a layer, and by how much the answer moves the logits (in units of ln V, or nats)."""
+
+    heads: tuple[_Head, ...]
+    raises: Callable[[int], float]
+
+
+def _wins(vocabulary: int) -> float:
+    return log(vocabulary) + 3
+
+
+def _lowers(vocabulary: int) -> float:
+    return -4.0
+
+
+def _one(attends: str, role: str, raises: Callable[[int], float]) -> _Circuit:
+    return _Circuit((_Head(attends, "tokens", "answer", (role, "copying")),), raises)
+
+
+CIRCUITS: Mapping[str, _Circuit] = {
+    "induction": _Circuit(
+        (
+            _Head("previous", "tokens", "slot", ("previous-token",)),
+            _Head("after_same", "tokens", "answer", ("induction", "copying")),
+        ),
+        _wins,
+    ),
+    "pointer": _Circuit(
+        (
+            _Head("same", "positions", "slot", ("duplicate-token",)),
+            _Head("pointed", "tokens", "answer", ("copying", "unscored:induction")),
+        ),
+        _wins,
+    ),
+    "previous-copy": _one("previous", "previous-token", _wins),
+    "previous-negative": _one("previous", "previous-token", _lowers),
+    "duplicate-negative": _one("same", "duplicate-token", _lowers),
+    "first-negative": _Circuit((_Head("first", "tokens", "answer", ("sink",)),), _lowers),
+    "window-copy": _one("periods", "positional", _wins),
+    "window-negative": _one("recent", "positional", _lowers),
+}
+"""Name → the job of each layer."""
+
+
+def construct_circuit(
+    kind: str, sizes: Sizes, *, seed: int = 0, wiring: Wiring = "used"
+) -> Construction:
+    """A float64 model with one circuit, beside idle heads and heads that imitate it.
+
+    Args:
+        kind: One of :data:`CIRCUITS`.
+        sizes: Of the model.
+        seed: Where the heads of the circuit stand, and the weights of the others.
+        wiring: ``used``; or a decoy with the attention of the circuit, whose logits come from the
+            current token: the answer is not read (``unread``), not written (``silent``), or written
+            alike from every key (``constant``).
+
+    Returns:
+        The model with its mechanism: parts with a role ``unscored:ROLE`` say that this role may be
+        found there or not. ``task`` is None: these are models of tokens.
+
+    Raises:
+        ValueError: for a wiring that is not known.
+    """
+    if wiring not in get_args(Wiring):
+        raise ValueError(f"wiring must be one of {', '.join(get_args(Wiring))}, got {wiring!r}")
+    circuit, layout = CIRCUITS[kind], _Layout(sizes)
+    model = SequenceTransformer(_spec(sizes, layout, len(circuit.heads)), seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    places = [int(torch.randint(sizes.heads, (1,), generator=generator)) for _ in circuit.heads]
+    with torch.no_grad():
+        _write_ends(model, layout, circuit, wiring)
+        for layer, (head, place) in enumerate(zip(circuit.heads, places, strict=True)):
+            attn, last = model.blocks[layer].attn, layer == len(places) - 1
+            attn.W_O.zero_()
+            scale = sqrt((2 + layer) / layout.width)  # of this layer's norm, about
+            _write_attention(attn, place, head.attends, layout, scale)
+            _write_values(attn, place, head, layout, scale, wiring if last else "used")
+            _imitate(attn, place, layout, scale, seed + layer)
+    parts = [
+        Part("head", layer, place, role, "")
+        for layer, (head, place) in enumerate(zip(circuit.heads, places, strict=True))
+        for role in head.roles
+    ]
+    if wiring != "used":
+        parts = []
+    return Construction(
+        f"{kind}-{sizes.vocabulary}-{sizes.length}-{sizes.heads}",
+        None,
+        model,
+        Mechanism(tuple(parts)),
+        Certificate(inf, {}, "no bound is derived"),
+    )
+
+
+@torch.no_grad()
+def with_gains(model: SequenceTransformer, seed: int) -> SequenceTransformer:
+    """The same function with random gains in every norm, divided out where they are read."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def gain() -> Tensor:
+        drawn = torch.randn(model.spec.d_model, generator=generator, dtype=torch.float64)
+        return (0.4 * drawn).exp()
+
+    for block in model.blocks:
+        g = gain()
+        if block.ln1.w is not None:
+            block.ln1.w.mul_(g)
+        for weight in (block.attn.W_Q, block.attn.W_K, block.attn.W_V):
+            weight.div_(g[:, None])
+    g = gain()
+    if model.ln_final.w is not None:
+        model.ln_final.w.mul_(g)
+    model.unembed.W_U.div_(g[:, None])
+    return model
+
+
+class _Layout:
+    """Which coordinates hold what; each a ``[d_model, size]`` block of the identity."""
+
+    def __init__(self, sizes: Sizes) -> None:
+        v, n = sizes.vocabulary, sizes.length
+        blocks = [v, n, max(v, n), v, v]
+        self.d_head = max(v + n + 1, -(-sum(blocks) // sizes.heads))
+        self.width = sizes.heads * self.d_head
+        eye = torch.eye(self.width, dtype=torch.float64)[:, : sum(blocks)]
+        parts = torch.split(eye, blocks, dim=1)
+        self.tokens, self.positions, self.slot, self.unread, self.answer = parts
+        self.sizes = sizes
+
+
+def _spec(sizes: Sizes, layout: _Layout, layers: int) -> TransformerSpec:
+    return TransformerSpec(
+        input="tokens",
+        d_in=sizes.vocabulary,
+        d_out=sizes.vocabulary,
+        n_ctx=sizes.length,
+        d_model=layout.width,
+        n_layers=layers,
+        n_heads=sizes.heads,
+        d_head=layout.d_head,
+        positions="learned",
+        norm="layernorm",
+        dtype="float64",
+    )
+
+
+def _write_ends(
+    model: SequenceTransformer, layout: _Layout, circuit: _Circuit, wiring: Wiring
+) -> None:
+    model.embed.W_E.copy_(layout.tokens.T)
+    if model.pos_embed is not None:
+        model.pos_embed.W_pos.copy_(layout.positions.T)
+    scale = sqrt((2 + len(circuit.heads)) / layout.width)
+    if wiring == "used":
+        model.unembed.W_U.copy_(circuit.raises(layout.sizes.vocabulary) * scale * layout.answer)
+        return
+    read = layout.tokens + (layout.answer if wiring != "unread" else 0)
+    model.unembed.W_U.copy_(_FAINT * scale * read)
+
+
+def _write_attention(attn: Attention, head: int, rule: str, layout: _Layout, scale: float) -> None:
+    """W_Q and W_K whose scores on normed rows are strength × (queries · keys), about."""
+    queries, keys = _ATTENDING[rule](layout)
+    width = queries.shape[1]
+    for weight in (attn.W_Q, attn.W_K):
+        weight[head] = 0
+    attn.W_Q[head, :, :width] = queries * (_STRENGTH * scale**2 * attn.W_Q.shape[-1] ** 0.5)
+    attn.W_K[head, :, :width] = keys
+
+
+def _by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[_Layout], tuple[Tensor, Tensor]]:
+    """Attention to keys at some lags; where there are none yet, to the first position."""
+
+    def rule(layout: _Layout) -> tuple[Tensor, Tensor]:
+        position = torch.arange(layout.sizes.length)
+        table = wanted(position[:, None] - position) & (position <= position[:, None])
+        table[~table.any(1), 0] = True
+        return layout.positions @ table.double(), layout.positions
+
+    return rule
+
+
+def _same(layout: _Layout) -> tuple[Tensor, Tensor]:
+    """Equal tokens, not the query's own position; else the first position."""
+    first = layout.positions[:, :1]
+    queries = torch.cat([layout.tokens, layout.positions], dim=1)
+    keys = torch.cat([layout.tokens, -2 * layout.positions], dim=1)
+    every = layout.tokens.sum(1, keepdim=True)
+    extra = every @ torch.full((1, 1), 0.5, dtype=torch.float64)
+    return torch.cat([queries, extra], dim=1), torch.cat([keys, first], dim=1)
+
+
+def _after_same(layout: _Layout) -> tuple[Tensor, Tensor]:
+    """Keys whose slot holds the query's token; not the first, which holds its own."""
+    v = layout.sizes.vocabulary
+    every, first = layout.tokens.sum(1, keepdim=True), layout.positions[:, :1]
+    queries = torch.cat([layout.tokens, every], dim=1)
+    return queries, torch.cat([layout.slot[:, :v], -first], dim=1)
+
+
+def _pointed(layout: _Layout) -> tuple[Tensor, Tensor]:
+    """The key after the position that the query's slot holds."""
+    n = layout.sizes.length
+    return layout.slot[:, : n - 1], layout.positions[:, 1:]
+
+
+def _periods(layout: _Layout) -> tuple[Tensor, Tensor]:
+    """Every lag at which the next token of repeated ones may stand: the periods, less one."""
+    longest = (layout.sizes.length - 2) // 2
+    return _by_lag(lambda lag: (lag >= max(2, longest // 3 - 1)) & (lag < longest))(layout)
+
+
+_ATTENDING: Mapping[str, Callable[[_Layout], tuple[Tensor, Tensor]]] = {
+    "previous": _by_lag(lambda lag: lag == 1),
+    "first": _by_lag(lambda lag: lag < 0),
+    "recent": _by_lag(lambda lag: (lag >= 2) & (lag <= 4)),
+    "periods": _periods,
+    "same": _same,
+    "after_same": _after_same,
+    "pointed": _pointed,
+}
+
+
+def _write_values(
+    attn: Attention, place: int, head: _Head, layout: _Layout, scale: float, wiring: Wiring
+) -> None:
+    attn.W_V[place] = 0
+    if wiring == "silent":
+        return
+    read = layout.tokens if head.reads == "tokens" else layout.positions
+    written = layout.slot if head.writes == "slot" else layout.answer
+    values = torch.eye(read.shape[1], dtype=torch.float64)
+    if wiring == "constant":
+        values = values.mean(0, keepdim=True).expand_as(values)
+    size, times = read.shape[1], _TIMES.get(head.attends, 1.0)
+    attn.W_V[place, :, :size] = read * scale
+    attn.W_O[place, :size] = times * values @ written[:, :size].T
+
+
+def _imitate(attn: Attention, place: int, layout: _Layout, scale: float, seed: int) -> None:
+    """Every second other head attends to the token before and writes where nobody reads."""
+    others = [head for head in range(len(attn.W_O)) if head != place]
+    for number, head in enumerate(others):
+        if (number + seed) % 2:
+            _write_attention(attn, head, "previous", layout, scale)
+            attn.W_V[head] = 0
+            size = layout.sizes.vocabulary
+            attn.W_V[head, :, :size] = layout.tokens * scale
+            attn.W_O[head, :size] = _UNREAD * layout.unread.T

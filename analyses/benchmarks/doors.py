@@ -1,0 +1,248 @@
+"""Do the doors agree? The same model through every door, and the role tables side by side.
+
+A *pair* is a model and a door. The reference is Python's ``find_roles`` on our own checkpoint, with
+the same profile, rows and seed; what a door has no evidence for must be missing and say so
+(:mod:`analyses.benchmarks.same_roles`).
+
+    language   Python: from the exported GPT-2 folder through TransformerBridge; transformers' own
+               module, wrapped (no weights by name); a store of the repeated rows (no causes).
+               ``prooflens inspect``: of the checkpoint, of the exported folder
+    task       Python: the module wrapped (no weights by name). ``prooflens heads``: of the
+               checkpoint; of its store; of the same store when the model is gone (no causes).
+               ``prooflens demo``, of its model
+
+``doors_agree`` is the share of pairs without a difference. Agreement says that the doors share one
+engine, not that the engine is right: for that there is ``f1``.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+import trained
+from analyses.benchmarks import language
+from analyses.benchmarks.pool import measured
+from analyses.benchmarks.same_roles import differences
+from interp.models.checkpoint import save_checkpoint
+from interp.models.export import export_gpt2
+from interp.models.pretrained import load_pretrained
+from interp.models.transformer import SequenceTransformer
+from interp.models.wrap import WrappedModule, wrap
+from interp.store import extract
+from interp.tasks.base import answers_of, memories_of
+from probes.roles import LANGUAGE, ROLES, TASK, candidates, find_roles
+from probes.roles.trials import rows_of, token_trials
+
+__all__ = ["Doors", "measured_doors", "models"]
+
+_ROWS, _SEED = 256, 0
+_LANGUAGE = ("induction-attention", "induction-mlp")
+_CIRCUITS = (
+    "induction-16-20-2",
+    "pointer-24-20-1",
+    "previous-copy-16-18-2",
+    "previous-negative-12-24-2",
+    "duplicate-negative-9-20-2",
+    "first-negative-20-20-2",
+    "window-copy-40-20-1",
+)
+_TASK = (
+    "fixed-memory-multiplexer",
+    "template-same-different-a",
+    "depth-L3-layers1",
+    "depth-L4-layers2",
+)
+_DEMO = "fixed-memory-multiplexer"
+
+Said = tuple[str, list[str]]
+"""A door, and what differs there."""
+
+
+@dataclass(frozen=True)
+class Doors:
+    """One model through its doors.
+
+    Attributes:
+        name: The model's.
+        ask: Gives every door and what differs there.
+    """
+
+    name: str
+    ask: Callable[[], Iterator[Said]]
+
+
+def measured_doors(workers: int, only: str = "") -> dict[str, Any]:
+    """``doors``, ``doors_agree`` and ``doors_differ`` over all models whose name has ``only``."""
+    chosen = [one for one in models() if only in one.name]
+    pairs = [pair for found in measured(_asked, chosen, workers) for pair in found]
+    differ = {f"{name}: {door}": told for name, door, told in pairs if told}
+    share = 1 - len(differ) / len(pairs) if pairs else 0.0
+    return {"doors": len(pairs), "doors_agree": share, "doors_differ": differ}
+
+
+def _asked(one: Doors) -> list[tuple[str, str, list[str]]]:
+    torch.set_num_threads(1)
+    return [(one.name, door, told) for door, told in one.ask()]
+
+
+def models() -> list[Doors]:
+    """Shipped models and circuits, each with the doors it goes through."""
+    found = [Doors(name, partial(_language, partial(_shipped, name))) for name in _LANGUAGE]
+    circuits = {one.name: one for one in language.subjects()}
+    for name in _CIRCUITS:
+        found.append(Doors(name, partial(_language, circuits[f"language {name}"].make)))
+    found += [Doors(name, partial(_task, name)) for name in _TASK]
+    return [*found, Doors(f"{_DEMO}, demo", _demo)]
+
+
+def _shipped(name: str) -> language.Built:
+    shipped = trained.load(name)
+    return language.Built(shipped.model, frozenset(), frozenset(), getattr(shipped.task, "bos", -1))
+
+
+def _language(make: Callable[[], language.Built]) -> Iterator[Said]:
+    """The language profile through its doors."""
+    built = make()
+    with tempfile.TemporaryDirectory() as folder:
+        own, exported = Path(folder) / "own", Path(folder) / "gpt2"
+        save_checkpoint(built.model, own, about={"task": {"bos": built.bos}})
+        export_gpt2(built.model, exported, bos=built.bos)
+        model = load_pretrained(own)
+        rows = rows_of(token_trials(model, seed=_SEED)[0])
+        asked: dict[str, Any] = {"profile": LANGUAGE, "seed": _SEED}
+        reference = find_roles(model.model, rows, **asked)
+        bridge = find_roles(load_pretrained(exported).model, rows, **asked)
+        yield "Python, TransformerBridge", differences(reference, bridge)
+        wrapped = find_roles(_wrapped_gpt2(exported, rows["repeated"].inputs[:2]), rows, **asked)
+        yield "Python, wrapped module", _lacking(reference, wrapped, weights=False)
+        hooks = ["blocks.*.attn.hook_pattern"]
+        store = extract(model.model, rows["repeated"], hooks, Path(folder) / "store")
+        stored = candidates(store, profile=LANGUAGE)
+        yield "Python, store", _lacking(reference, stored, weights=False, causes=False)
+        for name, place in (("our checkpoint", own), ("GPT-2 folder", exported)):
+            yield f"inspect, {name}", differences(reference, _inspected(place, Path(folder)))
+
+
+def _task(name: str) -> Iterator[Said]:
+    """The task profile through its doors."""
+    shipped = trained.load(name)
+    batch = shipped.task.sample(_ROWS, seed=_SEED)
+    known: dict[str, Any] = {
+        "memories": memories_of(shipped.task),
+        "answers": answers_of(shipped.task),
+    }
+    reference = find_roles(shipped.model, batch, profile=TASK, seed=_SEED, **known)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "heads"
+        table, _ = _heads(name, out)
+        yield "heads, our checkpoint", differences(reference, table)
+        again, _ = _heads(str(out / "store"), Path(folder) / "again")
+        yield "heads, store", differences(reference, again)
+        lost = Path(folder) / "lost"
+        hooks = ["blocks.*.attn.hook_pattern"]
+        extract(shipped.model, batch, hooks, lost, about={"model": "nowhere"})
+        stored, said = _heads(str(lost), Path(folder) / "stored")
+        plain = find_roles(shipped.model, batch, profile=TASK, seed=_SEED)
+        gone = dict.fromkeys(ROLES, "no model" if "no model can be run" in said else "")
+        seen = {"previous-token", "sink", "local"}
+        unsought = {role: why for role, why in gone.items() if role not in seen}
+        told = differences(plain, stored, causes=False, unsought=unsought)
+        yield "heads, store without its model", told
+    wrapped = find_roles(_wrapped_own(shipped.model, batch.inputs[:2]), batch, seed=_SEED)
+    yield "Python, wrapped module", _lacking(plain, wrapped, weights=False)
+
+
+def _demo() -> Iterator[Said]:
+    """The demo's trained model, against Python on the demo's own rows."""
+    from analyses.demo.run import SEED, run_demo
+
+    shipped = trained.load(_DEMO)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "demo"
+        run_demo(out, gpt2=None, overwrite=False, step=lambda words: None)
+        roles = pd.read_csv(out / "roles.csv")
+    batch = shipped.task.sample(_ROWS, seed=SEED)
+    reference = find_roles(
+        shipped.model,
+        batch,
+        memories=memories_of(shipped.task),
+        answers=answers_of(shipped.task),
+        seed=SEED,
+    )
+    yield "demo", differences(reference, roles[roles["model"] == "trained"])
+
+
+def _lacking(
+    reference: pd.DataFrame, asked: pd.DataFrame, *, weights: bool = True, causes: bool = True
+) -> list[str]:
+    """What differs, when the door may lack roles that it gives a reason for."""
+    told: Mapping[str, str] = asked.attrs.get("lacks", {})
+    reads = {"copying", "symbol-equality"} if not weights else set[str]()
+    needs = {"duplicate-token", "positional"} if not causes else set[str]()
+    unsought = {role: told.get(role, "") for role in reads | needs}
+    return differences(reference, asked, causes=causes, unsought=unsought)
+
+
+def _heads(model: str, out: Path) -> tuple[pd.DataFrame, str]:
+    """The table that ``prooflens heads`` writes, and what it says."""
+    from analyses.cli.heads import heads
+
+    said = _quietly(partial(heads, model, task=None, out=out, rows=_ROWS, seed=_SEED))
+    return pd.read_csv(out / "roles.csv"), said
+
+
+def _inspected(place: Path, folder: Path) -> pd.DataFrame:
+    """The table that ``prooflens inspect`` writes, without its figures and page."""
+    from interp.weights.head_weights import head_weights
+    from probes.inspection.heads import inspect_heads
+
+    out = folder / f"inspected-{place.name}"
+    model, weights = load_pretrained(place), head_weights(str(place))
+    return inspect_heads(model, weights, out, seed=_SEED).roles
+
+
+def _quietly(command: Callable[[], None]) -> str:
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        command()
+    return said.getvalue()
+
+
+def _wrapped_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:
+    """Transformers' own class, hooked from outside."""
+    from transformers import GPT2LMHeadModel
+
+    module: Any = GPT2LMHeadModel.from_pretrained(
+        folder,
+        attn_implementation="eager",
+        reorder_and_upcast_attn=True,  # the path whose pattern passes through a submodule
+        use_safetensors=True,
+        dtype=torch.float32,
+    )
+    names: dict[str, str] = {}
+    for layer in range(module.config.n_layer):
+        block = f"transformer.h.{layer}"
+        names |= {
+            f"blocks.{layer}.hook_resid_pre": f"{block}:in",
+            f"blocks.{layer}.attn.hook_pattern": f"{block}.attn.attn_dropout:out",
+            f"blocks.{layer}.attn.hook_z": f"{block}.attn.c_proj:in/{module.config.n_head}",
+            f"blocks.{layer}.hook_resid_post": f"{block}:out",
+        }
+    return wrap(module.eval(), names, example=example, output="logits")
+
+
+def _wrapped_own(model: SequenceTransformer, example: torch.Tensor) -> WrappedModule:
+    """Our own class as any module: its hook points are submodules like others."""
+    kinds = ("attn.hook_pattern", "attn.hook_z", "hook_resid_pre", "hook_resid_post")
+    names = {hook: f"{hook}:out" for hook in model.hook_dict if hook.split(".", 2)[-1] in kinds}
+    return wrap(model, names, example=example)

@@ -1,0 +1,321 @@
+"""The language models that role detectors are judged on, in GPT-2's format and with LayerNorm.
+
+    circuits   :mod:`analyses.benchmarks.circuits`: written down, with idle heads and heads that
+               imitate the circuit beside it; plain, and in a random basis with random gains
+    trained    two layers on random walks that come back, one layer on α β α, trained here in
+               seconds; which head does what is located by attention and ablation, with hooks of
+               our own and by levels far from the detector's (``_located``); in between, a head is
+               not scored
+    decoys     the circuits' attention with an answer that is not read, not written, or the same
+               from every key; untrained models; circuits and trained models whose weights are
+               shuffled within each matrix
+
+Every model is exported as a GPT-2 folder and loaded from it as anybody's would be. Tuning and
+scored models differ in sizes, seeds and rows.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from analyses.benchmarks.circuits import CIRCUITS, Sizes, Wiring, construct_circuit, with_gains
+from interp.models.export import export_gpt2
+from interp.models.pretrained import Pretrained, load_pretrained
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.random_basis import random_basis
+from interp.tasks.base import Batch
+from interp.tasks.induction import InContextTemplate, RepeatedTokens
+from interp.tasks.walks import SuccessorWalk
+
+__all__ = ["LANGUAGE_ROLES", "Built", "LanguageSubject", "decoys", "loaded", "subjects"]
+
+LANGUAGE_ROLES = (
+    "previous-token",
+    "duplicate-token",
+    "induction",
+    "sink",
+    "positional",
+    "copying",
+)
+"""Roles of the language profile."""
+
+Claim = tuple[str, int, int, str, str]
+"""Component, layer, head, role, target."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A model with what is known about it.
+
+    Attributes:
+        model: To be exported.
+        truth: Which head plays which role.
+        exempt: Roles that a head may be found to have or not.
+        bos: The token that begins its rows; −1 for none.
+    """
+
+    model: SequenceTransformer
+    truth: frozenset[Claim]
+    exempt: frozenset[Claim]
+    bos: int
+
+
+@dataclass(frozen=True)
+class LanguageSubject:
+    """A language model, and how it is measured.
+
+    Attributes:
+        name: What it is.
+        make: Builds or trains it.
+        seed: Of the rows and nulls.
+        decoy: Nothing is to be found in it.
+    """
+
+    name: str
+    make: Callable[[], Built]
+    seed: int
+    decoy: bool = False
+
+
+def loaded(built: Built, name: str) -> Pretrained:
+    """The model as it comes back from a GPT-2 folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = export_gpt2(built.model, Path(folder) / "model", bos=built.bos)
+        return replace(load_pretrained(place), name=name)
+
+
+_SCORED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
+    "induction": ((10, 16, 1, False), (16, 20, 2, True), (40, 24, 3, False)),
+    "pointer": ((10, 18, 2, True), (24, 20, 1, False), (36, 26, 2, False)),
+    "previous-copy": ((16, 18, 2, True), (30, 24, 1, False), (48, 30, 3, True)),
+    "previous-negative": ((11, 22, 1, False), (12, 24, 2, False), (12, 28, 3, True)),
+    "duplicate-negative": ((8, 18, 1, False), (9, 20, 2, True), (10, 22, 3, False)),
+    "first-negative": ((12, 16, 1, True), (20, 20, 2, True), (30, 24, 3, True)),
+    "window-copy": ((40, 20, 1, True), (56, 24, 2, False), (64, 28, 2, False)),
+    "window-negative": ((16, 20, 1, True), (20, 24, 2, False), (24, 30, 3, False)),
+}
+_TUNED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
+    "induction": ((13, 19, 2, False),),
+    "pointer": ((15, 22, 2, False),),
+    "previous-copy": ((22, 21, 2, False),),
+    "previous-negative": ((11, 23, 2, False),),
+    "duplicate-negative": ((9, 19, 2, False),),
+    "first-negative": ((15, 17, 2, True),),
+    "window-copy": ((48, 22, 2, False),),
+    "window-negative": ((18, 22, 2, False),),
+}
+"""Vocabulary, length, heads of a layer, and whether token 0 begins a row."""
+
+_STEPS = 1200
+
+
+def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
+    """Every circuit, plain and hidden, and trained models."""
+    found = []
+    for number, (kind, sizes) in enumerate(_sizes(tuning)):
+        seed = (800 if tuning else 41_000) + 2 * number
+        for hidden in (False, True):
+            make = partial(_circuit, kind, sizes, seed + hidden, hidden=hidden)
+            label = f"language {_named(kind, sizes)}" + " hidden" * hidden
+            found.append(LanguageSubject(label, make, seed + hidden))
+    for number, (name, run) in enumerate(_runs(tuning)):
+        found.append(LanguageSubject(name, run, (900 if tuning else 43_000) + number))
+    return found
+
+
+def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
+    """Models in which there is nothing to find."""
+    start, found = (850 if tuning else 45_000), []
+    wirings: tuple[Wiring, ...] = ("unread", "silent", "constant")
+    for number, (kind, sizes) in enumerate(_sizes(tuning)):
+        if number % (1 if tuning else 3):
+            continue
+        for i, wiring in enumerate(wirings if not tuning else wirings[number % 3 :][:1]):
+            seed = start + 3 * number + i
+            make = partial(_circuit, kind, sizes, seed, hidden=bool(i % 2), wiring=wiring)
+            found.append(
+                LanguageSubject(f"decoy {wiring} {_named(kind, sizes)}", make, seed, decoy=True)
+            )
+    shapes = ((1, 2, 32, 16), (2, 2, 32, 24), (2, 4, 64, 40), (3, 2, 48, 64), (4, 4, 64, 32))
+    for number, shape in enumerate(shapes[: 1 if tuning else None]):
+        seed = start + 200 + number
+        untrained = partial(_untrained, *shape, seed)
+        found.append(
+            LanguageSubject(f"decoy untrained {shape} {seed}", untrained, seed, decoy=True)
+        )
+    for number, one in enumerate(_shuffled_from(tuning)):
+        shuffled = partial(_shuffled, one.make, start + 300 + number)
+        found.append(_decoy(f"shuffled {one.name}", shuffled, start + 300 + number))
+    return found
+
+
+def _decoy(name: str, make: Callable[[], Built], seed: int) -> LanguageSubject:
+    return LanguageSubject(f"decoy {name}", make, seed, decoy=True)
+
+
+def _sizes(tuning: bool) -> Iterator[tuple[str, Sizes]]:
+    for kind in CIRCUITS:
+        for sizes in (_TUNED if tuning else _SCORED)[kind]:
+            yield kind, Sizes(*sizes)
+
+
+def _named(kind: str, sizes: Sizes) -> str:
+    return f"{kind}-{sizes.vocabulary}-{sizes.length}-{sizes.heads}"
+
+
+def _shuffled_from(tuning: bool) -> list[LanguageSubject]:
+    """Some circuits of two layers and some trained models."""
+    found = [one for one in subjects(tuning=tuning) if "hidden" not in one.name]
+    trained = [one for one in found if one.name.startswith("trained")]
+    circuits = [one for one in found if " induction" in one.name or " pointer" in one.name]
+    return [*trained[::3], *circuits[::2]]
+
+
+def _circuit(kind: str, sizes: Sizes, seed: int, *, hidden: bool, wiring: Wiring = "used") -> Built:
+    made = construct_circuit(kind, sizes, seed=seed, wiring=wiring)
+    if hidden:
+        made = random_basis(made, seed)
+        with_gains(made.model, seed)
+    truth, exempt = set[Claim](), set[Claim]()
+    for part in made.mechanism.parts:
+        role = part.role.removeprefix("unscored:")
+        head = -1 if part.head is None else part.head
+        (truth if role == part.role else exempt).add((part.component, part.layer, head, role, ""))
+    return Built(made.model, frozenset(truth), frozenset(exempt), 0 if sizes.bos else -1)
+
+
+def _spec(layers: int, heads: int, width: int, vocabulary: int, length: int) -> TransformerSpec:
+    return TransformerSpec(
+        input="tokens",
+        d_in=vocabulary,
+        d_out=vocabulary,
+        n_ctx=length,
+        d_model=width,
+        n_layers=layers,
+        n_heads=heads,
+        d_head=width // heads,
+        positions="sinusoidal",
+        norm="layernorm",
+    )
+
+
+def _untrained(layers: int, heads: int, width: int, vocabulary: int, seed: int) -> Built:
+    model = SequenceTransformer(_spec(layers, heads, width, vocabulary, 32), seed=seed)
+    return Built(model, frozenset(), frozenset(), -1)
+
+
+def _shuffled(make: Callable[[], Built], seed: int) -> Built:
+    """The same numbers in every matrix, in random order."""
+    built, generator = make(), torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in built.model.parameters():
+            if weight.ndim > 1:
+                order = torch.randperm(weight.numel(), generator=generator)
+                weight.copy_(weight.flatten()[order].view_as(weight))
+    return Built(built.model, frozenset(), frozenset(), built.bos)
+
+
+def _runs(tuning: bool) -> Iterator[tuple[str, Callable[[], Built]]]:
+    """Two layers on random walks that come back, one layer on α β α."""
+    walks = ((18, 30, 1, 9),) if tuning else ((20, 32, 1, 0), (24, 36, 1, 1), (16, 28, 2, 2))
+    for vocabulary, length, heads, seed in walks:
+        task = SuccessorWalk(vocabulary, length, symbols=8, jump=0.2)
+        name = f"trained walk-{vocabulary}-{length}-{heads}"
+        yield name, partial(_trained, task, 2, heads, seed)
+    examples = ((26, 7, 2, 9),) if tuning else ((30, 8, 1, 0), (40, 8, 2, 1), (32, 7, 1, 2))
+    for vocabulary, count, heads, seed in examples:
+        aba = InContextTemplate("aba", vocabulary=vocabulary, bos=-1, examples=count)
+        name = f"trained aba-{vocabulary}-{3 * count}-{heads}"
+        yield name, partial(_trained, aba, 1, heads, seed)
+
+
+def _trained(task: SuccessorWalk | InContextTemplate, layers: int, heads: int, seed: int) -> Built:
+    from trained.fit import fit
+    from trained.run import Run
+    from trained.training import Training
+
+    length = task.sample(1, seed=0).inputs.shape[1]
+    spec = _spec(layers, heads, 48, task.vocabulary, length)
+    training = Training(
+        _STEPS, batch=32, learning_rate=5e-3, weight_decay=0.01, seed=seed, stop_at=0.02
+    )
+    model = fit(Run(f"language-{seed}", task, spec, training)).model
+    longest = min((length - 2) // 2, task.vocabulary - 2)
+    repeated = RepeatedTokens(task.vocabulary, length, (max(2, longest // 3), longest), bos=-1)
+    truth, exempt = _located(model, task.sample(96, seed=78), repeated.sample(96, seed=77))
+    return Built(model, truth, exempt, -1)
+
+
+@torch.no_grad()
+def _located(
+    model: SequenceTransformer, own: Batch, repeated: Batch
+) -> tuple[frozenset[Claim], frozenset[Claim]]:
+    """Who does what in a trained model, by attention on repeated tokens and by mean ablation.
+
+    A head has a role with 0.4 of its attention and 0.2 nats of loss on either rows; it has not
+    with less than 0.15 or 0.02 nats; between these it is exempt. Induction also needs an earlier
+    head with the role previous-token. ``copying`` and ``positional`` are not located: exempt.
+    """
+    truth, exempt, writers = set[Claim](), set[Claim](), False
+    for (layer, head), found in sorted(_shares(model, repeated).items()):
+        rise = max(_rise(model, layer, head, batch) for batch in (own, repeated))
+        exempt |= {("head", layer, head, role, "") for role in ("copying", "positional")}
+        for role, share in found.items():
+            claim = ("head", layer, head, role, "")
+            has, may = share >= 0.4 and rise >= 0.2, share >= 0.15 and rise >= 0.02
+            if role == "induction":
+                has, may = has and writers, may and layer > 0
+            (truth if has else exempt if may else set()).add(claim)
+        writers |= any(c[3] == "previous-token" and c[1] == layer for c in truth)
+    return frozenset(truth), frozenset(exempt)
+
+
+def _shares(model: SequenceTransformer, batch: Batch) -> dict[tuple[int, int], dict[str, float]]:
+    """Mean attention of every head on the keys of each role, at scored positions."""
+    tokens, n = batch.inputs, batch.inputs.shape[1]
+    lag = torch.arange(n)[:, None] - torch.arange(n)
+    same = (tokens[:, :, None] == tokens[:, None, :]) & (lag > 0)
+    keys = {
+        "previous-token": (lag == 1).expand(len(tokens), -1, -1),
+        "sink": (torch.arange(n) == 0).expand(len(tokens), n, -1),
+        "duplicate-token": same,
+        "induction": F.pad(same, (1, 0))[..., :-1],
+    }
+    _, cache = model.run_with_cache(tokens, return_cache_object=False)
+    found = {}
+    for layer in range(model.spec.n_layers):
+        pattern: Tensor = cache[f"blocks.{layer}.attn.hook_pattern"]
+        for head in range(pattern.shape[1]):
+            found[layer, head] = {
+                role: float((pattern[:, head] * wanted).sum(-1)[batch.mask].mean())
+                for role, wanted in keys.items()
+            }
+    return found
+
+
+@torch.no_grad()
+def _rise(model: SequenceTransformer, layer: int, head: int, batch: Batch) -> float:
+    """Of the loss, with a head's z at its mean over rows."""
+
+    def averaged(z: Tensor, hook: Any) -> Tensor:
+        z = z.clone()
+        z[:, :, head] = z[:, :, head].mean(0)
+        return z
+
+    hook = (f"blocks.{layer}.attn.hook_z", averaged)
+    without = model.run_with_hooks(batch.inputs, fwd_hooks=[hook])
+    losses = [
+        F.cross_entropy(output[batch.mask], batch.targets[batch.mask])
+        for output in (without, model(batch.inputs))
+    ]
+    return float(losses[0] - losses[1])

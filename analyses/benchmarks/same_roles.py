@@ -1,0 +1,86 @@
+"""Do two role tables of one model say the same, as far as both had the evidence for it?
+
+A row is a component, a role and a target; its status is ``confirmed``, ``candidate``, or no row.
+
+    all the evidence on both sides     the same rows with the same statuses
+    no causes (a store alone)          what was confirmed is a candidate, and says what is missing
+    a role that cannot be looked for   no row, or one of the same or a lower status; the table says
+    (no weights, not these rows)       which role that is and why
+
+Less evidence never gives more: a status above the other table's is a disagreement whatever was
+missing. Numbers (strength, q) are not compared: two doors may sum in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+__all__ = ["differences", "statuses"]
+
+Place = tuple[str, int, int, str, str, str]
+"""Component, layer, head, group, role, target."""
+
+_RANK = {"none": 0, "candidate": 1, "confirmed": 2}
+
+
+def statuses(roles: pd.DataFrame) -> dict[Place, str]:
+    """Every row's status, by component, layer, head, group, role and target."""
+    columns = ["component", "layer", "head", "group", "role", "target", "status"]
+    told = _told(roles[columns]).itertuples(index=False, name=None)
+    return {
+        (str(c), int(layer), int(head), str(group), str(role), str(target)): str(status)
+        for c, layer, head, group, role, target, status in told
+    }
+
+
+def differences(
+    reference: pd.DataFrame,
+    asked: pd.DataFrame,
+    *,
+    causes: bool = True,
+    unsought: Mapping[str, str] | None = None,
+) -> list[str]:
+    """What disagrees, a sentence a row; empty where the tables agree.
+
+    Args:
+        reference: The role table of a door with all the evidence.
+        asked: That of another door.
+        causes: Whether the other door could run the model.
+        unsought: Role → why the other door could not look for it.
+    """
+    first, second, unsought = statuses(reference), statuses(asked), unsought or {}
+    missing = _missing(asked)
+    found = []
+    for place in sorted({*first, *second}):
+        here, there = first.get(place, "none"), second.get(place, "none")
+        wanted = "candidate" if here == "confirmed" and not causes else here
+        if _RANK[there] > _RANK[here]:
+            found.append(f"{_words(place)} is {there}, more than {here}")
+        elif place[4] in unsought:
+            if not unsought[place[4]]:
+                found.append(f"{_words(place)} was not looked for, and no reason is given")
+        elif there != wanted:
+            found.append(f"{_words(place)} is {there}, not {wanted}")
+        elif there != here and not missing.get(place, ""):
+            found.append(f"{_words(place)} is {there} and does not say what is missing")
+    return found
+
+
+def _missing(roles: pd.DataFrame) -> dict[Place, str]:
+    """What each row says could not be tested."""
+    if "missing" not in roles:
+        return {}
+    return dict(zip(statuses(roles), _told(roles)["missing"].astype(str), strict=True))
+
+
+def _told(roles: pd.DataFrame) -> pd.DataFrame:
+    """The table with empty text where a file has nothing."""
+    return roles.astype(object).where(roles.notna(), "")
+
+
+def _words(place: Place) -> str:
+    component, layer, head, group, role, target = place
+    where = f"{component} {layer}" + (f".{head}" if head >= 0 else "")
+    return " ".join(part for part in (where, group, role, target) if part)

@@ -1,0 +1,132 @@
+"""Precision, recall and F1 of confirmed roles against what is known, and what decoys are taken for.
+
+A claim (component, layer, head, role, target) is a hit when it was confirmed and is true; only
+confirmed roles count. A role with fewer than five positives counts 0 in ``min_role_f1``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+__all__ = ["PEERS", "ROLES", "Claim", "Outcome", "score"]
+
+ROLES = (
+    "memory-location",
+    "readout",
+    "nested-round",
+    "symbol-equality",
+    "copying",
+    "previous-token",
+    "duplicate-token",
+    "induction",
+    "sink",
+    "uniform",
+    "local",
+    "dense",
+)
+"""Roles of the task profile."""
+
+PEERS = {
+    "previous-token": "previous_token_head",
+    "duplicate-token": "duplicate_token_head",
+    "induction": "induction_head",
+}
+"""Role → TransformerLens' name of it."""
+
+_ATTENDING = ("previous-token", "sink", "local", "dense")
+"""Roles that say where a head looks whatever the tokens are."""
+_FEWEST = 5
+
+Claim = tuple[str, int, int, str, str]
+"""Component, layer, head, role, target."""
+
+
+class Outcome(dict[str, Any]):
+    """What was found in one model: ``name``, ``decoy``, ``truth``, ``found``, ``unscored`` (places
+    with a job of another kind), ``exempt`` (claims that may be made or not), ``peers``."""
+
+
+def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str, Any]:
+    """Precision, recall and F1 of some roles over models, and what decoys were taken for."""
+    real = [o for o in outcomes if not o["decoy"]]
+    fakes = [o for o in outcomes if o["decoy"]]
+    hits, alarms, misses = Counter[str](), Counter[str](), Counter[str]()
+    wrong = []
+    for one in real:
+        found = _scored(one)
+        hits.update(c[3] for c in found & one["truth"])
+        alarms.update(c[3] for c in found - one["truth"])
+        misses.update(c[3] for c in one["truth"] - found)
+        wrong += [f"{one['name']}: false {c}" for c in sorted(found - one["truth"])]
+        wrong += [f"{one['name']}: missed {c}" for c in sorted(one["truth"] - found)]
+    wrong += [f"{o['name']}: decoy {c}" for o in fakes for c in sorted(o["found"])]
+    rates = {role: _rates(hits[role], alarms[role], misses[role]) for role in roles}
+    known = [r["f1"] if r["positives"] >= _FEWEST else 0.0 for r in rates.values()]
+    return {
+        "f1": _rates(hits.total(), alarms.total(), misses.total())["f1"],
+        "min_role_f1": min(known),
+        "decoy_rate": sum(bool(o["found"]) for o in fakes) / max(len(fakes), 1),
+        "cases": len(real),
+        "decoys": len(fakes),
+        "roles": rates,
+        "confusion": _confusion(real, roles).to_dict(),
+        "detect_head": _peer_rates(real) if any(one["peers"] is not None for one in real) else {},
+        "wrong": wrong,
+    }
+
+
+def _scored(one: Outcome) -> set[Claim]:
+    """What was confirmed, less what nobody knows: components with a job of another kind, claims
+    that may be made or not, and how a head attends of which a mechanism says only that it
+    copies."""
+    told: dict[tuple[str, int, int], set[str]] = {}
+    for claim in one["truth"]:
+        told.setdefault(claim[:3], set()).add(claim[3])
+    return {
+        claim
+        for claim in one["found"]
+        if claim[:3] not in one["unscored"]
+        and claim not in one["exempt"]
+        and not (claim[3] in _ATTENDING and told.get(claim[:3]) == {"copying"})
+    }
+
+
+def _rates(hits: int, alarms: int, misses: int) -> dict[str, float]:
+    return {
+        "positives": hits + misses,
+        "precision": hits / (hits + alarms) if hits + alarms else 0.0,
+        "recall": hits / (hits + misses) if hits + misses else 0.0,
+        "f1": 2 * hits / (2 * hits + alarms + misses) if hits + alarms + misses else 0.0,
+    }
+
+
+def _confusion(real: Sequence[Outcome], roles: Sequence[str]) -> pd.DataFrame:
+    """True role (rows as columns of the JSON) → how often its component was confirmed as what."""
+    pairs = Counter[tuple[str, str]]()
+    for one in real:
+        for claim in one["truth"]:
+            taken = {c[3] for c in one["found"] if c[:3] == claim[:3]} or {"none"}
+            others = taken - {c[3] for c in one["truth"] if c[:3] == claim[:3]}
+            said = {claim[3]} if claim in one["found"] else others or {"none"}
+            pairs.update((claim[3], role) for role in said)
+    table = pd.DataFrame(0, index=[*roles, "none"], columns=list(roles))
+    for (true, confirmed), count in pairs.items():
+        table.loc[confirmed, true] = count
+    return table
+
+
+def _peer_rates(real: Sequence[Outcome]) -> dict[str, Any]:
+    rates = {}
+    for role in PEERS:
+        mine = [o for o in real if o["peers"] is not None]
+        truth = [{c for c in o["truth"] if c[3] == role} for o in mine]
+        found = [{c for c in o["peers"] if c[3] == role} for o in mine]
+        hits = sum(len(t & f) for t, f in zip(truth, found, strict=True))
+        alarms = sum(len(f - t) for t, f in zip(truth, found, strict=True))
+        misses = sum(len(t - f) for t, f in zip(truth, found, strict=True))
+        rates[role] = _rates(hits, alarms, misses)
+    return rates

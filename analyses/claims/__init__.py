@@ -1,1 +1,0 @@
-"""The papers' claims as experiments: one module a family, verdicts by rules written beforehand."""

@@ -1,0 +1,112 @@
+"""``prooflens certify``: what holds for every input, proved from the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["certify"]
+
+
+def certify(
+    model: Annotated[
+        str | None, typer.Argument(help="A shipped model, or a checkpoint's folder.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of certificate and page.")] = None,
+    task: Annotated[
+        str, typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default.")
+    ] = "own",
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="brute-force, mechanism, black-box; of the maximum also cubic, quadratic, "
+            "rank-one. Repeat for more. [default: all that do not take long]"
+        ),
+    ] = None,
+    length: Annotated[int | None, typer.Option(help="Longest row. [default: the task's]")] = None,
+    box: Annotated[float, typer.Option(help="Largest size of a real input.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of rows for roles and the search.")] = 0,
+    check: Annotated[
+        Path | None, typer.Option(help="Verify this certificate of MODEL again, prove nothing.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
+) -> None:
+    """Bound a model's error or accuracy over all inputs of its task, from its weights."""
+    from analyses.cli.loading import load_with_task
+    from interp.errors import Problems
+    from interp.output import check_output
+
+    if check is not None:
+        _check(check, model)
+        return
+    problems = Problems("certify")
+    problems.need(model is not None, "MODEL", "must be given", None, "see 'prooflens models'")
+    problems.raise_if_any()
+    if out is not None:
+        check_output(out, overwrite=overwrite, marker="certificate.json")
+    from probes.certify.run import certify as prove
+
+    built, chosen = load_with_task(str(model), task)
+    found = prove(
+        built,
+        chosen,
+        name=str(model),
+        strategies=None if not strategy else [s.replace("-", " ") for s in strategy],
+        length=length,
+        box=box,
+        seed=seed,
+        watch=_progress,
+    )
+    _tell(found)
+    if out is not None:
+        from analyses.report.certify import write_theorem
+
+        write_theorem(found, out, overwrite=overwrite)
+        typer.echo(f"certificate and page written to {out}")
+
+
+def _tell(found: Any) -> None:
+    """The theorem in words, then a line a strategy."""
+    side = "the error is at most" if found.kind == "error" else "the accuracy is at least"
+    best, seen = found.best, f"{found.measured:.6g} on {found.measured_on}"
+    typer.echo(f"{found.statement}: {side} {found.safe(best):.6g} ({best.strategy}; seen {seen})")
+    for proof in found.proofs:
+        words = f"vacuous: {proof.vacuous}" if proof.vacuous else f"holds in {proof.arithmetic}"
+        typer.echo(
+            f"{proof.strategy:12} {found.safe(proof):<12.6g} {proof.cells} cells, "
+            f"{proof.multiplications:.3g} multiplications, {proof.seconds:.2f} s; {words}"
+        )
+        for lemma in proof.lemmas:
+            typer.echo(f"    {lemma.component}: {lemma.statement}: {lemma.number:.4g}")
+    for name, reason in found.skipped.items():
+        typer.echo(f"{name:12} not tried: {reason}")
+
+
+def _check(file: Path, model: str | None) -> None:
+    from interp.errors import CheckpointError
+    from probes.certify.certificate import read_certificate, sha256_of
+    from probes.certify.check import check
+    from trained.loading import load
+
+    certificate = read_certificate(file)
+    built = load(model or certificate["model"]["name"])
+    verdicts = check(certificate, built, sha256_of(built))
+    for v in verdicts:
+        words = v.note or f"claimed {v.claimed:.9g}, found {v.found:.9g}"
+        typer.echo(f"{'holds' if v.holds else 'FAILS'}  {v.strategy}: {words}")
+    if not verdicts:
+        typer.echo("nothing is claimed: every bound is vacuous")
+    wrong = [v.strategy for v in verdicts if not v.holds]
+    if wrong:
+        raise CheckpointError(f"{file} does not hold: {', '.join(wrong)}")
+
+
+def _progress(items: Any) -> Any:
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    return track(items, "proving", console=console, disable=quiet, transient=True)

@@ -1,0 +1,99 @@
+"""``prooflens decompile``: from a trained model back to a program, and that program run alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["decompile"]
+
+
+def decompile(
+    model: Annotated[
+        str,
+        typer.Argument(help="A shipped model, a folder, or a hub id; or the word apply."),
+    ],
+    program: Annotated[
+        Path | None, typer.Argument(help="With apply: the program to run, without any model.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Rows (JSON); by default those of the model's own task.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of program, result and report.")] = None,
+    lines: Annotated[int, typer.Option(min=1, help="Longest program that is looked at.")] = 20,
+    rows: Annotated[int, typer.Option(min=8, help="Rows of the model's own task.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Of the rows that are held out.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+) -> None:
+    """Find a short program that decides as a model does, and say how faithful it is.
+
+    prooflens decompile MODEL --data rows.json --out DIR
+    prooflens decompile apply DIR/program.txt --data rows.json
+    """
+    from interp.errors import Problems
+
+    applying = model == "apply"
+    problems = Problems("decompile")
+    if applying:
+        problems.need(
+            program is not None, "program", "must be given with apply", program, "name the file"
+        )
+        problems.need(data is not None, "data", "must be given with apply", data, "name the rows")
+    else:
+        problems.need(program is None, "program", "goes with apply alone", program, "leave it out")
+        problems.need(out is not None, "out", "must be given", out, "name a folder")
+    problems.raise_if_any()
+    if applying and program is not None and data is not None:
+        typer.echo(json.dumps(_applied(program, data)))
+    elif out is not None:
+        _decompiled(model, data, out, lines=lines, count=rows, seed=seed, overwrite=overwrite)
+
+
+def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
+    """How many decisions a program takes on rows, and the share that is as the labels say."""
+    from interp.rasp import read_program, run
+    from probes.decompile.decisions import agreement, decide
+    from probes.decompile.rows import read_rows
+
+    read = read_program(program)
+    rows = read_rows(data)
+    found = decide(run(read, rows.tokens, rows.vocabulary), rows)
+    labels = None if rows.labels is None else rows.labels[rows.asked]
+    right = agreement(found, labels) if labels is not None and found.shape == labels.shape else None
+    return {"decisions": int(found.size), "right": right}
+
+
+def _decompiled(
+    name: str, data: Path | None, out: Path, *, lines: int, count: int, seed: int, overwrite: bool
+) -> None:
+    from interp.errors import ArgumentError
+    from interp.output import check_output
+
+    marker = "program.txt"
+    check_output(out, overwrite=overwrite, marker=marker)
+    from probes.decompile.rows import read_rows
+
+    given = None if data is None else read_rows(data)
+
+    from analyses.cli.inspect import _steps
+    from analyses.report.decompiled import write_decompiled
+    from probes.decompile.task_rows import rows_of_task
+    from probes.decompile.workflow import decompile as find_program
+    from trained.loading import load
+
+    step = _steps()
+    step(f"loading {name}")
+    model = load(name)
+    if given is None and model.card.task is None:
+        raise ArgumentError(
+            f"data must be given for {name!r}, which knows no task of its own: --data rows.json "
+            "(docs/howto-decompile says what it holds)"
+        )
+    asked = given if given is not None else rows_of_task(model.card.task, count=count, seed=seed)
+    found = find_program(model, asked, seed=seed, lines=lines, step=step)
+    typer.echo(write_decompiled(found, model, name, out, overwrite=overwrite))
+    typer.echo((out / marker).read_text(encoding="utf-8").rstrip())
+    typer.echo(f"report: {out / 'report.html'}")

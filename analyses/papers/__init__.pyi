@@ -1,0 +1,6 @@
+from analyses.papers.base import Setting as Setting
+from analyses.papers.base import Verdict as Verdict
+from analyses.papers.ledger import Claim as Claim
+from analyses.papers.ledger import read_ledger as read_ledger
+from analyses.papers.results import Result as Result
+from analyses.papers.results import read_result as read_result

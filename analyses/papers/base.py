@@ -1,0 +1,94 @@
+"""What a claim's function is given and what it gives back.
+
+    run(setting: Setting) -> Verdict
+
+The ledger (``analyses/papers/claims.toml``) names the function, the rule for its verdict and the
+options of each profile. A verdict is about the setting it was reached in: small models, few seeds,
+the stated lengths. *Not reproduced* means that the rule was not met there, and says with which
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from interp.errors import Problems
+
+__all__ = ["Drawing", "Setting", "Status", "Verdict"]
+
+Status = Literal["reproduced", "partly", "not reproduced", "not run"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where and how a claim is run.
+
+    Attributes:
+        profile: ``zoo`` (shipped models only), ``quick`` (two cores) or ``full`` (a GPU).
+        seeds: One run each.
+        options: The profile's table in the ledger.
+        folder: The claim's own; what it writes there survives an interruption.
+        resume: Use what an interrupted run left in ``folder``.
+        device: Where to compute.
+        backend: ``local`` or ``ray``.
+        progress: Show bars on a terminal.
+    """
+
+    profile: str
+    seeds: tuple[int, ...]
+    options: Mapping[str, Any]
+    folder: Path
+    resume: bool = False
+    device: str = "cpu"
+    backend: str = "local"
+    progress: bool = False
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and what a reader who cannot see it should know."""
+
+    figure: Figure
+    alternative: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came out.
+
+    Attributes:
+        status: By the ledger's rule; ``not run`` where the setting cannot answer.
+        words: One to three sentences: why, and if it failed what we think the reason is.
+        key: The one number to quote, as text with its unit and spread.
+        numbers: JSON data: every number the rule looks at, a list over seeds wherever there are
+            seeds, and the spread.
+        tables: Name → tidy frame.
+        drawings: Name → figure; the first one stands for the claim.
+        models: Shipped models or constructions the claim speaks about, by name.
+
+    Raises:
+        ArgumentError: for an unknown status, or one that was run and has no number.
+    """
+
+    status: Status
+    words: str
+    key: str = ""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    drawings: Mapping[str, Drawing] = field(default_factory=dict)
+    models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        problems, known = Problems("verdict"), get_args(Status)
+        rule = f"must be one of {', '.join(known)}"
+        problems.need(self.status in known, "status", rule, self.status, "take one of them")
+        bare = self.status != "not run" and not self.numbers
+        problems.need(not bare, "numbers", "must be given for a claim that was run", {}, "add them")
+        problems.need(bool(self.words), "words", "must say why", self.words, "add a sentence")
+        problems.raise_if_any()

@@ -1,0 +1,217 @@
+"""The report of the claims: verdicts first, then a section a paper, then the models.
+
+    OUT/ID/…             results of claims (analyses.papers.results)
+    OUT/models/NAME/…    measured models (analyses.papers.model_pages), if there are any
+    OUT/report.html      one file, nothing fetched
+
+Claims of the ledger without a result are listed as not run, so that none is missing in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from analyses.papers.base import Status
+from analyses.papers.ledger import PAPERS, Claim
+from analyses.papers.models import ModelPage, comparison, model_pages, short_table
+from analyses.papers.results import THUMBNAIL, Result, read_failure, read_results
+from analyses.report.html import rendered
+from analyses.report.page import Picture, Table
+from interp.errors import OutputError
+from interp.output import output_file
+
+__all__ = ["LARGEST", "MODELS", "REPORT", "write_report"]
+
+REPORT, MODELS = "report.html", "models"
+LARGEST = 15_000_000
+"""Bytes of a report."""
+
+_FLAT = re.compile(r"[\[{][^\[\]{}]*[\]}]")
+"""A list or a table without another inside: shown on one line."""
+_STATUSES = (*get_args(Status), "stopped")
+_TITLES = {
+    "memory": "memory: long but sparse memories",
+    "template": "template: abstract symbols",
+    "depth": "depth: counting, layer by layer",
+    "coupling": "coupling: rank, and transformers against recurrent networks",
+}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One claim as it is shown."""
+
+    claim: Claim
+    result: Result | None
+    failure: str = ""
+
+    @property
+    def status(self) -> str:
+        if self.result:
+            return self.result.status
+        return "stopped" if self.failure else "not run"
+
+    @property
+    def verdict(self) -> str:
+        return self.result.verdict if self.result else self.status
+
+    @property
+    def kind(self) -> str:
+        return self.status.replace(" ", "-")
+
+    @property
+    def key(self) -> str:
+        return self.result.key if self.result else ""
+
+    @property
+    def words(self) -> str:
+        if self.result:
+            return self.result.words
+        return f"Stopped with an error: {self.failure}" if self.failure else "Not run yet."
+
+    @property
+    def changed(self) -> str:
+        """What the ledger has where this was run otherwise."""
+        return "" if self.result is None else json.dumps(dict(self.result.changed))[1:-1]
+
+    @property
+    def rule(self) -> str:
+        return self.result.rule if self.result else self.claim.rule
+
+    @property
+    def stale(self) -> bool:
+        return self.result is not None and self.result.rule_sha256 != self.claim.rule_sha256
+
+    @property
+    def earlier(self) -> tuple[Mapping[str, str], ...]:
+        return self.result.earlier if self.result else ()
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return self.result.models if self.result else ()
+
+    @property
+    def setting(self) -> str:
+        if self.result is None or self.result.status == "not run":
+            return ""
+        seeds = ", ".join(map(str, self.result.seeds)) or "none"
+        used = ", ".join(f"{name} {number}" for name, number in self.result.versions.items())
+        return f"Profile {self.result.profile}, seeds {seeds}, {self.result.seconds:.0f} s; {used}."
+
+    @property
+    def numbers(self) -> str:
+        data = {} if self.result is None else {**self.result.numbers}
+        options = {} if self.result is None else dict(self.result.options)
+        text = json.dumps({"options": options, **data}, indent=1)
+        return _FLAT.sub(lambda found: " ".join(found[0].split()), text)
+
+    @property
+    def pictures(self) -> list[Picture]:
+        figures = self.result.figures if self.result else {}
+        folder = self.result.folder if self.result else Path()
+        return [Picture(folder / f"{name}.png", words) for name, words in figures.items()]
+
+    @property
+    def thumbnail(self) -> Picture | None:
+        if not self.pictures or self.result is None:
+            return None
+        return Picture(self.result.folder / THUMBNAIL, self.pictures[0].caption)
+
+    @property
+    def tables(self) -> list[Table]:
+        names = self.result.tables if self.result else ()
+        return [
+            short_table(self.result.folder / f"{name}.csv", name.replace("_", " "))
+            for name in names
+            if self.result
+        ]
+
+
+def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
+    """Write ``out / report.html`` from the results under ``out``.
+
+    Returns:
+        The file.
+
+    Raises:
+        OutputError: if a result cannot be read, or the report would be too large.
+    """
+    results = read_results(out)
+    entries = [
+        _Entry(claim, results.get(claim.id), read_failure(out, claim.id))
+        for claim in ledger.values()
+    ]
+    models = model_pages(_named_models(entries), out / MODELS)
+    text = rendered(
+        "claims.html.j2",
+        scripted=True,
+        title="Claims and verdicts",
+        summary=_summary(entries),
+        verdicts=sorted(entries, key=_place),
+        papers=_papers(entries, models),
+        statuses=_STATUSES,
+        models=models,
+        model_names={model.name for model in models},
+        facts=[],
+    )
+    size = len(text.encode())
+    if size > LARGEST:
+        raise OutputError(f"the report would have {size / 1e6:.0f} MB: run fewer claims")
+    with output_file(out / REPORT, overwrite=True) as draft:
+        draft.write_text(text, encoding="utf-8")
+    return out / REPORT
+
+
+def _place(entry: _Entry) -> tuple[bool, int]:
+    """Answered claims first, paper by paper."""
+    return entry.status == "not run", PAPERS.index(entry.claim.paper)
+
+
+def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, Any]]:
+    """A section for each paper that has claims."""
+    found = []
+    for paper in PAPERS:
+        mine = [entry for entry in entries if entry.claim.paper == paper]
+        if mine:
+            table = comparison(models, paper)
+            found.append(
+                {
+                    "key": paper,
+                    "title": _TITLES[paper],
+                    "entries": mine,
+                    "words": [_counted(mine)],
+                    "tables": [] if table is None else [table],
+                    "unanswered": [entry for entry in mine if entry.status == "not run"],
+                    "models": [model.name for model in models if model.paper == paper],
+                }
+            )
+    return found
+
+
+def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
+    """Model → ids of the claims that speak of it."""
+    names = {name for entry in entries for name in entry.models}
+    return {name: [e.claim.id for e in entries if name in e.models] for name in names}
+
+
+def _counted(entries: list[_Entry]) -> str:
+    counts = Counter(entry.status for entry in entries)
+    told = [status for status in _STATUSES if counts[status] or status != "stopped"]
+    words = ", ".join(f"{counts[status]} {status}" for status in told)
+    changed = sum(bool(entry.changed) for entry in entries)
+    other = f" Of these, {changed} with other options than the ledger's." if changed else ""
+    return f"{len(entries)} claims: {words}.{other}"
+
+
+def _summary(entries: list[_Entry]) -> list[str]:
+    return [
+        _counted(entries),
+        "A verdict follows a rule that was written before the runs and is shown with it. It is "
+        "about the stated setting: small models, the seeds and lengths given.",
+    ]

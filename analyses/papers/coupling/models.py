@@ -1,0 +1,76 @@
+"""What the claims of `coupling` train: the single-layer model and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from analyses.papers.experiment import Experiment
+from interp.models.baselines import LSTMSpec, RNNSpec
+from interp.models.convolution import ConvolutionSpec
+from interp.models.coupling import coupling_spec
+from interp.tasks.base import Task
+from interp.tasks.coupling import LinearKernel, PodCoupling
+
+__all__ = [
+    "add_pods",
+    "error_frame",
+    "order_specs",
+    "single_layer",
+    "target_variance",
+]
+
+_EVALUATION = 4096
+
+
+def single_layer(task: Any, m_h: int, width: int) -> Any:
+    """The single-layer model for a real-valued task; learned positions where order matters.
+
+    ``width`` is that of f̂'s and F̂'s hidden layers; with 0 both are linear, which is enough where
+    the task supplies exact bases and F and f are the identity.
+    """
+    batch = task.sample(1, seed=0)
+    spec = coupling_spec(
+        batch.inputs.shape[-1],
+        batch.targets.shape[-1],
+        batch.inputs.shape[1],
+        m_h=m_h,
+        width=max(width, 1),
+        positions="learned" if getattr(task, "ordered", False) else "none",
+        mask_self=getattr(task, "mask_self", False),
+    )
+    return spec if width else replace(spec, input_ffn=(), ffn=())
+
+
+def add_pods(experiment: Experiment, target: str, task: PodCoupling, widths: Sequence[int]) -> None:
+    """Runs for every head width, labelled ``target`` and ``m_h``."""
+    for m_h in widths:
+        spec = single_layer(task, m_h, experiment.setting.options["width"])
+        experiment.add({"target": target, "m_h": m_h}, task, spec)
+
+
+def order_specs(task: LinearKernel, width: int, hidden: int) -> dict[str, Any]:
+    """Name → spec: linear and tanh RNN, LSTM, convolution, and the transformer (n = m_h = 32)."""
+    rnn = RNNSpec(1, 1, task.length, input="real", d_hidden=hidden, activation="linear")
+    return {
+        "linear RNN": rnn,
+        "tanh RNN": replace(rnn, activation="tanh"),
+        "LSTM": LSTMSpec(1, 1, task.length, input="real", d_hidden=hidden // 2),
+        "convolution": ConvolutionSpec(1, 1, task.length, input="real"),
+        "transformer": single_layer(task, 32, width),
+    }
+
+
+def target_variance(task: Task) -> float:
+    """Variance of the scored targets, summed over channels' means: the trivial predictor's loss."""
+    batch = task.sample(_EVALUATION, seed=2**62)
+    scored = batch.targets[batch.mask]
+    return float((scored - scored.mean(0)).square().mean())
+
+
+def error_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Rows of target, model, m_h, seed and error as a frame."""
+    return pd.DataFrame(rows, columns=["target", "model", "m_h", "seed", "error"])

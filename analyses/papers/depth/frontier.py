@@ -1,0 +1,178 @@
+"""Claim: on L_k's prediction problem, transformers generalise in length from depth k − 2 on.
+
+Every (k, depth, seed) of a grid is trained alike on short strings and judged by whole strings at up
+to four times the training length. Beside it stand the exact ceiling of depth-1 predictors and the
+best shallower program that a search found. A cell below the line that fails is evidence, not proof:
+other training might succeed; a cell above that fails shows that training did not find what exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.depth.ceiling import describe, searched_program, table_bound
+from analyses.papers.depth.predictors import (
+    Bin,
+    bin_name,
+    bins_of,
+    predictor_run,
+    scores,
+    seeds_of,
+    shipped_predictor,
+)
+from analyses.papers.experiment import train_runs
+from interp.figures.frontier import depth_frontier, shallower_at_best
+
+__all__ = ["judge", "run"]
+
+Cell = tuple[int, int, int]
+
+_LEARNED = 0.5
+_GAP = 0.3
+
+
+def run(setting: Setting) -> Verdict:
+    """Score a grid of models, and compare with what shallower predictors can do.
+
+    Options: ``models`` (shipped ones, by name) or ``blocks``, ``depths`` and those of
+    :func:`~analyses.papers.depth.predictors.predictor_run`; ``bins``; ``rows`` strings of each;
+    ``search`` programs tried for each k.
+    """
+    options, bins = setting.options, bins_of(setting.options)
+    models = _shipped(options["models"]) if "models" in options else _grid(setting)
+    table = scores(models, bins, int(options["rows"]))
+    blocks = sorted({k for k, _, _ in models})
+    ceilings, searched = _ceilings(blocks, bins[-1], int(options["search"]))
+    found = verdict(table, bins, ceilings, searched)
+    return replace(found, models=tuple(options.get("models", ())))
+
+
+def _shipped(names: Sequence[str]) -> dict[Cell, Any]:
+    """(k, depth, number among those alike) → model."""
+    found: dict[Cell, Any] = {}
+    for name in names:
+        k, depth, model = shipped_predictor(name)
+        alike = sum(cell[:2] == (k, depth) for cell in found)
+        found[k, depth, alike] = model
+    return found
+
+
+def _grid(setting: Setting) -> dict[Cell, Any]:
+    """(k, depth, seed) → model, all trained here."""
+    options = setting.options
+    cells = [
+        (k, depth, seed)
+        for k in options["blocks"]
+        for depth in options["depths"]
+        for seed in setting.seeds
+    ]
+    fits = train_runs(setting, [predictor_run(*cell, options) for cell in cells], "runs")
+    return {cell: fit.model for cell, fit in zip(cells, fits, strict=True)}
+
+
+def verdict(
+    table: pd.DataFrame, bins: Sequence[Bin], ceilings: pd.DataFrame, searched: pd.DataFrame
+) -> Verdict:
+    """What the numbers say by the ledger's rule."""
+    far, names = seeds_of(table, bins[-1]), [bin_name(lengths) for lengths in bins]
+    status, words = judge(far)
+    alternative = (
+        "Panels of number of blocks against attention layers, coloured by the share of "
+        "strings right throughout; at the longest strings " + words
+    )
+    numbers = {
+        "exact_match": _nested(table),
+        "depth_1_ceiling": ceilings.to_dict("records"),
+        "shallower_programs": searched.to_dict("records"),
+    }
+    label = "strings right throughout (share)"
+    drawings = {"frontier": Drawing(depth_frontier(table, names, label=label), alternative)}
+    if len(ceilings):
+        longest = table[table["bin"] == names[-1]]
+        drawings["shallower"] = Drawing(
+            shallower_at_best(longest, ceilings, searched, label=f"{label},\n{names[-1]}"),
+            "For each number of blocks from 4: models with one layer, one layer too few and enough "
+            "layers, the bound on one layer, and the best program found that is one level short.",
+        )
+    tables = {"exact_match": table, "depth_1_ceiling": ceilings, "shallower_programs": searched}
+    key = _key(far, names[-1])
+    return Verdict(status, words, key, numbers, tables, drawings)
+
+
+def judge(far: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Any, str]:
+    """The rule: cells learned at the longest strings against the theory's line.
+
+    Args:
+        far: (k, depth) → exact match of every seed there.
+
+    Returns:
+        The status, and a sentence or two.
+    """
+    learned = {cell for cell, found in far.items() if np.median(found) >= _LEARNED}
+    expected = {(k, depth) for k, depth in far if depth >= k - 2}
+    above = sorted(learned - expected)
+    missed = sorted(expected - learned)
+    said = (
+        f"{len(expected & learned)} of {len(expected)} cells with depth ≥ k − 2 are learned and "
+        f"{len(above)} of {len(far) - len(expected)} below."
+    )
+    if missed:
+        said += f" Not learned though a solution exists: (k, depth) {missed}."
+    if above:
+        said += f" Learned below the line: {above}."
+    if learned == expected:
+        return "reproduced", said
+    gaps = [
+        max(found) - max(far[k, depth - 1])
+        for (k, depth), found in far.items()
+        if depth == k - 2 and (k, depth - 1) in far
+    ]
+    return ("partly" if not above and gaps and min(gaps) >= _GAP else "not reproduced"), said
+
+
+def _key(far: Mapping[tuple[int, int], Sequence[float]], name: str) -> str:
+    """Ranges of the cells on the theory's line and right below it."""
+    told = []
+    for gap in (2, 3):
+        medians = [np.median(found) for (k, depth), found in far.items() if k - depth == gap]
+        if medians:
+            told.append(f"{min(medians):.2f} to {max(medians):.2f} at depth k − {gap}")
+    return f"whole strings right at {name}, median over seeds: " + ", ".join(told)
+
+
+def _ceilings(blocks: Sequence[int], far: Bin, budget: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Of depth 1 exactly, and the best programs found of depth k − 3."""
+    exact, searched = [], []
+    for k in blocks:
+        if k < 4:
+            continue
+        accuracy, bound = table_bound(k, far)
+        exact.append({"k": k, "depth": 1, "accuracy": accuracy, "exact_match_at_most": bound})
+        program, match, _ = searched_program(k, far, budget=budget, rows=300, seed=k)
+        searched.append(
+            {
+                "k": k,
+                "depth": k - 3,
+                "tried": budget,
+                "exact_match": match,
+                "program": describe(program),
+            }
+        )
+    return pd.DataFrame(exact), pd.DataFrame(searched)
+
+
+def _nested(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
+    """Bin → "k, depth" → every seed."""
+    return {
+        str(name): {
+            f"k={k}, depth={depth}": [round(v, 4) for v in cell["exact_match"]]
+            for (k, depth), cell in group.groupby(["k", "depth"])
+        }
+        for name, group in table.groupby("bin", sort=False)
+    }

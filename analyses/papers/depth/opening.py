@@ -1,0 +1,250 @@
+"""Claim: trained predictors of L_k compute what the program nests, layer by layer.
+
+The compiled program is the yardstick: it holds E_{j+1} from layer j on, in heads that count evenly.
+Each trained model of depth k − 2 is asked the same questions (:mod:`analyses.papers.depth.inside`).
+A model that solves the task another way makes the claim fail; that refutes this account of trained
+models and not the theorem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.depth.inside import ablations, counting, decoding, first_sites
+from analyses.papers.depth.predictors import (
+    bins_of,
+    exact_match,
+    letter_id,
+    predictor_run,
+    shipped_predictor,
+    strings_of,
+)
+from analyses.papers.experiment import train_runs
+from interp.crasp.languages import prediction_program
+from interp.figures.layers import layer_comparison
+from interp.figures.maps import Panel
+from interp.proofs.depth.compiler import compile_program
+
+__all__ = ["judge", "run"]
+
+_GENERALISES, _DECODED, _SHUFFLED, _EVEN, _BROKEN = 0.9, 0.95, 0.6, 0.25, 0.5
+_MEASURES = {
+    "even": "attention: distance from even\n(total variation)",
+    "broken": "right strings made wrong without\nthe layer's attention (share)",
+    "same_as_theory": "strings that fare as in the compiled\nmodel without the layer (share)",
+}
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One model's findings.
+
+    Attributes:
+        name: Which.
+        k: Of its language.
+        match: Whole strings right at the longer lengths.
+        decoded: Of :func:`~analyses.papers.depth.inside.decoding`.
+        summary: A row for each layer j: ``placed``, ``shuffled``, ``even``, ``broken``, and others.
+    """
+
+    name: str
+    k: int
+    match: float
+    decoded: pd.DataFrame
+    summary: pd.DataFrame
+
+
+def run(setting: Setting) -> Verdict:
+    """Open every model beside its compiled program.
+
+    Options: ``models`` (shipped ones, by name) or ``blocks`` and those of
+    :func:`~analyses.papers.depth.predictors.predictor_run`; ``rows`` strings; ``bins``.
+    """
+    options = setting.options
+    lengths = bins_of(options)[-1]
+    opened: list[Opened] = []
+    compiled: dict[int, Opened] = {}
+    theory: dict[int, Mapping[int, Any]] = {}
+    for name, k, model in _models(setting):
+        batch = strings_of(k, lengths, int(options["rows"]))
+        if k not in compiled:
+            made = compile_program(prediction_program(k), longest=batch.inputs.shape[1] - 1)
+            compiled[k], theory[k] = open_model(f"compiled, k = {k}", k, made.model, batch, None)
+        opened.append(open_model(name, k, model, batch, theory[k])[0])
+    return verdict(opened, compiled)
+
+
+def open_model(
+    name: str, k: int, model: Any, batch: Any, theory: Mapping[int, Any] | None
+) -> tuple[Opened, Mapping[int, Any]]:
+    """All measurements of one model, and which strings each ablation breaks.
+
+    Args:
+        name: Which.
+        k: Of its language.
+        model: It.
+        batch: Strings of L_k.
+        theory: The compiled model's broken strings, layer by layer.
+    """
+    decoded, heads = decoding(model, batch), counting(model, batch)
+    lost, wrong = ablations(model, batch, letter_id(k))
+    first = dict(first_sites(decoded, _DECODED))
+    rows = []
+    for layer in range(model.spec.n_layers):
+        formula = f"E{layer + 2}"
+        site = first.get(formula)
+        control = decoded[decoded["formula"] == formula]["shuffled"]
+        both = heads[heads["layer"] == layer][["even", "bos", "self"]].mean()
+        rows.append(
+            {
+                "model": name,
+                "k": k,
+                "layer": layer + 1,
+                "formula": formula,
+                "first_site": site,
+                "placed": site is not None and site.startswith(f"blocks.{layer}."),
+                "shuffled": float(control.max()) if len(control) else float("nan"),
+                **both.to_dict(),
+                **lost.iloc[layer][["broken", "on_last_letter"]].to_dict(),
+                "same_as_theory": float((wrong[layer] == theory[layer]).double().mean())
+                if theory is not None
+                else 1.0,
+            }
+        )
+    found = Opened(name, k, exact_match(model, batch), decoded, pd.DataFrame(rows))
+    return found, wrong
+
+
+def judge(summary: pd.DataFrame) -> tuple[Any, str]:
+    """The rule, on the layers of all models that generalise.
+
+    Args:
+        summary: Columns ``k``, ``layer``, ``placed``, ``shuffled``, ``even``, ``bos``, ``self``,
+            ``broken``.
+
+    Returns:
+        The status, and a sentence or two.
+    """
+    if summary.empty:
+        return "not reproduced", "No model generalised, so there was nothing to open."
+    counts = (summary["even"] <= _EVEN) & (summary["even"] < summary[["bos", "self"]].min(axis=1))
+    checked = summary.assign(
+        placed=summary["placed"] & (summary["shuffled"] < _SHUFFLED),
+        counts=counts,
+        breaks=summary["broken"] >= _BROKEN,
+    )
+    kept = checked[["k", "layer", "placed", "counts", "breaks"]].astype(float)
+    cells = kept.groupby(["k", "layer"]).median() >= 0.5
+    share = cells.mean()
+    said = (
+        f"Of {len(cells)} (k, layer) pairs, the nested formula first appears at its layer in "
+        f"{share['placed']:.0%}, ablating the layer breaks most strings in {share['breaks']:.0%}, "
+        f"and its head counts evenly in {share['counts']:.0%}."
+    )
+    if bool(cells.all().all()):
+        return "reproduced", said
+    partly = share["placed"] >= 0.5 or share["breaks"] >= 0.5
+    return ("partly" if partly else "not reproduced"), said
+
+
+def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict:
+    """What the measurements say by the ledger's rule."""
+    summaries = [model.summary.assign(match=model.match) for model in opened]
+    everything = pd.concat(
+        [*summaries, *(m.summary.assign(match=m.match) for m in compiled.values())]
+    )
+    judged = [s for s, model in zip(summaries, opened, strict=True) if model.match >= _GENERALISES]
+    status, words = judge(pd.concat(judged) if judged else pd.DataFrame())
+    words += f" {len(judged)} of {len(opened)} models generalise and are judged."
+    numbers = {
+        "exact_match": {model.name: model.match for model in opened},
+        "layers": _records(everything),
+    }
+    key = f"{len(judged)} models judged; {words.split('. ')[0]}"
+    shown = [model for model in opened if model.match >= _GENERALISES] or list(opened)
+    decoded = [m.decoded.assign(model=m.name) for m in (*opened, *compiled.values())]
+    tables = {"layers": everything, "decoding": pd.concat(decoded)}
+    drawing = Drawing(
+        _figure(shown, compiled),
+        "Above, two maps of formulas and counts by sites of the residual stream, trained beside "
+        "compiled: what linear probes read. Below, for each layer of every model: the distance of "
+        "its attention from even, the strings that break without it, and how many strings fare as "
+        "in the compiled model. In the compiled model each formula appears at its own layer.",
+    )
+    names = tuple(model.name for model in opened)
+    return Verdict(status, words, key, numbers, tables, {"layers": drawing}, names)
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON data: None for what is no number."""
+    return [
+        {
+            str(name): None if isinstance(value, float) and np.isnan(value) else value
+            for name, value in row.items()
+        }
+        for row in table.to_dict("records")
+    ]
+
+
+def _figure(judged: Sequence[Opened], compiled: Mapping[int, Opened]) -> Any:
+    """Maps of the most blocks that a model generalises on, and every model's measures."""
+    k = max(model.k for model in judged)
+    mine = [model for model in judged if model.k == k]
+    shown = pd.concat([model.decoded for model in mine])
+    title = f"trained, k = {k}" + (f", median of {len(mine)}" if len(mine) > 1 else "")
+    panels = [_map(title, shown), _map(f"compiled, k = {k}", compiled[k].decoded)]
+    columns = ["in", *(f"{part} {layer + 1}" for layer in range(k - 2) for part in ("att", "ffn"))]
+    both = [(model, False) for model in judged]
+    both += [(compiled[j], True) for j in sorted({model.k for model in judged})]
+    rows = [
+        {
+            "group": f"k={model.k}",
+            "layer": int(row["layer"]),
+            "model": model.name,
+            "constructed": constructed,
+            "measure": name,
+            "value": float(row[column]),
+        }
+        for model, constructed in both
+        for _, row in model.summary.iterrows()
+        for column, name in _MEASURES.items()
+    ]
+    return layer_comparison(
+        panels,
+        columns,
+        pd.DataFrame(rows).sort_values(["group", "layer"], kind="stable"),
+        label="linear probe: balanced\naccuracy; R² of counts #",
+        across="after sublayer",
+        levels={_MEASURES["even"]: _EVEN, _MEASURES["broken"]: _BROKEN},
+    )
+
+
+def _map(title: str, decoded: pd.DataFrame) -> Panel:
+    """Formulas and counts by site, the median over models."""
+    wide = decoded.pivot_table(
+        index="formula", columns="site", values="accuracy", aggfunc="median", sort=False
+    )
+    formulas = sorted(wide.index, key=lambda name: (name[0] == "#", name == "last", name))
+    order = list(dict.fromkeys(decoded["site"]))
+    return Panel(title, wide.loc[formulas, order].to_numpy(), formulas)
+
+
+def _models(setting: Setting) -> Iterator[tuple[str, int, Any]]:
+    options = setting.options
+    if "models" in options:
+        for name in options["models"]:
+            k, _, model = shipped_predictor(name)
+            yield name, k, model
+        return
+    cells = [(k, seed) for k in options["blocks"] for seed in setting.seeds]
+    fits = train_runs(
+        setting, [predictor_run(k, k - 2, seed, options) for k, seed in cells], "runs"
+    )
+    for (k, seed), fit in zip(cells, fits, strict=True):
+        yield f"L_{k}, seed {seed}", k, fit.model

@@ -1,0 +1,162 @@
+"""Trained predictors of L_k's last block: the grid of runs, and whole-string exact match.
+
+A string counts as right when the answer is right at every position. Per-position accuracy is near 1
+for models that fail nearly every string, and short strings do not tell the depths apart, so strings
+are also drawn at lengths beyond those of training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+import trained
+from interp.crasp.languages import block_symbol
+from interp.models.spec import TransformerSpec
+from interp.tasks.base import Batch
+from interp.tasks.depth import PrefixPrediction
+from trained.run import Run
+from trained.training import Training
+
+__all__ = [
+    "Bin",
+    "answers",
+    "bin_name",
+    "bins_of",
+    "exact_match",
+    "letter_id",
+    "predictor_run",
+    "scores",
+    "seeds_of",
+    "shipped_predictor",
+    "strings_of",
+]
+
+Bin = tuple[int, int]
+_TEST_SEED = 10**9
+
+
+def bins_of(options: Mapping[str, Any]) -> list[Bin]:
+    """Ranges of lengths: the first is trained on, the last is judged."""
+    return [(int(low), int(high)) for low, high in options["bins"]]
+
+
+def bin_name(lengths: Bin) -> str:
+    """E.g. ``91–120 symbols``."""
+    return f"{lengths[0]}–{lengths[1]} symbols"
+
+
+def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> Run:
+    """A transformer of this depth on L_k, without positions, with one head a layer.
+
+    Args:
+        k: Blocks.
+        depth: Attention layers.
+        seed: Of weights and strings.
+        options: ``bins``, ``width``, ``steps``, ``batch``, ``learning_rate``, ``warmup``,
+            ``weight_decay``.
+    """
+    bins = bins_of(options)
+    shortest, longest = bins[0]
+    width = int(options["width"])
+    spec = TransformerSpec(
+        d_in=4,
+        d_out=2,
+        n_ctx=bins[-1][1] + 1,
+        d_model=width,
+        n_layers=depth,
+        n_heads=1,
+        d_head=width,
+        ffn=(2 * width,),
+        norm="layernorm",
+        activation="gelu",
+    )
+    training = Training(
+        steps=int(options["steps"]),
+        batch=int(options["batch"]),
+        learning_rate=float(options["learning_rate"]),
+        warmup=int(options["warmup"]),
+        weight_decay=float(options["weight_decay"]),
+        seed=seed,
+    )
+    task = PrefixPrediction(f"L_{k}", ((max(shortest, k), longest),))
+    return Run(f"L{k}-depth{depth}-seed{seed}", task, spec, training)
+
+
+def shipped_predictor(name: str) -> tuple[int, int, Any]:
+    """Blocks, attention layers and model of a shipped predictor."""
+    shipped = trained.load(name)
+    blocks = int(shipped.task.to_dict()["language"].removeprefix("L_"))
+    return blocks, int(shipped.model.spec.n_layers), shipped.model
+
+
+def letter_id(block: int) -> int:
+    """Token id of a block's letter: 1 for a, 2 for b."""
+    return 1 if block_symbol(block) == "a" else 2
+
+
+def strings_of(k: int, lengths: Bin, rows: int, seed: int = 0) -> Batch:
+    """Strings of L_k, of a range of lengths, that no training draws."""
+    task = PrefixPrediction(f"L_{k}", ((max(lengths[0], k), lengths[1]),))
+    return task.sample(rows, seed=_TEST_SEED + seed)
+
+
+@torch.no_grad()
+def answers(model: Any, batch: Batch) -> Tensor:
+    """Whether the model answers right at each position ``[batch, pos]``; true where not scored."""
+    output: Tensor = model(batch.inputs)
+    found = output.argmax(-1) if output.shape[-1] == 2 else (output[..., 0] > 0.5).long()
+    return (found == batch.targets) | ~batch.mask
+
+
+def exact_match(model: Any, batch: Batch) -> float:
+    """The share of strings that are right at every position."""
+    return float(answers(model, batch).all(1).double().mean())
+
+
+def scores(
+    models: Mapping[tuple[int, int, int], Any], bins: Sequence[Bin], rows: int
+) -> pd.DataFrame:
+    """Every model on every range of lengths.
+
+    Args:
+        models: (k, depth, seed) → model.
+        bins: Ranges of lengths.
+        rows: Strings of each; the same for all models of one k.
+
+    Returns:
+        Columns ``k``, ``depth``, ``seed``, ``bin``, ``exact_match``, ``accuracy`` (positions).
+    """
+    found: list[dict[str, Any]] = []
+    for lengths in bins:
+        for k in sorted({k for k, _, _ in models}):
+            batch = strings_of(k, lengths, rows)
+            for (of, depth, seed), model in models.items():
+                if of == k:
+                    right = answers(model, batch)
+                    accuracy = float(right[batch.mask].double().mean())
+                    match = float(right.all(1).double().mean())
+                    found.append(
+                        {
+                            "k": k,
+                            "depth": depth,
+                            "seed": seed,
+                            "bin": bin_name(lengths),
+                            "exact_match": match,
+                            "accuracy": accuracy,
+                        }
+                    )
+    return pd.DataFrame(found)
+
+
+def seeds_of(table: pd.DataFrame, lengths: Bin) -> dict[tuple[int, int], Sequence[float]]:
+    """(k, depth) → exact match of every seed on a range of lengths."""
+    held = table[table["bin"] == bin_name(lengths)]
+    return {
+        (int(cast("int", k)), int(cast("int", depth))): group["exact_match"].tolist()
+        for (k, depth), group in held.groupby(["k", "depth"])
+    }

@@ -1,0 +1,181 @@
+"""The experiment under a claim: models trained over settings and seeds, and what came of them.
+
+    experiment = Experiment(setting)
+    for heads in options["heads"]:
+        experiment.add({"heads": heads}, task, spec_of(task, options, n_heads=heads))
+    table, fits = experiment.run()          one row a run: its labels, metrics on fresh rows
+    medians(table, ["heads"])               the middle seed of each
+    by_seed(table, ["heads"])               every seed's number, for the result
+    decide(all_hold, some_hold)             the verdict
+
+A claim says which settings, which number and which rule; how runs are named, kept, resumed and
+made into a table is here. Errors are mean square errors on fresh rows as a share of the target's
+variance, so that 1 is what the best constant reaches. Means hide seeds that got stuck: medians
+decide, and every seed is kept. A verdict is about the settings that were trained and no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from analyses.papers.base import Drawing, Setting, Status, Verdict
+from interp.models import build
+from interp.tasks.base import Task
+from trained.fit import Fit
+from trained.grid import train
+from trained.run import Run
+from trained.training import Training
+
+__all__ = [
+    "Experiment",
+    "Planned",
+    "by_seed",
+    "decide",
+    "medians",
+    "parameters",
+    "spread",
+    "status_of",
+    "train_runs",
+    "verdict",
+]
+
+Planned = tuple[Mapping[str, Any], Run]
+"""The labels of a row of the table, and its run."""
+
+
+class Experiment:
+    """Runs of one claim, trained together; what an interrupted run did is kept.
+
+    Args:
+        setting: The claim's; the profile's ``steps``, ``batch`` and ``learning_rate`` hold for
+            every run.
+        part: Folder of the runs' states inside the claim's.
+        test: From a run's task to the one that it is judged on; None for the same.
+        training: What else holds for every run, by :class:`~trained.training.Training`'s names.
+
+    Attributes:
+        planned: What has been added.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        *,
+        part: str = "models",
+        test: Callable[[Any], Task | None] | None = None,
+        **training: Any,
+    ) -> None:
+        self.setting, self.part, self.test = setting, part, test
+        given = {k: setting.options[k] for k in ("steps", "batch", "learning_rate")}
+        self.training = {**given, **training}
+        self.planned: list[Planned] = []
+
+    def add(
+        self,
+        labels: Mapping[str, Any],
+        task: Task,
+        spec: Any,
+        *,
+        seeds: Iterable[int] | None = None,
+        **training: Any,
+    ) -> None:
+        """A run for every seed, named by its labels.
+
+        Args:
+            labels: Column → value, in the table; ``seed`` is added.
+            task: What is trained on.
+            spec: Of the model.
+            seeds: The setting's by default.
+            training: Changes for these runs.
+        """
+        test = None if self.test is None else self.test(task)
+        for seed in self.setting.seeds if seeds is None else seeds:
+            named = {**labels, "seed": seed}
+            name = "_".join(f"{k}-{v}" for k, v in named.items()).replace("/", "-").replace(" ", "")
+            chosen = Training(**{**self.training, **training, "seed": seed})
+            self.planned.append((named, Run(name, task, spec, chosen, test=test)))
+
+    def run(self) -> tuple[pd.DataFrame, list[Fit]]:
+        """Train what was added.
+
+        Returns:
+            One row a run: its labels, ``parameters``, and the fit's metrics (``train_`` before
+            those of its training rows); and the fits, in the same order.
+        """
+        fits = train_runs(self.setting, [run for _, run in self.planned], self.part)
+        rows = [
+            {**labels, "parameters": parameters(run.spec), **fit.metrics}
+            for (labels, run), fit in zip(self.planned, fits, strict=True)
+        ]
+        return pd.DataFrame(rows), fits
+
+
+def train_runs(setting: Setting, runs: Sequence[Run], part: str) -> list[Fit]:
+    """What came of the runs, in their order; their states lie in ``part`` of the claim's folder."""
+    return train(
+        runs,
+        folder=setting.folder / part,
+        resume=setting.resume,
+        device=setting.device,
+        backend=setting.backend,
+        progress=setting.progress,
+    )
+
+
+def parameters(spec: Any) -> int:
+    """Trained numbers of a model."""
+    return sum(p.numel() for p in build(spec).parameters() if p.requires_grad)
+
+
+def medians(table: pd.DataFrame, by: Sequence[str], y: str = "error") -> dict[Any, float]:
+    """Median over seeds by the values of some columns (a tuple of them, or the value of one)."""
+    found = table.groupby(list(by) if len(by) > 1 else by[0], sort=False)[y].median()
+    return {key: float(value) for key, value in found.items()}
+
+
+def by_seed(
+    table: pd.DataFrame, by: Sequence[str], y: str = "error", *, between: str = ", "
+) -> dict[str, list[float]]:
+    """Every seed's value as JSON data, keyed by the values of some columns."""
+    groups = table.groupby(list(by), sort=False)[y]
+    return {between.join(map(str, key)): [float(v) for v in rows] for key, rows in groups}
+
+
+def spread(values: Sequence[float], form: str = ".2g") -> str:
+    """``median (least … largest)``."""
+    ordered = sorted(values)
+    middle = float(pd.Series(ordered).median())
+    return f"{middle:{form}} ({ordered[0]:{form}} … {ordered[-1]:{form}})"
+
+
+def decide(reproduced: bool, partly: bool = False) -> Status:
+    """The verdict of a rule: ``partly`` is looked at only where it is not reproduced."""
+    return "reproduced" if reproduced else "partly" if partly else "not reproduced"
+
+
+def status_of(statements: Mapping[str, bool], *, needed: Sequence[str] = ()) -> Status:
+    """``reproduced`` if all hold, ``partly`` if some do (of ``needed``, all), else not.
+
+    Args:
+        statements: In words, and whether they hold.
+        needed: For ``partly``, all of these must hold; one of any by default.
+    """
+    some = all(statements[n] for n in needed) if needed else any(statements.values())
+    return decide(all(statements.values()), some)
+
+
+def verdict(
+    status: Status,
+    words: str,
+    key: str,
+    numbers: Mapping[str, Any],
+    *,
+    name: str,
+    table: pd.DataFrame,
+    drawing: Drawing,
+) -> Verdict:
+    """A :class:`Verdict` with one table and one drawing, both of one name."""
+    return Verdict(status, words, key, numbers, {name: table}, {name: drawing})

@@ -1,0 +1,169 @@
+"""The ledger: every claim, its source, and the rule its verdict follows.
+
+``analyses/papers/claims.toml`` holds one table a claim. The rule is text for people; what ties a
+verdict to it is its SHA-256, stored with the result. Changing a rule after having seen results is
+possible and visible: the report shows the earlier rule and what it said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from analyses.papers.base import Setting, Verdict
+from interp.errors import ArgumentError, Problems
+
+__all__ = ["PAPERS", "PROFILES", "Claim", "chosen", "read_ledger"]
+
+PAPERS = ("memory", "template", "depth", "coupling")
+PROFILES = ("zoo", "quick", "full")
+
+_WORDS = ("paper", "source", "statement", "rule", "run")
+_RUN = re.compile(r"[a-z_][\w.]*:[a-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One line of the ledger.
+
+    Attributes:
+        id: ``paper-slug``.
+        paper: Which of :data:`PAPERS`.
+        source: Where the paper says it.
+        statement: What is claimed.
+        rule: What decides the verdict.
+        run: ``module:function`` that runs it.
+        profiles: Profile → its options; one that is missing cannot answer the claim.
+        yours: Options that no profile gives: the user's text, model or images.
+    """
+
+    id: str
+    paper: str
+    source: str
+    statement: str
+    rule: str
+    run: str
+    profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    yours: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> set[str]:
+        """The options that it knows in any profile."""
+        return {name for table in self.profiles.values() for name in table} | set(self.yours)
+
+    def examples(self, option: str) -> list[Any]:
+        """What its profiles give for an option."""
+        return [table[option] for table in self.profiles.values() if option in table]
+
+    @property
+    def rule_sha256(self) -> str:
+        """Of the rule's words; line breaks do not matter."""
+        return hashlib.sha256(" ".join(self.rule.split()).encode()).hexdigest()
+
+    @property
+    def function(self) -> Callable[[Setting], Verdict]:
+        """What runs it.
+
+        Raises:
+            ArgumentError: if the module or the function does not exist.
+        """
+        module, _, name = self.run.partition(":")
+        try:
+            function: Callable[[Setting], Verdict] = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ArgumentError(f"claim {self.id}: run = {self.run!r}: {error}") from error
+        return function
+
+    @property
+    def check(self) -> Callable[[Setting], None]:
+        """What refuses unfit options before any work: ``check`` of its module, if it has one."""
+        module = importlib.import_module(self.run.partition(":")[0])
+        found: Callable[[Setting], None] = getattr(module, "check", lambda setting: None)
+        return found
+
+
+def read_ledger(path: Path | None = None) -> dict[str, Claim]:
+    """All claims by id, in the file's order.
+
+    Args:
+        path: Another file than the shipped one.
+
+    Raises:
+        ArgumentError: naming everything in it that is unknown, missing or of the wrong kind.
+    """
+    source = path if path is not None else files("analyses.papers") / "claims.toml"
+    try:
+        tables = tomllib.loads(source.read_text()).get("claims", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ArgumentError(f"ledger {source} cannot be read: {error}") from error
+    problems = Problems(f"ledger {source}")
+    for name, table in tables.items():
+        _check(name, table, problems)
+    problems.raise_if_any()
+    return {
+        name: Claim(
+            name,
+            **{word: " ".join(table[word].split()) for word in _WORDS},
+            profiles={profile: table[profile] for profile in PROFILES if profile in table},
+            yours=tuple(table.get("yours", ())),
+        )
+        for name, table in tables.items()
+    }
+
+
+def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
+    need = problems.need
+    for key in sorted(set(table) - {*_WORDS, *PROFILES, "yours"}):
+        need(False, f"{name}.{key}", "must be a known key", table[key], "remove it")
+    for key in _WORDS:
+        value = table.get(key)
+        good = isinstance(value, str) and bool(value.strip())
+        need(good, f"{name}.{key}", "must be given as text", value, "write it")
+    paper, run = table.get("paper"), table.get("run", "")
+    need(paper in PAPERS, f"{name}.paper", f"must be one of {', '.join(PAPERS)}", paper, "choose")
+    start = f"{paper}-"
+    need(name.startswith(start), name, f"must start with {start}", name, "rename the claim")
+    good = isinstance(run, str) and _RUN.fullmatch(run) is not None
+    need(good, f"{name}.run", "must be module:function", run, "name the function that runs it")
+    need(
+        any(profile in table for profile in PROFILES), name, "must have a profile", None, "add one"
+    )
+    for profile in PROFILES:
+        options = table.get(profile, {"seeds": [0], "models": ["any"]})
+        if not isinstance(options, dict):
+            need(False, f"{name}.{profile}", "must be a table", options, "write it so")
+            continue
+        key, kind = ("models", str) if profile == "zoo" else ("seeds", int)
+        value = options.get(key)
+        listed = isinstance(value, list) and value and all(isinstance(v, kind) for v in value)
+        rule = f"must be a list of {'names' if kind is str else 'whole numbers'}"
+        need(bool(listed), f"{name}.{profile}.{key}", rule, value, "write it so")
+
+
+def chosen(
+    ledger: Mapping[str, Claim], ids: Iterable[str], papers: Iterable[str], every: bool
+) -> list[Claim]:
+    """The claims asked for, in the ledger's order.
+
+    Raises:
+        ArgumentError: naming every id and paper that does not exist, or if nothing is asked for.
+    """
+    ids, papers = list(ids), list(papers)
+    problems = Problems("claims")
+    for name in ids:
+        known = name in ledger
+        problems.need(known, "ID", "must be in the ledger", name, "see 'prooflens claims list'")
+    for paper in papers:
+        rule = f"must be one of {', '.join(PAPERS)}"
+        problems.need(paper in PAPERS, "--paper", rule, paper, "choose one")
+    one = bool(ids) + bool(papers) + every == 1
+    problems.need(one, "claims", "must be named in one way", None, "give IDs, --paper or --all")
+    problems.raise_if_any()
+    return [c for c in ledger.values() if every or c.id in ids or c.paper in papers]

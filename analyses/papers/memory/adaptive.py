@@ -1,0 +1,253 @@
+"""Locations that tokens name, one round: what attention without content cannot do, and what can.
+
+*Floor*: without content in the scores and without an FFN a layer is one kernel for all tokens; the
+best such prediction is known in closed form (:mod:`interp.proofs.memory.floor`). *Gating*: an FFN
+that switches one group of heads for each candidate gets below it; constructions say what that costs
+against a shifted kernel, and trained models how many neurons it takes. *Softmax and dot product*:
+the attention of real models, with every way of positions, on the same task.
+
+Values are Gaussian, so that no head holds a code of several of them. Locations are tables of two
+address bits (three for more than four locations), not affine in them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import by_seed, decide, medians, spread, status_of, verdict
+from analyses.papers.memory.models import spec_of, with_slower_terms
+from interp.figures.costs import gating_costs_figure
+from interp.figures.sweeps import strips, sweep
+from interp.proofs.memory import fixed_lag_floor
+from interp.proofs.memory.gating import gating_costs
+from interp.tasks.memory import AdaptiveMemory
+
+__all__ = ["floor", "gating", "softmax_dot", "task_of"]
+
+_LIN, _TABLE = "lin, 8 heads", "learned bias a lag"
+_FFN, _CONTENT = "learned bias a lag, FFN", "relative keys, FFN before only"
+_ABOVE, _NEAR, _SOLVED = 0.97, 1.1, 0.1
+
+
+def task_of(candidates: int, length: int, rounds: int = 1) -> AdaptiveMemory:
+    """Locations 1 … A; with one round the answer is the memory, else the mean of all arguments."""
+    return AdaptiveMemory(
+        tuple(range(1, candidates + 1)),
+        rounds=rounds,
+        bits=max(2, (candidates - 1).bit_length()),
+        readout="single" if rounds == 1 else "mean",
+        inputs="gaussian",
+        length=length,
+    )
+
+
+def floor(setting: Setting) -> Verdict:
+    """The floor of attention without content (ledger: ``memory-fixed-lag-floor``)."""
+    options, experiment = setting.options, with_slower_terms(setting)
+    ways: dict[str, dict[str, Any]] = {
+        _LIN: {"n_heads": 8, "ffn": ()},
+        _TABLE: {"lag_bias": "table", "ffn": ()},
+        _FFN: {"lag_bias": "table"},
+        _CONTENT: _content(options["ffn"]),
+    }
+    tasks = {count: task_of(count, options["length"]) for count in options["candidates"]}
+    for count, task in tasks.items():
+        for way, changes in ways.items():
+            spec = spec_of(task, options, **{"n_heads": count, **changes})
+            experiment.add({"model": way, "candidates": count}, task, spec)
+    table, _ = experiment.run()
+    shares = {count: fixed_lag_floor(task).share for count, task in tasks.items()}
+    middle = medians(table, ["model", "candidates"])
+    linear = table[table["model"].isin((_LIN, _TABLE))]
+    statements = {
+        "no model without FFN below the floor": bool(
+            (linear["error"] >= _ABOVE * linear["candidates"].map(shares)).all()
+        ),
+        "learned biases reach the floor": all(
+            middle[_TABLE, count] <= _NEAR * shares[count] for count in tasks
+        ),
+        "with content the task is solved": all(
+            middle[_CONTENT, count] <= _SOLVED for count in tasks
+        ),
+    }
+    words = "; ".join(
+        f"{count} candidates: floor {shares[count]:.3f}, "
+        + ", ".join(f"{way} {_errors(table, way, count)}" for way in ways)
+        for count in tasks
+    )
+    needed = ["no model without FFN below the floor"]
+    closed = pd.DataFrame(
+        [("floor, closed form", count, 0, share) for count, share in shares.items()],
+        columns=["model", "candidates", "seed", "error"],
+    )
+    figure = sweep(
+        pd.concat([closed, table]),
+        x="candidates",
+        across="candidate locations A",
+        by="model",
+        label="mean square error, share of variance",
+        dashed=("floor, closed form",),
+        log_x=False,
+        log_y=False,
+    )
+    numbers = {
+        "statements": statements,
+        "floor": {str(count): share for count, share in shares.items()},
+        "errors": by_seed(table, ["model", "candidates"]),
+    }
+    most = max(tasks)
+    key = (
+        f"{most} candidates: floor {shares[most]:.3f}, {_TABLE} {middle[_TABLE, most]:.3f}, "
+        f"{_FFN} {middle[_FFN, most]:.3f}, {_CONTENT} {middle[_CONTENT, most]:.2g}"
+    )
+    return Verdict(
+        status_of(statements, needed=needed),
+        words + ".",
+        key,
+        numbers,
+        {"errors": table},
+        {"errors": Drawing(figure, "Models without content lie on the floor, others below.")},
+    )
+
+
+def gating(setting: Setting) -> Verdict:
+    """What gating costs against the number of candidates (ledger: ``memory-gating-cost``)."""
+    options, experiment = setting.options, with_slower_terms(setting)
+    for count in options["candidates"]:
+        task = task_of(count, options["length"])
+        for neurons in options["neurons"]:
+            ways: dict[str, dict[str, Any]] = {
+                _FFN: {"lag_bias": "table", "n_heads": count},
+                _CONTENT: _content(neurons),
+            }
+            for way, changes in ways.items():
+                spec = spec_of(task, options, **{"ffn": (neurons,), **changes})
+                labels = {"model": way, "candidates": count, "neurons": neurons}
+                experiment.add(labels, task, spec)
+    table, _ = experiment.run()
+    costs = gating_costs(options["largest"])
+    needed = {
+        way: _neurons_needed(table[table["model"] == way], options["level"])
+        for way in (_FFN, _CONTENT)
+    }
+    heads = costs.pivot(index="candidates", columns="way", values="heads")
+    ratio = (heads["gated"] / heads["shifted"]).tolist()
+    order = sorted(options["candidates"])
+    gated = [needed[_FFN][count] for count in order]
+    moved = [needed[_CONTENT][count] for count in order]
+    statements = {
+        "constructed: heads of gating over those of shifting grow": (
+            ratio == sorted(ratio) and ratio[-1] >= 2
+        ),
+        "trained: neurons of gating grow": gated == sorted(gated) and gated[-1] > gated[0],
+        "trained: content needs fewer neurons for the most candidates": moved[-1] < gated[-1],
+    }
+    words = (
+        f"Constructed, for {', '.join(map(str, heads.index))} candidates: "
+        f"{', '.join(map(str, heads['gated']))} heads when gated, "
+        f"{', '.join(map(str, heads['shifted']))} when shifted. Trained to an error of "
+        f"{options['level']}, for {', '.join(map(str, order))} candidates: fewest neurons "
+        f"{_counts(gated)} when gated, {_counts(moved)} with content in the scores."
+    )
+    numbers = {
+        "statements": statements,
+        "heads": {way: [int(v) for v in heads[way]] for way in ("gated", "shifted")},
+        "neurons_needed": {
+            way: {str(k): None if v == float("inf") else v for k, v in n.items()}
+            for way, n in needed.items()
+        },
+        "errors": by_seed(table, ["model", "candidates", "neurons"]),
+    }
+    figure = sweep(
+        table.assign(candidates=table["candidates"].map(lambda a: f"A = {a} candidates")),
+        x="neurons",
+        across="FFN neurons",
+        by="model",
+        panel="candidates",
+        label="mean square error, share of variance",
+        levels={f"error {options['level']}": options["level"]},
+    )
+    drawings = {
+        "trained": Drawing(figure, "Error against neurons; gating needs more for more locations."),
+        "constructed": Drawing(gating_costs_figure(costs), "Costs of both constructions."),
+    }
+    key = (
+        f"neurons for error ≤ {options['level']}: gated {_counts(gated)}, content {_counts(moved)}"
+    )
+    tables = {"errors": table, "constructions": costs}
+    return Verdict(status_of(statements), words, key, numbers, tables, drawings)
+
+
+def softmax_dot(setting: Setting) -> Verdict:
+    """The real attention on Task II (ledger: ``memory-softmax-dot``)."""
+    options, experiment = setting.options, with_slower_terms(setting)
+    task = task_of(options["candidates"], options["length"])
+    none: dict[str, Any] = {"lag_bias": "none", "score": "dot"}
+    ways: dict[str, dict[str, Any]] = {
+        "dot product, lin": {"score": "dot"},
+        "dot product, log": {"score": "dot", "lag_bias": "log"},
+        "dot product, learned bias a lag": {"score": "dot", "lag_bias": "table"},
+        "dot product, learned positions": {**none, "positions": "learned"},
+        "dot product, rotary": {**none, "positions": "rope"},
+        "relative keys": {"lag_bias": "relative_keys"},
+        "no content: learned bias a lag": {"lag_bias": "table"},
+    }
+    for way, changes in ways.items():
+        for layers in options["layers"]:
+            spec = spec_of(task, options, n_layers=layers, **changes)
+            labels = {"model": way, "layers": f"{layers} layer{'s' * (layers > 1)}"}
+            experiment.add(labels, task, spec)
+    table, _ = experiment.run()
+    middle = medians(table, ["model", "layers"])
+    best = {way: min(v for (w, _), v in middle.items() if w == way) for way in ways}
+    share = fixed_lag_floor(task).share
+    dots = [way for way in ways if way.startswith("dot")]
+    solved = [way for way in dots if best[way] <= options["level"]]
+    below = [way for way in dots if best[way] <= share / 2]
+    words = (
+        f"Median errors at the better depth: {', '.join(f'{w} {e:.3f}' for w, e in best.items())} "
+        f"(floor without content and gating {share:.2f}). Solved (at most {options['level']}): "
+        f"{', '.join(solved) or 'none'}."
+    )
+    numbers = {"best": best, "floor": share, "errors": by_seed(table, ["model", "layers"])}
+    figure = strips(
+        table,
+        group="model",
+        y="error",
+        by="layers",
+        chance=share,
+        label="mean square error, share of variance (dashed: floor)",
+    )
+    key = f"{len(solved)} of {len(dots)} kinds of positions solve it"
+    status = decide(len(solved) == len(dots), bool(below))
+    drawing = Drawing(figure, "Errors by kind of positions, one and two layers.")
+    return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
+
+
+def _content(neurons: int) -> dict[str, Any]:
+    """One head of relative keys behind an FFN, none after it: nothing can gate."""
+    return {"lag_bias": "relative_keys", "n_heads": 1, "input_ffn": (neurons,), "ffn": ()}
+
+
+def _errors(table: pd.DataFrame, way: str, count: int) -> str:
+    rows = table[(table["model"] == way) & (table["candidates"] == count)]
+    return spread(rows["error"].tolist())
+
+
+def _neurons_needed(table: pd.DataFrame, level: float) -> dict[int, float]:
+    """Candidates → the fewest neurons whose median error is at most ``level``; ∞ if none."""
+    middle = medians(table, ["candidates", "neurons"])
+    return {
+        int(count): min(
+            (float(n) for (at, n), e in middle.items() if at == count and e <= level),
+            default=float("inf"),
+        )
+        for count in dict.fromkeys(table["candidates"])
+    }
+
+
+def _counts(values: list[float]) -> str:
+    return " / ".join("none" if v == float("inf") else f"{v:g}" for v in values)

@@ -1,0 +1,243 @@
+"""Round after round: how many layers do nested memories take, and does width replace depth?
+
+R rounds are constructed in R + 1 layers, exactly. Trained models are heads whose bump a token
+moves (ours, not the paper's) and FFNs; they are judged on what they reach and, where they solve the
+task, on the *order* of the rounds: the address read in round r must be decodable before that of
+round r + 1, the answer last, and patching it away must make the later one less decodable
+(:mod:`probes.rounds`; its placebo decides nothing here, because a random shift as large breaks the
+ramps of the construction itself). R + 1 is an upper bound: fewer layers are no contradiction.
+
+Values are Gaussian and the answer is the mean of all arguments, so that every memory counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+import torch
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import Planned, by_seed, decide, medians, spread, verdict
+from analyses.papers.memory.adaptive import task_of
+from analyses.papers.memory.models import spec_of, with_slower_terms
+from interp.figures.sweeps import strips, sweep
+from interp.proofs.memory import construct_adaptive_memory
+from interp.tasks.memory import AdaptiveMemory
+from probes.activations import sampled_positions
+from probes.linear import decode
+from probes.rounds import round_order
+from trained.metrics import evaluate
+from trained.zoo import load
+
+__all__ = ["in_order", "rounds_in_layers", "width_for_depth"]
+
+_DECODABLE, _DROP, _PROBED = 0.9, 0.1, 160
+_BUMP: dict[str, Any] = {"lag_bias": "bump"}
+
+
+def rounds_in_layers(setting: Setting) -> Verdict:
+    """R rounds in R + 1 layers (ledger: ``memory-rounds``)."""
+    if setting.profile == "zoo":
+        return _shipped(setting)
+    options, experiment = setting.options, with_slower_terms(setting)
+    tasks = {r: task_of(options["candidates"], options["length"], r) for r in options["rounds"]}
+    for rounds, task in tasks.items():
+        for layers in range(1, rounds + 2):
+            spec = spec_of(task, options, n_layers=layers, **_BUMP)
+            labels = {"rounds": f"R = {rounds}", "layers": layers}
+            experiment.add(labels, task, spec)
+    table, fits = experiment.run()
+    middle = medians(table, ["rounds", "layers"])
+    fewest = {
+        r: min(
+            (n for n in range(1, r + 2) if middle[f"R = {r}", n] <= options["level"]), default=None
+        )
+        for r in tasks
+    }
+    orders = _orders(experiment.planned, fits, tasks, options["level"])
+    exact = {r: _constructed(options["candidates"], r) for r in tasks}
+    built = all(error <= bound for error, bound in exact.values())
+    enough = all(middle[f"R = {r}", r + 1] <= options["level"] for r in tasks)
+    ordered = sum(orders.values()) >= 0.8 * len(orders) if orders else False
+    status = decide(built and enough and ordered, built)
+    words = (
+        f"Constructions of R + 1 layers are right to {max(e for e, _ in exact.values()):.1g} for R "
+        f"= {', '.join(map(str, exact))}. Trained, R + 1 layers leave "
+        + ", ".join(_told(table, r, r + 1) for r in tasks)
+        + f" of the variance; the fewest layers that reach {options['level']} are "
+        + ", ".join(str(n) if n else "none" for n in fewest.values())
+        + f". Of {len(orders)} trained models of two rounds and more that solve their task, "
+        f"{sum(orders.values())} show the rounds in their order."
+    )
+    numbers = {
+        "constructed": {str(r): {"error": e, "certificate": b} for r, (e, b) in exact.items()},
+        "fewest_layers": {str(r): n for r, n in fewest.items()},
+        "in_order": orders,
+        "errors": by_seed(table, ["rounds", "layers"]),
+    }
+    figure = sweep(
+        table,
+        x="layers",
+        across="layers",
+        by="rounds",
+        log_x=False,
+        label="mean square error, share of variance",
+        levels={f"error {options['level']}": options["level"]},
+    )
+    key = "fewest layers for R = " + ", ".join(f"{r}: {n or 'none'}" for r, n in fewest.items())
+    drawing = Drawing(figure, "Error against layers, a line for each number of rounds.")
+    return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
+
+
+def _shipped(setting: Setting) -> Verdict:
+    """The same rule for shipped models, one seed each; candidates are the models' own."""
+    rows, orders, exact = [], {}, {}
+    for name in setting.options["models"]:
+        shipped: Any = load(name)
+        task, layers = shipped.task, shipped.model.spec.n_layers
+        error = evaluate(shipped.model, task)["error"]
+        rows.append((name, task.rounds, layers, error))
+        exact[task.rounds] = _constructed(len(task.locations), task.rounds)
+        if task.rounds >= 2:
+            orders[name] = in_order(shipped.model, task)
+    table = pd.DataFrame(rows, columns=["model", "rounds", "layers", "error"])
+    built = all(error <= bound for error, bound in exact.values())
+    solved = bool((table["error"] <= setting.options["level"]).all())
+    enough = bool((table["layers"] <= table["rounds"] + 1).all())
+    whole = built and solved and enough and sum(orders.values()) >= 0.8 * len(orders)
+    words = (
+        "; ".join(f"{r.model}: {r.layers} layers, error {r.error:.3f}" for r in table.itertuples())
+        + f". In the order of the rounds: {sum(orders.values())} of {len(orders)}."
+    )
+    numbers = {"errors": dict(zip(table["model"], table["error"], strict=True)), "order": orders}
+    figure = strips(
+        table.assign(by="shipped"),
+        group="model",
+        y="error",
+        by="by",
+        label="mean square error, share of variance",
+    )
+    return Verdict(
+        decide(whole, built),
+        words,
+        f"{len(table)} shipped models, errors up to {table['error'].max():.3f}",
+        numbers,
+        {"errors": table},
+        {"errors": Drawing(figure, "Errors of the shipped models.")},
+        tuple(table["model"]),
+    )
+
+
+def width_for_depth(setting: Setting) -> Verdict:
+    """Does width replace depth at equal size? (ledger: ``memory-width-depth``)."""
+    options, experiment = setting.options, with_slower_terms(setting)
+    task = task_of(options["candidates"], options["length"], options["rounds"])
+    for layers, width, heads, neurons in options["shapes"]:
+        spec = spec_of(
+            task, options, n_layers=layers, d_model=width, n_heads=heads, ffn=(neurons,), **_BUMP
+        )
+        name = f"{layers} layer{'s' * (layers > 1)}, width {width}, {heads} heads"
+        labels = {"model": name, "layers": layers}
+        experiment.add(labels, task, spec)
+    table, _ = experiment.run()
+    middle, sizes = medians(table, ["layers"]), table.groupby("layers")["parameters"].first()
+    wide, deep = min(middle), [n for n in middle if n > min(middle)]
+    best = min(deep, key=lambda n: middle[n])
+    fair = bool(sizes[wide] >= sizes[deep].max())
+    solved, failed = middle[best] <= options["level"], middle[wide] >= 3 * middle[best]
+    status = decide(fair and solved and failed, failed)
+    words = (
+        f"{options['rounds']} rounds, {options['candidates']} locations: "
+        + "; ".join(
+            f"{name} ({rows['parameters'].iloc[0]} parameters): {spread(rows['error'].tolist())}"
+            for name, rows in table.groupby("model", sort=False)
+        )
+        + "."
+    )
+    numbers = {
+        "parameters": {str(k): int(v) for k, v in sizes.items()},
+        "errors": by_seed(table, ["model"]),
+    }
+    figure = strips(
+        table.assign(task="nested memory"),
+        group="model",
+        y="error",
+        by="task",
+        label="mean square error, share of variance",
+    )
+    key = f"{wide} layer {middle[wide]:.3f}, {best} layers {middle[best]:.3f}"
+    drawing = Drawing(figure, "Error of models of equal size, one row a shape.")
+    return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
+
+
+def _told(table: pd.DataFrame, rounds: int, layers: int) -> str:
+    rows = table[(table["rounds"] == f"R = {rounds}") & (table["layers"] == layers)]
+    return spread(rows["error"].tolist())
+
+
+@torch.no_grad()
+def _constructed(candidates: int, rounds: int) -> tuple[float, float]:
+    """Largest error of the construction on fresh rows of ±1 values, and its certificate."""
+    task = replace(
+        task_of(candidates, 24, rounds),
+        inputs="signs",
+        readout="parity",
+        locations=tuple(range(1, min(candidates, 3) + 1)),
+    )
+    built = construct_adaptive_memory(task)
+    batch = task.sample(200, seed=2**62)
+    wrong = (built.model(batch.inputs) - batch.targets)[batch.mask].abs().max()
+    return float(wrong), float(built.certificate.error)
+
+
+def _orders(
+    planned: list[Planned], fits: list[Any], tasks: Mapping[int, AdaptiveMemory], level: float
+) -> dict[str, bool]:
+    """Models of R + 1 layers and two rounds or more that solve their task: rounds in order?"""
+    found = {}
+    for (_, run), fit in zip(planned, fits, strict=True):
+        rounds = next(r for r, task in tasks.items() if task == run.task)
+        layers = fit.model.spec.n_layers
+        if rounds >= 2 and layers == rounds + 1 and fit.metrics["error"] <= level:
+            found[run.name] = in_order(fit.model, tasks[rounds])
+    return found
+
+
+@torch.no_grad()
+def in_order(model: Any, task: AdaptiveMemory) -> bool:
+    """Whether each round's address, and the answer at last, is decodable only after the one
+    before, and depends on it."""
+    batch = task.sample(_PROBED, seed=2**61)
+    chain = [f"a[t-t_{r}]" for r in range(1, task.rounds)] + ["f"]
+    hooks = ["hook_embed"]
+    for layer in range(model.spec.n_layers):
+        hooks += [f"blocks.{layer}.hook_resid_mid", f"blocks.{layer}.hook_resid_post"]
+    _, cache = model.run_with_cache(batch.inputs, names_filter=hooks)
+    at = sampled_positions(batch.mask.numpy())
+    latents = dict(batch.latents)
+    for name in chain[:-1]:
+        latents[name] = _code(latents[name])
+    places = {}
+    for name in chain:
+        truth = latents[name][:, at].double().numpy()
+        scores = [decode(cache[h][:, at].double().numpy(), truth).score for h in hooks]
+        first = [h for h, score in zip(hooks, scores, strict=True) if score >= _DECODABLE]
+        if not first:
+            return False
+        places[name] = first[0]
+    order = [hooks.index(places[name]) for name in chain]
+    if order != sorted(order) or len(set(order)) < len(order):
+        return False
+    coded = replace(batch, latents=latents)
+    table = round_order(model, coded, [[name] for name in chain], places)
+    patched = table[table["method"] == "patch"]
+    return bool((patched["score"] >= _DROP).all() and (patched["low"] > 0).all())
+
+
+def _code(bits: torch.Tensor) -> torch.Tensor:
+    """Addresses of ±1 as whole numbers."""
+    places = 2.0 ** torch.arange(bits.shape[-1] - 1, -1, -1)
+    return ((bits > 0) * places).sum(-1)

@@ -1,0 +1,221 @@
+"""What is kept of a claim that was run: a folder with its verdict, tables and figures.
+
+    OUT/ID/result.json          verdict, numbers, rule and its SHA-256, setting, seconds, versions
+    OUT/ID/NAME.csv             tables
+    OUT/ID/NAME.png, NAME.svg   figures
+    OUT/ID/thumbnail.png        the first figure, small
+    OUT/.work/ID/stopped.txt    why a claim that was last run has no result
+
+A folder appears whole or not at all. Where one is replaced whose rule was another, the new result
+keeps the earlier rule with what it said, for the report to show.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from platform import python_version
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analyses.papers.base import Setting, Verdict
+from analyses.papers.ledger import Claim
+from interp.errors import OutputError
+from interp.figures.style import save
+from interp.output import output_folder
+
+__all__ = [
+    "RESULT",
+    "STOPPED",
+    "THUMBNAIL",
+    "WORK",
+    "Result",
+    "plain",
+    "read_failure",
+    "read_result",
+    "read_results",
+    "versions",
+    "write_result",
+]
+
+RESULT, THUMBNAIL = "result.json", "thumbnail.png"
+WORK, STOPPED = ".work", "stopped.txt"
+_THUMBNAIL_WIDTH = 360
+_FORMAT = 1
+_PACKAGES = ("prooflens", "torch", "numpy", "scipy", "scikit-learn", "transformer-lens")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A verdict as it is kept.
+
+    Attributes:
+        claim: The claim's id.
+        status: The verdict.
+        words: Why.
+        key: The one number to quote.
+        numbers: What the rule looked at.
+        models: Models it speaks about.
+        rule: The rule as it was.
+        rule_sha256: Of the rule.
+        profile: Of the ledger.
+        seeds: One run each.
+        options: The profile's other options.
+        seconds: Wall-clock time.
+        versions: Package → version.
+        figures: Name → alternative text, first one first.
+        tables: Names.
+        changed: Options (and ``seeds``) that are not the ledger's, with the ledger's values; the
+            user's own data is none of them.
+        earlier: Verdicts by other rules that this one replaced, oldest first.
+        folder: Where it lies.
+    """
+
+    claim: str
+    status: str
+    words: str
+    key: str
+    numbers: Mapping[str, Any]
+    models: tuple[str, ...]
+    rule: str
+    rule_sha256: str
+    profile: str
+    seeds: tuple[int, ...]
+    options: Mapping[str, Any]
+    seconds: float
+    versions: Mapping[str, str]
+    figures: Mapping[str, str]
+    tables: tuple[str, ...]
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    earlier: tuple[Mapping[str, str], ...] = ()
+    folder: Path = field(default=Path(), compare=False)
+
+    @property
+    def verdict(self) -> str:
+        """The status, with a word where it was not reached in the ledger's setting."""
+        return f"{self.status}, with other options" if self.changed else self.status
+
+    def table(self, name: str) -> pd.DataFrame:
+        """One of the tables."""
+        return pd.read_csv(self.folder / f"{name}.csv")
+
+
+def versions() -> dict[str, str]:
+    """Of what a result depends on."""
+    found = {"python": python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def write_result(
+    claim: Claim, setting: Setting, verdict: Verdict, seconds: float, out: Path
+) -> Result:
+    """Keep a verdict in ``out / claim.id``; returns it as kept.
+
+    Raises:
+        OutputError: if the folder holds something else, or the disk refuses.
+    """
+    place = out / claim.id
+    data = {
+        "format": _FORMAT,
+        "claim": claim.id,
+        "status": verdict.status,
+        "words": verdict.words,
+        "key": verdict.key,
+        "numbers": plain(verdict.numbers),
+        "models": list(verdict.models),
+        "rule": claim.rule,
+        "rule_sha256": claim.rule_sha256,
+        "profile": setting.profile,
+        "seeds": list(setting.seeds),
+        "options": plain(setting.options),
+        "changed": {} if verdict.status == "not run" else _changed(claim, setting),
+        "seconds": round(seconds, 1),
+        "versions": versions(),
+        "figures": {name: drawing.alternative for name, drawing in verdict.drawings.items()},
+        "tables": list(verdict.tables),
+        "earlier": _earlier(place, claim),
+    }
+    with output_folder(place, overwrite=True, marker=RESULT) as draft:
+        for name, table in verdict.tables.items():
+            table.to_csv(draft / f"{name}.csv", index=False)
+        for name, drawing in verdict.drawings.items():
+            save(drawing.figure, draft / name)
+        for drawing in list(verdict.drawings.values())[:1]:
+            dots = _THUMBNAIL_WIDTH / drawing.figure.get_size_inches()[0]
+            drawing.figure.savefig(draft / THUMBNAIL, dpi=dots)
+        (draft / RESULT).write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
+    return read_result(place)
+
+
+def _changed(claim: Claim, setting: Setting) -> dict[str, Any]:
+    """The ledger's values of what the user gave otherwise."""
+    table: dict[str, Any] = plain(claim.profiles.get(setting.profile, {}))
+    now = {**plain(setting.options), "seeds": list(setting.seeds)}
+    return {name: table[name] for name in table if now.get(name) != table[name]}
+
+
+def _earlier(place: Path, claim: Claim) -> list[dict[str, str]]:
+    """What other rules said, of the result that is about to be replaced."""
+    if not (place / RESULT).exists():
+        return []
+    old = read_result(place)
+    history = [dict(entry) for entry in old.earlier]
+    if old.rule_sha256 != claim.rule_sha256:
+        kept = {"rule": old.rule, "rule_sha256": old.rule_sha256, "status": old.status}
+        history.append({**kept, "key": old.key, "profile": old.profile})
+    return history
+
+
+def read_result(folder: Path) -> Result:
+    """A kept verdict.
+
+    Raises:
+        OutputError: if it is not there, cannot be read or is of a newer format.
+    """
+    try:
+        data = json.loads((folder / RESULT).read_text())
+        if data.pop("format") > _FORMAT:
+            raise OutputError(f"{folder}: is of a newer format: use a newer prooflens")
+        for name in ("models", "seeds", "tables", "earlier"):
+            data[name] = tuple(data[name])
+        return Result(**data, folder=folder)
+    except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
+        raise OutputError(f"{folder}: holds no result of a claim: {error}") from error
+
+
+def read_results(out: Path) -> dict[str, Result]:
+    """Every kept verdict under ``out``, by claim."""
+    found = sorted(path.parent for path in out.glob(f"*/{RESULT}"))
+    return {result.claim: result for result in map(read_result, found)}
+
+
+def read_failure(out: Path, claim: str) -> str:
+    """Why the claim stopped when it was last run; empty if it did not."""
+    try:
+        return (out / WORK / claim / STOPPED).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def plain(value: Any) -> Any:
+    """Numbers, lists and texts that JSON can hold; NaN and infinities as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

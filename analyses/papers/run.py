@@ -1,0 +1,313 @@
+"""Running claims one after another, each result kept as soon as it is there.
+
+A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
+is kept but its working folder, with the reason and the traceback. With ``resume``, a claim whose
+result has the same rule, profile, seeds and options is not run again, and one that was interrupted
+goes on in its working folder. A result by today's rule is replaced only with ``overwrite``; a
+verdict that was reached is not replaced by "not run".
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from analyses.papers.base import Setting, Verdict
+from analyses.papers.ledger import PROFILES, Claim, chosen, read_ledger
+from analyses.papers.results import (
+    RESULT,
+    STOPPED,
+    WORK,
+    Result,
+    plain,
+    read_result,
+    write_result,
+)
+from interp.errors import OutputError, Problems, ProoflensError
+
+__all__ = ["Failure", "Order", "run_claim", "run_claims"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """How claims are to be run.
+
+    Attributes:
+        profile: Of the ledger.
+        seeds: How many of the profile's seeds; None for all. More than it lists continue upwards.
+        resume: Keep what is there.
+        overwrite: Replace results by the same rule.
+        backend: ``local`` or ``ray``.
+        device: Where to compute.
+        options: Given by the user, in place of the profile's (a text file, a model's folder …).
+        progress: Show bars.
+    """
+
+    profile: str = "quick"
+    seeds: int | None = None
+    resume: bool = False
+    backend: str = "local"
+    device: str = "cpu"
+    options: tuple[tuple[str, Any], ...] = ()
+    progress: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        problems = Problems("claims run")
+        rule = f"must be one of {', '.join(PROFILES)}"
+        problems.need(self.profile in PROFILES, "--profile", rule, self.profile, "choose one")
+        good = self.seeds is None or self.seeds >= 1
+        problems.need(good, "--seeds", "must be at least 1", self.seeds, "raise it")
+        good = self.backend in ("local", "ray")
+        problems.need(good, "--backend", "must be local or ray", self.backend, "choose one")
+        given = dict(self.options).get("seeds", [])
+        good = isinstance(given, list) and all(type(seed) is int for seed in given)
+        rule = "must be a list of whole numbers"
+        problems.need(good, "--option seeds", rule, given, "write [1, 2], or use --seeds")
+        _check_device(self.device, problems)
+        problems.raise_if_any()
+
+    def setting(self, claim: Claim, folder: Path) -> Setting:
+        """What the claim's function is given."""
+        table = dict(claim.profiles.get(self.profile, {})) | dict(self.options)
+        listed = [int(seed) for seed in table.pop("seeds", [])]
+        wanted = len(listed) if self.seeds is None else self.seeds
+        after = range(max(listed, default=-1) + 1, max(listed, default=-1) + 1 + wanted)
+        seeds = tuple([*listed, *after][:wanted])
+        return Setting(
+            self.profile,
+            seeds,
+            table,
+            folder,
+            self.resume,
+            self.device,
+            self.backend,
+            self.progress,
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A claim that stopped with an error."""
+
+    claim: str
+    words: str
+
+
+def _check_options(claims: Sequence[Claim], order: Order) -> None:
+    known = set().union(*(claim.options for claim in claims))
+    problems = Problems("claims run")
+    for name, value in order.options:
+        near = get_close_matches(name, sorted(known), 1)
+        advice = f"did you mean {near[0]}?" if near else f"choose from {', '.join(sorted(known))}"
+        rule = "must be an option of a claim that is run"
+        problems.need(name in known, f"--option {name}", rule, value, advice)
+        for claim in claims:
+            examples = claim.examples(name)
+            good = not examples or any(_alike(value, example) for example in examples)
+            rule = f"must be like the ledger's {examples[0]!r} for {claim.id}" if examples else ""
+            problems.need(good, f"--option {name}", rule, value, "write it as in TOML")
+    problems.raise_if_any()
+
+
+def _alike(value: Any, example: Any) -> bool:
+    """Of the same type, item by item."""
+    if isinstance(example, list):
+        return isinstance(value, list) and all(
+            any(_alike(item, one) for one in example) or not example for item in value
+        )
+    if isinstance(example, float):
+        return type(value) in (int, float)
+    return type(value) is type(example)
+
+
+def _check_kept(claims: Sequence[Claim], order: Order, out: Path) -> None:
+    """Results by today's rule are there to stay, unless they are to be kept or replaced."""
+    if order.overwrite:
+        return
+    there = []
+    for claim in claims:
+        old = _reached(claim, out)
+        answers = order.profile in claim.profiles  # otherwise nothing would be replaced
+        if old is None or not answers or old.rule_sha256 != claim.rule_sha256:
+            continue
+        if not order.resume or _kept(claim, order.setting(claim, out), out) is None:
+            there.append(f"{claim.id} ({old.profile}: {old.status})")
+    if there:
+        more = f" and {len(there) - 3} more" if len(there) > 3 else ""
+        raise OutputError(
+            f"{out} holds results already: {', '.join(there[:3])}{more}: name another --out, "
+            "keep them with --resume (same profile, seeds and options), or replace them with "
+            "--overwrite"
+        )
+
+
+def run_claims(
+    claims: Sequence[Claim],
+    out: Path,
+    order: Order,
+    *,
+    told: Callable[[Claim, Result | Failure, bool], None],
+) -> tuple[list[Result], list[Failure]]:
+    """Run ``claims`` and keep their results under ``out``.
+
+    Args:
+        claims: Which, in this order.
+        out: Folder of the results.
+        order: How.
+        told: Called with each claim, what came of it, and whether it was there already.
+
+    Returns:
+        The results and the failures.
+
+    Raises:
+        ArgumentError: before any work, if a claim's function does not exist, no claim knows an
+            option, or a claim's ``check`` refuses one.
+        OutputError: likewise, if ``out`` is no folder and cannot be made, or holds results by the
+            same rules that are neither to be kept nor to be replaced.
+    """
+    functions = {claim.id: claim.function for claim in claims}
+    _check_options(claims, order)
+    for claim in (claim for claim in claims if order.profile in claim.profiles):
+        claim.check(order.setting(claim, out / WORK / claim.id))
+    _check_kept(claims, order, out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{out} cannot be a folder: {error.strerror}: name another") from error
+    results: list[Result] = []
+    failures: list[Failure] = []
+    for claim in claims:
+        setting, kept = order.setting(claim, out / WORK / claim.id), False
+        came: Result | Failure
+        try:
+            came, kept = _result(claim, functions[claim.id], setting, out)
+        except ProoflensError as error:
+            came = Failure(claim.id, str(error))
+            setting.folder.mkdir(parents=True, exist_ok=True)
+        except Exception as error:  # a mistake in one claim must not cost the others
+            came = Failure(claim.id, _traced(error, setting.folder))
+        if isinstance(came, Failure):
+            failures.append(came)
+            (setting.folder / STOPPED).write_text(came.words + "\n")
+        else:
+            results.append(came)
+        told(claim, came, kept)
+    return results, failures
+
+
+def run_claim(
+    claim: str | Claim, out: str | Path = "results", *, profile: str = "quick", **order: Any
+) -> Result:
+    """Run one claim of the papers and keep its result under ``out``, as ``claims run`` does.
+
+    Args:
+        claim: Its id in the ledger (``prooflens claims list``), or a claim of your own.
+        out: Folder of the results.
+        profile: ``zoo`` (shipped models), ``quick`` (two cores) or ``full`` (a GPU).
+        order: ``seeds``, ``resume``, ``overwrite``, ``backend``, ``device`` and ``progress`` of
+            :class:`Order`; ``options`` as a mapping.
+
+    Returns:
+        The verdict with its numbers, rule and seconds.
+
+    Raises:
+        ArgumentError: for an unknown claim, or options that it does not know or refuses.
+        OutputError: if a result by the same rule is there, and neither to be kept nor replaced.
+        ProoflensError: if the claim's function stops with an error.
+    """
+    known = chosen(read_ledger(), [claim], [], False)[0] if isinstance(claim, str) else claim
+    options = tuple(dict(order.pop("options", {})).items())
+    how = Order(profile, options=options, **order)
+    results, failures = run_claims([known], Path(out), how, told=lambda *_: None)
+    if failures:
+        raise ProoflensError(f"claim {known.id} stopped: {failures[0].words}")
+    return results[0]
+
+
+def _result(
+    claim: Claim, function: Callable[[Setting], Verdict], setting: Setting, out: Path
+) -> tuple[Result, bool]:
+    """What came of a claim, and whether it was there already."""
+    kept = _kept(claim, setting, out) if setting.resume else None
+    if kept is not None:
+        return kept, True
+    started = time.perf_counter()
+    verdict = _refusal(claim, setting) or _run(function, setting)
+    seconds = time.perf_counter() - started
+    old = _reached(claim, out) if verdict.status == "not run" else None
+    result = old or write_result(claim, setting, verdict, seconds, out)
+    shutil.rmtree(setting.folder, ignore_errors=True)
+    return result, old is not None
+
+
+def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
+    if not setting.resume:
+        shutil.rmtree(setting.folder, ignore_errors=True)
+    setting.folder.mkdir(parents=True, exist_ok=True)
+    return function(setting)
+
+
+def _kept(claim: Claim, setting: Setting, out: Path) -> Result | None:
+    """The verdict of the same rule and setting, if it was reached."""
+    old = _reached(claim, out)
+    if old is None:
+        return None
+    same = (old.rule_sha256, old.profile, old.seeds, dict(old.options)) == (
+        claim.rule_sha256,
+        setting.profile,
+        setting.seeds,
+        plain(setting.options),
+    )
+    return old if same else None
+
+
+def _reached(claim: Claim, out: Path) -> Result | None:
+    """The result that is there, if the claim was run."""
+    if not (out / claim.id / RESULT).exists():
+        return None
+    old = read_result(out / claim.id)
+    return old if old.status != "not run" else None
+
+
+def _refusal(claim: Claim, setting: Setting) -> Verdict | None:
+    """Why the profile cannot answer the claim, or None where it can."""
+    profile = setting.profile
+    if profile not in claim.profiles and profile == "zoo":
+        return Verdict(
+            "not run", "Not one that shipped models alone can answer: use quick or full."
+        )
+    if profile not in claim.profiles:
+        return Verdict("not run", f"There is no {profile} profile of this claim.")
+    if profile != "zoo":
+        return None
+    from trained import zoo
+
+    absent = sorted(set(setting.options.get("models", [])) - set(zoo.names()))
+    words = f"These models are not shipped with this version: {', '.join(absent)}."
+    return Verdict("not run", words) if absent else None
+
+
+def _check_device(device: str, problems: Problems) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        problems.need(False, "--device", "must be a device of this machine", device, reason)
+
+
+def _traced(error: Exception, folder: Path) -> str:
+    """What went wrong in a line; the rest goes to a file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    place = folder / "traceback.txt"
+    place.write_text("".join(traceback.format_exception(error)))
+    reason = (str(error).strip().splitlines() or ["no reason given"])[0]
+    return f"{type(error).__name__}: {reason} (see {place})"

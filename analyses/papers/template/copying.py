@@ -1,0 +1,110 @@
+"""Copying unseen symbols against the embedding's width, with and without the scalar b.
+
+A wide model can fit its training strings without copying, so plain models get worse on unseen
+symbols as they widen (inverse scaling); bI gives an attention-weighted skip connection, and copying
+works at any width. Runs that do not fit their training strings say nothing about generalisation:
+they are counted and left out.
+
+*Fixed* copying is αβα → β. *Induction-style* copying asks for the symbol that followed the last
+one's earlier occurrence, in two layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from analyses.papers.base import Drawing, Setting, Status, Verdict
+from analyses.papers.experiment import by_seed, decide
+from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
+from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
+from interp.figures.sweeps import accuracy_sweep
+from interp.tasks.template import TemplateTask
+from interp.tasks.template.named import copying, induction_style
+
+__all__ = ["fixed", "induction"]
+
+
+def fixed(setting: Setting) -> Verdict:
+    """αβα → β (ledger: ``template-copying-width``)."""
+    return _judged(setting, copying(**task_sizes(setting.options)), scalars="b", n_layers=1)
+
+
+def induction(setting: Setting) -> Verdict:
+    """After an earlier occurrence (ledger: ``template-induction-copying``)."""
+    task = induction_style(setting.options["length"], **task_sizes(setting.options))
+    return _judged(setting, task, scalars="b", n_layers=2)
+
+
+def _judged(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) -> Verdict:
+    options = setting.options
+    experiment = on_unseen(setting, rows=options["rows"])
+    for kind in ("", scalars):
+        for width in options["widths"]:
+            spec = spec_of(task, options, kind, d_model=width, **changes)
+            experiment.add({"model": NAMES[kind], "width": width}, task, spec)
+    table, fits = experiment.run()
+    kept = fitted(table)
+    means = kept.groupby(["model", "width"])["accuracy"].mean().unstack()
+    figure = accuracy_sweep(
+        kept if len(kept) else table,
+        x="width",
+        across="embedding width d_model",
+        chance=1 / (2 * options["symbols"]),
+    )
+    first, last = min(options["widths"]), max(options["widths"])
+    plain, scalar = (_row(means, NAMES[kind], options["widths"]) for kind in ("", scalars))
+    status, words = _verdict(plain, scalar, first, last)
+    lost = unfitted(table)
+    words += f" Left out because they do not fit their training strings: {lost}." if lost else ""
+    numbers = {
+        "plain": plain,
+        NAMES[scalars]: scalar,
+        "not_fitted": lost,
+        "accuracy": by_seed(table, ["model", "width"], "accuracy", between=" "),
+        "train_accuracy": by_seed(table, ["model", "width"], "train_accuracy", between=" "),
+    }
+    key = f"at width {last}: {_told(plain[str(last)])} plain, {_told(scalar[str(last)])} with bI"
+    return Verdict(
+        status,
+        words,
+        key,
+        numbers,
+        {"accuracy": table},
+        {
+            "accuracy": Drawing(figure, "Accuracy on unseen symbols against width, a dot a seed."),
+            "circuits": circuit_drawing(
+                experiment.planned, fits, "OV", len(task.regular) + task.train[0]
+            ),
+            "scalars": scalar_drawing(experiment.planned, fits, scalars),
+        },
+    )
+
+
+def _verdict(
+    plain: dict[str, float | None], scalar: dict[str, float | None], first: int, last: int
+) -> tuple[Status, str]:
+    """By the ledger's rule: inverse scaling without b, success at every width with it."""
+    narrow, wide = plain[str(first)], plain[str(last)]
+    told = f"Plain models fall from {_told(narrow)} at width {first} to {_told(wide)} at {last}"
+    known = [v for v in scalar.values() if v is not None]
+    works = len(known) == len(scalar) and min(known) >= 0.9
+    told += f"; with bI the worst width has {_told(min(known, default=None))}."
+    if narrow is None or wide is None:
+        return ("partly" if works else "not run"), told
+    falls = narrow - wide >= 0.3
+    return decide(falls and works, falls or works), told
+
+
+def _row(means: pd.DataFrame, name: str, widths: Any) -> dict[str, float | None]:
+    found = {}
+    for width in widths:
+        known = name in means.index and width in means.columns
+        value = float(means.loc[name, width]) if known else float("nan")
+        found[str(width)] = value if value == value else None
+    return found
+
+
+def _told(value: float | None) -> str:
+    return "no fitted run" if value is None else f"{value:.2f}"

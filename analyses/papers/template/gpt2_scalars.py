@@ -1,0 +1,238 @@
+"""Two scalars a head for a Hugging Face GPT-2, and whether they help it to learn a text.
+
+    score of head h    ⟨q_t, k_j⟩/√d_head + a_h ⟨x_t, x_j⟩/d_model
+    output             + Σ_h b_h · pattern_h @ x
+
+x is what the attention reads (after ln_1). a and b start at 0, so the function is unchanged; GPT-2
+small gets 2 × 144. Nothing of GPT-2's code is copied: a pre-hook notes x, an attention function of
+Transformers' interface adds a's term, and a hook adds b's. ``mask_diagonal`` leaves j = t out of
+a's term.
+
+The key-value cache would need the x of earlier calls: pass ``use_cache=False``. The claim needs the
+user's text and, for its full size, a GPU; one machine's wall time is not the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import decide
+from interp.errors import ArgumentError, Problems
+from interp.figures.sweeps import accuracy_sweep
+
+__all__ = ["IdentityScalars", "add_scalars", "language_model"]
+
+_ATTENTION = "prooflens_identity"
+
+
+class IdentityScalars(nn.Module):
+    """a and b of one attention layer, with the hooks that make them act.
+
+    Attributes:
+        a, b: ``[head]``, starting at 0.
+    """
+
+    def __init__(self, heads: int, multiplier: float, mask_diagonal: bool) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.zeros(heads)), nn.Parameter(torch.zeros(heads))
+        self.multiplier, self.mask_diagonal = multiplier, mask_diagonal
+        self.x: Tensor | None = None
+        self.seen: Tensor | None = None
+
+    def scores(self, scores: Tensor) -> Tensor:
+        """Scores ``[batch, head, query, key]`` with a's term.
+
+        Raises:
+            ArgumentError: where keys are there whose x was not noted (a key-value cache).
+        """
+        x = self.x
+        if x is None or scores.shape[-2:] != (x.shape[1], x.shape[1]):
+            raise ArgumentError("identity scalars need all keys' inputs: pass use_cache=False")
+        products = x @ x.mT / x.shape[-1]
+        if self.mask_diagonal:
+            products = products - torch.diag_embed(products.diagonal(dim1=-2, dim2=-1))
+        return scores + self.multiplier * self.a[:, None, None] * products[:, None]
+
+    def note(self, pattern: Tensor) -> None:
+        """Keep what b writes: Σ_h b_h · pattern_h @ x, ``[batch, pos, d_model]``."""
+        mixed = (self.multiplier * self.b[:, None, None] * pattern).sum(1)
+        self.seen = mixed @ self.x if self.x is not None else None
+
+
+def add_scalars(
+    model: Any, *, multiplier: float = 10.0, mask_diagonal: bool = False
+) -> nn.ModuleList:
+    """Give every head of a Hugging Face GPT-2 its two scalars; the model is changed in place.
+
+    Args:
+        model: A ``GPT2Model`` or ``GPT2LMHeadModel``.
+        multiplier: a and b act multiplied by this (a larger learning rate for them).
+        mask_diagonal: Leave a token's match with itself out of a's term.
+
+    Returns:
+        The scalars, a module a layer; they are the model's parameters too.
+
+    Raises:
+        ArgumentError: for anything but a GPT-2, or one that has scalars already.
+    """
+    from transformers import AttentionInterface, AttentionMaskInterface, GPT2PreTrainedModel
+    from transformers.masking_utils import eager_mask
+
+    problems = Problems("add_scalars")
+    good = isinstance(model, GPT2PreTrainedModel)
+    rule = "must be a Hugging Face GPT-2"
+    problems.need(good, "model", rule, type(model).__name__, "load it with transformers")
+    problems.need(multiplier > 0, "multiplier", "must be positive", multiplier, "raise it")
+    problems.raise_if_any()
+    blocks = getattr(model, "transformer", model).h
+    twice = any(hasattr(block.attn, "identity") for block in blocks)
+    problems.need(not twice, "model", "must have no scalars yet", "scalars", "add them once")
+    problems.raise_if_any()
+    AttentionInterface.register(_ATTENTION, _attend)
+    AttentionMaskInterface.register(_ATTENTION, eager_mask)  # without it padding is ignored
+    _own_config(model)
+    model.set_attn_implementation(_ATTENTION)
+    device = next(model.parameters()).device
+    found = nn.ModuleList()
+    for block in blocks:
+        scalars = IdentityScalars(block.attn.num_heads, multiplier, mask_diagonal).to(device)
+        block.attn.identity = scalars
+        block.attn.register_forward_pre_hook(_keep_input, with_kwargs=True)
+        block.attn.register_forward_hook(_add_seen)
+        found.append(scalars)
+    return found
+
+
+def _own_config(model: Any) -> None:
+    """A configuration of its own: other models made from the same one keep their attention."""
+    old = model.config
+    new = deepcopy(old)
+    for module in model.modules():
+        if getattr(module, "config", None) is old:
+            module.config = new
+
+
+def _keep_input(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    module.identity.x = args[0] if args else kwargs["hidden_states"]
+
+
+def _add_seen(module: Any, _args: Any, output: Any) -> Any:
+    scalars = module.identity
+    seen, scalars.seen, scalars.x = scalars.seen, None, None
+    return (output[0] + seen, *output[1:])
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Softmax attention with a's term, as Transformers' interface calls it."""
+    n, scale = query.shape[-2], query.shape[-1] ** -0.5 if scaling is None else scaling
+    scores = module.identity.scores(query @ key.mT * scale)
+    future = torch.ones(n, n, dtype=torch.bool, device=query.device).triu(1)
+    scores = scores.masked_fill(future, torch.finfo(scores.dtype).min)
+    if attention_mask is not None:
+        scores = scores + attention_mask
+    pattern = nn.functional.dropout(scores.softmax(-1), p=dropout, training=module.training)
+    module.identity.note(pattern)
+    return (pattern @ value).transpose(1, 2), pattern
+
+
+def language_model(setting: Setting) -> Verdict:
+    """Lower perplexity with 288 scalars (ledger: ``template-gpt2-scalars``)."""
+    options = setting.options
+    missing = [
+        n
+        for n in ("model", "text")
+        if not Path(str(options.get(n, ""))).exists() or not options.get(n)
+    ]
+    if missing:
+        told = " and ".join(missing)
+        return Verdict("not run", f"This claim needs the user's {told}: set the option to a path.")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(options["model"], local_files_only=True)
+    text = Path(options["text"]).read_text()
+    tokens = torch.tensor(tokenizer(text)["input_ids"])
+    rows: list[dict[str, Any]] = []
+    for seed in setting.seeds:
+        for name, scalars in (("GPT-2", False), ("GPT-2 + a, b", True)):
+            rows += _trained(setting, tokens, name, scalars, seed)
+    return _judged(pd.DataFrame(rows))
+
+
+def _trained(
+    setting: Setting, tokens: Tensor, name: str, scalars: bool, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Perplexity on the last tenth of the text along training on the rest."""
+    from transformers import GPT2LMHeadModel
+
+    options, device = setting.options, setting.device
+    model: Any = GPT2LMHeadModel.from_pretrained(options["model"], local_files_only=True)
+    model.to(device)
+    if scalars:
+        add_scalars(model, multiplier=options["multiplier"], mask_diagonal=options["mask_diagonal"])
+    length, cut = options["length"], int(len(tokens) * 0.9)
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options["learning_rate"])
+    for step in range(options["steps"] + 1):
+        if step % options["every"] == 0:
+            value = perplexity(model, tokens[cut:].to(device), length)
+            yield {"model": name, "seed": seed, "step": step, "perplexity": value}
+        starts = torch.randint(cut - length, (options["batch"],), generator=generator)
+        batch = torch.stack([tokens[s : s + length] for s in starts.tolist()]).to(device)
+        model.train()
+        loss = model(batch, labels=batch, use_cache=False).loss
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+
+@torch.no_grad()
+def perplexity(model: Any, tokens: Tensor, length: int) -> float:
+    """exp of the mean loss over consecutive windows of ``length`` tokens."""
+    model.eval()
+    windows = tokens[: len(tokens) // length * length].view(-1, length)
+    losses = [model(row[None], labels=row[None], use_cache=False).loss for row in windows]
+    return float(torch.stack(losses).mean().exp())
+
+
+def _judged(table: pd.DataFrame) -> Verdict:
+    last = table[table["step"] == table["step"].max()].set_index("seed")
+    plain = last[last["model"] == "GPT-2"]["perplexity"]
+    scalar = last[last["model"] != "GPT-2"]["perplexity"]
+    gains = (plain - scalar).tolist()
+    good = sum(gain > 0 for gain in gains)
+    mean = float(plain.mean()), float(scalar.mean())
+    figure = accuracy_sweep(
+        table,
+        x="step",
+        across="optimiser step",
+        y="perplexity",
+        label="perplexity",
+        log_x=False,
+    )
+    return Verdict(
+        decide(good == len(gains), bool(good)),
+        f"Perplexity on held-out text after training: {mean[0]:.2f} without and {mean[1]:.2f} with "
+        f"the scalars; lower with them in {good} of {len(gains)} seeds.",
+        f"{mean[0]:.2f} → {mean[1]:.2f} perplexity",
+        {"plain": plain.tolist(), "scalars": scalar.tolist(), "gains": gains},
+        {"perplexity": table},
+        {"perplexity": Drawing(figure, "Perplexity with and without the scalars.")},
+    )

@@ -1,0 +1,119 @@
+"""Does a pretrained GPT-2 need fewer strings than one from scratch to learn a template task?
+
+Both have GPT-2's shape and are trained alike on n strings of a template task; symbols are tokens of
+the vocabulary, those of the test never seen in training. The answer is read from the last position
+by a linear layer that both start anew. From scratch means the same configuration with fresh
+weights. The full profile needs a GPU.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import decide
+from analyses.papers.template.models import needed
+from interp.figures.sweeps import accuracy_sweep
+from interp.tasks.template import TemplateTask
+from interp.tasks.template.named import aba_abb
+
+__all__ = ["pretrained_efficiency", "train_reader"]
+
+_LEVEL = 0.9
+
+
+class Reader(nn.Module):
+    """A GPT-2 whose last position is read by one linear layer."""
+
+    def __init__(self, body: Any) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(body.config.n_embd, 1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """The answer ``[batch]``."""
+        hidden = self.body(tokens, use_cache=False).last_hidden_state
+        answer: Tensor = self.head(hidden[:, -1])[:, 0]
+        return answer
+
+
+def train_reader(
+    body: Any, task: TemplateTask, *, rows: int, steps: int, batch: int, rate: float, seed: int
+) -> float:
+    """Train on ``rows`` strings of a task with real labels; accuracy on unseen symbols."""
+    torch.manual_seed(seed)
+    device = next(body.parameters()).device
+    reader = Reader(body).to(device).train()
+    strings = task.sample(rows, seed=seed, device=str(device))
+    labels = strings.targets[:, -1, 0]
+    optimizer = torch.optim.AdamW(reader.parameters(), lr=rate)
+    for _ in range(steps):
+        chosen = torch.randint(rows, (min(batch, rows),))
+        loss = (reader(strings.inputs[chosen]) - labels[chosen]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
+        optimizer.step()
+    test = task.unseen().sample(256, seed=seed, device=str(device))
+    with torch.no_grad():
+        right = reader.eval()(test.inputs).sign() == test.targets[:, -1, 0]
+    return float(right.float().mean())
+
+
+def pretrained_efficiency(setting: Setting) -> Verdict:
+    """Pretrained needs fewer strings (ledger: ``template-pretrained-efficiency``)."""
+    options = setting.options
+    folder = str(options.get("model", ""))
+    if not folder or not Path(folder).exists():
+        return Verdict(
+            "not run", "This claim needs GPT-2's weights: set the option model to a path."
+        )
+    table = pd.DataFrame(_rows(setting, folder))
+    reached = needed(table, accuracy=_LEVEL)
+    ratio = reached["from scratch"] / reached["pretrained"]
+    finite = reached["pretrained"] < float("inf")
+    words = (
+        f"Strings needed for {_LEVEL:.0%} on unseen symbols: {reached['pretrained']:g} pretrained, "
+        f"{reached['from scratch']:g} from scratch."
+    )
+    accuracy = {f"{m} {n}": r["accuracy"].tolist() for (m, n), r in table.groupby(["model", "n"])}
+    figure = accuracy_sweep(table, x="n", across="training strings n", chance=0.5)
+    return Verdict(
+        decide(finite and ratio >= 4, finite and ratio >= 2),
+        words,
+        f"{reached['pretrained']:g} strings against {reached['from scratch']:g}",
+        {"needed": {k: str(v) for k, v in reached.items()}, "accuracy": accuracy},
+        {"accuracy": table},
+        {"accuracy": Drawing(figure, "Accuracy on unseen symbols, pretrained and from scratch.")},
+    )
+
+
+def _rows(setting: Setting, folder: str) -> list[dict[str, Any]]:
+    from transformers import GPT2Model
+
+    options, rows = setting.options, []
+    half = options["symbols"]
+    task = aba_abb(train=(0, half), test=(half, 2 * half))
+    for seed in setting.seeds:
+        for n in options["rows"]:
+            for name in ("pretrained", "from scratch"):
+                body: Any = GPT2Model.from_pretrained(folder, local_files_only=True)
+                if name == "from scratch":
+                    torch.manual_seed(seed)
+                    body = GPT2Model(body.config)
+                accuracy = train_reader(
+                    body.to(setting.device),
+                    task,
+                    rows=n,
+                    steps=options["steps"],
+                    batch=options["batch"],
+                    rate=options["learning_rate"],
+                    seed=seed,
+                )
+                rows.append({"model": name, "n": n, "seed": seed, "accuracy": accuracy})
+    return rows

@@ -1,0 +1,242 @@
+"""The infinitely wide model beside the finite ones: N, block structure, lazy against full training.
+
+    conditioning  tasks and models in the order of N's condition number and in that of the samples
+                  that trained models need
+    blocks        the kernel matrix of a sample is N blown up, and kernel regression gives each
+                  unseen string its template's label mean
+    features      full training against regression with the limit's kernel, with the features of
+                  the initial model (its readout alone) and with its tangent kernel
+
+N is that of a model without skip connection, read at the last position; trained models have one. A
+rank correlation over eight or so pairs is weak evidence for a law.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import spearmanr
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import by_seed, decide, verdict
+from analyses.papers.template.models import (
+    NAMES,
+    fitted,
+    on_unseen,
+    spec_of,
+    task_sizes,
+    unanswered,
+    unfitted,
+)
+from interp.figures.nngp import kernel_matrices
+from interp.figures.sweeps import accuracy_sweep
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.nngp import (
+    NNGPKernel,
+    block_spread,
+    feature_kernel,
+    kernel_predict,
+    tangent_kernel,
+    template_matrix,
+    template_prediction,
+    transformer_kernel,
+)
+from interp.tasks.template import TemplateTask
+from interp.tasks.template.named import aabb_abab, aba_abb, same_different
+
+__all__ = ["blocks", "conditioning", "features"]
+
+_RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
+
+
+def conditioning(setting: Setting) -> Verdict:
+    """N's condition number ranks what is hard (ledger: ``template-conditioning``)."""
+    options = setting.options
+    sizes = task_sizes(options)
+    read_out = TemplateTask(("αα?", "αβ?"), (1.0, -1.0), title="same-different-read-out", **sizes)
+    tasks = [same_different(**sizes), read_out, aba_abb(**sizes), aabb_abab(**sizes)]
+    experiment, conditions = on_unseen(setting), {}
+    for task in tasks:
+        for scalars in ("", "a"):
+            label = f"{task.title}, {NAMES[scalars]}"
+            kernel = NNGPKernel(a=options["a"] if scalars else 0.0)
+            found = template_matrix(task, kernel, samples=options["samples"], nodes=10)
+            conditions[label] = (found.condition, found.condition_error)
+            for n in options["rows"]:
+                spec = spec_of(task, options, scalars)
+                experiment.add({"model": label, "n": n}, task, spec, rows=n)
+    table, _ = experiment.run()
+    if (lost := unanswered(table)) is not None:
+        return lost
+    by_n = fitted(table).groupby(["model", "n"], sort=False)["accuracy"].mean().unstack()
+    order = pd.DataFrame(
+        {
+            "condition": {k: v[0] for k, v in conditions.items()},
+            "condition_error": {k: v[1] for k, v in conditions.items()},
+            "missed": 1 - by_n.mean(axis=1),
+        }
+    )
+    rank, p = (float(v) for v in spearmanr(order["condition"], order["missed"]))
+    words = (
+        f"Over {len(order)} pairs of task and model the condition number of N and the error on "
+        f"unseen symbols (mean over n) have rank correlation {rank:.2f} (p = {p:.3f})."
+    )
+    numbers = {
+        "rank_correlation": rank,
+        "p": p,
+        "order": order.to_dict("index"),
+        "not_fitted": unfitted(table),
+    }
+    figure = accuracy_sweep(table, x="n", across="training strings n", chance=0.5)
+    return Verdict(
+        decide(rank >= 0.7 and p < 0.05, rank >= 0.4),
+        words,
+        f"rank correlation {rank:.2f} (p = {p:.3f}, {len(order)} pairs)",
+        numbers,
+        {"accuracy": table, "order": order.rename_axis("model").reset_index()},
+        {"accuracy": Drawing(figure, "Accuracy on unseen symbols against n, by task and model.")},
+    )
+
+
+def blocks(setting: Setting) -> Verdict:
+    """Block-constant kernel, regression to template means (ledger: ``template-kernel-blocks``)."""
+    options = setting.options
+    results = [_blocks(options, seed) for seed in setting.seeds]
+    shares, gaps, between, within = (
+        [float(found[key]) for found, _ in results] for key in ("share", "gap", "between", "within")
+    )
+    good = max(shares) <= 0.1 and max(gaps) <= 0.1
+    half = max(shares) <= 0.1 or max(gaps) <= 0.1
+    status = decide(good, half)
+    words = (
+        f"Within-block variance is {max(shares):.3f} of the kernel's at most, and kernel ridge "
+        f"regression is within {max(gaps):.3f} of the templates' prediction from N alone. Blocks "
+        f"differ by {np.mean(between):.1e} of the kernel's size, symbols that strings share move "
+        f"entries by {np.mean(within):.1e}."
+    )
+    kernel, order, task = results[0][1]
+    n = template_matrix(task, NNGPKernel(a=options["a"]), nodes=12).value
+    figure = kernel_matrices({"sample": kernel}, labels=[], bounds=order)
+    small = kernel_matrices({"N": n}, labels=task.templates)
+    return Verdict(
+        status,
+        words,
+        f"within-block share {np.mean(shares):.3f}, gap to N's prediction {np.mean(gaps):.3f}",
+        {"within_block_share": shares, "gap": gaps, "between": between, "within": within},
+        {},
+        {
+            "kernel": Drawing(figure, "Kernel matrix of a sample, in blocks by template."),
+            "n": Drawing(small, "The matrix N between templates."),
+        },
+    )
+
+
+def _blocks(
+    options: Any, seed: int
+) -> tuple[dict[str, float], tuple[Any, list[int], TemplateTask]]:
+    """The matrix of a sample, sorted by template, and numbers about it.
+
+    ``share`` of the variance within blocks, ``gap`` of regression to N's prediction, and the spread
+    ``between`` block means and ``within`` blocks, relative to the mean entry.
+    """
+    task = aba_abb(**task_sizes(options))
+    kernel = NNGPKernel(a=options["a"])
+    train = task.sample(options["rows"], seed=seed)
+    test = task.unseen().sample(options["tests"], seed=seed)
+    template = train.latents["template"][:, 0].numpy()
+    strings = torch.cat((train.inputs, test.inputs)).numpy()
+    full = transformer_kernel(strings, kernel, samples=options["samples"], seed=seed).value
+    n = len(template)
+    off = full[:n, :n][~np.eye(n, dtype=bool)]
+    _, share = block_spread(full[:n, :n], template)
+    spread = float(off.std() / off.mean())
+    labels = train.targets[:, -1, 0].double().numpy()
+    found = kernel_predict(full[:n, :n], labels, full[n:, :n], ridge=options["ridge"])
+    matrix = template_matrix(task, kernel, nodes=12).value
+    ridge = options["ridge"] * float(np.diag(full[:n, :n]).mean())
+    means = template_prediction(matrix, np.asarray(task.labels, float), rows=n, ridge=ridge)
+    gap = float(np.abs(found - means[test.latents["template"][:, 0].numpy()]).mean())
+    order = np.argsort(template, kind="stable")
+    bounds = np.flatnonzero(np.diff(template[order])) + 1
+    numbers = {
+        "share": share,
+        "gap": gap,
+        "between": spread * max(1 - share, 0) ** 0.5,
+        "within": spread * share**0.5,
+    }
+    return numbers, (full[:n, :n][np.ix_(order, order)], bounds.tolist(), task)
+
+
+def features(setting: Setting) -> Verdict:
+    """Full training needs fewer samples than kernels (ledger: ``template-feature-learning``)."""
+    options = setting.options
+    task = aba_abb(**task_sizes(options))
+    experiment = on_unseen(setting)
+    for n in options["rows"]:
+        experiment.add({"model": "trained", "n": n}, task, spec_of(task, options), rows=n)
+    table, _ = experiment.run()
+    if (nothing := unanswered(table)) is not None:
+        return nothing
+    lost, table = unfitted(table), fitted(table)
+    rows = [
+        row
+        for n in options["rows"]
+        for seed in setting.seeds
+        for row in _lazy(task, options, n, seed)
+    ]
+    table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
+    means = table.groupby(["model", "n"], sort=False)["accuracy"].mean().unstack()
+    lead = {
+        name: float((means.loc["trained"] - means.loc[name]).mean())
+        for name in means.index
+        if name != "trained"
+    }
+    ahead = [name for name, gain in lead.items() if gain >= 0.03]
+    share = len(ahead) / len(lead)
+    words = (
+        "Mean lead of full training in accuracy on unseen symbols over n: "
+        + ", ".join(f"{gain:+.2f} over the {name}" for name, gain in lead.items())
+        + ". Kernels have the best of four ridges on the test strings, which favours them."
+    )
+    figure = accuracy_sweep(table, x="n", across="training strings n", chance=0.5)
+    numbers = {
+        "lead": lead,
+        "not_fitted": lost,
+        "accuracy": by_seed(table, ["model", "n"], "accuracy", between=" "),
+    }
+    least = min(lead, key=lambda name: lead[name])
+    return verdict(
+        decide(share == 1, share >= 0.5),
+        words,
+        f"lead of {lead[least]:+.2f} over the best kernel ({least})",
+        numbers,
+        name="accuracy",
+        table=table,
+        drawing=Drawing(figure, "Trained models against kernel regression."),
+    )
+
+
+def _lazy(task: TemplateTask, options: Any, n: int, seed: int) -> list[dict[str, Any]]:
+    """Kernel regression with the limit, the initial features and the tangent kernel."""
+    train, test = task.sample(n, seed=seed), task.unseen().sample(options["tests"], seed=seed)
+    strings = torch.cat((train.inputs, test.inputs))
+    model = SequenceTransformer(spec_of(task, options), seed=seed)
+    limit = transformer_kernel(strings.numpy(), NNGPKernel(), samples=options["samples"], seed=seed)
+    kernels = {
+        "limit (NNGP)": limit.value,
+        "initial features": feature_kernel(model, strings),
+        "tangent kernel": tangent_kernel(model, strings, strings),
+    }
+    labels = train.targets[:, -1, 0].double().numpy()
+    answers = test.targets[:, -1, 0].double().numpy()
+    found = []
+    for name, kernel in kernels.items():
+        predicted = [
+            kernel_predict(kernel[:n, :n], labels, kernel[n:, :n], ridge=ridge) for ridge in _RIDGES
+        ]
+        accuracy = max(float((np.sign(p) == answers).mean()) for p in predicted)
+        found.append({"model": name, "n": n, "seed": seed, "accuracy": accuracy})
+    return found

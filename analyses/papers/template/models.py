@@ -1,0 +1,103 @@
+"""What the claims of `template` train, and the tables they are judged by.
+
+One-layer transformers with learned positions, trained on a fixed set of n strings and tested on
+symbols that were never seen. ``plain`` has no scalars, ``+ aI`` and ``+ bI`` have the identity
+scalars of `template` §2.2, started at 0 and acting times a multiplier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from analyses.papers.base import Setting, Verdict
+from analyses.papers.experiment import Experiment
+from interp.models.spec import TransformerSpec
+from interp.tasks.template import TemplateTask
+
+__all__ = [
+    "FITTED",
+    "NAMES",
+    "fitted",
+    "needed",
+    "on_unseen",
+    "spec_of",
+    "task_sizes",
+    "unanswered",
+    "unfitted",
+]
+
+FITTED = 0.99
+"""Accuracy on its training strings from which on a run speaks about generalisation."""
+
+NAMES = {"": "plain", "a": "+ aI", "b": "+ bI", "ab": "+ aI + bI"}
+
+
+def task_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Alphabets of ``symbols`` training and as many test symbols."""
+    symbols = options["symbols"]
+    return {"train": (0, symbols), "test": (symbols, 2 * symbols)}
+
+
+def spec_of(
+    task: TemplateTask, options: Mapping[str, Any], scalars: str = "", **changes: Any
+) -> TransformerSpec:
+    """The transformer for a task, of the profile's sizes, with the scalars that are named."""
+    sizes: dict[str, Any] = {
+        "d_in": task.vocabulary,
+        "d_out": task.vocabulary if task.symbolic else 1,
+        "n_ctx": task.length,
+        "d_model": changes.get("d_model") or options["d_model"],
+        "n_layers": 1,
+        "n_heads": options["heads"],
+        "d_head": options["d_head"],
+        "ffn": (options["ffn"],),
+        "positions": "learned",
+        "tied_unembedding": task.symbolic,
+        "identity_qk": "a" in scalars,
+        "identity_ov": "b" in scalars,
+        "identity_multiplier": options["multiplier"] if scalars else 1.0,
+    }
+    return TransformerSpec(**{**sizes, **changes})
+
+
+def on_unseen(setting: Setting, **training: Any) -> Experiment:
+    """An experiment whose runs are judged on symbols that they never saw."""
+    return Experiment(setting, test=TemplateTask.unseen, **training)
+
+
+def fitted(table: pd.DataFrame) -> pd.DataFrame:
+    """The runs that fit their training strings: others failed before they could generalise."""
+    return table[table["train_accuracy"] >= FITTED]
+
+
+def unfitted(table: pd.DataFrame, by: str = "model") -> dict[str, int]:
+    """How many runs of each model :func:`fitted` leaves out."""
+    counts = (table["train_accuracy"] < FITTED).groupby(table[by], sort=False).sum()
+    return {str(name): int(count) for name, count in counts.items() if count}
+
+
+def unanswered(table: pd.DataFrame) -> Verdict | None:
+    """The verdict where of some model no run fits its training strings; None where all have one."""
+    models = set(table["model"]) - set(fitted(table)["model"])
+    if not models:
+        return None
+    told = ", ".join(sorted(map(str, models)))
+    words = f"No run fits its training strings ({told}): nothing is said about generalisation."
+    return Verdict("not run", words, tables={"accuracy": table})
+
+
+def needed(table: pd.DataFrame, *, accuracy: float, by: str = "model") -> dict[str, float]:
+    """Smallest n from which on the mean accuracy over seeds stays at a level; ∞ if none."""
+    found = {}
+    for name, rows in table.groupby(by, sort=False):
+        means = rows.groupby("n")["accuracy"].mean().sort_index(ascending=False)
+        reached = float("inf")
+        for n, mean in means.items():
+            if mean < accuracy:
+                break
+            reached = float(n)  # type: ignore[arg-type]
+        found[str(name)] = reached
+    return found

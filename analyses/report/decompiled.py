@@ -1,0 +1,248 @@
+"""The page of a decompiled model: the program, where each line comes from, and what it costs.
+
+The conclusion comes first, in a sentence made of the numbers; then the program line by line with
+the component it stands for, the pattern that each head's primitive replaced, gain against lines,
+and rows on which program and model part.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analyses.report.page import Page, Picture, Section, Table, render
+from interp.figures.attention import attention_maps
+from interp.figures.style import save
+from interp.figures.sweeps import sweep
+from interp.interventions.components import Component
+from interp.output import output_folder
+from interp.rasp import program_text, run
+from interp.rasp.printer import expression_text, output_text
+from probes.decompile.components import HeadDoes, mean_patterns
+from probes.decompile.decisions import Fidelity, decide
+from probes.decompile.workflow import LEAST, Decompiled
+
+__all__ = ["MARKER", "sentence", "write_decompiled"]
+
+MARKER = "program.txt"
+_SHOWN, _DRAWN = 10, 6
+
+
+def sentence(found: Decompiled) -> str:
+    """What was found, in a sentence."""
+    best, kept = found.best, len(found.kept.parts)
+    numbers = (
+        f"gain {_number(best.held.gain)} on held-out rows, {_number(best.longer.gain)} on longer "
+        f"ones, {_number(best.off_task.gain)} off the task"
+    )
+    if found.answer == "no attention needed":
+        return (
+            "No attention needed: a table on the current token alone takes every decision as the "
+            f"model does, on {len(found.data.held)} held-out and {len(found.data.longer)} longer "
+            "rows."
+        )
+    if found.answer == "found":
+        lines = f"{best.program.size} line{'s' * (best.program.size != 1)}"
+        needed = f"the model needs {kept} of its components for it"
+        return f"A program of {lines} decides as the model does ({numbers}); {needed}."
+    return (
+        f"No program of at most 20 lines found; the best has a gain of {best.score:.2f} where "
+        f"{LEAST} is asked for ({numbers})."
+    )
+
+
+def write_decompiled(
+    found: Decompiled, model: object, name: str, out: Path, *, overwrite: bool = False
+) -> str:
+    """``program.txt``, ``result.json``, figures and ``report.html``; returns the sentence.
+
+    Args:
+        found: From :func:`probes.decompile.workflow.decompile`.
+        model: The model, for its heads' patterns.
+        name: What to call it.
+        out: Folder to be.
+        overwrite: Replace an earlier one.
+
+    Raises:
+        OutputError: if the folder is there and may not be replaced.
+    """
+    told = sentence(found)
+    with output_folder(out, overwrite=overwrite, marker=MARKER) as folder:
+        (folder / "program.txt").write_text(program_text(found.best.program), encoding="utf-8")
+        record = json.dumps(found.record(), indent=1)
+        (folder / "result.json").write_text(record + "\n", encoding="utf-8")
+        page = Page(
+            title=f"{Path(name).name or name}, decompiled",
+            findings=[told, _doubt(found)],
+            sections=list(_sections(found, model, folder)),
+            facts=[f"{found.seconds:.0f} seconds", f"{len(found.data.fit)} rows fitted"],
+        )
+        (folder / "report.html").write_text(render(page), encoding="utf-8")
+    return told
+
+
+def _doubt(found: Decompiled) -> str:
+    off = found.best.off_task.gain
+    if not math.isfinite(off):
+        return "Off the task the table on the current token makes no mistake either."
+    if off >= LEAST:
+        return "Off the task, on rows made of other tokens, the program decides as the model does."
+    return (
+        "To be doubted: off the task (random tokens, ties, repeats, single tokens exchanged) its "
+        f"gain is {off:.2f}: there the model does something else than these lines."
+    )
+
+
+def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Section]:
+    program = pd.DataFrame(list(_lines(found)), columns=["line", "stands for", "evidence"])
+    yield Section(
+        "The program",
+        [
+            "Each line and the component it stands for; the last ones are the feed-forward layers, "
+            "the LayerNorms and the readout, replaced together."
+        ],
+        tables=[Table(program, "The program, line by line.")],
+    )
+    yield Section("How faithful it is", tables=[Table(_fidelity(found), "Decisions taken alike.")])
+    if found.heads:
+        yield Section(
+            "What each head does",
+            [
+                "A primitive is put in the place of a head's own pattern while the rest of the "
+                "model goes on. Gain is what is left of the model's decisions beyond the table on "
+                "the current token."
+            ],
+            pictures=list(_patterns(found, model, folder)),
+            tables=[Table(_heads(found), "Heads that are needed, and what can stand in for them.")],
+        )
+    yield Section(
+        "What is needed",
+        [
+            f"Replaced by their means: {_names(found.kept.dropped)}. That leaves "
+            f"{found.kept.gain:.2f} of the gain. Needed: {_names(found.kept.parts)}."
+        ],
+    )
+    picture = _curve(found, folder)
+    if picture is not None:
+        yield Section("Gain against lines", pictures=[picture])
+    yield Section("Where they part", tables=[Table(_differences(found), "Decisions that differ.")])
+
+
+def _names(parts: Iterable[Component]) -> str:
+    return ", ".join(part.name for part in parts) or "nothing"
+
+
+def _lines(found: Decompiled) -> Iterator[tuple[str, str, str]]:
+    best = found.best
+    for line in best.program.lines:
+        source = best.sources.get(line.name, -1)
+        text = f"{line.name} = {expression_text(line.expression)}"
+        if source < 0:
+            yield text, "a value read twice", ""
+            continue
+        head = found.heads[source]
+        yield text, head.head.name, f"{head.primitive.words}: gain {head.gain:.2f} in its place"
+    for output in best.program.outputs:
+        yield output_text(output), "FFNs, norms and readout", f"gain {best.score:.2f} of the whole"
+
+
+def _fidelity(found: Decompiled) -> pd.DataFrame:
+    best = found.best
+    rows = [("held out", best.held), ("longer", best.longer), ("off the task", best.off_task)]
+    table = pd.DataFrame(
+        [(name, f.match, f.gain) for name, f in rows], columns=["rows", "match", "gain"]
+    )
+    table["match of the table"] = [*found.table, _table_off(best.off_task)]
+    return table
+
+
+def _table_off(fidelity: Fidelity) -> float:
+    """The table's match, from match and gain."""
+    if not math.isfinite(fidelity.gain) or fidelity.gain >= 1:
+        return float("nan")
+    return 1 - (1 - fidelity.match) / (1 - fidelity.gain)
+
+
+def _heads(found: Decompiled) -> pd.DataFrame:
+    rows = [
+        (one.head.name, one.at or "anywhere", one.primitive.words, one.gain, _tried(one))
+        for one in found.heads
+    ]
+    columns = ["head", "at the token", "does", "gain", "others tried"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _tried(one: HeadDoes) -> str:
+    return "; ".join(
+        f"{words} {gain:.2f}" for words, gain in one.tried if words != one.primitive.words
+    )
+
+
+def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
+    first: dict[str, HeadDoes] = {}
+    for one in found.heads:
+        if not one.at:
+            first.setdefault(one.head.name, one)
+    drawn: dict[str, np.ndarray] = {}
+    for name, one in list(first.items())[:_DRAWN]:
+        own, ideal = mean_patterns(model, found.data.longer, one.head, one.primitive)
+        drawn[f"{name}, trained"] = own
+        drawn[f"{name}, primitive"] = ideal
+    if drawn:
+        path = folder / "patterns.png"
+        save(attention_maps(drawn, columns=2), path)
+        heads = "; ".join(f"{name}: {one.primitive.words}" for name, one in first.items())
+        yield Picture(path, f"Attention on one row, trained and as the primitive says. {heads}.")
+
+
+def _curve(found: Decompiled, folder: Path) -> Picture | None:
+    points = found.record()["curve"]
+    if len(points) < 2:
+        return None
+    table = pd.DataFrame(points).assign(
+        model="best program", gain=lambda t: t["gain"].clip(lower=0.0)
+    )
+    figure = sweep(
+        table,
+        x="lines",
+        across="lines (at most)",
+        by="model",
+        y="gain",
+        label="gain on rows not fitted",
+        levels={"found": LEAST},
+        log_x=False,
+        log_y=False,
+    )
+    path = folder / "curve.png"
+    save(figure, path)
+    told = ", ".join(f"{p['lines']:.0f} lines {p['gain']:.2f}" for p in points)
+    return Picture(path, f"Gain of the best program of at most so many lines: {told}.")
+
+
+def _differences(found: Decompiled) -> pd.DataFrame:
+    rows = []
+    for name, row, position in found.differ[:_SHOWN]:
+        part = getattr(found.data, name)
+        texts = [part.vocabulary.texts[c] for c in part.tokens[row, : position + 1] if c >= 0]
+        at = np.argwhere(part.asked).tolist().index([row, position])
+        model = found.decisions[name][at]
+        program = decide(run(found.best.program, part.tokens, part.vocabulary), part)[at]
+        told = [_told(value, part.vocabulary.texts) for value in (model, program)]
+        shown = " ".join(texts[-16:])
+        rows.append((name.replace("_", " "), f"… {shown}" if len(texts) > 16 else shown, *told))
+    return pd.DataFrame(rows, columns=["rows", "tokens so far", "model", "program"])
+
+
+def _told(value: np.ndarray, texts: tuple[str, ...]) -> str:
+    if np.ndim(value):
+        return " ".join(texts[i] for i in np.flatnonzero(value)) or "nothing"
+    return texts[int(value)] if int(value) >= 0 else "none"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "not defined"

@@ -1,0 +1,199 @@
+"""What the figures of a role table are drawn from, as tables of the store, and the figures.
+
+    roles               the role table                                → component × role
+    attention-ROLE      mean attention of its heads, query × key      → one map a head
+    decodability        latent × site, where latents are scalar       → latent × site
+    probes              what ``prooflens probe`` found                → hook × latent
+    curves              what ``prooflens probe --curves`` found       → score against rows
+
+A table that another run sealed than the one that sealed the roles (its provenance tells) is not
+about these roles: attention is drawn only beside the roles it was taken for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analyses.report.probing import curve_figure, latent_maps
+from interp.figures.attention import attention_maps
+from interp.figures.maps import Panel, share_maps
+from interp.figures.style import save
+from interp.interventions.components import Component
+from interp.store import ActivationStore
+from interp.store.rows import scored_mask
+
+__all__ = ["ATTENTION", "attention_tables", "draw", "part_name"]
+
+ATTENTION = "attention-"
+_ROLES = (
+    "previous-token",
+    "duplicate-token",
+    "induction",
+    "sink",
+    "uniform",
+    "local",
+    "dense",
+    "memory-location",
+    "memory-correction",
+    "symbol-equality",
+    "copying",
+)
+_MOST = 12
+"""Heads of a role that are shown: the strongest, confirmed ones first."""
+
+
+def attention_tables(
+    store: ActivationStore, roles: pd.DataFrame
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(name, table) of each role of heads: mean attention, a line a head and query.
+
+    Columns ``head`` (with the role's targets), ``query`` and ``key 0`` …. Queries behind a row's
+    last scored position are not counted.
+
+    Args:
+        store: With the patterns; heads that it has not are left out.
+        roles: The role table.
+    """
+    heads = roles[(roles["component"] == "head") & roles["role"].isin(_ROLES)]
+    for role, rows in heads.groupby("role", sort=False):
+        order = rows.assign(size=rows["strength"].abs()).sort_values(
+            ["status", "size"], ascending=[False, False], kind="stable"
+        )
+        maps: list[pd.DataFrame] = []
+        for _, own in order.groupby(["layer", "head"], sort=False):
+            place = int(own["layer"].iloc[0]), int(own["head"].iloc[0])
+            pattern = _mean_attention(store, *place) if len(maps) < _MOST else None
+            if pattern is not None:
+                maps.append(_lines(_head_name(own), pattern))
+        if maps:
+            yield f"{ATTENTION}{role}", pd.concat(maps, ignore_index=True)
+
+
+def _head_name(rows: pd.DataFrame) -> str:
+    """``L0H1 x[t-1]``, and whether it is no more than a candidate."""
+    first = rows.iloc[0]
+    targets = list(dict.fromkeys(target for target in rows["target"] if target))
+    told = [part_name(first), *targets]
+    if (rows["status"] == "candidate").all():
+        told.append("(candidate)")
+    return " ".join(told)
+
+
+def _lines(name: str, pattern: np.ndarray) -> pd.DataFrame:
+    keys = pd.DataFrame(pattern, columns=[f"key {key}" for key in range(pattern.shape[1])])
+    keys.insert(0, "query", range(len(keys)))
+    keys.insert(0, "head", name)
+    return keys
+
+
+def _mean_attention(store: ActivationStore, layer: int, head: int) -> np.ndarray | None:
+    """``[query, key]``; None for a head or layer whose patterns are not stored."""
+    hook, kept = f"blocks.{layer}.attn.hook_pattern", store.manifest["plan"].get("heads")
+    if not {hook} & {*store.hooks, *store.aliases} or (kept is not None and head not in kept):
+        return None
+    place = head if kept is None else list(kept).index(head)
+    share = _shares(store.activation(hook, heads=[place])[:, 0].astype(np.float64))
+    mask = scored_mask(store)
+    counted = np.flip(np.logical_or.accumulate(np.flip(mask, 1), axis=1), 1)[..., None]
+    mean: np.ndarray = (share * counted).sum(0) / np.maximum(counted.sum(0), 1)
+    return mean
+
+
+def _shares(pattern: np.ndarray) -> np.ndarray:
+    """Attention as shares, also of heads whose weights do not add up to 1."""
+    total = pattern.sum(axis=-1, keepdims=True)
+    shares: np.ndarray = np.divide(pattern, total, out=np.zeros_like(pattern), where=total > 0)
+    return shares
+
+
+def draw(store: ActivationStore, folder: Path, *, this_run: bool = False) -> list[Path]:
+    """Every figure that a store's tables allow, written to a folder.
+
+    Args:
+        store: With sealed tables.
+        folder: Where to.
+        this_run: Only what was sealed together with the role table.
+    """
+    written: list[Path] = []
+    for name, figure in _figures(store, this_run):
+        written += save(figure, folder / name)
+    return written
+
+
+def _figures(store: ActivationStore, this_run: bool) -> Iterator[tuple[str, Figure]]:
+    names = store.measurements
+    beside = {
+        name
+        for name in names
+        if "roles" in names and store.provenance(name) == store.provenance("roles")
+    }
+    for name in sorted(beside):
+        if name.startswith(ATTENTION):
+            yield name, _attention(store.measurement(name))
+    if "roles" in names:
+        roles = store.measurement("roles")
+        if len(roles):
+            yield "roles", _role_map(roles)
+    if "decodability" in (beside if this_run else names):
+        table = store.measurement("decodability")
+        wide = table.pivot(index="site", columns="latent", values="score")
+        sites = list(dict.fromkeys(table["site"]))
+        latents = list(dict.fromkeys(table["latent"]))
+        panel = Panel("residual stream", wide.loc[sites, latents].to_numpy(), sites)
+        figure = share_maps(
+            [panel], latents, label="held-out r², of classes balanced accuracy", across="latent"
+        )
+        figure.axes[0].tick_params(axis="x", rotation=45)
+        yield "decodability", figure
+    if "probes" in names and not this_run:
+        yield "probes", latent_maps(store.measurement("probes"))
+    if {"probes", "curves"} <= set(names) and not this_run:
+        table, probed = store.measurement("curves"), store.provenance("probes")
+        if len(table) and store.provenance("curves") == probed:
+            yield "curves", curve_figure(table)
+
+
+def _attention(table: pd.DataFrame) -> Figure:
+    keys = [column for column in table.columns if column.startswith("key ")]
+    return attention_maps(
+        {
+            str(name).replace(" ", "\n", 1): rows[keys].to_numpy()
+            for name, rows in table.groupby("head", sort=False)
+        }
+    )
+
+
+def _role_map(roles: pd.DataFrame) -> Figure:
+    """Component × role: the strength of what is confirmed, and of what is a candidate."""
+    names = roles.apply(part_name, axis=1)
+    confirmed = roles["status"] == "confirmed"
+    panels = []
+    kinds = list(dict.fromkeys(roles["role"]))
+    parts = list(dict.fromkeys(names))
+    for title, chosen in (("confirmed", confirmed), ("candidate", ~confirmed)):
+        if not chosen.any():
+            continue
+        values = np.full((len(parts), len(kinds)), np.nan)
+        for name, (_, row) in zip(names[chosen], roles[chosen].iterrows(), strict=True):
+            place = parts.index(name), kinds.index(row["role"])
+            values[place] = np.fmax(values[place], abs(row["strength"]))
+        panels.append(Panel(title, values, parts))
+    return share_maps(
+        panels,
+        [kind.replace("-", "\n") for kind in kinds],
+        label="strength of the role",
+        across="role",
+    )
+
+
+def part_name(row: Any) -> str:
+    """``L0H1``, ``L0 FFN`` or ``L0``, of a row of a role table."""
+    if row["component"] == "layer":
+        return f"L{row['layer']}"
+    return Component(row["component"], int(row["layer"]), int(row["head"])).name

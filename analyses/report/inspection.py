@@ -1,0 +1,339 @@
+"""The page of an inspection: what stands out in words, roles, maps, nulls, pairs, every head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analyses.report.page import Page, Picture, Section, Table, render
+from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
+from interp.figures.pairs import Pair, pair_lines
+from interp.figures.style import save
+from interp.interventions.components import Component
+from interp.output import output_file
+from interp.weights.weight_table import circuit_crop
+from probes.inspection.heads import Inspected, write_tables
+from probes.roles.profile import LANGUAGE
+from probes.roles.registry import ROLES
+
+__all__ = ["inspection_findings", "wide_table", "write_inspection"]
+
+_CLASSES = ("previous", "same", "after_same", "first")
+_SHOWN, _PAIRS = 8, 24
+_GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
+_TITLES = {
+    "attention_mass": "share of attention",
+    "copying": "logits of attended tokens",
+    "positional": "cosine between rows",
+    "loss_increase": "rise of the loss (nats)",
+}
+_NULLS = (
+    "Orange is where a head with nothing to it would lie: attention with permuted positions, "
+    "copying of other rows' tokens, rises of the loss with random signs. Nearly every trained head "
+    "differs from some null: the roles above ask for an effect above a floor as well."
+)
+_COPYING = {"metric": "copying", "trial": "repeated"}
+_POSITIONAL = {"metric": "positional", "trial": "shuffled"}
+Step = Callable[[str], None]
+
+
+def inspection_findings(found: Inspected) -> list[str]:
+    """What stands out, in sentences with their numbers."""
+    said = [_performed(p) for p in found.performances]
+    confirmed = found.roles[found.roles["status"] == "confirmed"]
+    asked = [role.name for role in ROLES.values() if LANGUAGE.name in role.profiles]
+    for role in asked:
+        mine = found.roles[found.roles["role"] == role]
+        mine = mine.sort_values("strength", key=abs, ascending=False)
+        if len(mine):
+            sure = confirmed[confirmed["role"] == role]
+            maybe = mine[mine["status"] == "candidate"]
+            parts = [f"confirmed {_listed(sure)}"] * bool(len(sure))
+            parts += [f"candidates (behaviour without the cause) {_listed(maybe)}"] * bool(
+                len(maybe)
+            )
+            said.append(f"{role}: {'; '.join(parts)}.")
+    if found.roles.empty:
+        said.append("No head has the behaviour of any role above its null and floor.")
+    return said
+
+
+def write_inspection(found: Inspected, out: Path, step: Step = lambda words: None) -> list[str]:
+    """Tables, figures and ``report.html`` into the inspection's folder; returns the findings.
+
+    Raises:
+        OutputError: if the folder cannot be written.
+    """
+    said = inspection_findings(found)
+    write_tables(found, out, said)
+    step("figures")
+    sections = [*_role_sections(found), *_figure_sections(found, out / "figures")]
+    wide = Table(
+        wide_table(found),
+        "One row a head; click a heading, or reach it with Tab and "
+        "press Enter, to sort. heads.csv has every score with its null.",
+        sortable=True,
+    )
+    sections.append(Section("All heads", (), (), [wide]))
+    page = Page(f"Heads of {Path(found.model.name).name}", said, sections, _facts(found))
+    with output_file(out / "report.html", overwrite=True) as draft:
+        draft.write_text(render(page), encoding="utf-8")
+    return said
+
+
+def wide_table(found: Inspected) -> pd.DataFrame:
+    """One row a head with its roles and main scores."""
+    behaviour, losses = found.behaviour, found.losses
+    wanted = {f"{c} (share)": _mass(c, "repeated") for c in _CLASSES}
+    wanted["same, shuffled (share)"] = _mass("same", "shuffled")
+    wanted |= {"copying (logits)": _COPYING, "positional (cosine)": _POSITIONAL}
+    columns = {name: _by_head(_chosen(behaviour, **key)) for name, key in wanted.items()}
+    heads = losses[losses["component"] == "head"]
+    for trial, part in heads.groupby("trial", sort=False):
+        columns[f"{trial} loss (nats)"] = _by_head(part)
+    for circuit in ("QK", "OV"):
+        for metric in ("trace_share", "diag_ratio", "copying_score", "effective_rank"):
+            rows = _chosen(found.weights, metric=metric, circuit=circuit)
+            columns[f"{circuit} {metric.replace('_', ' ')}"] = _by_head(rows)
+    wide = pd.DataFrame(columns)
+    names = [_head(*place) for place in wide.index]
+    roles = {
+        place: ", ".join(r.role + "?" * (r.status != "confirmed") for r in _rows(part))
+        for place, part in found.roles.groupby(["layer", "head"])
+    }
+    wide.insert(0, "roles", [roles.get(place, "") for place in wide.index])
+    wide.insert(0, "head", names)
+    return wide.reset_index(drop=True)
+
+
+def _mass(keys: str, trial: str) -> dict[str, str]:
+    """The columns of a head table's rows about attention to a class of keys."""
+    return {"metric": "attention_mass", "target": keys, "null": "positions", "trial": trial}
+
+
+def _chosen(table: pd.DataFrame, **values: str) -> pd.DataFrame:
+    """Rows whose columns have these values."""
+    return table[(table[list(values)] == list(values.values())).all(axis=1)]
+
+
+def _by_head(rows: pd.DataFrame) -> pd.Series[float]:
+    return rows.set_index(["layer", "head"])["score"]
+
+
+def _head(layer: int, head: int) -> str:
+    """``L0H5``."""
+    return Component("head", int(layer), int(head)).name
+
+
+def _performed(p: Any) -> str:
+    words = {
+        "repeated": "Repeated random tokens",
+        "aba": "Template aba",
+        "same": "Template same",
+        "text": "Text",
+    }
+    said = f"{words[p.trial]}: loss {p.loss:.2f} nats a token, {p.accuracy:.0%} right"
+    if p.control == p.control:
+        low = p.p < 0.01 and p.control - p.loss >= _GAP
+        verdict = "the model uses its context here" if low else "no better than without the rule"
+        said += f"; without the rule {p.control:.2f}: {verdict}"
+    return said + "."
+
+
+def _rows(table: pd.DataFrame) -> Iterator[Any]:
+    """Rows with their columns as attributes."""
+    return iter(table.itertuples())
+
+
+def _listed(rows: pd.DataFrame) -> str:
+    named = [
+        f"{_head(r.layer, r.head)} ({r.strength:+.2f}, loss {r.effect:+.2f})"
+        for r in _rows(rows.head(_SHOWN))
+    ]
+    more = len(rows) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _role_sections(found: Inspected) -> list[Section]:
+    words = (
+        "A head is confirmed when it behaves so on random tokens and the loss rises without that "
+        "attention (of copying and positional heads: without the head); an induction head must "
+        "also read earlier previous-token heads. With the behaviour alone it is a candidate. "
+        "Strength is the behaviour's score, effect the rise of the loss in nats."
+    )
+    roles = found.roles.assign(head=[_head(r.layer, r.head) for r in _rows(found.roles)])[
+        ["head", "role", "status", "strength", "effect", "q", "evidence"]
+    ]
+    trials = pd.DataFrame([vars(p) for p in found.performances])
+    about = {t.name: t.about for t in found.trials}
+    trials["rows"] = [about[name] for name in trials["trial"]]
+    told = "Loss in nats a token; the control has the same tokens without the rule."
+    return [
+        Section("Roles", [words], (), [Table(roles, "By role and strength.", sortable=True)]),
+        Section("What the model does in context", (), (), [Table(trials, told)]),
+    ]
+
+
+def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
+    pairs = _pairs_picture(found, folder)
+    section = []
+    if pairs is not None:
+        words = (
+            "K-composition of weights: the reader's key could be made of what the writer wrote. "
+            "Marked are heads by their roles."
+        )
+        section = [Section("Who reads whom", [words], [pairs])]
+    return [
+        Section("Every head", (), _maps(found, folder)),
+        *section,
+        Section("Against the nulls", [_NULLS], _histograms(found, folder)),
+        Section(
+            "Strongest diagonals",
+            ["First 100 × 100 entries of the circuits; the number is the trace share."],
+            _diagonals(found, folder),
+        ),
+    ]
+
+
+def _panels(found: Inspected) -> list[tuple[str, pd.DataFrame]]:
+    """(title, rows) of every behaviour that is drawn."""
+    b, losses = found.behaviour, found.losses[found.losses["component"] == "head"]
+    wanted = [*(_mass(c, "repeated") for c in _CLASSES), _mass("same", "shuffled")]
+    panels = [(_said(key), _chosen(b, **key)) for key in (*wanted, _COPYING, _POSITIONAL)]
+    return panels + [
+        (f"without the head: {trial!s}", part)
+        for trial, part in losses.groupby("trial", sort=False)
+    ]
+
+
+def _said(key: Mapping[str, str]) -> str:
+    keys = key.get("target", "").replace("_", " ")
+    return f"{keys} on {key['trial']}".lstrip()
+
+
+def _maps(found: Inspected, folder: Path) -> list[Picture]:
+    pictures = []
+    for group in _by_metric(found):
+        grids = [
+            part.pivot(index="layer", columns="head", values="score").to_numpy()
+            for _, part in group
+        ]
+        metric = str(group[0][1]["metric"].iloc[0])
+        labels = [_TITLES[metric]] * len(grids)
+        for start in range(0, len(grids), 3):
+            part = slice(start, start + 3)
+            figure = head_maps(
+                grids[part], labels[part], titles=[t for t, _ in group[part]], strongest=6
+            )
+            pictures.append(
+                _saved(
+                    figure,
+                    folder / f"map-{metric}-{start}",
+                    f"{metric}: {', '.join(t for t, _ in group[part])}",
+                )
+            )
+    for metric in ("trace_share", "diag_ratio"):
+        parts = {c: _grid(found.weights, metric, c) for c in ("QK", "OV")}
+        figure = head_maps(
+            [g for g in parts.values() if g is not None],
+            [metric.replace("_", " ")] * sum(g is not None for g in parts.values()),
+            titles=[c for c, g in parts.items() if g is not None],
+            strongest=6,
+        )
+        pictures.append(_saved(figure, folder / f"map-{metric}", f"weights: {metric}"))
+    return pictures
+
+
+def _by_metric(found: Inspected) -> list[list[tuple[str, pd.DataFrame]]]:
+    groups: dict[str, list[tuple[str, pd.DataFrame]]] = {}
+    for panel in _panels(found):
+        if len(panel[1]):
+            groups.setdefault(str(panel[1]["metric"].iloc[0]), []).append(panel)
+    return list(groups.values())
+
+
+def _grid(table: pd.DataFrame, metric: str, circuit: str) -> Any:
+    rows = _chosen(table, metric=metric, circuit=circuit)
+    if rows.empty:
+        return None
+    return rows.pivot(index="layer", columns="head", values="score").to_numpy()
+
+
+def _histograms(found: Inspected, folder: Path) -> list[Picture]:
+    pictures = []
+    for group in _by_metric(found):
+        metric = str(group[0][1]["metric"].iloc[0])
+        for start in range(0, len(group), 3):
+            some = group[start : start + 3]
+            triples = [
+                (p["score"].to_numpy(), p["null_mean"].to_numpy(), p["null_std"].to_numpy())
+                for _, p in some
+            ]
+            figure = null_histograms(triples, _TITLES[metric], titles=[t for t, _ in some])
+            path = folder / f"histogram-{metric}-{start}"
+            pictures.append(_saved(figure, path, f"{metric} of all heads and their nulls"))
+    return pictures
+
+
+def _pairs_picture(found: Inspected, folder: Path) -> Picture | None:
+    table = found.weights[found.weights["metric"] == "k_composition"]
+    named = {
+        role: [(r.layer, r.head) for r in _rows(found.roles[found.roles["role"] == role])]
+        for role in ("previous-token", "induction", "duplicate-token")
+    }
+    writers = {_head(*place) for place in named["previous-token"]}
+    readers = set(named["induction"])
+    told = "K-composition of induction heads with previous-token heads"
+    chosen = table[table["target"].isin(writers)]
+    chosen = chosen[[(r.layer, r.head) in readers for r in _rows(chosen)]]
+    if chosen.empty:
+        chosen, told = table, "the strongest K-compositions of all pairs"
+    if chosen.empty:
+        return None
+    pairs: list[Pair] = [
+        (_place(r.target), (r.layer, r.head), r.score)
+        for r in _rows(chosen.nlargest(_PAIRS, "effect"))
+    ]
+    heads = [found.factors.n_heads] * found.factors.n_layers
+    figure = pair_lines(heads, pairs, "K-composition", named=named)
+    return _saved(figure, folder / "pairs", told)
+
+
+def _place(name: str) -> tuple[int, int]:
+    layer, _, head = name[1:].partition("H")
+    return int(layer), int(head)
+
+
+def _diagonals(found: Inspected, folder: Path) -> list[Picture]:
+    pictures = []
+    for circuit in ("QK", "OV"):
+        rows = _chosen(found.weights, metric="trace_share", circuit=circuit)
+        top = rows.assign(size=rows["score"].abs()).nlargest(_SHOWN, "size")
+        if len(top):
+            crops = [
+                circuit_crop(found.factors, int(r.layer), int(r.head), circuit) for r in _rows(top)
+            ]
+            titles = [f"{_head(r.layer, r.head)}: {r.score:+.3f}" for r in _rows(top)]
+            figure = circuit_crops(crops, titles, title=f"{circuit}: largest |trace share|")
+            pictures.append(_saved(figure, folder / f"diagonals-{circuit}", f"{circuit} circuits"))
+    return pictures
+
+
+def _saved(figure: Any, path: Path, caption: str) -> Picture:
+    (png,) = save(figure, path, formats=("png",))
+    return Picture(png, caption)
+
+
+def _facts(found: Inspected) -> Sequence[str]:
+    model, settings = found.model, found.settings
+    return (
+        f"{model.name}: {model.family}, {found.factors.n_layers} layers of {found.factors.n_heads} "
+        f"heads, vocabulary {model.vocabulary}, context {model.n_ctx}. {settings['rows']} rows of "
+        f"at most {settings['length']} tokens a trial, seed {settings['seed']}.",
+        *found.notes,
+        "Beside this page: roles.csv, heads.csv, trials.csv, inspection.json, findings.txt, "
+        "figures/ and the activation stores under stores/, with the tables sealed into them.",
+    )

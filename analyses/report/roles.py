@@ -1,0 +1,248 @@
+"""A model's or a store's role table, in words and as files (``prooflens heads``).
+
+The table, and what its figures are drawn from (:mod:`analyses.report.head_figures`), are sealed
+into the store, so that everything can be redrawn without the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from analyses.report.head_figures import attention_tables, draw, part_name
+from interp.errors import ProoflensError, StoreError
+from interp.interventions.components import components
+from interp.store import ActivationStore, extract
+from interp.store.plan import weights_sha256
+from interp.store.rows import scored_mask
+from interp.tasks.base import Batch, answers_of, memories_of
+from interp.tasks.catalogue import known_task
+from probes.activations import Samples, collect
+from probes.linear import decode, probe_for
+from probes.roles import ROLE_COLUMNS, TASK, Profile, candidates, find_roles
+
+__all__ = [
+    "Heads",
+    "measure_model",
+    "measure_store",
+    "model_of",
+    "roles_in_words",
+    "task_of",
+    "write_files",
+]
+
+_LEAST = 1e-10
+
+
+@dataclass(frozen=True)
+class Heads:
+    """What was found, and the store that it is sealed into.
+
+    Attributes:
+        note: What could not be looked for, because the store's task is not known here; or empty.
+    """
+
+    store: ActivationStore
+    roles: pd.DataFrame
+    note: str = ""
+
+
+def measure_model(
+    model: Any,
+    task: Any,
+    folder: Path,
+    *,
+    rows: int,
+    seed: int,
+    about: dict[str, Any],
+    profile: Profile = TASK,
+) -> Heads:
+    """Run a model on rows of a task, decide its roles and seal them with what figures need.
+
+    Args:
+        model: A hooked model that takes the task's inputs.
+        task: Drawn from the catalogue.
+        folder: Of the store that is made.
+        rows: How many.
+        seed: Of the rows and of the nulls.
+        about: JSON data: what the model and the task are called.
+        profile: ``language`` where the task's rows are tokens that repeat.
+    """
+    hooks = [
+        f"blocks.{layer}.attn.hook_pattern"
+        for layer in sorted({part.layer for part in components(model) if part.kind == "head"})
+    ]
+    store = extract(model, task, hooks, folder, rows=rows, seed=seed, about=about)
+    said = {**about, "rows": rows, "seed": seed, "profile": profile.name}
+    return _measured(store, model, task, seed, said, profile)
+
+
+def measure_store(
+    path: Path, model: Any = None, *, seed: int = 0, profile: Profile = TASK
+) -> Heads:
+    """The roles on a store's rows, sealed into it.
+
+    Args:
+        path: The store.
+        model: The one that it was made of (:func:`model_of`); without, the patterns alone speak,
+            and nothing is more than a candidate.
+        seed: Of the nulls.
+        profile: ``language`` where the store's rows are tokens that repeat.
+
+    Raises:
+        StoreError: for a model with other weights than the store's.
+        HookError: without a model, if no patterns are stored.
+    """
+    store = ActivationStore(path)
+    if model is not None:
+        record = store.manifest["plan"]
+        if weights_sha256(model) != record["model"]["weights_sha256"]:
+            raise StoreError(f"{path} was made of other weights than the model's: give that model")
+        task, unknown = _recorded(store)
+        about = {"source": "rows of this store", "seed": seed, "note": unknown}
+        about["profile"] = profile.name
+        return replace(_measured(store, model, task, seed, about, profile), note=unknown)
+    roles = candidates(store, profile=profile)
+    provenance = {"source": "patterns of this store; no model was run", "profile": profile.name}
+    _seal_roles(store, roles, provenance)
+    return Heads(store, roles)
+
+
+def task_of(store: ActivationStore) -> Any:
+    """The task whose rows a store holds; None for other rows, or a task not known here."""
+    return _recorded(store)[0]
+
+
+def _recorded(store: ActivationStore) -> tuple[Any, str]:
+    """The task, or None and what that costs."""
+    described = store.manifest["plan"]["source"]
+    data = described.get("task") if isinstance(described, dict) else None
+    task, unknown = known_task(data if isinstance(data, dict) else None)
+    cost = "; roles of memories and answers are not looked for"
+    return task, f"{store.path}: {unknown}{cost}" if unknown else ""
+
+
+def model_of(store: ActivationStore, load: Callable[[str], Any]) -> tuple[Any, str]:
+    """The model that a store names, if it can still be loaded and has the same weights; else None
+    and the reason."""
+    name = store.manifest.get("about", {}).get("model")
+    if not isinstance(name, str):
+        return None, "the store names no model"
+    try:
+        model = load(name)
+    except ProoflensError as error:
+        return None, str(error)
+    if weights_sha256(model) != store.manifest["plan"]["model"]["weights_sha256"]:
+        return None, f"{name} has other weights now"
+    return model, ""
+
+
+def _measured(
+    store: ActivationStore,
+    model: Any,
+    task: Any,
+    seed: int,
+    provenance: dict[str, Any],
+    profile: Profile,
+) -> Heads:
+    batch = rows_of(store)
+    known: dict[str, Any] = {"memories": memories_of(task), "answers": answers_of(task)}
+    known = known if profile == TASK else {}  # memories and readouts are a task's
+    known |= {"targets": has_targets(store), "seed": seed}
+    roles = find_roles(model, batch, profile=profile, **known)
+    _seal_roles(store, roles, provenance)
+    table = _layers(model, batch)
+    if len(table):
+        _seal(store, "decodability", table, provenance)
+    return Heads(store, roles)
+
+
+def _seal_roles(store: ActivationStore, roles: pd.DataFrame, provenance: dict[str, Any]) -> None:
+    _seal(store, "roles", roles, provenance)
+    for name, table in attention_tables(store, roles):
+        _seal(store, name, table, provenance)
+
+
+def _seal(
+    store: ActivationStore, name: str, table: pd.DataFrame, provenance: dict[str, Any]
+) -> None:
+    store.write_measurement(name, table.reset_index(drop=True), provenance, overwrite=True)
+
+
+def has_targets(store: ActivationStore) -> bool:
+    """Whether the source of a store's rows gave targets."""
+    return all("targets" in part.shapes for part in store.parts)
+
+
+def rows_of(store: ActivationStore) -> Batch:
+    """The rows that a store holds; zeros for targets that it has not, scored everywhere if it has
+    no mask."""
+    inputs = torch.from_numpy(store.inputs())
+    known = has_targets(store)
+    return Batch(
+        inputs=inputs,
+        targets=torch.from_numpy(store.targets()) if known else torch.zeros_like(inputs),
+        mask=torch.from_numpy(scored_mask(store)),
+        latents={name: torch.from_numpy(value) for name, value in store.latents().items()},
+    )
+
+
+def _layers(model: Any, batch: Batch) -> pd.DataFrame:
+    """Linear decodability of each scalar latent along the residual stream."""
+    names = [
+        name
+        for name, value in batch.latents.items()
+        if value.ndim == 2 and float(value[batch.mask].double().std()) > 0
+    ]
+    if not names:
+        return pd.DataFrame()
+    after = {"head": "mid", "ffn": "post"}
+    sites = [f"blocks.{p.layer}.hook_resid_{after[p.kind]}" for p in components(model)]
+    sites = list(dict.fromkeys(["blocks.0.hook_resid_pre", *sites]))
+    samples = collect(model, batch, sites)
+    rows = [
+        {"latent": name, "site": hook, "score": _score(samples, hook, name)}
+        for hook in sites
+        for name in samples.latents
+        if name in names
+    ]
+    return pd.DataFrame(rows)
+
+
+def _score(samples: Samples, hook: str, name: str) -> float:
+    probe = probe_for(samples.kinds[name])
+    features, latent = samples.features[hook], samples.latents[name]
+    return decode(features, latent, probe=probe, groups=samples.groups).score
+
+
+def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:
+    """A line a role, confirmed ones first."""
+    order = roles.sort_values(["status", "layer", "head"], ascending=[False, True, True])
+    for _, row in order.iterrows():
+        target = f" of {row['target']}" if row["target"] else ""
+        yield (
+            f"{part_name(row):8} {row['role'] + target:32} {row['status']:10} "
+            f"strength {row['strength']:5.2f}  q {_tail(row['q'])}  {row['evidence']}"
+        )
+
+
+def _tail(q: float) -> str:
+    """A q to read; one below 1e-10 is a tail that nobody measured."""
+    return f"{q:.1e}" if q >= _LEAST else f"< {_LEAST:.0e}"
+
+
+def write_files(found: Heads, folder: Path) -> list[Path]:
+    """``roles.csv``; ``roles.json``, where each row has its tests as well; and the figures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table, rows = folder / "roles.csv", folder / "roles.json"
+    found.roles.to_csv(table, index=False, columns=list(ROLE_COLUMNS))
+    records = json.loads(found.roles.to_json(orient="records", double_precision=15))
+    told = [{**record, "tests": json.loads(record["tests"])} for record in records]
+    rows.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    return [table, rows, *draw(found.store, folder / "figures", this_run=True)]

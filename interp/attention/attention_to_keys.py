@@ -1,0 +1,277 @@
+"""How much of a head's attention goes to a kind of key: by position, by content, or by a latent.
+
+A *class* of keys says for every query which keys belong to it, ``[row, query, key]``:
+
+    previous     j = i − 1                    same         earlier token equal to the query's
+    own          j = i                        after_same   right after such a token (induction)
+    first        j = 0 (BOS, sink), i ≥ 1     NAME         j = i − t_i for a latent's lags t_i
+    local        i − j < window
+
+Where attention looks both ways, ``same`` and ``after_same`` have keys after the query too, latents
+may be negative lags, and ``local`` is |i − j| < window.
+
+    mass_h(class) = mean over rows of the mean over the row's queries that have such a key of
+                    Σ_{j in class} pattern_h(i, j) / Σ_j pattern_h(i, j)
+    uniform_h     = the same mean of Σ_j min(share_h(i, j), 1/n_i) over the n_i keys that the query
+                    may attend to, 1 minus the total variation from even attention
+
+Two nulls, both with exact mean and variance, so that nothing is sampled; sums over many queries
+and rows are normal, and p is that tail:
+
+    positions   each query's weights are permuted over the keys that it may attend to (causal or
+                not, its own or not: :mod:`interp.store.attention_mask`): mean c/n and variance
+                c (n−c)/(n−1) · (Σp²/n − 1/n²) for c of n keys. For ``uniform``: weights drawn flat
+                from the simplex, mean 1 − (1 − 1/n)^n.
+    tokens      the row is paired with another row's content: rows of a batch are permuted, with
+                the moments of Hoeffding's combinatorial statistic. Only key sets made of content.
+
+A head that attends by position alone can look like induction on rows that repeat with one period;
+against ``tokens`` it has no excess. That null in turn needs rows whose periods differ
+(:func:`repeated_tokens`): where all rows repeat alike it finds nothing in any head.
+
+Intervals are 95 % of a bootstrap over rows of which none is kept
+(:mod:`interp.stats.bootstrap`): memory does not grow with rows. What attention mass does
+not establish: that anything is moved, or used (see :mod:`interp.interventions.components`).
+Attention that is not a number is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.attention.combinations import Combinations
+from interp.attention.key_sets import lag_key_set, positional_key_sets, token_key_sets
+from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
+from interp.errors import Problems
+from interp.stats.bootstrap import RESAMPLES
+from interp.stats.head_table import head_table
+from interp.stats.nulls import others_moments
+from interp.store.attention_mask import AttentionMask, Pattern, mask_from_patterns
+from interp.store.rows import Rows, layer_hooks, read_batches
+
+__all__ = ["RESAMPLES", "AttentionMass", "attention_mass", "attention_table"]
+
+Keys = Bool[Tensor, "row query key"]
+
+
+class AttentionMass(RunningMass):
+    """Attention by class of key that grows batch by batch; :meth:`table` gives what has been seen.
+
+    Args:
+        seed: Of the bootstrap's counts.
+        resamples: Of the bootstrap; 0 for no intervals.
+        attention_mask: Which keys a query may attend to; None to see it from the first batch's
+            patterns.
+        combinations: Signed combinations of a layer's heads, measured beside them.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        resamples: int = RESAMPLES,
+        attention_mask: AttentionMask | None = None,
+        combinations: Combinations | None = None,
+    ) -> None:
+        super().__init__("attention_mass", seed, resamples, attention_mask, combinations)
+
+    def add(
+        self,
+        patterns: Mapping[int, Pattern],
+        positions: Mapping[str, Keys],
+        contents: Mapping[str, Keys],
+        mask: Bool[Tensor, "row query"],
+        heads: Sequence[int] | None = None,
+    ) -> None:
+        """Take in one batch.
+
+        Args:
+            patterns: Layer → attention, normalised or not.
+            positions: Classes that depend on positions alone.
+            contents: Classes that depend on what a row holds.
+            mask: Queries that count.
+            heads: Which heads the patterns hold; all by default.
+
+        Raises:
+            ArgumentError: if attention is not finite, or lies on keys that should be masked.
+        """
+
+        def measure(
+            share: Pattern, seen: Bool[Tensor, "query key"]
+        ) -> Iterator[tuple[Kind, RowScores]]:
+            for (name, null), found in _measured(share, positions, contents, mask, seen):
+                yield (null, (name,)), found
+
+        self.take(patterns, len(mask), heads, measure)
+
+
+def attention_mass(
+    batches: Iterable[Rows],
+    *,
+    window: int = 4,
+    lags: Sequence[str] = (),
+    key_sets: Callable[[Rows], Mapping[str, Keys]] | None = None,
+    combinations: Combinations | None = None,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Attention mass of every head by class, from batches of patterns.
+
+    Args:
+        batches: From :func:`interp.store.rows.read_batches`.
+        window: Keys that count as local: the query's own and the ``window − 1`` before.
+        lags: Latents whose values are lags t_i ≥ 0: the class ``NAME`` is the key i − t_i.
+        key_sets: More key sets of a batch by name: ``[row, query, key]``, true on the keys that
+            belong.
+        combinations: Layer → name → a signed coefficient for each of its heads: what they attend
+            to together (:mod:`interp.attention.combinations`).
+        seed, resamples: Of the bootstrap.
+
+    Raises:
+        ArgumentError: if no row came, a latent is not there, or attention is not finite.
+    """
+    found: AttentionMass | None = None
+    for rows in batches:
+        patterns = {int(hook.split(".")[1]): v for hook, v in rows.activations.items()}
+        if found is None:
+            seen = rows.attention_mask or mask_from_patterns(patterns.values())
+            found, causal = AttentionMass(seed, resamples, seen, combinations), seen.causal
+        contents = token_key_sets(rows.inputs, causal=causal) if rows.inputs.ndim == 2 else {}
+        contents |= {name: lag_key_set(rows.latent(name), causal=causal) for name in lags}
+        contents |= dict(key_sets(rows)) if key_sets is not None else {}
+        n = next(iter(patterns.values())).shape[-1]
+        positions = positional_key_sets(len(rows), n, window, causal=causal)
+        found.add(patterns, positions, contents, rows.mask, rows.heads)
+    problems = Problems("attention_mass")
+    problems.need(found is not None, "batches", "must hold rows", 0, "give some")
+    problems.raise_if_any()
+    return head_table([]) if found is None else found.table()
+
+
+def attention_table(
+    source: Any,
+    inputs: Any = None,
+    *,
+    layers: Sequence[int] | None = None,
+    batch: int = 8,
+    **options: Any,
+) -> pd.DataFrame:
+    """Attention mass by class of every head of a model, or of a store's patterns.
+
+    Args:
+        source: A hooked model, or an :class:`~interp.store.ActivationStore` with
+            ``hook_pattern`` stored.
+        inputs: For a model: tokens ``[row, pos]``, real inputs, or a
+            :class:`~interp.tasks.base.Batch` (its mask and latents are used). None for a store.
+        layers: Which; all (that are stored) by default.
+        batch: Rows at a time; with the sequence length it decides the memory used.
+        options: As for :func:`attention_mass`.
+
+    Returns:
+        A head table with ``low`` and ``high``; see
+        :meth:`interp.attention.running_mass.RunningMass.table`; metric ``attention_mass``.
+
+    Raises:
+        ArgumentError: for arguments that do not fit; HookError: for patterns that are not stored.
+    """
+    problems = Problems("attention_table")
+    rule, advice = "must be at least 2", "the null exchanges the rows of a batch"
+    problems.need(batch >= 2, "batch", rule, batch, advice)
+    problems.raise_if_any()
+    hooks = layer_hooks(source, "attn.hook_pattern", layers)
+    return attention_mass(read_batches(source, inputs, hooks, batch=batch), **options)
+
+
+def _measured(
+    share: Pattern,
+    positions: Mapping[str, Keys],
+    contents: Mapping[str, Keys],
+    mask: Bool[Tensor, "row query"],
+    seen: Bool[Tensor, "query key"],
+) -> Iterator[tuple[tuple[str, str], RowScores]]:
+    """(class, null) → rows."""
+    n = seen.sum(-1).double()
+    mask, n = mask & (n > 0), n.clamp_min(1)
+    yield ("uniform", "positions"), _uniform(share, mask, n)
+    for name, keys in {**positions, **contents}.items():
+        weights = _weights(keys, mask, seen)
+        yield (name, "positions"), _against_positions(share, weights, n)
+        if name in contents:
+            yield (name, "tokens"), _against_tokens(share, weights)
+
+
+def _weights(
+    keys: Keys, mask: Bool[Tensor, "row query"], seen: Bool[Tensor, "query key"]
+) -> Float[Tensor, "row query key"]:
+    """What each key of a class counts: 1/(number of the row's counted queries), 0 elsewhere."""
+    keys = keys & seen & mask[..., None]
+    return keys * query_weights(keys.any(-1))[..., None]
+
+
+def _scores(
+    score: Float[Tensor, "row head"],
+    mean: Float[Tensor, "row head"],
+    variance: Float[Tensor, "head"],
+    kept: Int[Tensor, "row"],
+) -> RowScores:
+    """Of one class, in the rows that have a query with such a key."""
+    counted = torch.ones(len(kept), 1, dtype=torch.bool)
+    return RowScores(score[..., None], mean[..., None], variance[..., None], counted, kept)
+
+
+def _against_positions(
+    share: Pattern, weights: Float[Tensor, "row query key"], n: Float[Tensor, "query"]
+) -> RowScores:
+    kept = weights.flatten(1).any(1).nonzero()[:, 0]
+    share, weights = share[kept], weights[kept]
+    score = torch.einsum("rhqk,rqk->rh", share, weights)
+    inside = weights.sum(-1)  # [row, query] = c / (queries of the row)
+    whole = share.sum(-1)  # 1, or 0 of a query that attends to nothing
+    mean = torch.einsum("rhq,rq->rh", whole, inside / n)
+    count, per_query = (weights > 0).sum(-1).double(), weights.amax(-1)
+    spread = (share.square().sum(-1) / n - (whole / n) ** 2).clamp_min(0)  # [row, head, query]
+    draw = count * (n - count) / (n - 1).clamp_min(1) * per_query**2
+    return _scores(score, mean, torch.einsum("rhq,rq->h", spread, draw), kept)
+
+
+def _against_tokens(share: Pattern, weights: Float[Tensor, "row query key"]) -> RowScores:
+    kept = weights.flatten(1).any(1).nonzero()[:, 0]
+    kept = kept if len(kept) > 1 else kept[:0]
+    share, weights = share[kept], weights[kept]
+    paired = torch.einsum("rhqk,sqk->rsh", share, weights)
+    score = torch.diagonal(paired, dim1=0, dim2=1).T
+    _, variance = others_moments(paired)
+    # A row's own expectation: its attention on other rows' content, and others' on its own.
+    mean = ((paired.sum(1) + paired.sum(0)) / 2 - score) / max(len(kept) - 1, 1)
+    return _scores(score, mean, variance, kept)
+
+
+def _uniform(
+    share: Pattern, mask: Bool[Tensor, "row query"], n: Float[Tensor, "query"]
+) -> RowScores:
+    kept = mask.any(1).nonzero()[:, 0]
+    share, mask = share[kept], mask[kept]
+    per_query = mask.double() / mask.sum(1, keepdim=True)
+    close = torch.minimum(share, (1 / n)[:, None]).sum(-1)
+    mean, variance = _flat_moments(n)
+    score = torch.einsum("rhq,rq->rh", close, per_query)
+    total = (per_query**2 @ variance).sum().expand(share.shape[1])
+    return _scores(score, (per_query @ mean)[:, None].expand_as(score), total, kept)
+
+
+def _flat_moments(n: Float[Tensor, "query"]) -> tuple[Tensor, Tensor]:
+    """Mean and variance of Σ_j min(p_j, 1/n) for p uniform on the simplex of n weights.
+
+    p_j > x and p_k > y with probability (1 − x − y)₊^{n−1}; integrate over [0, 1/n].
+    """
+    a = 1 / n
+    mean = 1 - (1 - a) ** n
+    square = 2 * (1 - (1 - a) ** (n + 1)) / (n * (n + 1)) - 2 * a * (1 - a) ** n / n
+    both = 1 - 2 * (1 - a) ** (n + 1) + (1 - 2 * a).clamp_min(0) ** (n + 1)
+    variance = n * square + (n - 1) / (n + 1) * both - mean**2
+    return mean, torch.where(n > 1, variance.clamp_min(0), 0.0)

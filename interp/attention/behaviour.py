@@ -1,0 +1,309 @@
+"""What a head does with what it attends to, on batches of tokens: copying, and fixed positions.
+
+**Copying.** What head h writes at i, read through the final norm at its actual scale and the
+unembedding, gives logits ℓ_h(i, ·) (direct effect; no later layer). With ℓ̄ their mean over the
+vocabulary,
+
+    copying_h = mean over rows and queries of Σ_j p_h(i, j) · (ℓ_h(i, x_j) − ℓ̄_h(i))
+
+in logits: by how much the tokens it looks at become likelier, attention counted; negative is
+anti-copying. Null: the row's attention and writes are paired with another row's tokens, with the
+exact moments of Hoeffding's combinatorial statistic over permutations of a batch's rows.
+
+**Position.** For two rows with different tokens,
+
+    positional_h = mean over queries of Σ_j p(i, j) p′(i, j) / (‖p(i)‖ ‖p′(i)‖)
+
+is 1 where attention does not depend on what the row holds. Queries that may attend to one key
+have no choice and are left out. Null: one row's weights permuted over the keys that the query may
+attend to (:mod:`interp.store.attention_mask`), exact mean and variance. Even attention has score 1
+and effect 0: it has a position in neither sense.
+
+Intervals are a Poisson bootstrap over rows, or pairs of rows
+(:mod:`interp.stats.bootstrap`). Of a store that keeps some heads the tables hold those.
+
+Neither says that anything relies on it: ablate the head for that. A direct effect leaves out all
+that later layers make of it, and attention sinks look positional by design.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from interp.attribution.unembedding import SCALE, unembedding
+from interp.errors import HookError, Problems
+from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans
+from interp.stats.head_table import head_table, score_row
+from interp.stats.p_values import Tail
+from interp.store.attention_mask import attention_shares, mask_from_patterns
+from interp.store.rows import Rows
+
+__all__ = ["SCALE", "Alike", "Copying", "copying_table", "positional_table"]
+
+_PATTERN = "attn.hook_pattern"
+
+
+def copying_table(
+    model: Any, batches: Iterable[Rows], *, seed: int = 0, resamples: int = RESAMPLES
+) -> pd.DataFrame:
+    """How much every head raises the tokens it attends to, in logits (see the module).
+
+    Args:
+        model: Whose ``W_O``, final norm and unembedding are used.
+        batches: Patterns, ``hook_z`` and :data:`SCALE`, from
+            :func:`interp.store.rows.read_batches`. A model with ``identity_ov`` writes more
+            than z W_O: ``hook_result`` instead of ``hook_z``. A batch of one row has nothing to
+            be compared with and is left out.
+        seed, resamples: Of the bootstrap.
+
+    Returns:
+        A head table with ``low`` and ``high``: metric ``copying``, null ``tokens``;
+        p is two-sided.
+
+    Raises:
+        ArgumentError: if no batch has two rows, inputs are not tokens that the unembedding knows,
+            or activations are not finite.
+        HookError: for hooks that the rows do not have.
+    """
+    found = Copying(model, seed=seed, resamples=resamples)
+    for rows in batches:
+        found.add(rows)
+    return found.table()
+
+
+def positional_table(
+    batches: Iterable[Rows], *, seed: int = 0, resamples: int = RESAMPLES
+) -> pd.DataFrame:
+    """How alike every head's attention is on different rows (see the module).
+
+    Args:
+        batches: Patterns; rows of a batch are compared in pairs, an odd one out is left.
+        seed, resamples: Of the bootstrap.
+
+    Returns:
+        A head table with ``low`` and ``high``: metric ``positional``, null ``positions``.
+
+    Raises:
+        ArgumentError: if no batch has two rows, or attention is not finite.
+        HookError: for rows without patterns.
+    """
+    found = Alike(seed=seed, resamples=resamples)
+    for rows in batches:
+        found.add(rows)
+    return found.table()
+
+
+class Copying:
+    """:func:`copying_table`, batch by batch.
+
+    Args:
+        model: Whose ``W_O``, final norm and unembedding are used.
+        seed, resamples: Of the bootstrap.
+    """
+
+    def __init__(self, model: Any, *, seed: int = 0, resamples: int = RESAMPLES) -> None:
+        self._model, self._sums = model, _Sums("copying", "tokens", seed, resamples)
+        self._unembedding = unembedding(model).float().cpu()
+        self._output = model.W_O.detach().float().cpu()
+
+    def add(self, rows: Rows) -> None:
+        """Take in a batch; one of a single row has nothing to be compared with and is left out."""
+        model, unembedding = self._model, self._unembedding
+        _check_tokens(rows, len(unembedding.T))
+        if len(rows) < 2:
+            return
+        embedded = unembedding.T[rows.inputs]  # [row, key, d_model]
+        counts = self._sums.counts.draw(len(rows))
+        for layer, share in _shares(rows).items():
+            named = _named(rows, share)
+            real = [i for i, head in enumerate(named) if head < _heads(model, layer)]
+            heads = [named[i] for i in real]
+            hook, written = _written(model, rows, layer)
+            after = self._output[layer][heads] if hook.endswith("hook_z") else None
+            paired = _paired_logits(share[:, real].float(), written[:, :, real], after, embedded)
+            self._sums.add(layer, heads, *_permuted(paired), counts)
+
+    def table(self) -> pd.DataFrame:
+        """As :func:`copying_table`."""
+        return self._sums.table("two-sided")
+
+
+class Alike:
+    """:func:`positional_table`, batch by batch.
+
+    Args:
+        seed, resamples: Of the bootstrap.
+    """
+
+    def __init__(self, *, seed: int = 0, resamples: int = RESAMPLES) -> None:
+        self._sums = _Sums("positional", "positions", seed, resamples)
+
+    def add(self, rows: Rows) -> None:
+        """Take in a batch, whose rows are compared in pairs."""
+        pairs = len(rows) // 2
+        counts = self._sums.counts.draw(pairs)
+        for layer, share in _shares(rows).items() if pairs else ():
+            seen = _seen(rows).sum(-1)
+            one, two = share[: 2 * pairs : 2], share[1 : 2 * pairs : 2]
+            score, mean, variance = _alike(one, two, seen)
+            heads = _named(rows, share)
+            self._sums.add(layer, heads, score, mean, variance.sum(0), counts)
+
+    def table(self) -> pd.DataFrame:
+        """As :func:`positional_table`."""
+        return self._sums.table("greater")
+
+
+class _Sums:
+    """Running means of every layer's heads."""
+
+    def __init__(self, metric: str, null: str, seed: int, resamples: int) -> None:
+        self._metric, self._null = metric, null
+        self._found: dict[int, tuple[Sequence[int], RowMeans]] = {}
+        self.counts = RowCounts(seed, resamples)
+
+    def add(
+        self,
+        layer: int,
+        heads: Sequence[int],
+        score: Float[Tensor, "row head"],
+        mean: Float[Tensor, "row head"],
+        variance: Float[Tensor, "head"],
+        counts: Float[Tensor, "resample row"],
+    ) -> None:
+        empty = heads, RowMeans((len(heads),), self.counts.resamples)
+        one = torch.ones(len(score), 1, dtype=torch.float64)
+        self._found.setdefault(layer, empty)[1].add(score, one, counts, mean, variance)
+
+    def table(self, tail: Tail) -> pd.DataFrame:
+        problems, advice = Problems(f"{self._metric}_table"), "rows are compared"
+        rule = "must hold a batch of at least 2 rows"
+        problems.need(bool(self._found), "batches", rule, "fewer", advice)
+        problems.raise_if_any()
+        return head_table(self._lines(tail))
+
+    def _lines(self, tail: Tail) -> Iterator[dict[str, Any]]:
+        for layer, (heads, sums) in self._found.items():
+            scores, (low, high) = sums.scores().tolist(), sums.intervals().tolist()
+            for place, head in enumerate(heads):
+                null = sums.null((place,), self._null, tail)
+                yield score_row(
+                    self._metric,
+                    scores[place],
+                    null,
+                    component="head",
+                    layer=layer,
+                    head=head,
+                    interval=(low[place], high[place]),
+                )
+
+
+def _written(model: Any, rows: Rows, layer: int) -> tuple[str, Float[Tensor, "row query head d"]]:
+    """Hook and values of what heads write, before W_O or after it, over the final norm's scale."""
+    names = [f"blocks.{layer}.attn.hook_{kind}" for kind in ("z", "result")]
+    spec = getattr(model, "spec", None)
+    names = names[1:] if spec is not None and spec.identity_ov else names
+    name = next((name for name in names if name in rows.activations), "")
+    if not name or SCALE not in rows.activations:
+        lacking = [*([] if name else [" or ".join(names)]), *({SCALE} - {*rows.activations})]
+        raise HookError(f"copying_table: rows lack {', '.join(lacking)}: read, or extract, it too")
+    values, scale = rows.activations[name].float(), rows.activations[SCALE].float()
+    for hook, value in ((name, values), (SCALE, scale)):
+        _need_finite(hook, value)
+    return name, values / scale[..., None]
+
+
+def _paired_logits(
+    share: Float[Tensor, "row head query key"],
+    written: Float[Tensor, "row query head d"],
+    output: Float[Tensor, "head d d_model"] | None,
+    embedded: Float[Tensor, "row key d_model"],
+) -> Float[Tensor, "row content head"]:
+    """The attention and writes of one row with the tokens of another."""
+    gathered = torch.einsum("rhqk,rqhd->rkhd", share, written) / share.shape[2]
+    if output is None:
+        return torch.einsum("rkhm,skm->rsh", gathered, embedded).double()
+    by_key = torch.einsum("skm,hdm->skhd", embedded, output)
+    return torch.einsum("rkhd,skhd->rsh", gathered, by_key).double()
+
+
+def _permuted(paired: Float[Tensor, "row content head"]) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each row paired[r, r] and its mean over random pairings of rows, half of it as the one
+    whose tokens, half as the one whose writes they are; the variance of the sum over rows."""
+    n = len(paired)
+    score = torch.diagonal(paired, dim1=0, dim2=1).T
+    by_row, by_content = paired.mean(1), paired.mean(0)
+    centred = paired - by_row[:, None] - by_content[None] + paired.mean((0, 1))
+    return score, (by_row + by_content) / 2, centred.square().sum((0, 1)) / (n - 1)
+
+
+def _alike(
+    one: Float[Tensor, "pair head query key"],
+    two: Float[Tensor, "pair head query key"],
+    seen: Float[Tensor, "query"] | Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosine of two rows' attention, its mean and variance under permuted keys ``[pair, head]``;
+    a query that may attend to one key has no choice and is left out."""
+    free = seen > 1
+    one, two, n = one[:, :, free], two[:, :, free], seen[free].to(one.dtype)
+    squares = one.square().sum(-1), two.square().sum(-1)
+    size = (squares[0] * squares[1]).sqrt().clamp_min(torch.finfo(one.dtype).tiny)
+    score = ((one * two).sum(-1) / size).mean(-1)
+    spread = [(s - 1 / n).clamp_min(0) for s in squares]
+    variance = (spread[0] * spread[1] / (n - 1) / size**2).sum(-1) / len(n) ** 2
+    return score, (1 / n / size).mean(-1), variance
+
+
+def _shares(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
+    """Layer → attention as shares of one."""
+    patterns, seen = _patterns(rows), _seen(rows)
+    return {
+        layer: attention_shares(layer, pattern, seen, _named(rows, pattern))
+        for layer, pattern in patterns.items()
+    }
+
+
+def _seen(rows: Rows) -> Bool[Tensor, "query key"]:
+    patterns = list(_patterns(rows).values())
+    return (rows.attention_mask or mask_from_patterns(patterns)).keys(patterns[0].shape[-1])
+
+
+def _patterns(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
+    found = {int(h.split(".")[1]): v for h, v in rows.activations.items() if h.endswith(_PATTERN)}
+    if not found:
+        raise HookError(f"rows have no hook blocks.*.{_PATTERN}: read, or extract, it too")
+    return found
+
+
+def _named(rows: Rows, pattern: Float[Tensor, "row head query key"]) -> tuple[int, ...]:
+    """The heads that the head axis holds."""
+    return tuple(range(pattern.shape[1])) if rows.heads is None else rows.heads
+
+
+def _heads(model: Any, layer: int) -> int:
+    spec = getattr(model, "spec", None)
+    return int(model.cfg.n_heads if spec is None else spec.heads[layer])
+
+
+def _check_tokens(rows: Rows, vocabulary: int) -> None:
+    problems, real = Problems("copying_table"), rows.inputs.is_floating_point()
+    known = real or not len(rows) or int(rows.inputs.max()) < vocabulary
+    problems.need(not real, "inputs", "must be tokens", str(rows.inputs.dtype), "use a token task")
+    rule = f"must be tokens below {vocabulary}, which the unembedding has"
+    got = "" if known else int(rows.inputs.max())
+    problems.need(known, "inputs", rule, got, "copying is of tokens that the model can say")
+    problems.raise_if_any()
+
+
+def _need_finite(hook: str, values: Tensor) -> None:
+    problems, broken = Problems("copying_table"), ~values.isfinite()
+    advice = "the model's weights or inputs are damaged"
+    got = f"{int(broken.sum())} that are not"
+    problems.need(not bool(broken.any()), hook, "must be finite", got, advice)
+    problems.raise_if_any()

@@ -1,0 +1,171 @@
+"""How much of a head's attention goes to each lag.
+
+    mass_h(s) = mean over rows of the mean over scored queries i that may attend to i − s of
+                pattern_h(i, i − s) / Σ_j pattern_h(i, j)
+
+The average is that of every class of keys (:mod:`interp.attention.running_mass`); a lag is a class
+with one key a query, so that all lags are read at once. The null permutes each query's attention
+over the n keys that it may attend to: mean 1/n, variance Σp²/n − 1/n², both exact; queries are
+independent under it, so their sum's are sums, and p is the normal tail. Intervals are over rows
+(:mod:`interp.stats.bootstrap`). Lags below 0 are keys after the query.
+
+From a live model or a store; what is held is a number for each head, lag and resample, however many
+rows are read. A head that attends to a lag need not move anything from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from interp.attention.combinations import Combinations
+from interp.attention.running_mass import Kind, RowScores, RunningMass, query_weights
+from interp.errors import Problems
+from interp.stats.bootstrap import RESAMPLES
+from interp.stats.head_table import ANY_TARGET, head_table
+from interp.store.attention_mask import AttentionMask, Pattern, mask_from_patterns
+from interp.store.rows import layer_hooks, read_batches
+
+__all__ = ["LAGS", "LagMass", "lag_table"]
+
+LAGS = 32
+"""Lags 0 … LAGS − 1 are measured, unless told otherwise."""
+
+
+class LagMass(RunningMass):
+    """Attention by lag that grows batch by batch.
+
+    Args:
+        lags: Which.
+        seed: Of the bootstrap's counts.
+        resamples: Of the bootstrap; 0 for no intervals.
+        attention_mask: Which keys a query may attend to; None to see it from the first batch's
+            patterns.
+        combinations: Signed combinations of a layer's heads, measured beside them.
+    """
+
+    family = ANY_TARGET
+
+    def __init__(
+        self,
+        lags: Sequence[int] = range(LAGS),
+        seed: int = 0,
+        resamples: int = RESAMPLES,
+        attention_mask: AttentionMask | None = None,
+        combinations: Combinations | None = None,
+    ) -> None:
+        super().__init__("lag_mass", seed, resamples, attention_mask, combinations)
+        self.lags = tuple(lags)
+        self._kind = "positions", tuple(f"lag {lag}" for lag in self.lags)
+
+    def add(
+        self,
+        patterns: Mapping[int, Pattern],
+        mask: Bool[Tensor, "row query"],
+        heads: Sequence[int] | None = None,
+    ) -> None:
+        """Take in one batch.
+
+        Args:
+            patterns: Layer → attention, normalised or not.
+            mask: Queries that count.
+            heads: Which heads the patterns hold; all by default.
+
+        Raises:
+            ArgumentError: if attention is not finite, or lies on keys that should be masked.
+        """
+
+        def measure(
+            share: Pattern, seen: Bool[Tensor, "query key"]
+        ) -> Iterator[tuple[Kind, RowScores]]:
+            yield self._kind, _at_lags(share, mask, seen, self.lags)
+
+        self.take(patterns, len(mask), heads, measure)
+
+    def by_lag(self, layer: int) -> Float[np.ndarray, "head lag"]:
+        """Mean shares of a layer; NaN for lags that no query has."""
+        return self.mass(layer, self._kind)
+
+
+def lag_table(
+    source: Any,
+    inputs: Any = None,
+    *,
+    layers: Sequence[int] | None = None,
+    lags: Sequence[int] | None = None,
+    combinations: Combinations | None = None,
+    batch: int = 8,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Attention by lag of every head of a model, or of a store's patterns.
+
+    Args:
+        source: A hooked model, or an :class:`~interp.store.ActivationStore` with
+            ``hook_pattern`` stored.
+        inputs: For a model: tokens ``[row, pos]``, real inputs, or a
+            :class:`~interp.tasks.base.Batch` (its mask is used). None for a store.
+        layers: Which; all (that are stored) by default.
+        lags: Which, negative ones for keys after the query. By default those from 0 to 31 that
+            some query has, and where attention looks both ways those from −31 too.
+        combinations: Layer → name → a signed coefficient for each of its heads: what they attend
+            to together (:mod:`interp.attention.combinations`).
+        batch: Rows at a time; with the sequence length it decides the memory used.
+        seed, resamples: Of the bootstrap.
+
+    Returns:
+        A head table with ``low`` and ``high``: metric ``lag_mass``, targets ``lag S``
+        (:meth:`interp.attention.running_mass.RunningMass.table`).
+
+    Raises:
+        ArgumentError: for arguments that do not fit, or attention that is not finite.
+        HookError: for patterns that are not stored.
+    """
+    problems = Problems("lag_table")
+    rule, advice = "must be different whole numbers", "give lags, or None for the first 32"
+    whole = lags is None or (len(set(lags)) == len(lags) > 0 and all(int(s) == s for s in lags))
+    problems.need(whole, "lags", rule, lags, advice)
+    problems.raise_if_any()
+    hooks = layer_hooks(source, "attn.hook_pattern", layers)
+    found: LagMass | None = None
+    for rows in read_batches(source, inputs, hooks, batch=batch):
+        patterns = {int(hook.split(".")[1]): v for hook, v in rows.activations.items()}
+        if found is None:
+            seen = rows.attention_mask or mask_from_patterns(patterns.values())
+            first = 0 if seen.causal else 1 - LAGS
+            wanted = range(first, LAGS) if lags is None else lags
+            found = LagMass(wanted, seed, resamples, seen, combinations)
+        found.add(patterns, rows.mask, rows.heads)
+    problems.need(found is not None, "inputs", "must hold rows", 0, "give some")
+    problems.raise_if_any()
+    table = head_table([]) if found is None else found.table()
+    return table if lags is not None else table[table["score"].notna()].reset_index(drop=True)
+
+
+def _at_lags(
+    share: Pattern,
+    mask: Bool[Tensor, "row query"],
+    seen: Bool[Tensor, "query key"],
+    lags: Sequence[int],
+) -> RowScores:
+    keys = torch.arange(len(seen))[:, None] - torch.tensor(lags)
+    at = keys.clamp(0, len(seen) - 1)
+    there = (keys == at) & seen.gather(1, at)  # [query, lag]
+    eligible = mask[..., None] & there
+    weights = query_weights(eligible)
+    n, whole = seen.sum(-1).double().clamp_min(1), share.sum(-1)
+    by_lag = share.gather(-1, at.expand(*share.shape[:3], -1))
+    spread = (share.square().sum(-1) / n - (whole / n) ** 2).clamp_min(0)
+    return RowScores(
+        score=torch.einsum("rhql,rql->rhl", by_lag, weights),
+        mean=torch.einsum("rhq,rql->rhl", whole / n, weights),
+        variance=torch.einsum("rhq,rql->hl", spread, weights.square()),
+        counted=eligible.any(1),
+        kept=torch.arange(len(share)),
+    )

@@ -1,0 +1,99 @@
+"""Which keys belong to a class, for every query: by position, by token, or at a latent's lag.
+
+Every class is boolean ``[row, query, key]`` (``[1, query, key]`` where rows do not differ), and
+causal unless told otherwise. :mod:`interp.attention.attention_to_keys` has the list and measures
+the attention they get.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from interp.errors import Problems
+
+__all__ = ["lag_key_set", "positional_key_sets", "repeated_tokens", "token_key_sets"]
+
+
+def positional_key_sets(
+    rows: int, length: int, window: int, *, causal: bool = True
+) -> dict[str, Bool[Tensor, "row q k"]]:
+    """``previous``, ``own``, ``first`` and ``local``, which looks both ways if not causal.
+
+    Raises:
+        ArgumentError: if the window is empty.
+    """
+    problems = Problems("positional_key_sets")
+    problems.need(window >= 1, "window", "must be at least 1", window, "1 is the own position")
+    problems.raise_if_any()
+    place = torch.arange(length)
+    lag = place[:, None] - place
+    found = {
+        "previous": lag == 1,
+        "own": lag == 0,
+        "first": (place == 0) & (lag > 0),
+        "local": (lag.abs() < window) & (lag >= 0 if causal else True),
+    }
+    return {name: keys.expand(rows, -1, -1) for name, keys in found.items()}
+
+
+def token_key_sets(
+    tokens: Int[Tensor, "row pos"], *, causal: bool = True
+) -> dict[str, Bool[Tensor, "row q k"]]:
+    """``same``: earlier tokens equal to the query's (later ones too, if not causal);
+    ``after_same``: the tokens right after them.
+
+    The query itself belongs to neither, so of two equal neighbours the second has no
+    ``after_same`` in the first.
+    """
+    others = ~torch.eye(tokens.shape[1], dtype=torch.bool)
+    others = others.tril() if causal else others
+    equal = (tokens[:, :, None] == tokens[:, None, :]) & others
+    after = torch.zeros_like(equal)
+    after[:, :, 1:] = equal[:, :, :-1]
+    return {"same": equal, "after_same": after & others}
+
+
+def lag_key_set(lags: Tensor, *, causal: bool = True) -> Bool[Tensor, "row q k"]:
+    """The one key i − t_i of each query; queries whose key would lie before the start, or whose
+    lag is no whole number, have none.
+
+    Args:
+        lags: ``[row, pos]``, each t_i ≥ 0 if causal.
+        causal: Leave out keys after the query.
+    """
+    place = torch.arange(lags.shape[1])
+    at = place - lags.to(torch.float64)
+    keys = at[..., None] == place
+    return keys.tril() if causal else keys
+
+
+def repeated_tokens(
+    rows: int, length: int, vocabulary: int, *, seed: int = 0, bos: int | None = None
+) -> Int[Tensor, "row pos"]:
+    """Random tokens that repeat with a period of each row's own, length/4 to length/2.
+
+    With one period for all rows a head could attend by position alone and look like induction.
+
+    Args:
+        rows, length: How many.
+        vocabulary: Tokens are drawn from 0 … vocabulary − 1, ``bos`` left out.
+        seed: Of the draws.
+        bos: A token to stand first in each row, in front of the repeated ones.
+    """
+    problems = Problems("repeated_tokens")
+    problems.need(length >= 9, "length", "must be at least 9", length, "two periods must fit")
+    problems.need(vocabulary >= 4, "vocabulary", "must be at least 4", vocabulary, "enlarge it")
+    problems.raise_if_any()
+    generator = torch.Generator().manual_seed(seed)
+    start = 0 if bos is None else 1
+    n = length - start
+    drawn = torch.randint(vocabulary - start, (rows, n), generator=generator)
+    if bos is not None:
+        drawn = drawn + (drawn >= bos)
+    period = torch.randint(n // 4, n // 2 + 1, (rows, 1), generator=generator)
+    repeated = drawn.gather(1, torch.arange(n) % period)
+    if bos is None:
+        return repeated
+    return torch.cat((torch.full((rows, 1), bos), repeated), dim=1)

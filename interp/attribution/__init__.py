@@ -1,0 +1,1 @@
+"""Who wrote it: the residual stream as a sum of what each component added to it."""

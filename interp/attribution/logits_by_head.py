@@ -1,0 +1,126 @@
+"""What every part of the final stream adds to the target token's logit, and its null.
+
+    score_r   mean over the scored positions t of row r of ⟨R[token_rt], c_rt / scale_rt⟩
+    null      the same with the targets of another row s of its block: rows are cut into blocks of
+              about 16 that follow each other, whatever batches they come in; mean and variance
+              over random pairings within blocks are exact
+
+Targets of other rows are known before their activations, so that a row's writes are paired with its
+block's targets at once and no activation is kept. R is the readout with the final norm's gain
+(:mod:`interp.attribution.unembedding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.attribution.residual_decomposition import Ids, ResidualDecomposition
+from interp.attribution.unembedding import logit_offset, unembedding
+from interp.errors import Problems
+from interp.stats.bootstrap import RowCounts, RowMeans
+from interp.stats.nulls import others_moments
+from interp.stats.p_values import Null
+
+__all__ = ["TargetLogits"]
+
+_BLOCK = 16
+_ROUNDING = 1e-24
+"""Variance over the sum of squares up to which there is none: rounding of float64."""
+
+
+class TargetLogits:
+    """Running means of what every part adds to the target token's logit.
+
+    Args:
+        rows: With tokens for targets.
+        counts: Of the bootstrap.
+
+    Raises:
+        HookError: for what is not in the rows.
+    """
+
+    def __init__(self, rows: ResidualDecomposition, counts: RowCounts) -> None:
+        self._rows, self._counts = rows, counts
+        model = rows.model
+        self._readout, self._offset = unembedding(model).double().cpu(), logit_offset(model).cpu()
+        self._labels: list[str] = []
+        self._block: list[Tensor] = []
+        self._sums: RowMeans | None = None
+        rows.need([(model.cfg.n_layers, False)], stream=False, scale=True)
+
+    def add(self, group: Ids, start: int, stop: int) -> None:
+        """Take in some rows of a group; those of a block that is not full yet wait as products."""
+        cache = self._rows.cache(group[start:stop])
+        self._labels, stack = self._rows.parts(cache, (self._rows.model.cfg.n_layers, False))
+        stack = stack / self._rows.scale(cache)
+        for low, high in _blocks(len(group), start, stop):
+            first, last = max(low, start), min(high, stop)
+            if first < last:
+                written = stack[:, first - start : last - start]
+                self._block.append(self._paired(written, group[low:high]))
+            if first < last == high:
+                self._close(torch.cat(self._block))
+                self._block = []
+
+    def results(self) -> Iterator[tuple[str, float, Null, tuple[float, float]]]:
+        """Label, score, null and the effect's interval of each part, the offset last. The p of the
+        null is two-sided."""
+        if self._sums is None:
+            return
+        scores, (low, high) = self._sums.scores().tolist(), self._sums.intervals().tolist()
+        for i, label in enumerate((*self._labels, "offset")):
+            null = self._sums.null((i,), "targets", "two-sided")
+            yield label, scores[i], null, (low[i], high[i])
+
+    def _paired(
+        self, written: Float[Tensor, "part row pos d_model"], block: Ids
+    ) -> Float[Tensor, "row id score"]:
+        """What the writes of some rows, and the offset, add to the targets of a block's rows."""
+        targets, mask = self._rows.aims(block)
+        targets = _known_tokens(targets, mask, len(self._offset))
+        share = mask.double() / mask.sum(1, keepdim=True)
+        wanted = self._readout.T[targets] * share[..., None]
+        paired = torch.einsum("crtd,std->rsc", written, wanted)
+        constant = (self._offset[targets] * share).sum(1).expand(len(paired), -1)
+        return torch.cat((paired, constant[..., None]), dim=2)
+
+    def _close(self, paired: Float[Tensor, "row row part"]) -> None:
+        """Take in a block of which every row has been paired with every other."""
+        if self._sums is None:
+            self._sums = RowMeans((paired.shape[2],), self._counts.resamples)
+        rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).T
+        mean = own
+        if rows > 1:  # a row's writes with others' targets, and others' with its own
+            mean = ((paired.sum(0) + paired.sum(1)) / 2 - own) / (rows - 1)
+        variance = others_moments(paired)[1]
+        rounding = _ROUNDING * paired.square().sum((0, 1))
+        variance = variance.where(variance > rounding, 0.0)
+        one = torch.ones(rows, 1, dtype=torch.float64)
+        self._sums.add(own, one, self._counts.draw(rows), mean, variance)
+
+
+def _blocks(rows: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The blocks that rows from start to stop lie in; rows are cut into blocks of about the same
+    size, none of them alone."""
+    count = max(1, round(rows / _BLOCK))
+    for block in range(start * count // rows, count):
+        low, high = rows * block // count, rows * (block + 1) // count
+        if low >= stop:
+            return
+        yield low, high
+
+
+def _known_tokens(targets: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
+    """Targets as indices, anything where nothing is scored."""
+    targets = targets.long().where(mask, 0)
+    problems = Problems("direct_logit_attribution")
+    low, high = int(targets.min()), int(targets.max())
+    rule = f"must be tokens from 0 to {vocabulary - 1}, which the unembedding has"
+    advice = "give a Batch with targets of the model's output"
+    problems.need(low >= 0 and high < vocabulary, "targets", rule, (low, high), advice)
+    problems.raise_if_any()
+    return targets

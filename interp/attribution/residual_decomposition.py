@@ -1,0 +1,294 @@
+"""What a residual stream is the sum of, on the rows of a live model or of a store.
+
+    stream = Σ heads z W_O (or their results) + Σ FFNs + embedding + positions + output biases
+
+TransformerLens' ``ActivationCache`` takes it apart. Everything that is missing is named before
+work begins: a sum without its embedding would be another stream. Of a store that keeps some heads
+only those are given, and the sum of all is the stream itself, which has to be stored then.
+
+Not for models whose blocks replace the stream (``residual=False``): nothing adds up there.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.attribution.unembedding import SCALE, has_final_norm
+from interp.errors import HookError, Problems
+from interp.hooks.capture import evaluating
+from interp.interventions.ablate import head_hooks
+from interp.interventions.components import components
+from interp.store import ActivationStore
+from interp.store.plan import model_device
+from interp.store.rows import as_batch, scored_mask
+from interp.tasks.base import Batch
+
+__all__ = ["Ids", "ResidualDecomposition", "StreamPlace", "decomposed", "residual_decomposition"]
+
+StreamPlace = tuple[int, bool]
+"""(layer, between): the stream that enters a layer, or is between its attention and its FFN."""
+
+Ids = Int[np.ndarray, "id"]
+"""Of rows, in their batch or store."""
+
+_EMBEDDED: StreamPlace = (0, False)
+"""What enters the first layer: no head has written yet."""
+
+_SUMMANDS = ("hook_embed", "hook_pos_embed", "hook_mlp_out", SCALE)
+
+
+def residual_decomposition(
+    model: Any, source: Any, layer: int | None = None
+) -> dict[str, Float[Tensor, "row pos d_model"]]:
+    """What every part of a model adds to the residual stream that enters a layer.
+
+    Args:
+        model: Ours, or a ``TransformerBridge``.
+        source: Inputs, a batch, or a store of the model's activations; rows of one length.
+        layer: Counted from 0; by default the stream behind the last one, that the unembedding
+            reads.
+
+    Returns:
+        Label → what it writes, in float64. Labels are TransformerLens': ``embed``, ``pos_embed``,
+        ``L0H1`` (a head), ``0_mlp_out`` (an FFN), ``bias`` (output biases of attention). Their sum
+        is the stream.
+
+    Raises:
+        ArgumentError: for rows of several lengths, a layer that the model does not have, or writes
+            that are not finite.
+        HookError: naming what a store or wrapped module lacks.
+    """
+    rows, last = decomposed(model, source), int(model.cfg.n_layers)
+    at = last if layer is None else layer
+    problems = Problems("residual_decomposition")
+    problems.need(0 <= at <= last, "layer", f"must be 0 to {last}", layer, "name a layer")
+    rule, advice = "must have rows of one length", "give those of one length at a time"
+    problems.need(len(rows.groups) == 1, "source", rule, f"{len(rows.groups)} lengths", advice)
+    problems.raise_if_any()
+    rows.need([(at, False)], stream=False, scale=False)
+    labels, written = rows.parts(rows.cache(rows.groups[0]), (at, False))
+    return dict(zip(labels, written, strict=True))
+
+
+def decomposed(model: Any, source: Any) -> ResidualDecomposition:
+    """Rows of a batch, of inputs or of a store, whose streams can be taken apart."""
+    if isinstance(source, ActivationStore):
+        return _Stored(model, source)
+    return _Live(model, as_batch(source))
+
+
+class ResidualDecomposition(ABC):
+    """Rows, and what their streams are the sum of.
+
+    Attributes:
+        model: Hooked, with TransformerLens' weight names.
+        groups: Ids of the rows of one length in which something is scored.
+        length: Positions of the longest row.
+        real: Whether targets are numbers.
+        partial: Whether some heads only are there.
+    """
+
+    model: Any
+    groups: Sequence[Ids]
+    length: int
+    real: bool
+    partial: bool = False
+
+    @abstractmethod
+    def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
+        """Targets and mask of rows of one length; no activation is read for it."""
+
+    @abstractmethod
+    def cache(self, rows: Ids) -> Any:
+        """A TransformerLens cache of rows of one length."""
+
+    @abstractmethod
+    def need(self, places: Sequence[StreamPlace], *, stream: bool, scale: bool) -> None:
+        """See that everything is there that streams at some places are the sum of.
+
+        Args:
+            places: Where.
+            stream: Whether the sum itself is asked for.
+            scale: Whether the final norm's denominator is.
+
+        Raises:
+            HookError: naming what is not.
+        """
+
+    def parts(
+        self, cache: Any, place: StreamPlace
+    ) -> tuple[list[str], Float[Tensor, "part row pos d_model"]]:
+        """Labels, as TransformerLens has them (``L0H1``, ``0_mlp_out``), and what parts write.
+
+        Raises:
+            ArgumentError: naming parts whose writes are not finite.
+        """
+        layer, between = place
+        stack, labels = cache.get_full_resid_decomposition(
+            layer=layer, mlp_input=between, expand_neurons=False, return_labels=True
+        )
+        known = self.heads()
+        real = [i for i, name in enumerate(labels) if name[0] != "L" or name in known]
+        labels, stack = [labels[i] for i in real], stack[real].detach().double().cpu()
+        broken = (~stack.isfinite()).flatten(1).any(1).tolist()
+        bad = ", ".join(name for name, wrong in zip(labels, broken, strict=True) if wrong)
+        self._need_finite("what is written", bad)
+        return labels, stack
+
+    def stream(
+        self, cache: Any, place: StreamPlace, stack: Float[Tensor, "part row pos d_model"]
+    ) -> Float[Tensor, "row pos d_model"]:
+        """The residual stream itself, which all parts add up to."""
+        if not self.partial or place == _EMBEDDED:
+            return stack.sum(0)
+        name = next(name for name in _stream_hooks(self.model, place) if name in cache.cache_dict)
+        found: Tensor = cache[name].detach().double().cpu()
+        self._need_finite("the stream", "" if bool(found.isfinite().all()) else name)
+        return found
+
+    def scale(self, cache: Any) -> Float[Tensor, "row pos 1"]:
+        """The final norm's denominator; ones without a norm."""
+        if not has_final_norm(self.model):
+            return torch.ones_like(cache["hook_embed"][..., :1], dtype=torch.float64).cpu()
+        found: Tensor = cache[SCALE].detach().double().cpu()
+        self._need_finite("the norm's scale", "" if bool(found.isfinite().all()) else SCALE)
+        return found
+
+    def heads(self) -> set[str]:
+        """Labels of the heads whose writes are known, such as ``L0H1``."""
+        every = (part for part in components(self.model) if part.kind == "head")
+        return {f"L{part.layer}H{part.head}" for part in every}
+
+    def _need_finite(self, what: str, bad: str) -> None:
+        problems = Problems("direct_logit_attribution")
+        advice = "the model's weights or inputs are damaged, or too large for its dtype"
+        problems.need(not bad, what, "must be finite", f"NaN or infinity in {bad}", advice)
+        problems.raise_if_any()
+
+
+class _Live(ResidualDecomposition):
+    def __init__(self, model: Any, rows: Batch) -> None:
+        self.model, self._rows = model, rows
+        self.groups = [rows.mask.any(1).nonzero()[:, 0].cpu().numpy()]
+        self.length, self.real = rows.inputs.shape[1], rows.targets.is_floating_point()
+
+    def need(self, places: Sequence[StreamPlace], *, stream: bool, scale: bool) -> None:
+        hooks = _needed(self.model, places, scale)
+        lacking = [either[0] for either in hooks if either[0] not in self.model.hook_dict]
+        if lacking:
+            raise HookError(f"{type(self.model).__name__} has no hook {', '.join(lacking)}")
+
+    def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
+        return self._rows.targets[rows].cpu(), self._rows.mask[rows].cpu()
+
+    def cache(self, rows: Ids) -> Any:
+        wanted = {*head_hooks(self.model), *(n for n in self.model.hook_dict if _written(n))}
+        inputs = self._rows.inputs[rows].to(model_device(self.model))
+        with evaluating(self.model), torch.no_grad():
+            _, cache = self.model.run_with_cache(inputs, names_filter=lambda name: name in wanted)
+        return cache
+
+
+class _Stored(ResidualDecomposition):
+    def __init__(self, model: Any, store: ActivationStore) -> None:
+        self.model, self._store, plan = model, store, store.manifest["plan"]
+        kept, positions = plan.get("heads"), plan.get("positions", "all")
+        problems = Problems("direct_logit_attribution")
+        rule, advice = "must hold all positions", "extract them all"
+        problems.need(positions == "all", "store", rule, positions, advice)
+        problems.raise_if_any()
+        self._kept = None if kept is None else list(kept)
+        self.partial = kept is not None and set(kept) < set(range(model.cfg.n_heads))
+        self._aimed = all("targets" in part.shapes for part in store.parts)
+        self.length = max(store.lengths, default=0)
+        self.groups = self._scored_rows()
+        first = next((group[:1] for group in self.groups), None)
+        self.real = first is not None and self.aims(first)[0].is_floating_point()
+
+    def _scored_rows(self) -> list[Ids]:
+        found: dict[int, list[Ids]] = {}
+        for rows in self._store.batches(1024) if self._store.rows else ():
+            mask = scored_mask(self._store, rows.rows)
+            found.setdefault(mask.shape[1], []).append(rows.rows[mask.any(1)])
+        groups = [np.concatenate(ids) for ids in found.values()]
+        return [group for group in groups if len(group)]
+
+    def need(self, places: Sequence[StreamPlace], *, stream: bool, scale: bool) -> None:
+        known = {*self._store.hooks, *self._store.aliases}
+        needed = _needed(self.model, places, scale)
+        if self.partial and stream:
+            needed += [_stream_hooks(self.model, place) for place in places if place != _EMBEDDED]
+        lacking = [" or ".join(either) for either in needed if not known & set(either)]
+        if lacking:
+            some = " (it keeps some heads, whose sum is not the stream)" if self.partial else ""
+            raise HookError(
+                f"{self._store.path}{some} lacks {', '.join(lacking)}: extract "
+                f"{'it' if len(lacking) == 1 else 'them'} too, or give the rows instead of a store"
+            )
+
+    def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
+        found = self._store.targets(rows) if self._aimed else self._store.inputs(rows)
+        return torch.from_numpy(found), torch.from_numpy(scored_mask(self._store, rows))
+
+    def cache(self, rows: Ids) -> Any:
+        cache = self._store.cache(rows, self.model)
+        for name in _head_writes(self.model) if self._kept is not None else ():
+            if name in cache.cache_dict:
+                cache.cache_dict[name] = self._spread(cache[name])
+        return cache
+
+    def heads(self) -> set[str]:
+        every = super().heads()
+        if self._kept is None:
+            return every
+        return {name for name in every if int(name.partition("H")[2]) in self._kept}
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """The heads that were kept, each in its place; the others, which are not given, write
+        nothing."""
+        shape = (*values.shape[:2], self.model.cfg.n_heads, values.shape[3])
+        every = values.new_zeros(shape)
+        every[:, :, self._kept] = values
+        return every
+
+
+def _head_writes(model: Any) -> list[str]:
+    """Hooks of what heads write, before and after W_O, of every layer."""
+    layers = range(model.cfg.n_layers)
+    return [f"blocks.{i}.attn.hook_{kind}" for i in layers for kind in ("z", "result")]
+
+
+def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tuple[str, ...]]:
+    """What streams are the sum of: one or the other of each."""
+    upto = max((layer for layer, _ in places), default=model.cfg.n_layers)
+    spec = getattr(model, "spec", None)
+    has_positions = "hook_pos_embed" if spec is not None else "pos_embed.hook_out"
+    needed: list[tuple[str, ...]] = [("hook_embed",)]
+    if has_positions in model.hook_dict:
+        needed.append(("hook_pos_embed",))
+    for hook in head_hooks(model):  # TransformerLens wants those of every layer
+        result = hook.replace("hook_z", "hook_result")
+        needed.append((hook,) if hook == result else (hook, result))
+    ffns = [f"blocks.{layer}.hook_mlp_out" for layer in range(upto)]
+    needed += [(name,) for name in ffns if name in model.hook_dict]
+    return [*needed, (SCALE,)] if scale and has_final_norm(model) else needed
+
+
+def _stream_hooks(model: Any, place: StreamPlace) -> tuple[str, ...]:
+    """Where the stream itself can be read."""
+    layer, between = place
+    if between:
+        return (f"blocks.{layer}.hook_resid_mid",)
+    before = f"blocks.{layer - 1}.hook_resid_post"
+    return (before,) if layer == model.cfg.n_layers else (before, f"blocks.{layer}.hook_resid_pre")
+
+
+def _written(hook: str) -> bool:
+    return hook.endswith(_SUMMANDS)

@@ -1,0 +1,85 @@
+"""How the final residual stream is read as logits, the final norm's gain included.
+
+    logits = (resid / scale) @ (gain · W_U) + bias @ W_U + b_U
+
+``scale`` is the final norm's denominator at each place, held as it is; LayerNorm also takes the
+mean over d_model out of the stream, which is folded into the matrix. What does not depend on the
+stream, the norm's bias through W_U and b_U, belongs to no component: :func:`offset`.
+
+A logit cap (tanh) after the unembedding is not linear and is left out: what is read are the
+logits before it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+__all__ = ["SCALE", "has_final_norm", "logit_offset", "unembedding"]
+
+SCALE = "ln_final.hook_scale"
+"""The hook with the final norm's denominator ``[row, pos, 1]``."""
+
+
+@torch.no_grad()
+def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model vocab"]:
+    """From the final residual stream, divided by the norm's scale, to logits.
+
+    Args:
+        model: Ours or a bridge, with ``ln_final`` and ``W_U``.
+        centred: Take out the mean over the vocabulary, which no softmax sees. False for outputs
+            that are numbers.
+
+    Returns:
+        R with (resid / scale) @ R = (centred) logits − :func:`offset`, in the weights' dtype,
+        float32 at least.
+    """
+    norm, unembedding = model.ln_final, model.W_U.detach()
+    wide = torch.promote_types(unembedding.dtype, torch.float32)
+    unembedding = unembedding.double()
+    if (gain := _gain(norm)) is not None:
+        unembedding = gain.double()[:, None] * unembedding
+    if _takes_mean_out(model):
+        unembedding = unembedding - unembedding.mean(0, keepdim=True)
+    if centred:
+        unembedding = unembedding - unembedding.mean(1, keepdim=True)
+    return unembedding.to(wide)
+
+
+@torch.no_grad()
+def logit_offset(model: Any, *, centred: bool = True) -> Float[Tensor, "vocab"]:
+    """What is added to the logits whatever the stream is: the norm's bias through W_U, and b_U."""
+    found = model.b_U.detach().double()
+    if (bias := _parameter(model.ln_final, "b", "bias")) is not None:
+        found = found + bias.double() @ model.W_U.detach().double()
+    return found - found.mean() if centred else found
+
+
+def has_final_norm(model: Any) -> bool:
+    """Whether the model has a final norm, by whose scale the stream is divided."""
+    return str(model.cfg.normalization_type or "") in ("LN", "LNPre", "RMS", "RMSPre")
+
+
+def _gain(norm: Any) -> Tensor | None:
+    found = _parameter(norm, "w", "weight")
+    if found is not None and getattr(norm, "uses_weight_offset", False):
+        return 1 + found
+    return found
+
+
+def _takes_mean_out(model: Any) -> bool:
+    kind, cfg = str(model.cfg.normalization_type or ""), model.cfg
+    rms = getattr(cfg, "final_rms", False) or getattr(model.ln_final, "uses_rms_norm", False)
+    return kind.startswith("LN") and not rms
+
+
+def _parameter(norm: Any, *names: str) -> Tensor | None:
+    """The first of the names that the norm has; some norms raise where there is none."""
+    for name in names:
+        found = getattr(norm, name, None)
+        if isinstance(found, Tensor):
+            return found.detach()
+    return None

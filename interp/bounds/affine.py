@@ -1,0 +1,223 @@
+"""Affine forms: what a quantity can be, as a linear function of shared noise symbols.
+
+    x = c + Σ_k g_k ε_k + ρ,    ε_k ∈ [−1, 1] shared by all quantities,  |ρ| ≤ r its own
+
+c is the centre, g_k the generators, r the radius. Linear maps keep the dependence on ε exact, so
+what cancels in the model cancels in the bound; an interval would add it up. A nonlinear function is
+replaced by a linear one and a new symbol for the rest (:mod:`interp.bounds.relaxation`).
+
+*Soundness.* Say that a form holds a number if some ε makes the equation true. Each function here
+gives a form that holds the operation's real result and every rounded one, whenever its arguments
+held theirs, with the same values of the old symbols: what the operation's own rounding, and ours,
+can add (:mod:`interp.bounds.rounding`) is put into the radius. Induction over the operations of a
+model does the rest.
+
+All arrays are float64; ``centre`` and ``radius`` are ``[*shape]``, ``generators`` ``[symbol,
+*shape]``. Forms of one computation share one :class:`~interp.bounds.rounding.Arithmetic`; a form
+with fewer generators has zeros for the rest.
+
+A wide bound shows nothing about the model: only that this cover of the domain did not suffice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Float64
+
+from interp.bounds.rounding import UP, Arithmetic
+
+__all__ = [
+    "Affine",
+    "add",
+    "dot",
+    "exactly",
+    "fresh",
+    "lifted",
+    "linear",
+    "padded",
+    "scale",
+    "span",
+    "subtract",
+]
+
+Array = Float64[np.ndarray, "..."]
+
+
+@dataclass(frozen=True)
+class Affine:
+    """One form for each entry of ``centre``.
+
+    Attributes:
+        centre: c, ``[*shape]``.
+        generators: g, ``[symbol, *shape]``.
+        radius: r ≥ 0, ``[*shape]``.
+    """
+
+    centre: Array
+    generators: Array
+    radius: Array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the quantities."""
+        return self.centre.shape
+
+    @property
+    def deviation(self) -> Array:
+        """Σ|g_k| + r, rounded up: no value is further from the centre."""
+        if not len(self.generators):
+            return self.radius
+        return (np.abs(self.generators).sum(0) + self.radius) * UP
+
+    @property
+    def magnitude(self) -> Array:
+        """The largest absolute value, rounded up."""
+        return (np.abs(self.centre) + self.deviation) * UP
+
+    def bounds(self) -> tuple[Array, Array]:
+        """Least and largest value, rounded outward; infinite where nothing is known."""
+        centre, deviation = self.centre, self.deviation
+        known = np.isfinite(centre) & np.isfinite(deviation)
+        if not known.all():
+            centre, deviation = np.where(known, centre, 0.0), np.where(known, deviation, np.inf)
+        return (
+            np.nextafter(centre - deviation, -np.inf),
+            np.nextafter(centre + deviation, np.inf),
+        )
+
+    def __getitem__(self, index: object) -> Affine:
+        """The forms at an index of the shape (leading axes are not symbols)."""
+        where = index if isinstance(index, tuple) else (index,)
+        return Affine(
+            self.centre[where], self.generators[(slice(None), *where)], self.radius[where]
+        )
+
+    def reshape(self, *shape: int) -> Affine:
+        """The same forms in another shape."""
+        centre = self.centre.reshape(shape)
+        generators = self.generators.reshape(len(self.generators), *centre.shape)
+        return Affine(centre, generators, self.radius.reshape(shape))
+
+
+def exactly(values: Float[np.ndarray, "..."]) -> Affine:
+    """Forms of known numbers, no rounding: float32 values are float64 values too."""
+    centre = np.asarray(values, dtype=np.float64)
+    return Affine(centre, np.zeros((0, *centre.shape)), np.zeros(centre.shape))
+
+
+def span(
+    low: Float64[np.ndarray, "*shape"], high: Float64[np.ndarray, "*shape"], ar: Arithmetic
+) -> Affine:
+    """Independent quantities in [low, high]: a new symbol for each that is not a single number.
+
+    Along the first axis (the cells of a cover) the symbols are shared: cells are never compared.
+    """
+    centre = (low + high) / 2
+    deviation = np.maximum(high - centre, centre - low) * UP
+    return fresh(exactly(centre), np.where(high > low, deviation, 0.0), ar)
+
+
+def fresh(a: Affine, deviation: Array, ar: Arithmetic) -> Affine:
+    """``a`` plus independent noise of at most ``deviation``, one new symbol for each quantity.
+
+    The first axis shares symbols, as in :func:`span`. Where the budget is spent the noise becomes
+    radius, which is sound too: a radius is noise that nothing else shares.
+    """
+    kept = np.flatnonzero(deviation.reshape(len(deviation), -1).max(0, initial=0.0) > 0)
+    cells, wide = len(deviation), int(np.prod(a.shape[1:]))
+    if (ar.symbols + len(kept)) * cells * wide > ar.budget:
+        return Affine(a.centre, a.generators, (a.radius + deviation) * UP)
+    new = np.zeros((len(kept), cells, wide))
+    new[np.arange(len(kept)), :, kept] = deviation.reshape(cells, -1)[:, kept].T
+    old = padded(a.generators, ar.symbols)
+    ar.symbols += len(kept)
+    generators = np.concatenate((old, new.reshape(len(kept), *a.shape)))
+    return Affine(a.centre, generators, a.radius)
+
+
+def add(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
+    """a + b, shapes broadcast; one rounding."""
+    n = max(len(a.generators), len(b.generators))
+    centre = a.centre + b.centre
+    dims = centre.ndim
+    generators = padded(lifted(a.generators, dims), n) + padded(lifted(b.generators, dims), n)
+    size = (a.magnitude + b.magnitude) * UP
+    radius = (a.radius + b.radius + ar.error(2, size)) * UP
+    return Affine(centre, generators, np.broadcast_to(radius, centre.shape))
+
+
+def subtract(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
+    """a − b, shapes broadcast; one rounding."""
+    return add(a, Affine(-b.centre, -b.generators, b.radius), ar)
+
+
+def scale(a: Affine, factor: Float64[np.ndarray, "..."], ar: Arithmetic) -> Affine:
+    """a · factor, factors known and broadcast to the shape of ``a``; one rounding."""
+    size = a.magnitude * np.abs(factor)
+    ar.multiplications += a.centre.size * (1 + len(a.generators))
+    radius = (a.radius * np.abs(factor) + ar.error(2, size * UP)) * UP
+    return Affine(a.centre * factor, a.generators * factor, radius)
+
+
+def linear(
+    a: Affine,
+    weight: Float64[np.ndarray, "n m"],
+    bias: Float64[np.ndarray, "m"] | None,
+    ar: Arithmetic,
+) -> Affine:
+    """x W + b along the last axis: n products and a bias, rounded in any order.
+
+    |rounded − real| ≤ γ_{n+2} (Σ_i |x_i||W_ij| + |b_j|); the generators' own rounding is the same
+    sum over the noise, which the magnitudes include.
+    """
+    n, m = weight.shape
+    ar.multiplications += a.centre.size * m * (1 + len(a.generators))
+    positive = np.abs(weight)
+    size, centre = _times(a.magnitude, positive), _times(a.centre, weight)
+    if bias is not None:
+        size, centre = size + np.abs(bias), centre + bias
+    radius = _times(a.radius, positive) + ar.error(n + 2, size * UP)
+    return Affine(centre, _times(a.generators, weight), radius * UP)
+
+
+def dot(a: Affine, b: Affine, ar: Arithmetic) -> Affine:
+    """Σ_i a_i b_i along the last axis, shapes of the rest broadcast.
+
+    With a = c + n, b = d + m (n and m the noise), ab = cd + cm + dn + nm; the first three are an
+    affine form and |nm| ≤ deviation(a) · deviation(b) goes into the radius.
+    """
+    n, dims = a.shape[-1], max(len(a.shape), len(b.shape))
+    symbols = max(len(a.generators), len(b.generators))
+    c, d = a.centre, b.centre
+    centre = (c * d).sum(-1)
+    ar.multiplications += centre.size * n * (1 + 2 * symbols)
+    ga = (lifted(a.generators, dims) * d).sum(-1)
+    gb = (lifted(b.generators, dims) * c).sum(-1)
+    generators = padded(ga, symbols) + padded(gb, symbols)
+    noise = (a.deviation * b.deviation).sum(-1)
+    noise = noise + (a.radius * np.abs(d)).sum(-1) + (b.radius * np.abs(c)).sum(-1)
+    size = (a.magnitude * b.magnitude).sum(-1)
+    radius = (noise * UP + ar.error(n + 4, size * UP)) * UP
+    return Affine(centre, generators, np.broadcast_to(radius, centre.shape))
+
+
+def _times(x: Array, weight: Float64[np.ndarray, "n m"]) -> Array:
+    """x W as one product of two matrices: a stack of small ones is slow."""
+    n, m = weight.shape
+    return (x.reshape(-1, n) @ weight).reshape(*x.shape[:-1], m)
+
+
+def lifted(generators: Array, dims: int) -> Array:
+    """Room between the symbols and a shape that will be broadcast to ``dims`` axes."""
+    missing = dims - (generators.ndim - 1)
+    return generators.reshape(len(generators), *(1,) * missing, *generators.shape[1:])
+
+
+def padded(generators: Array, symbols: int) -> Array:
+    """Zeros for the symbols that a form does not have."""
+    missing = symbols - len(generators)
+    if missing <= 0:
+        return generators
+    return np.concatenate((generators, np.zeros((missing, *generators.shape[1:]))))

@@ -1,0 +1,16 @@
+from interp.figures.attention import attention_maps as attention_maps
+from interp.figures.diagonals import circuit_crops as circuit_crops
+from interp.figures.diagonals import head_maps as head_maps
+from interp.figures.diagonals import null_histograms as null_histograms
+from interp.figures.lags import kernels_by_lag as kernels_by_lag
+from interp.figures.maps import Panel as Panel
+from interp.figures.maps import share_maps as share_maps
+from interp.figures.pairs import pair_lines as pair_lines
+from interp.figures.phase import phase_diagram as phase_diagram
+from interp.figures.rounds import RoundsPanel as RoundsPanel
+from interp.figures.rounds import rounds_by_layer as rounds_by_layer
+from interp.figures.spectra import spectra_by_width as spectra_by_width
+from interp.figures.style import save as save
+from interp.figures.sweeps import accuracy_sweep as accuracy_sweep
+from interp.figures.sweeps import strips as strips
+from interp.figures.sweeps import sweep as sweep

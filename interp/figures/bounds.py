@@ -1,0 +1,72 @@
+"""Proved bounds against what proving them cost, and what the bound of each strategy is made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from interp.figures.style import INK, MUTED, PALETTE, size, style
+
+__all__ = ["bound_parts_figure", "bounds_figure"]
+
+
+def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: float) -> Figure:
+    """One point a strategy: multiplications across, bound up.
+
+    Args:
+        table: Columns ``strategy``, ``multiplications``, ``bound`` and ``vacuous`` (true or false);
+            bounds are finite.
+        kind: ``error`` (lower is better, logarithmic) or ``accuracy`` (higher is better).
+        measured: What was seen on inputs.
+        trivial: What the best constant answer reaches.
+    """
+    with style():
+        figure = Figure(figsize=size(1.4, 1.8))
+        axes = figure.subplots()
+        axes.axhline(measured, color=PALETTE["green"], lw=1, label=f"seen: {measured:.4g}")
+        axes.axhline(trivial, color=MUTED, lw=1, ls="--", label=f"constant answer: {trivial:.4g}")
+        row: Any
+        for row in table.itertuples():
+            face = "white" if row.vacuous else PALETTE["blue"]
+            axes.plot(row.multiplications, row.bound, "o", color=PALETTE["blue"], mfc=face, ms=7)
+            axes.annotate(
+                str(row.strategy),
+                (row.multiplications, row.bound),
+                xytext=(7, -12),
+                textcoords="offset points",
+                color=INK,
+                fontsize=8,
+            )
+        axes.set_xscale("log")
+        axes.margins(x=0.25, y=0.15)
+        if kind == "error":
+            axes.set_yscale("log")
+        better = "lower" if kind == "error" else "higher"
+        axes.set(
+            xlabel="multiplications of the proof", ylabel=f"proved {kind} ({better} is better)"
+        )
+        axes.legend(loc="best")
+    return figure
+
+
+def bound_parts_figure(parts: pd.DataFrame) -> Figure:
+    """What adds up to the bound, a bar a strategy.
+
+    Args:
+        parts: Index strategy, a column for each part; rows add up to the bound.
+    """
+    with style():
+        figure = Figure(figsize=size(0.6 + 0.15 * len(parts), 1.8))
+        axes = figure.subplots()
+        start = pd.Series(0.0, index=parts.index)
+        for (name, values), colour in zip(parts.items(), PALETTE.values(), strict=False):
+            axes.barh(list(parts.index), values, left=start, color=colour, label=str(name))
+            start = start + values
+        axes.set(xlabel="part of the bound on the error")
+        axes.invert_yaxis()
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        figure.legend(loc="outside lower center", ncols=2)
+    return figure

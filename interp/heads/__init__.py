@@ -1,1 +1,0 @@
-"""What heads and layers do: measurements, which decide nothing."""

@@ -1,0 +1,1 @@
+"""How a run is watched: names of hooks and their sites, capture, conformance, TransformerLens."""

@@ -1,0 +1,313 @@
+"""Which hooks a model fires, and running it no further than the last one that is wanted.
+
+Before any work a *survey* runs one or two rows through the whole model and writes down what each
+wanted hook fires: shape, dtype, order, under which other names the same memory appears, and
+whether the model later overwrites it in place (then it must be copied). From then on every
+batch stops with an exception raised inside the last wanted hook, so that neither later blocks
+nor the unembedding are computed.
+
+A hook that fires twice a forward, fires no tensor, or fires something that is not one entry per
+row is refused: TransformerLens' own cache keeps the last value, or drops it, without a word.
+That hooks carry what their names say is not checked here: see ``interp.hooks.conformance``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from interp.errors import HookError, StoreError
+from interp.hooks.axes import axis_labels, is_standard
+
+if TYPE_CHECKING:
+    from interp.hooks.transformer_lens_adapter import HookedModel
+
+__all__ = ["Capture", "Firing", "Survey", "attached", "evaluating", "match_hooks", "survey"]
+
+Hooked = Callable[[str, Any], None]
+
+
+class _LastHookFired(BaseException):
+    """Ends a forward pass; not an ``Exception``, so that no model can swallow it."""
+
+
+@dataclass(frozen=True)
+class Firing:
+    """What one hook fires.
+
+    Attributes:
+        name: canonical name: the one under which the tensor is stored.
+        shape: ``[row, …]`` for the surveyed rows.
+        dtype: torch's name for it, such as ``float32``.
+        labels: one per axis.
+        rewritten: the model changes the tensor in place afterwards.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    labels: tuple[str, ...]
+    rewritten: bool
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The wanted hooks in the order they fire, and their other names.
+
+    Attributes:
+        hooks: one per distinct tensor.
+        aliases: other name → canonical name.
+        silent: wanted by ``*`` and not fired.
+    """
+
+    hooks: tuple[Firing, ...]
+    aliases: dict[str, str]
+    silent: tuple[str, ...] = ()
+
+
+def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str], bool]:
+    """Names that globs ask for, and whether all that fires is wanted (``*`` alone).
+
+    A pattern that starts with ``!`` takes names out again.
+
+    Raises:
+        HookError: naming every pattern that matches nothing.
+    """
+    known = list(model.hook_dict)
+    asked = [p for p in patterns if not p.startswith("!")]
+    dropped = [p[1:] for p in patterns if p.startswith("!")]
+    lost = [p for p in asked + dropped if not any(fnmatchcase(name, p) for name in known)]
+    if lost or not asked:
+        what = ", ".join(map(repr, lost)) or "nothing"
+        near = [name for p in lost for name in get_close_matches(p, known, 2)]
+        raise HookError(
+            f"hooks: {what} matches none of the model's {len(known)} hooks"
+            f" (such as {', '.join(near or known[:4])}): give names or globs of hooks it has"
+        )
+    names = [
+        name
+        for name in known
+        if any(fnmatchcase(name, p) for p in asked)
+        and not any(fnmatchcase(name, p) for p in dropped)
+    ]
+    if not names:
+        raise HookError(f"hooks: {' '.join(patterns)} leaves no hook: drop a pattern with '!'")
+    return names, "*" in asked
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Evaluation mode without gradients, put back afterwards."""
+    was_training = bool(getattr(model, "training", False))
+    if was_training:
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        if was_training:
+            model.train()
+
+
+@contextmanager
+def attached(model: HookedModel, names: Iterable[str], function: Hooked) -> Iterator[None]:
+    """Call ``function(name, tensor)`` whenever a hook fires, once per hook point."""
+    handles, seen = [], set()
+    try:
+        for name in names:
+            point = model.hook_dict[name]
+            if id(point) not in seen:
+                seen.add(id(point))
+                handles.append((point, point.add_hook(_calling(function, name))))
+        yield
+    finally:
+        for point, handle in handles:
+            handle.hook.remove()
+            point.fwd_hooks.remove(handle)
+
+
+def _calling(function: Hooked, name: str) -> Callable[..., None]:
+    def hook_function(tensor: Any, hook: Any) -> None:
+        function(name, tensor)
+
+    return hook_function
+
+
+def _run(model: Any, inputs: Tensor) -> Any:
+    parameters = inspect.signature(model.forward).parameters
+    return model(inputs, return_type=None) if "return_type" in parameters else model(inputs)
+
+
+def survey(model: HookedModel, inputs: Tensor, patterns: Sequence[str]) -> Survey:
+    """Run ``inputs`` (a row or two) and see what the wanted hooks fire.
+
+    Raises:
+        HookError: if a pattern matches nothing, or a wanted hook does not fire, fires more than
+            once, or fires something that is not one tensor entry per row.
+        StoreError: if the model fails on the rows.
+    """
+    wanted, whatever_fires = match_hooks(model, patterns)
+    fired = _watch(model, inputs, set(wanted))
+    silent = [n for n in wanted if _point(model, n) not in fired]
+    if silent and not whatever_fires:
+        raise HookError(
+            f"hooks: the model does not fire {_some(silent)}: leave them out (with '!GLOB'),"
+            " or switch them on in the model (such as model.set_use_attn_result(True))"
+        )
+    _refuse_unusable(fired, len(inputs))
+    found = _distinct(model, [n for n in wanted if n not in silent], fired, inputs)
+    return replace(found, silent=tuple(silent))
+
+
+def _point(model: HookedModel, name: str) -> int:
+    return id(model.hook_dict[name])
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - 6
+    return ", ".join(names[:6]) + (f" and {rest} more" if rest > 0 else "")
+
+
+@dataclass
+class _Seen:
+    name: str
+    values: Any
+    order: int
+    version: int
+    times: int = 1
+    echoes: list[str] = field(default_factory=list)
+
+
+def _watch(model: HookedModel, inputs: Tensor, wanted: set[str]) -> dict[int, _Seen]:
+    points = {_point(model, name) for name in wanted}
+    fired: dict[int, _Seen] = {}
+
+    def see(name: str, values: Any) -> None:
+        point = _point(model, name)
+        version = values._version if isinstance(values, Tensor) else 0
+        if point in fired:
+            fired[point].times += 1
+        elif point in points:
+            fired[point] = _Seen(name, values, len(fired), version)
+        elif isinstance(values, Tensor):
+            for seen in fired.values():
+                if _same_memory(seen, values):
+                    seen.echoes.append(name)
+
+    with evaluating(model), attached(model, model.hook_dict, see):
+        try:
+            _run(model, inputs)
+        except Exception as error:
+            raise StoreError(
+                f"the model fails on rows of shape {list(inputs.shape[1:])} {inputs.dtype}: {error}"
+            ) from error
+    return fired
+
+
+def _refuse_unusable(fired: Mapping[int, _Seen], rows: int) -> None:
+    for seen in fired.values():
+        if not isinstance(seen.values, Tensor):
+            kind = type(seen.values).__name__
+            raise HookError(f"hooks: {seen.name} fires a {kind}, not a tensor: leave it out")
+        if seen.times > 1:
+            raise HookError(
+                f"hooks: {seen.name} fires {seen.times} times in a forward pass: which is meant "
+                "is not clear, leave it out"
+            )
+        if seen.values.ndim == 0 or len(seen.values) != rows:
+            raise HookError(
+                f"hooks: {seen.name} fires shape {list(seen.values.shape)} for {rows} rows, not "
+                "one entry per row: leave it out"
+            )
+
+
+def _memory(values: Tensor) -> tuple[Any, ...]:
+    return (values.data_ptr(), values.shape, values.stride(), values.dtype)
+
+
+def _same_memory(seen: _Seen, values: Tensor) -> bool:
+    return (
+        isinstance(seen.values, Tensor)
+        and seen.version == values._version
+        and _memory(seen.values) == _memory(values)
+    )
+
+
+def _distinct(
+    model: HookedModel, wanted: Sequence[str], fired: Mapping[int, _Seen], inputs: Tensor
+) -> Survey:
+    groups: dict[tuple[Any, ...], list[tuple[_Seen, str]]] = {}
+    for name in wanted:
+        seen = fired[_point(model, name)]
+        groups.setdefault((*_memory(seen.values), seen.version), []).append((seen, name))
+    found: list[tuple[int, Firing]] = []
+    aliases: dict[str, str] = {}
+    for group in groups.values():
+        group.sort(key=lambda entry: (not is_standard(entry[1]), entry[0].order, entry[1]))
+        seen, name = group[0]
+        found.append((seen.order, _firing(model, name, seen, inputs)))
+        points = {_point(model, other) for _, other in group}
+        same = {other for other in model.hook_dict if _point(model, other) in points}
+        same |= {echo for member, _ in group for echo in member.echoes}
+        aliases |= dict.fromkeys(sorted(same - {name}), name)
+    found.sort(key=lambda entry: entry[0])
+    return Survey(tuple(firing for _, firing in found), aliases)
+
+
+def _firing(model: HookedModel, name: str, seen: _Seen, inputs: Tensor) -> Firing:
+    shape = tuple(seen.values.shape)
+    labels = axis_labels(
+        name,
+        shape,
+        length=inputs.shape[1] if inputs.ndim > 1 else None,
+        n_heads=getattr(model.cfg, "n_heads", None),
+        pos_axis=getattr(model.hook_dict[name], "pos_dim", None),
+    )
+    kind = str(seen.values.dtype).removeprefix("torch.")
+    return Firing(name, shape, kind, labels, seen.values._version != seen.version)
+
+
+class Capture:
+    """Runs a model up to its last wanted hook and returns what the wanted hooks fired.
+
+    Use as a context manager: the hooks are attached once.
+
+    Args:
+        model: the model.
+        hooks: in the order in which they fire.
+    """
+
+    def __init__(self, model: HookedModel, hooks: Sequence[Firing]) -> None:
+        self._model = model
+        self._copied = {h.name for h in hooks if h.rewritten}
+        self._names = [h.name for h in hooks]
+        self._caught: dict[str, Tensor] = {}
+
+    def _catch(self, name: str, values: Tensor) -> None:
+        self._caught[name] = values.clone() if name in self._copied else values
+        if name == self._names[-1]:
+            raise _LastHookFired
+
+    @contextmanager
+    def running(self) -> Iterator[Callable[[Tensor], dict[str, Tensor]]]:
+        """A function from inputs to ``{hook: tensor}``."""
+        with evaluating(self._model), attached(self._model, self._names, self._catch):
+            yield self._forward
+
+    def _forward(self, inputs: Tensor) -> dict[str, Tensor]:
+        self._caught = {}
+        with torch.no_grad(), suppress(_LastHookFired):  # gradients are a thread's own setting
+            _run(self._model, inputs)
+        missing = [name for name in self._names if name not in self._caught]
+        if missing:
+            raise HookError(f"hooks: the model did not fire {_some(missing)} for a batch")
+        caught, self._caught = self._caught, {}
+        return caught

@@ -1,0 +1,271 @@
+"""Do a model's hooks carry what their names say, and does changing one act as it should?
+
+For every block that fires the hooks involved:
+
+    resid_mid  = resid_pre + attn_out          pattern  = normaliser(scores)
+    resid_post = resid_mid + mlp_out           z        = pattern @ v
+    next resid_pre = resid_post                attn_out = Σ_heads result + b_O
+
+each on the activations of one run, and again after the hook on the right has been *changed*: a
+tensor that is read but whose replacement never reaches the rest of the model passes the first and
+fails the second. Besides, every hook is patched with its own value, which must change nothing, and
+the output is compared with a reference.
+
+Use it on any hooked model, ours, wrapped or bridged: named hooks have carried wrong tensors, and
+nothing fails when they do. A model built otherwise (a norm after each sublayer, a scaled residual)
+breaks relations by design: read the report then, do not trust the standard decompositions. A
+report without failures shows that the hooks agree with each other on the given input; it does not
+show that a hook nobody relates to another, such as ``hook_embed`` or ``mlp.hook_pre``, is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from interp.errors import ConformanceError, Problems
+from interp.hooks.relations import Relation, Values, block_relations
+from interp.hooks.transformer_lens_adapter import HookedModel, vocabulary_of
+
+__all__ = ["Check", "ConformanceReport", "conformance"]
+
+PASS, FAIL, NOT_CHECKABLE = "pass", "fail", "not checkable"
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+_TOLERANCE_HALF = 3e-2
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether one relation between hooks holds in one block.
+
+    Attributes:
+        relation: What should hold.
+        where: ``blocks.3``, or ``model``.
+        status: ``pass``, ``fail`` or ``not checkable``.
+        error: Largest deviation, as a share of the largest value expected; ``None`` unless checked.
+        note: Why it is not checkable, or which hook is to blame.
+    """
+
+    relation: str
+    where: str
+    status: str
+    error: float | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        off = "" if self.error is None else f" (off by {self.error:.2g} of the largest value)"
+        note = f": {self.note}" if self.note else ""
+        return f"{self.where}: {self.relation}{off}{note}"
+
+
+@dataclass(frozen=True)
+class ConformanceReport:
+    """All checks of a model; printing it gives one line a relation."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """The checks that failed."""
+        return tuple(check for check in self.checks if check.status == FAIL)
+
+    def raise_if_failed(self, subject: str) -> None:
+        """Raise one error naming every failure.
+
+        Raises:
+            ConformanceError: if there is one.
+        """
+        if self.failures:
+            raise ConformanceError(f"{subject}: " + "; ".join(map(str, self.failures)))
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [("relation", "passed", "failed", "unchecked", "worst error")]
+        for relation in dict.fromkeys(check.relation for check in self.checks):
+            of = [check for check in self.checks if check.relation == relation]
+            counts = (str(sum(c.status == s for c in of)) for s in (PASS, FAIL, NOT_CHECKABLE))
+            errors = [check.error for check in of if check.error is not None]
+            rows.append((relation, *counts, f"{max(errors):.1e}" if errors else "-"))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        table = [
+            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ]
+        return "\n".join([*table, *(f"FAILED {check}" for check in self.failures)])
+
+
+def conformance(
+    model: HookedModel,
+    inputs: Any,
+    reference: Tensor | Callable[..., Any] | None = None,
+    *,
+    normalizer: Callable[[Tensor], Tensor] | None = None,
+    changes: bool = True,
+) -> ConformanceReport:
+    """Check the hooks of a model on a row or two.
+
+    The model is run in evaluation mode (and left as it was), about twelve times.
+
+    Args:
+        model: Any hooked model: ours, a wrapped module, a ``TransformerBridge``.
+        inputs: What it takes; a tuple is several arguments.
+        reference: The output expected, or a function of the inputs that gives it. A bridge is
+            compared with its original model unless another is given.
+        normalizer: From scores to pattern; by default what the model's spec says, else a softmax
+            over keys.
+        changes: Check also what changing a hook does; without it, only what is read.
+
+    Returns:
+        The report; it is not raised, see :meth:`ConformanceReport.raise_if_failed`.
+
+    Raises:
+        ArgumentError: for a token id that is none of the model's.
+    """
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
+    _check_ids(model, args[0])
+    with torch.no_grad(), _evaluating(model):
+        output = model.run_with_hooks(*args, fwd_hooks=[])  # with none: attaching must not matter
+        _, cache = model.run_with_cache(*args)
+        values = {name: value for name, value in cache.items() if isinstance(value, Tensor)}
+        relations = block_relations(model, normalizer)
+        checks = [*_relate(relations, values)]
+        checks.append(_compare_output(model, output, args, reference))
+        if changes:
+            checks += _relate_changed(relations, values, model, args)
+            checks.append(_patch_with_itself(model, output, values, args))
+    return ConformanceReport(tuple(checks))
+
+
+def _check_ids(model: HookedModel, ids: Any) -> None:
+    size, problems = vocabulary_of(model), Problems("conformance")
+    if size is not None and isinstance(ids, Tensor) and not ids.is_floating_point() and len(ids):
+        rule = f"must be token ids from 0 to {size - 1}, the model's vocabulary"
+        for extreme in {int(ids.min()), int(ids.max())}:
+            good, advice = 0 <= extreme < size, "use the model's own tokens"
+            problems.need(good, "inputs", rule, extreme, advice)
+    problems.raise_if_any()
+
+
+def _relate(relations: tuple[Relation, ...], values: Values) -> Iterator[Check]:
+    for relation in relations:
+        for layer in relation.layers(values):
+            absent = relation.absent(values, layer)
+            where = f"blocks.{layer}"
+            if absent:
+                note = "no " + ", ".join(absent)
+                yield Check(relation.name, where, NOT_CHECKABLE, note=note)
+                continue
+            yield _judge(relation.name, where, *relation.sides(values, layer))
+
+
+def _relate_changed(
+    relations: tuple[Relation, ...], values: Values, model: Any, args: tuple[Any, ...]
+) -> Iterator[Check]:
+    """The relations again, with each hook on their right changed in all blocks at once."""
+    for kind in dict.fromkeys(kind for r in relations for kind in r.right):
+        changed = {name for name in values if name.endswith("." + kind)}
+        changed = {name for name in changed if not _read_only(model, name)}
+        checkable = [r for r in relations if kind in r.right and r.layers(values)]
+        if not changed or not checkable:
+            continue
+        after = _run_changed(model, values, changed, args)
+        for relation in checkable:
+            name = f"{relation.name}, when {kind.removeprefix('attn.')} changes"
+            for layer in relation.layers(values):
+                if f"blocks.{layer}.{kind}" in changed and not relation.absent(after, layer):
+                    yield _judge(name, f"blocks.{layer}", *relation.sides(after, layer))
+
+
+def _run_changed(model: Any, values: Values, changed: set[str], args: tuple[Any, ...]) -> Values:
+    after: dict[str, Tensor] = {}
+
+    def see(name: str) -> Callable[..., Tensor | None]:
+        def hook(value: Tensor, hook: Any) -> Tensor | None:
+            after[name] = _moved(value) if name in changed else value.detach()
+            return after[name] if name in changed else None
+
+        return hook
+
+    model.run_with_hooks(*args, fwd_hooks=[(name, see(name)) for name in values])
+    return after
+
+
+def _moved(value: Tensor) -> Tensor:
+    """The tensor plus noise of a third of its spread; masked entries stay masked."""
+    live = value > torch.finfo(value.dtype).min / 2
+    spread = value[live].std() if live.sum() > 1 else value.new_tensor(0.0)
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value)
+    moved = value + noise * torch.where(spread > 0, spread, torch.ones_like(spread)) / 3
+    return torch.where(live, moved, value)
+
+
+def _compare_output(
+    model: Any, output: Any, args: tuple[Any, ...], reference: Tensor | Callable[..., Any] | None
+) -> Check:
+    relation = "output = reference"
+    expected = getattr(model, "original_model", None) if reference is None else reference
+    if expected is not None and not isinstance(expected, Tensor):
+        expected = expected(*args)
+        expected = getattr(expected, "logits", expected)
+    if not isinstance(expected, Tensor) or not isinstance(output, Tensor):
+        note = "no reference given" if expected is None else "the output is not one tensor"
+        return Check(relation, "model", NOT_CHECKABLE, note=note)
+    return _judge(relation, "model", output, expected)
+
+
+def _patch_with_itself(model: Any, output: Any, values: Values, args: tuple[Any, ...]) -> Check:
+    relation = "patching a hook with its own value changes nothing"
+    names = [name for name in values if not _read_only(model, name)]
+    if not isinstance(output, Tensor) or not names:
+        note = "the output is not one tensor" if names else "no hook may be changed"
+        return Check(relation, "model", NOT_CHECKABLE, note=note)
+
+    def patched(chosen: list[str]) -> Check:
+        own = [(n, lambda value, hook, n=n: values[n].clone()) for n in chosen]
+        return _judge(relation, "model", model.run_with_hooks(*args, fwd_hooks=own), output)
+
+    together = patched(names)
+    if together.status == PASS:
+        return together
+    guilty = ", ".join(name for name in names if patched([name]).status == FAIL)
+    return Check(relation, "model", FAIL, together.error, guilty or "only several together do")
+
+
+def _judge(relation: str, where: str, got: Tensor, expected: Tensor) -> Check:
+    if got.shape != expected.shape:
+        note = f"shape {tuple(got.shape)}, expected {tuple(expected.shape)}"
+        return Check(relation, where, FAIL, note=note)
+    tolerance = _TOLERANCE.get(expected.dtype, _TOLERANCE_HALF)
+    got, expected = got.double(), expected.double()
+    scale = expected[expected.isfinite()].abs().max().item() if expected.isfinite().any() else 0.0
+    gap = torch.where(got == expected, 0.0, (got - expected).abs()).nan_to_num(nan=torch.inf)
+    error = gap.max().item() / (scale or 1.0) if gap.numel() else 0.0
+    return Check(relation, where, PASS if error <= tolerance else FAIL, error)
+
+
+def _read_only(model: Any, name: str) -> bool:
+    return bool(getattr(model.hook_dict.get(name), "read_only", False))
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Evaluation mode inside, every module's own mode again outside."""
+    roots = (model, getattr(model, "original_model", None))
+    training = [
+        module
+        for root in roots
+        if isinstance(root, nn.Module)
+        for module in root.modules()
+        if module.training
+    ]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True

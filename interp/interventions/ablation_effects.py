@@ -1,0 +1,196 @@
+"""How much worse the output is without each component: one row of a table each.
+
+    loss_increase = mean over rows of (loss without the component − loss with it)
+
+The loss of a row is the mean over scored positions of the squared error, as a share of the
+target's variance (real targets), or of the cross-entropy in nats (tokens). The null is that rows'
+differences have mean 0; the interval is a bootstrap over rows.
+
+Only heads, FFNs, layers and positions as the model uses them now are judged; see
+:mod:`interp.interventions.ablate` for what an ablation does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from interp.errors import Problems
+from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.ablate import ablated_by_rows, every_component
+from interp.interventions.components import Component
+from interp.interventions.prefix_reuse import not_finite
+from interp.stats.bootstrap import row_interval
+from interp.stats.head_table import ANY_TARGET, head_table, score_row
+from interp.stats.nulls import paired_null
+from interp.tasks.base import Batch
+
+__all__ = ["ablate", "effect_table", "loss_unit", "next_tokens", "position_losses", "row_losses"]
+
+
+_ROUNDING = 1e-6  # what another batch size can make of the same loss
+
+
+def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
+    """Tokens ``[row, pos]`` whose target is the next one, scored from position ``start`` on."""
+    targets = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
+    mask = torch.ones(tokens.shape, dtype=torch.bool)
+    mask[:, :start], mask[:, -1] = False, False
+    return Batch(tokens, targets, mask)
+
+
+def row_losses(output: Tensor, batch: Batch) -> Float[Tensor, "row"]:
+    """Each row's mean loss over its scored positions: squared error, or nats for token targets."""
+    losses, mask = position_losses(output, batch.targets), batch.mask.double()
+    return (losses * mask).sum(1) / mask.sum(1).clamp_min(1)
+
+
+def loss_unit(batch: Batch) -> float:
+    """What losses are divided by: the scored targets' variance where they are real, else 1 nat."""
+    if not batch.targets.is_floating_point():
+        return 1.0
+    return float(batch.targets[batch.mask].double().var()) or 1.0
+
+
+def position_losses(output: Tensor, targets: Tensor) -> Float[Tensor, "row pos"]:
+    """The loss at each position: squared error, averaged over channels, or nats for tokens."""
+    output = output.detach().cpu().double()
+    if targets.is_floating_point():
+        return (output - targets.double()).square().mean(-1)
+    return output.logsumexp(-1) - output.gather(-1, targets.long()[..., None])[..., 0]
+
+
+@torch.no_grad()
+def ablate(
+    model: HookedModel,
+    batch: Batch,
+    parts: Sequence[Component] | None = None,
+    *,
+    how: str = "mean",
+    corrupted: Tensor | None = None,
+    rows: int = 64,
+    seed: int = 0,
+    tokens: int = 1024,
+) -> pd.DataFrame:
+    """The loss without each component, against no difference.
+
+    Args:
+        model: Ours, a bridge, or a wrapped module (one forward pass a component).
+        batch: Rows with targets; see :func:`next_tokens` for language models.
+        parts: Which; every head, FFN and layer by default.
+        how: What stands in; means and other rows come from the first ``rows`` rows.
+        corrupted: The inputs that ``swap`` takes its values from, each row's from its own pair.
+        rows: That means and other rows' values come from, and that are drawn for at a time.
+        seed: Of resampled rows and of intervals.
+        tokens: Of one forward pass, at most (one row at least); memory follows it.
+
+    Returns:
+        A head table with ``low`` and ``high``; metric ``loss_increase``, method = ``how``,
+        target = the position for positions and ``output`` otherwise.
+
+    Raises:
+        ArgumentError: for ``swap`` without corrupted inputs, or those without ``swap``; for fewer
+            than two rows to average or resample; for components that the model does not have; for
+            a loss that is not finite.
+        HookError: for a wrapped module without a component's hooks.
+    """
+    _check(batch, how, corrupted, rows)
+    options: dict[str, Any] = {"how": how, "seed": seed, "tokens": tokens}
+    chosen = every_component(model) if parts is None else tuple(dict.fromkeys(parts))
+    found: dict[Component, list[np.ndarray]] = {}
+    for part, increases in _increases(model, batch, chosen, corrupted, rows, options):
+        found.setdefault(part, []).append(increases.numpy())
+    lost = [part.name for part, pieces in found.items() if not all(map(_finite, pieces))]
+    problems = Problems("ablate")
+    rule, advice = f"must leave a finite loss with how={how!r}", "replace them in another way"
+    problems.need(not lost, "parts", rule, lost, advice)
+    problems.raise_if_any()
+    joined = {part: np.concatenate(pieces) for part, pieces in found.items()}
+    return effect_table(joined, batch, how, seed)
+
+
+def effect_table(
+    found: Mapping[Component, Float[np.ndarray, "row"]], batch: Batch, how: str, seed: int
+) -> pd.DataFrame:
+    """Each component's loss increases on the rows of a batch, as a head table.
+
+    Args:
+        found: Component → by how much each row's loss is higher, squared errors or nats.
+        batch: The rows, whose targets say what a squared error is a share of.
+        how: What stood in for the components.
+        seed: Of the bootstrap.
+    """
+    unit = loss_unit(batch)
+    rows = (_line(part, increases / unit, how, seed) for part, increases in found.items())
+    return head_table(rows, family=ANY_TARGET)
+
+
+def _increases(
+    model: HookedModel,
+    batch: Batch,
+    parts: Sequence[Component],
+    corrupted: Tensor | None,
+    rows: int,
+    options: dict[str, Any],
+) -> Iterator[tuple[Component, Float[Tensor, "row"]]]:
+    """Each component's increases, a few rows at a time."""
+    device = next(cast("nn.Module", model).parameters()).device
+    for start in range(0, len(batch), rows):
+        source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]
+        block = batch[start : start + rows]
+        inputs, reference = block.inputs.to(device), source.to(device)
+        pieces = ablated_by_rows(model, inputs, parts, reference=reference, **options)
+        for few, clean, outputs in pieces:
+            some, whole = block[few], row_losses(clean, block[few])
+            if not _finite(whole):
+                raise not_finite(model, inputs[few])
+            for part, output in outputs:
+                yield part, row_losses(output, some) - whole
+
+
+def _finite(values: Tensor | np.ndarray) -> bool:
+    return bool(np.isfinite(np.asarray(values)).all())
+
+
+def _check(batch: Batch, how: str, corrupted: Tensor | None, rows: int) -> None:
+    problems = Problems("ablate")
+    problems.need(len(batch) > 0, "batch", "must have rows", len(batch), "give some")
+    problems.need(rows >= 1, "rows", "must be at least 1", rows, "take about 64")
+    alone = how in ("mean", "resample") and 1 in (rows, len(batch))
+    rule, advice = f"must be two rows at least with how={how!r}", "one row has no other"
+    problems.need(not alone, "rows", rule, min(rows, len(batch)), advice)
+    swapped = (how == "swap") == (corrupted is not None)
+    shown = None if corrupted is None else f"inputs with how={how!r}"
+    problems.need(
+        swapped, "corrupted", "goes with how='swap', and swap with it", shown, "give both"
+    )
+    shape = batch.inputs.shape if corrupted is None else corrupted.shape
+    rule = f"must be shaped {tuple(batch.inputs.shape)}, as the batch's inputs"
+    problems.need(shape == batch.inputs.shape, "corrupted", rule, tuple(shape), "pair the rows")
+    problems.raise_if_any()
+
+
+def _line(
+    part: Component, increases: Float[np.ndarray, "row"], how: str, seed: int
+) -> dict[str, Any]:
+    increases = np.where(np.abs(increases) <= _ROUNDING, 0.0, increases)
+    score = float(increases.mean())
+    null = paired_null(increases)
+    target = str(part.position) if part.kind == "position" else "output"
+    return score_row(
+        "loss_increase",
+        score,
+        null,
+        component=part.kind,
+        layer=part.layer,
+        head=part.head,
+        method=how,
+        target=target,
+        interval=row_interval(increases, seed=seed),
+    )

@@ -1,0 +1,178 @@
+"""The parts of a model that can be taken out, and the hooks at which they are replaced.
+
+A head is replaced at ``hook_result`` (all it writes, the identity term included; of bridges and
+wrapped models at ``hook_z``, before W_O, which is the same there), an FFN at ``hook_mlp_out``, a
+position in the stream that enters its layer, a layer as all its heads and its FFN together.
+
+:mod:`interp.interventions.ablate` takes many single components out, each in its turn;
+:mod:`interp.interventions.clean_run` several at once. A missing effect can mean that another
+component stands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from interp.errors import HookError, Problems
+from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.prefix_reuse import has_ffn
+
+__all__ = [
+    "Component",
+    "components",
+    "hook_of",
+    "hooks_of",
+    "need_parts",
+    "replaced",
+]
+
+_KINDS = ("head", "ffn", "layer", "position")
+
+
+@dataclass(frozen=True, order=True)
+class Component:
+    """A part of a model whose output can be replaced.
+
+    Attributes:
+        kind: ``head``, ``ffn``, ``layer`` (its heads and its FFN) or ``position`` (the residual
+            stream that enters the layer there).
+        layer: Counted from 0.
+        head: Of a head; −1 otherwise.
+        position: Of a position; −1 otherwise.
+    """
+
+    kind: str
+    layer: int
+    head: int = -1
+    position: int = -1
+
+    @property
+    def name(self) -> str:
+        """``L0H1``, ``L0 FFN``, ``L0`` or ``L0 position 3``."""
+        position = f" position {self.position}"
+        last = {"head": f"H{self.head}", "ffn": " FFN", "layer": "", "position": position}
+        return f"L{self.layer}{last.get(self.kind, f' {self.kind}')}"
+
+    @property
+    def hook(self) -> str:
+        """The hook at which a head's or an FFN's output, or a position's stream, can be replaced;
+        :exc:`HookError` for a layer, which has none of its own."""
+        kinds = {"head": "attn.hook_result", "ffn": "hook_mlp_out", "position": "hook_resid_pre"}
+        if self.kind not in kinds:
+            raise HookError(f"{self.name} has no hook of its own: name its heads and its FFN")
+        return f"blocks.{self.layer}.{kinds[self.kind]}"
+
+
+def components(model: HookedModel) -> tuple[Component, ...]:
+    """Every layer's heads, then its FFN; heads that only pad a narrower layer are left out.
+
+    Raises:
+        HookError: for a model without blocks of attention, such as a recurrent network, and for a
+            wrapped module of which nothing tells how many heads it has.
+    """
+    return tuple(_components(model))
+
+
+def _components(model: Any) -> Iterator[Component]:
+    if not hasattr(model.cfg, "n_layers"):
+        raise HookError(f"{type(model).__name__} has no attention heads: probe its hooks instead")
+    for layer in range(model.cfg.n_layers):
+        heads = _heads(model, layer)
+        if heads is None:
+            raise HookError(
+                f"{type(model).__name__} does not say how many heads it has: wrap "
+                "attn.hook_pattern or attn.hook_z, with an example, or give wrap() a cfg"
+            )
+        yield from (Component("head", layer, head) for head in range(heads))
+        if has_ffn(model, layer):
+            yield Component("ffn", layer)
+
+
+def _heads(model: Any, layer: int) -> int | None:
+    spec = getattr(model, "spec", None)
+    return spec.heads[layer] if spec is not None else getattr(model.cfg, "n_heads", None)
+
+
+def need_parts(
+    problems: Problems, model: HookedModel, parts: Sequence[Component], length: int
+) -> None:
+    """Record, as one problem, every component that a model does not have.
+
+    Args:
+        problems: Where.
+        model: Which.
+        parts: Components that were asked for.
+        length: Of the model's inputs, in positions.
+    """
+    reasons = [(part.name, _lacking(model, part, length)) for part in parts]
+    wrong = "; ".join(f"{name} ({reason})" for name, reason in reasons if reason)
+    problems.need(not wrong, "parts", "must be in the model", wrong, "see components(model)")
+
+
+def _lacking(model: Any, part: Component, length: int) -> str:
+    """Why a component is not one of the model's; nothing where it is."""
+    if part.kind not in _KINDS:
+        return f"kinds are {', '.join(_KINDS)}"
+    layers = getattr(model.cfg, "n_layers", 0)
+    if not 0 <= part.layer < layers:
+        return f"layers are {_count(layers)}"
+    if part.kind == "ffn" and not has_ffn(model, part.layer):
+        return f"layer {part.layer} has no FFN"
+    heads = _heads(model, part.layer)
+    if part.kind == "head" and not 0 <= part.head < (part.head + 1 if heads is None else heads):
+        return f"heads of layer {part.layer} are {_count(heads or 0)}"
+    if part.kind == "position" and not 0 <= part.position < length:
+        return f"positions are {_count(length)}"
+    extra = {"head": part.head, "position": part.position}
+    named = [f"{kind}={at}" for kind, at in extra.items() if kind != part.kind and at != -1]
+    return f"{' and '.join(named)} does not go with its kind" if named else ""
+
+
+def _count(n: int) -> str:
+    return f"0 to {n - 1}" if n > 1 else "0 alone" if n else "none"
+
+
+def hook_of(model: HookedModel, part: Component) -> str:
+    """The hook at which a model lets a component be replaced."""
+    ours = getattr(model, "spec", None) is not None
+    return part.hook if ours else part.hook.replace("hook_result", "hook_z")
+
+
+def hooks_of(model: HookedModel, parts: Sequence[Component]) -> list[str]:
+    """The hooks of :func:`hook_of`, each once.
+
+    Raises:
+        HookError: naming those that the model lacks.
+    """
+    places = sorted({hook_of(model, part) for part in parts})
+    lacking = [name for name in places if name not in model.hook_dict]
+    if lacking:
+        raise HookError(
+            f"{type(model).__name__} has no hook {', '.join(lacking)}, where what is ablated would "
+            "be replaced: wrap it there too, or name the components that have theirs"
+        )
+    return places
+
+
+def replaced(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
+    """A hook on one of a component's places: what it writes there, replaced.
+
+    Args:
+        value: ``[row, pos, …]`` of every head, or of the FFN or stream.
+        hook: The hook point.
+        part: Whose values are replaced; of a ``layer``, all that is there.
+        instead: What stands in, shaped as ``value`` or one row of it.
+    """
+    instead = instead.expand_as(value)
+    if part.kind in ("ffn", "layer"):
+        return instead
+    value = value.clone()
+    if part.kind == "head":
+        value[:, :, part.head] = instead[:, :, part.head]
+    else:
+        value[:, part.position] = instead[:, part.position]
+    return value

@@ -1,0 +1,57 @@
+"""Packages whose names are loaded when they are first used, so that importing them costs nothing.
+
+    __getattr__, __dir__, __all__ = lazy(__name__, __file__)
+
+The names stand once, in the ``__init__.pyi`` beside the package's ``__init__.py``, as imports:
+
+    from interp.store import extract as extract
+
+Editors and type checkers read that file, and so does :func:`lazy`; to add a name, add its line.
+Not for names that a submodule of the package has too: once the submodule is imported, Python finds
+it first.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+__all__ = ["lazy"]
+
+
+def lazy(
+    package: str, file: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package.
+
+    Args:
+        package: Its ``__name__``.
+        file: Its ``__file__``, beside which ``__init__.pyi`` lists the names.
+    """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    homes: dict[str, tuple[str, str]] = {}
+    for line in stub.body:
+        if isinstance(line, ast.Import | ast.ImportFrom):
+            for alias in line.names:
+                home = getattr(line, "module", alias.name)
+                homes[alias.asname or alias.name] = (home, alias.name)
+        elif isinstance(line, ast.Assign):  # plot = figures: offered under the new name alone
+            homes[ast.unparse(line.targets[0])] = homes.pop(ast.unparse(line.value))
+    names = sorted(homes)
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            text = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=sys.modules[package])
+        home, there = homes[name]
+        module = import_module(home)
+        if home == there:
+            return module
+        found = getattr(module, there, None)
+        return import_module(f"{home}.{there}") if found is None else found
+
+    return load, lambda: names, names

@@ -1,0 +1,210 @@
+"""Text to syntax tree, with every mistake at its line and column.
+
+One statement a line: ``name = value``, ``allow "a" if condition``, ``next = value`` or ``score "a"
+= number``; ``//`` begins a comment. From loosest to tightest: ``if else``, ``||``, ``&&``, ``!``,
+comparisons (which do not chain), ``+ -``, ``* %``. That a text parses says nothing about what it
+decides.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from lark import Lark, Token, Transformer, v_args
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from interp.crasp.mistakes import Mistake, ProgramError
+from interp.errors import ArgumentError
+from interp.rasp import syntax
+from interp.rasp.syntax import Allow, Assignment, Expression, Next, Output, Program, Score
+
+__all__ = ["parse", "read_program"]
+
+_GRAMMAR = r"""
+start: NAME "=" value -> assigned
+     | "allow" QUOTED "if" value -> allow
+     | "next" "=" value -> next
+     | "score" QUOTED "=" value -> score
+
+?value: or | or "if" or "else" value -> choice
+?or: and | or "||" and -> or_
+?and: negated | and "&&" negated -> and_
+?negated: compared | "!" negated -> not_
+?compared: sum | sum RELATION sum -> compare | sum "in" "{" QUOTED ("," QUOTED)* "}" -> in_
+?sum: product | sum ADDING product -> arithmetic
+?product: atom | product SCALING atom -> arithmetic
+?atom: "(" value ")"
+    | HERE -> here
+    | "true" -> true
+    | "false" -> false
+    | "none" -> none
+    | "key" "." (NAME | HERE) -> key
+    | "count" "(" value ")" -> count
+    | "average" "(" value "where" value ")" -> average
+    | WHICH "(" value "where" value ")" -> pick
+    | "table" "(" value ("," value)* ")" "{" (entry ",")* "else" ":" atom "}" -> table
+    | NAME -> name
+    | NUMBER -> number
+    | ADDING NUMBER -> signed
+    | QUOTED -> literal
+entry: QUOTED+ ":" atom
+
+RELATION: "==" | "!=" | "<=" | ">=" | "<" | ">"
+ADDING: "+" | "-"
+SCALING: "*" | "%"
+WHICH.2: /(first|last|least|greatest)\b/
+HERE.2: /(token|position)\b/
+NAME: /[A-Za-z_][A-Za-z_0-9]*/
+NUMBER: /[0-9]+/
+QUOTED: /"[^"\r\n]*"/
+%ignore /\/\/[^\r\n]*/
+%ignore /[ \t]+/
+"""
+
+
+@cache
+def _parser() -> Lark:
+    return Lark(_GRAMMAR, parser="lalr", propagate_positions=True)
+
+
+def read_program(path: Path) -> Program:
+    """The program of a text file (UTF-8).
+
+    Raises:
+        ArgumentError: if the file cannot be read as text, or breaks a rule of the language.
+        ProgramError: as :func:`parse`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ArgumentError(f"{path} cannot be read: {reason}") from error
+    return parse(text, name=str(path))
+
+
+def parse(text: str, *, name: str = "program") -> Program:
+    """The program that a text says.
+
+    Args:
+        text: Statements, one a line.
+        name: Of the text, in messages.
+
+    Raises:
+        ProgramError: naming every line that does not follow the grammar.
+        ArgumentError: for lines that follow it and mean nothing (:class:`Program`).
+    """
+    lines: list[Assignment] = []
+    outputs: list[Output] = []
+    mistakes: list[Mistake] = []
+    sources = re.split(r"\r\n|\r|\n", text)
+    for number, source in enumerate(sources, 1):
+        if not source.strip() or source.lstrip().startswith("//"):
+            continue
+        try:
+            found = _Tree().transform(_parser().parse(source))
+        except UnexpectedInput as error:
+            mistakes.append(_mistake(error, source, number))
+            continue
+        (lines if isinstance(found, Assignment) else outputs).append(found)
+    if not mistakes and not outputs:
+        message = "nothing is decided: end with allow, next or score"
+        mistakes.append(Mistake(len(sources), 1, message, sources[-1]))
+    if mistakes:
+        raise ProgramError(name, mistakes)
+    return Program(tuple(lines), tuple(outputs))
+
+
+def _mistake(error: UnexpectedInput, source: str, number: int) -> Mistake:
+    if isinstance(error, UnexpectedCharacters):
+        found = source[error.column - 1]
+        message = f"unexpected {found}: it is no part of the language"
+        return Mistake(number, error.column, message, source)
+    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
+        token = error.token
+        return Mistake(number, int(token.column or 1), f"unexpected {token}", source, len(token))
+    return Mistake(number, len(source) + 1, "the line ends too early", source)
+
+
+@v_args(inline=True)
+class _Tree(Transformer):  # type: ignore[type-arg]
+    """Parse trees to syntax trees."""
+
+    def assigned(self, name: Token, value: Expression) -> Assignment:
+        return Assignment(str(name), value)
+
+    def allow(self, token: Token, condition: Expression) -> Output:
+        return Allow(token[1:-1], condition)
+
+    def next(self, value: Expression) -> Output:
+        return Next(value)
+
+    def score(self, token: Token, value: Expression) -> Output:
+        return Score(token[1:-1], value)
+
+    def choice(self, then: Expression, condition: Expression, other: Expression) -> Expression:
+        return syntax.Choice(then, condition, other)
+
+    def or_(self, left: Expression, right: Expression) -> Expression:
+        return syntax.Or(left, right)
+
+    def and_(self, left: Expression, right: Expression) -> Expression:
+        return syntax.And(left, right)
+
+    def not_(self, of: Expression) -> Expression:
+        return syntax.Not(of)
+
+    def compare(self, left: Expression, relation: Any, right: Expression) -> Expression:
+        return syntax.Compare(str(relation), left, right)  # type: ignore[arg-type]
+
+    def in_(self, value: Expression, *tokens: Token) -> Expression:
+        return syntax.In(value, tuple(token[1:-1] for token in tokens))
+
+    def arithmetic(self, left: Expression, operator: Any, right: Expression) -> Expression:
+        return syntax.Arithmetic(str(operator), left, right)  # type: ignore[arg-type]
+
+    def here(self, word: Token) -> Expression:
+        return syntax.Token() if word == "token" else syntax.Position()
+
+    def key(self, name: Token) -> Expression:
+        return syntax.Key(str(name))
+
+    def name(self, name: Token) -> Expression:
+        return syntax.Name(str(name))
+
+    def number(self, value: Token) -> Expression:
+        return syntax.Number(int(value))
+
+    def signed(self, sign: Token, value: Token) -> Expression:
+        return syntax.Number(int(value) * (-1 if sign == "-" else 1))
+
+    def literal(self, text: Token) -> Expression:
+        return syntax.Literal_(text[1:-1])
+
+    def true(self) -> Expression:
+        return syntax.Boolean(True)
+
+    def false(self) -> Expression:
+        return syntax.Boolean(False)
+
+    def none(self) -> Expression:
+        return syntax.Nothing()
+
+    def count(self, where: Expression) -> Expression:
+        return syntax.Count(where)
+
+    def average(self, value: Expression, where: Expression) -> Expression:
+        return syntax.Average(value, where)
+
+    def pick(self, which: Any, value: Expression, where: Expression) -> Expression:
+        return syntax.Pick(str(which), value, where)  # type: ignore[arg-type]
+
+    def entry(self, *parts: Any) -> tuple[tuple[str, ...], Expression]:
+        return tuple(str(part)[1:-1] for part in parts[:-1]), parts[-1]
+
+    def table(self, *parts: Any) -> Expression:
+        entries = tuple(part for part in parts if isinstance(part, tuple))
+        values = [part for part in parts if isinstance(part, Expression)]
+        return syntax.Table(tuple(values[:-1]), entries, values[-1])

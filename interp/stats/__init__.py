@@ -1,0 +1,5 @@
+"""What counts as more than chance: nulls, p-values, false discovery, intervals, head tables."""
+
+from interp.lazy import lazy
+
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,0 +1,135 @@
+"""Head tables: every score with its null, p, q and effect, as one tidy frame.
+
+A row is one score of one component. What it is about stands in columns of its own:
+
+    component, layer, head   ``head``, ``ffn``, ``layer``, ``position``, ``group`` and which (−1
+                             where it does not apply)
+    group                    the set of heads that act together, of a group
+    circuit                  ``QK`` or ``OV`` (with ``+aI`` or ``+bI``), of what is read off weights
+    metric, target           what is measured, and of what: a latent, a class of keys, another head
+    site                     the hook that it is read at
+    method                   how the model was changed: ``mean``, ``zero``, ``resample``, …
+    null                     what the score is compared with: ``positions``, ``tokens``, ``signs`` …
+    trial                    which rows: ``repeated``, ``shuffled``, ``text`` …
+    score, null_mean,        the number, what it is under the null, and effect = score − null_mean,
+    null_std, effect         in the metric's own unit
+    p, draws                 probability of such a score under the null, from so many draws (0
+                             where the null's moments are exact)
+    q                        p with false discovery controlled over the row's family
+    low, high                a 95 % interval of the effect over rows; NaN where none was taken
+
+q is Benjamini–Hochberg over a *family*: the rows that agree in the columns which the writer of the
+table declares. By default these are all that say what the test is, so that a family is all
+components put to one test (:data:`TEST`). A writer whose ``target`` is one of many places to look
+(every lag, every pair of heads, every latent) declares a family over all of them
+(:data:`ANY_TARGET`). Tables are made whole and q is taken once: choosing rows afterwards, or
+putting tables together, changes no q.
+
+A small q says that a component is not random, which trained ones rarely are: every rule that
+decides something puts a floor under the effect as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float64
+from scipy.stats import false_discovery_control
+
+from interp.stats.p_values import Null
+from interp.stats.table_format import COLUMNS, IDENTITY
+
+__all__ = ["ANY_TARGET", "COLUMNS", "TEST", "adjust", "finished", "head_table", "score_row"]
+
+TEST = ("metric", "circuit", "target", "site", "method", "null", "trial")
+"""The default family: rows that agree in all that says what was tested."""
+
+ANY_TARGET = tuple(name for name in TEST if name != "target")
+"""The family of a search over targets."""
+
+
+_KINDS = dict.fromkeys(("layer", "head", "draws"), "int64") | dict.fromkeys(
+    ("score", "null_mean", "null_std", "p", "q", "effect", "low", "high"), "float64"
+)
+"""Types of the columns that are no strings, in an empty table too."""
+
+
+def score_row(
+    metric: str,
+    score: float,
+    null: Null,
+    *,
+    component: str,
+    layer: int,
+    head: int = -1,
+    group: str = "",
+    circuit: str = "",
+    target: str = "",
+    site: str = "",
+    method: str = "",
+    trial: str = "",
+    interval: tuple[float, float] = (math.nan, math.nan),
+) -> dict[str, Any]:
+    """One row, all but its q and its effect; the columns are the module's."""
+    return {
+        "component": component,
+        "layer": layer,
+        "head": head,
+        "group": group,
+        "circuit": circuit,
+        "metric": metric,
+        "target": target,
+        "site": site,
+        "method": method,
+        "null": null.name,
+        "trial": trial,
+        "score": score,
+        "null_mean": null.mean,
+        "null_std": null.std,
+        "p": null.p,
+        "low": interval[0],
+        "high": interval[1],
+        "draws": null.draws,
+    }
+
+
+def head_table(rows: Iterable[Mapping[str, Any]], *, family: Sequence[str] = TEST) -> pd.DataFrame:
+    """Rows of :func:`score_row` as a head table.
+
+    Args:
+        rows: All that were tested: q is taken over them.
+        family: Columns in which the rows of one family agree.
+    """
+    given = [name for name in COLUMNS if name not in ("q", "effect")]
+    return finished(pd.DataFrame(list(rows), columns=given), family=family)
+
+
+def finished(table: pd.DataFrame, *, family: Sequence[str] = TEST) -> pd.DataFrame:
+    """A frame with scores, nulls and p as a head table: with effect, q and the missing columns.
+
+    Args:
+        table: Columns of a head table; those that say what a row is about may be missing where
+            they do not apply.
+        family: Columns in which the rows of one family agree.
+    """
+    absent = [name for name in IDENTITY if name not in table]
+    table = table.assign(**{name: -1 if name == "head" else "" for name in absent})
+    for name, empty in (("low", math.nan), ("high", math.nan), ("draws", 0)):
+        table[name] = table.get(name, empty)
+    table["effect"] = table["score"] - table["null_mean"]
+    groups = table.groupby(list(family), sort=False)["p"]
+    table["q"] = groups.transform(lambda p: adjust(p.to_numpy()))
+    return table[list(COLUMNS)].astype(_KINDS)
+
+
+def adjust(p: Float64[np.ndarray, "test"]) -> Float64[np.ndarray, "test"]:
+    """Benjamini–Hochberg q values of one family of tests; NaN stays NaN and counts for nothing."""
+    q = np.full(len(p), np.nan)
+    known = ~np.isnan(p)
+    if known.any():
+        q[known] = false_discovery_control(p[known])
+    return q

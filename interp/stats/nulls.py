@@ -1,0 +1,191 @@
+"""What a score would be if there were nothing to find: nulls for behaviour and effects.
+
+    rows       decodability when rows (sequences) of the latent are permuted against predictions
+    paired     a mean of paired differences whose expectation is 0 (Student's t)
+    swaps      a paired difference in decodability when each row's two versions are exchanged
+
+Rows are what is drawn independently: permutations move whole rows and differences are taken row by
+row, so dependence between positions of a row is kept. Which p a null gives is
+:mod:`interp.stats.p_values`'s; the moments of permutations are exact, exchanged predictions are
+drawn. A score beyond its null is not yet a mechanism.
+"""
+
+from __future__ import annotations
+
+from math import factorial
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from scipy.special import ndtr, stdtr
+from torch import Tensor
+
+from interp.stats.bootstrap import row_interval
+from interp.stats.p_values import LEAST_P, Null, from_draws, from_moments
+
+__all__ = [
+    "DRAWS",
+    "accuracy_null",
+    "balanced_accuracy",
+    "correlation_interval",
+    "correlation_squared",
+    "decodability_null",
+    "others_moments",
+    "paired_null",
+    "permutations_least",
+    "swaps_null",
+]
+
+DRAWS = 1000
+_ROUNDING = 1e-6
+
+Predictions = Float[np.ndarray, "row pos"]
+Classes = Float[np.ndarray, "class"]
+
+
+def paired_null(differences: Float[np.ndarray, "row"]) -> Null:
+    """The null that paired differences have mean 0: Student's t, one-sided for a mean above 0.
+
+    Differences that are all the same have no spread to be judged by: they get the least p if they
+    are above 0, else 1. One difference alone tells nothing.
+    """
+    count, mean = len(differences), float(differences.mean())
+    if count < 2 or not np.isfinite(mean):
+        return Null(0.0, 0.0, 1.0 if np.isfinite(mean) else float("nan"), "paired")
+    error = float(differences.std(ddof=1)) / count**0.5
+    p = float(stdtr(count - 1, -mean / error)) if error > 0 else float(mean <= 0)
+    return Null(0.0, error, max(p, LEAST_P), "paired")
+
+
+def decodability_null(predicted: Predictions, actual: Predictions) -> Null:
+    """The null of :func:`correlation_squared` when the rows of ``actual`` are permuted.
+
+    The moments of the correlation are exact, and p is its tail, which is close to normal; mean and
+    standard deviation are those of its square, counted as zero where it is negative.
+    """
+    predicted, actual = predicted - predicted.mean(), actual - actual.mean()
+    size = float(np.sqrt((predicted**2).sum() * (actual**2).sum()))
+    if not size > 0:
+        return Null(0.0, 0.0, 1.0, "rows")
+    paired = torch.from_numpy(predicted @ actual.T / size).double()
+    mean, variance = (float(v) for v in others_moments(paired[..., None]))
+    std = variance**0.5
+    found = from_moments(float(paired.trace()), mean, std, least=permutations_least(len(paired)))
+    if not std > 0:
+        return Null(max(mean, 0.0) ** 2, 0.0, found.p, "rows")
+    z, density = mean / std, float(np.exp(-0.5 * (mean / std) ** 2) / np.sqrt(2 * np.pi))
+    below = float(ndtr(z))
+    square = (mean**2 + variance) * below + mean * std * density
+    fourth = (mean**4 + 6 * mean**2 * variance + 3 * variance**2) * below
+    fourth += (mean**3 * std + 5 * mean * std**3) * density
+    return Null(square, max(fourth - square**2, 0.0) ** 0.5, found.p, "rows")
+
+
+def permutations_least(rows: int) -> float:
+    """The least p that permutations of so many rows can give, 1/rows!."""
+    return 1 / factorial(min(rows, 100))
+
+
+def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
+    """Squared correlation over all rows and positions; 0 where it is negative or undefined."""
+    centred = predicted - predicted.mean(), actual - actual.mean()
+    return float(_squared(_sums(*centred).sum(0)))
+
+
+def balanced_accuracy(
+    predicted: Predictions, actual: Predictions, *, classes: Classes | None = None
+) -> float:
+    """Mean over classes of the share found, rescaled: 0 at chance, 1 without a mistake; 0 where
+    there is one class only. ``classes`` are those that count; all of ``actual`` by default."""
+    classes = np.unique(actual) if classes is None else classes
+    if len(classes) < 2:
+        return 0.0
+    found = np.mean([(predicted[actual == c] == c).mean() for c in classes])
+    return float((found - 1 / len(classes)) / (1 - 1 / len(classes)))
+
+
+def accuracy_null(
+    predicted: Predictions, actual: Predictions, *, classes: Classes | None = None
+) -> Null:
+    """The null of :func:`balanced_accuracy` when the rows of ``actual`` are permuted; its mean and
+    variance are exact moments, not draws."""
+    classes = np.unique(actual) if classes is None else classes
+    if len(classes) < 2:
+        return Null(0.0, 0.0, 1.0, "rows")
+    paired = np.zeros((len(actual), len(actual)))
+    for c in classes:
+        share = (actual == c) / (np.count_nonzero(actual == c) * len(classes))
+        paired += (predicted == c).astype(float) @ share.T
+    mean, variance = (float(v) for v in others_moments(torch.from_numpy(paired)[..., None]))
+    chance, std = 1 / len(classes), float(np.sqrt(variance))
+    least = permutations_least(len(paired))
+    p = from_moments(float(np.trace(paired)), mean, std, least=least).p
+    return Null((mean - chance) / (1 - chance), std / (1 - chance), p, "rows")
+
+
+def swaps_null(
+    first: Predictions, second: Predictions, actual: Predictions, *, seed: int, draws: int = DRAWS
+) -> Null:
+    """The null of how much better ``first`` predicts than ``second`` (:func:`correlation_squared`)
+    when the two predictions of each row are exchanged at random; both are scaled to unit variance
+    first, which changes neither score. A difference that rounding can make counts as none."""
+    rng = np.random.default_rng(seed)
+    actual = actual - actual.mean()
+    one, two = (_sums(_standard(predicted), actual) for predicted in (first, second))
+    swap = rng.random((draws, len(actual))) < 0.5
+    mixed = _squared(swap @ two + ~swap @ one) - _squared(swap @ one + ~swap @ two)
+    score = float(_squared(one.sum(0)) - _squared(two.sum(0)))
+    return from_draws(score if abs(score) > _ROUNDING else 0.0, mixed, name="swaps")
+
+
+def others_moments(
+    paired: Float[Tensor, "row other score"],
+) -> tuple[Float[Tensor, "score"], Float[Tensor, "score"]]:
+    """Mean and variance of Σ_r paired[r, π(r)] when rows are paired with other rows at random.
+
+    Over uniformly random permutations π the moments are exact (Hoeffding's combinatorial statistic;
+    the variance is Σ d²/(n − 1), d being doubly centred), and a sum over many rows is close to
+    normal, so the tail needs no draws. A permutation keeps a row in its place once in n times;
+    with this taken out, distances from the observed sum grow by n/(n − 1), and the mean is that of
+    the pairs off the diagonal.
+    """
+    rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).sum(-1)
+    if rows < 2:
+        return own, torch.zeros_like(own)
+    by_row, by_other = paired.mean(1, keepdim=True), paired.mean(0, keepdim=True)
+    centred = paired - by_row - by_other + by_row.mean(0, keepdim=True)
+    variance = centred.square().sum((0, 1)) / (rows - 1)
+    return (paired.sum((0, 1)) - own) / (rows - 1), variance * (rows / (rows - 1)) ** 2
+
+
+def correlation_interval(
+    predicted: Predictions, actual: Predictions, *, than: Predictions | None = None, seed: int
+) -> tuple[float, float]:
+    """95 % interval of :func:`correlation_squared` over rows, or of how much more it is than that
+    of other predictions."""
+    actual = actual - actual.mean()
+    sides = (predicted,) if than is None else (predicted, than)
+    terms = np.stack([_sums(side - side.mean(), actual) for side in sides], axis=1)
+
+    def more(drawn: Float[np.ndarray, "resample side 3"]) -> Float[np.ndarray, "resample"]:
+        found = _squared(drawn)
+        return found[:, 0] if than is None else found[:, 0] - found[:, 1]
+
+    return row_interval(terms, more, seed=seed)
+
+
+def _standard(values: Predictions) -> Predictions:
+    return (values - values.mean()) / (values.std() or 1.0)
+
+
+def _sums(predicted: Predictions, actual: Predictions) -> Float[np.ndarray, "row 3"]:
+    """Per row: Σ predicted·actual, Σ predicted², Σ actual²."""
+    return np.stack(
+        [(predicted * actual).sum(1), (predicted**2).sum(1), (actual**2).sum(1)], axis=1
+    )
+
+
+def _squared(sums: Float[np.ndarray, "*draw 3"]) -> Float[np.ndarray, "*draw"]:
+    """Squared correlations from sums; 0 where one is negative or undefined."""
+    product, size = np.maximum(sums[..., 0], 0.0), sums[..., 1] * sums[..., 2]
+    return np.divide(product**2, size, out=np.zeros_like(product), where=size > 0)

@@ -1,0 +1,138 @@
+"""One rule for every p-value: how far out is a score among what chance gives?
+
+    moments   the null's mean and standard deviation are known exactly (permutations of rows, random
+              rotations); p is the tail of a normal distribution with these moments, or of a gamma
+              distribution for what cannot be negative
+    draws     the null was sampled D times; p = (1 + #{draws ≥ score}) / (1 + D) where ten draws or
+              more reach the score. Where fewer do, the count tells little, and p is an exponential
+              tail through the tenth largest draw, with the mean excess of the largest tenth
+
+No p is below what its null can tell: 1/(10·D) for D draws, one in ten of what a count could reach;
+:data:`LEAST_P` for exact moments, whose tail is fitted too; nor below one over the number of
+arrangements that a permutation has. Fewer than a hundred draws are counted and no tail is fitted.
+
+An exponential tail is too high for what falls off faster, as a normal one does, and right for what
+falls off at that rate. Scores that span orders of magnitude should come as logarithms: a power-law
+tail is then exponential.
+
+A small p says that chance is a poor account of the score. It does not say that the score is large,
+nor that what was measured is a mechanism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.special import gammaincc, ndtr
+
+__all__ = ["LEAST_P", "Null", "Tail", "from_draws", "from_moments", "gamma_tail"]
+
+LEAST_P = 1e-10
+"""Least p of a tail that is fitted to exact moments."""
+
+_FEW, _ENOUGH = 10, 100
+
+Tail = Literal["greater", "two-sided", "gamma"]
+"""Which deviations count: large ones, both directions, or large ones of what is never negative."""
+
+
+@dataclass(frozen=True)
+class Null:
+    """What a score is compared with, and how far out in it the score is.
+
+    Attributes:
+        mean, std: Mean and standard deviation under the null.
+        p: Probability of a score at least as far out.
+        name: What the null does: ``positions``, ``tokens``, ``rows``, ``paired`` …
+        draws: How many draws p rests on; 0 where the moments are exact.
+    """
+
+    mean: float
+    std: float
+    p: float
+    name: str = ""
+    draws: int = 0
+
+
+def from_moments(
+    score: float,
+    mean: float,
+    std: float,
+    *,
+    name: str = "",
+    tail: Tail = "greater",
+    least: float = LEAST_P,
+) -> Null:
+    """The null with these exact moments.
+
+    Args:
+        score: What was measured.
+        mean, std: Under the null.
+        name: Of the null.
+        tail: Which deviations count.
+        least: Least p that the null can give, if that is more than :data:`LEAST_P`.
+
+    Returns:
+        p is NaN where a number is not finite, and 1 for a null without spread.
+    """
+    if not np.isfinite([score, mean, std]).all():
+        return Null(mean, std, float("nan"), name)
+    if not std > 0:
+        return Null(mean, std, 1.0, name)
+    if tail == "gamma":
+        p = float(gamma_tail(np.array(score), mean, np.array(std)))
+    elif tail == "two-sided":
+        p = 2 * float(ndtr(-abs(score - mean) / std))
+    else:
+        p = float(ndtr((mean - score) / std))
+    return Null(mean, std, min(max(p, least, LEAST_P), 1.0), name)
+
+
+def gamma_tail(
+    score: NDArray[np.float64], mean: float, std: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Upper tail of gamma distributions with these moments, at least :data:`LEAST_P`; NaN for a
+    standard deviation of 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = gammaincc((mean / std) ** 2, np.maximum(score, 0.0) * mean / std**2)
+    return np.where(std > 0, np.maximum(found, LEAST_P), np.nan)
+
+
+def from_draws(
+    score: float, draws: Float[np.ndarray, "draw"], *, name: str = "", two_sided: bool = False
+) -> Null:
+    """The null that ``draws`` are, and how far out in it ``score`` is.
+
+    Args:
+        score: What was measured.
+        draws: The same under the null.
+        name: Of the null.
+        two_sided: Whether small scores count as large ones do.
+
+    Returns:
+        p is NaN where the score or a draw is not finite.
+    """
+    mean, std = float(draws.mean()), float(draws.std())
+    if not (np.isfinite(score) and np.isfinite(draws).all()):
+        return Null(mean, std, float("nan"), name, len(draws))
+    p = _upper(score, draws)
+    if two_sided:
+        p = min(2 * min(p, _upper(-score, -draws)), 1.0)
+    return Null(mean, std, max(p, 1 / (10 * len(draws))), name, len(draws))
+
+
+def _upper(score: float, draws: Float[np.ndarray, "draw"]) -> float:
+    count, reached = len(draws), int((draws >= score).sum())
+    if reached >= _FEW or count < _ENOUGH:
+        return (1 + reached) / (1 + count)
+    tenth = count // 10
+    largest = np.partition(draws, count - tenth - 1)[count - tenth - 1 :]
+    excess = float((largest - largest.min()).sum()) / tenth
+    if not excess > 0:
+        return (1 + reached) / (1 + count)
+    threshold = float(np.partition(largest, len(largest) - _FEW)[len(largest) - _FEW])
+    return (1 + _FEW) / (1 + count) * float(np.exp((threshold - score) / excess))

@@ -1,0 +1,205 @@
+"""Batches of activations, from a live model or from a store: measurements see no difference.
+
+A model runs up to the last hook wanted and not further; a store reads the rows' chunks. Either
+way one batch is in memory at a time. Heads that only pad a narrower layer are cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from interp.errors import ArgumentError, HookError, Problems
+from interp.hooks.capture import Capture, survey
+from interp.store import ActivationStore
+from interp.store.attention_mask import AttentionMask, attention_mask_of
+from interp.store.plan import model_device
+from interp.tasks.base import Batch
+
+__all__ = ["Rows", "as_batch", "check_finite", "layer_hooks", "read_batches", "scored_mask"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some rows of one length.
+
+    Attributes:
+        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]``.
+        mask: ``[row, pos]``, true where something is scored.
+        latents: Name → ``[row, pos, …]``.
+        activations: Hook, as it was asked for → tensor on the CPU.
+        heads: The heads that a head axis holds; None for all.
+        labels: Hook → what its axes are, ``("row", "pos", "d_model")``.
+        attention_mask: Which keys a query may attend to; None where the source has no spec.
+    """
+
+    inputs: Tensor
+    mask: Bool[Tensor, "row pos"]
+    latents: Mapping[str, Tensor]
+    activations: Mapping[str, Tensor]
+    heads: tuple[int, ...] | None = None
+    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    attention_mask: AttentionMask | None = None
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.inputs)
+
+    def latent(self, name: str) -> Tensor:
+        """A latent; :exc:`ArgumentError` names those there are."""
+        if name not in self.latents:
+            known = ", ".join(self.latents) or "none"
+            raise ArgumentError(f"latent {name!r} is not in the rows: they have {known}")
+        return self.latents[name]
+
+
+def layer_hooks(source: Any, kind: str, layers: Sequence[int] | None = None) -> list[str]:
+    """``blocks.L.KIND`` of the layers asked for, or of all that have it.
+
+    Raises:
+        HookError: if there is none.
+    """
+    if layers is not None:
+        return [f"blocks.{layer}.{kind}" for layer in layers]
+    known = (*source.hooks, *source.aliases) if _is_store(source) else source.hook_dict
+    names = [
+        n
+        for n in known
+        if n.startswith("blocks.") and n.partition(".")[2].partition(".")[2] == kind
+    ]
+    if not names and not _is_store(source):
+        names = [f"blocks.{layer}.{kind}" for layer in range(source.cfg.n_layers)]
+    if not names:
+        raise HookError(f"{source} has no hook blocks.*.{kind}: store it")
+    return sorted(names, key=lambda name: int(name.split(".")[1]))
+
+
+def as_batch(inputs: Any) -> Batch:
+    """Tensors as a batch in which every position is scored; a batch as it is."""
+    if isinstance(inputs, Batch):
+        return inputs
+    inputs = torch.as_tensor(inputs)
+    mask = torch.ones(inputs.shape[:2], dtype=torch.bool)
+    return Batch(inputs, inputs, mask)
+
+
+def read_batches(
+    source: Any, inputs: Any, hooks: Sequence[str], *, batch: int = 8
+) -> Iterator[Rows]:
+    """Rows with their activations, batch by batch.
+
+    Args:
+        source: A hooked model, or an :class:`~interp.store.ActivationStore`.
+        inputs: For a model: tokens, real inputs, or a :class:`~interp.tasks.base.Batch`. None for
+            a store, which has its own.
+        hooks: Names, aliases too.
+        batch: Rows at a time.
+
+    Raises:
+        ArgumentError: if inputs are missing for a model or given for a store, or the store holds
+            some positions only.
+        HookError: for a hook that is not there.
+    """
+    problems = Problems("read_batches")
+    problems.need(batch >= 1, "batch", "must be at least 1", batch, "give a number of rows")
+    stored = _is_store(source)
+    advice = "a store has its own rows" if stored else "say what the model is to run on"
+    rule = "must be None for a store" if stored else "must be given for a model"
+    given = type(inputs).__name__
+    problems.need((inputs is None) == stored, "inputs", rule, given, advice)
+    if stored:
+        kept = source.manifest["plan"].get("positions", "all")
+        problems.need(kept == "all", "store", "must hold all positions", kept, "extract them all")
+    problems.raise_if_any()
+    return (
+        _stored(source, hooks, batch) if stored else _live(source, as_batch(inputs), hooks, batch)
+    )
+
+
+def scored_mask(store: ActivationStore, rows: Any = None) -> Bool[np.ndarray, "row pos"]:
+    """Where a store's rows are scored: everywhere, if their source did not say."""
+    if all("mask" in part.shapes for part in store.parts):
+        return store.mask(rows)
+    return np.ones(store.inputs(rows).shape[:2], dtype=bool)
+
+
+def check_finite(rows: Rows) -> None:
+    """Refuse activations that are not finite.
+
+    Raises:
+        ArgumentError: naming the hooks, and the heads where a hook has some.
+    """
+    problems = Problems("activations")
+    for hook, values in rows.activations.items():
+        wrong = ~values.isfinite()
+        if not bool(wrong.any()):
+            continue
+        where, labels = hook, list(rows.labels.get(hook, ()))
+        if "head" in labels:
+            by_head = wrong.movedim(labels.index("head"), 0).flatten(1).any(1)
+            names = range(len(by_head)) if rows.heads is None else rows.heads
+            bad = (str(head) for head, lost in zip(names, by_head.tolist(), strict=True) if lost)
+            where = f"head {', '.join(bad)}"
+        problems.need(False, hook, "must be finite", where, "the weights or inputs are damaged")
+    problems.raise_if_any()
+
+
+def _is_store(source: Any) -> bool:
+    return isinstance(source, ActivationStore)
+
+
+def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
+    device, spec = model_device(model), getattr(model, "spec", None)
+    widths = _head_counts(None if spec is None else spec.to_dict())
+    found = survey(model, rows.inputs[:2].to(device), list(hooks))
+    names = {hook: found.aliases.get(hook, hook) for hook in hooks}
+    axes = {firing.name: firing.labels for firing in found.hooks}
+    labels = {hook: axes[name] for hook, name in names.items()}
+    seen = attention_mask_of(model)
+    capture = Capture(model, found.hooks)
+    for start in range(0, len(rows), batch):
+        some = rows[start : start + batch]
+        with capture.running() as forward:  # whoever asked gets the model back as it was
+            caught = forward(some.inputs.to(device))
+        values = {
+            hook: _cut(hook, caught[name].detach().cpu(), labels[hook], widths)
+            for hook, name in names.items()
+        }
+        yield Rows(some.inputs, some.mask, some.latents, values, None, labels, seen)
+
+
+def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:
+    plan = store.manifest["plan"]
+    heads = plan.get("heads")
+    widths = {} if heads else _head_counts((plan.get("model") or {}).get("spec"))
+    labels = {hook: store.labels(hook) for hook in hooks}
+    seen = attention_mask_of(store)
+    for chosen in store.batches(batch):
+        inputs = torch.from_numpy(chosen.inputs())
+        mask = torch.from_numpy(scored_mask(store, chosen.rows))
+        values = {
+            hook: _cut(hook, torch.from_numpy(chosen.activation(hook)), labels[hook], widths)
+            for hook in hooks
+        }
+        latents = {n: torch.from_numpy(v) for n, v in store.latents(chosen.rows).items()}
+        kept = None if heads is None else tuple(heads)
+        yield Rows(inputs, mask, latents, values, kept, labels, seen)
+
+
+def _head_counts(spec: Mapping[str, Any] | None) -> dict[int, int]:
+    """Layer → heads, where a spec says that layers differ."""
+    heads = (spec or {}).get("n_heads")
+    return dict(enumerate(heads)) if isinstance(heads, list | tuple) else {}
+
+
+def _cut(hook: str, values: Tensor, labels: Sequence[str], widths: Mapping[int, int]) -> Tensor:
+    layer = hook.split(".")[1] if hook.startswith("blocks.") else ""
+    if not layer.isdigit() or int(layer) not in widths or "head" not in labels:
+        return values
+    return values.narrow(list(labels).index("head"), 0, widths[int(layer)])

@@ -1,0 +1,67 @@
+"""Max-of-K: the largest of K tokens, asked for at the last position.
+
+    x_1 … x_K  uniform in 0 … vocabulary − 1,    y = max_i x_i
+
+The small task on which proofs about trained models are compared (arXiv 2406.11779): every row can
+be enumerated, attention alone is enough, and how well the model is understood decides how cheap a
+proof can be. The latents are running values: the largest token so far and how often it came.
+
+Accuracy on random rows says little about near ties: of two tokens that differ by one a random row
+holds few.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from interp.errors import Problems
+from interp.tasks.base import Batch
+
+__all__ = ["Maximum"]
+
+
+@dataclass(frozen=True)
+class Maximum:
+    """The largest of ``length`` tokens.
+
+    Attributes:
+        vocabulary: Tokens are 0 … vocabulary − 1, and their number is their size.
+        length: K, tokens in a row.
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+    """
+
+    vocabulary: int = 64
+    length: int = 4
+
+    def __post_init__(self) -> None:
+        problems = Problems("Maximum")
+        rule = "must be at least 2"
+        problems.need(self.vocabulary >= 2, "vocabulary", rule, self.vocabulary, "e.g. 64")
+        problems.need(self.length >= 2, "length", rule, self.length, "e.g. 4")
+        problems.raise_if_any()
+
+    @property
+    def name(self) -> str:
+        """E.g. ``max-of-4``."""
+        return f"max-of-{self.length}"
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows: inputs and targets ``[batch, pos]`` ids, scored at the last position."""
+        generator = torch.Generator().manual_seed(seed)
+        inputs = torch.randint(self.vocabulary, (n, self.length), generator=generator)
+        largest = inputs.cummax(dim=1).values
+        past = torch.ones(self.length, self.length, dtype=torch.bool).tril()
+        copies = ((inputs[:, None] == largest[..., None]) & past).sum(-1)
+        mask = torch.zeros(n, self.length, dtype=torch.bool)
+        mask[:, -1] = True
+        latents = {"maximum": largest, "copies": copies.float()}
+        return Batch(inputs, largest * mask, mask, latents).to(device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "maximum", **asdict(self)}

@@ -1,0 +1,141 @@
+"""How strongly a head reads what an earlier head writes.
+
+The earlier head writes y W_V W_O; the later one reads it as its query, its key or its value:
+
+    q_composition  ‖M_OV¹ M_QK²‖ / (‖M_OV¹‖ ‖M_QK²‖)
+    k_composition  ‖M_OV¹ (M_QK²)ᵀ‖ / (…)
+    v_composition  ‖M_OV¹ M_OV²‖ / (‖M_OV¹‖ ‖M_OV²‖)
+
+All from factors: with Gram roots R_V of W_V and R_K of W_K, ‖M_OV¹ M_QK²‖ is that of
+(R_V W_O¹)(W_Q² R_Kᵀ), d_head × d_head a pair, and one matrix product for all pairs of two layers.
+
+**Null.** The write basis of the earlier head is turned against the read basis of the later by a
+uniformly random rotation, norms and spectra kept. For A = M¹ᵀM¹ and B = M²M²ᵀ the squared score is
+⟨A, U B Uᵀ⟩/(tr A tr B) with mean 1/n and, symmetric traceless matrices being an irreducible
+representation of dimension (n−1)(n+2)/2, variance
+2 (ΣA² − 1/n)(ΣB² − 1/n)/((n−1)(n+2)), ΣA² = Σσ⁴/(Σσ²)² of each circuit. Both are exact; the tail
+is that of a gamma distribution with these moments, and no p is given below 1e-10.
+
+**What a positive result does not establish.** That anything flows: large directions that all heads
+share (means, norms, positions) compose with everything. Source of the scores: the weights-only
+composition of the transformer-circuits literature; `memory` §1.3 nests rounds by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from interp.stats.head_table import ANY_TARGET, finished, head_table
+from interp.stats.p_values import gamma_tail
+from interp.weights.head_weights.circuit import Circuit
+from interp.weights.head_weights.families import head_weights
+from interp.weights.head_weights.layers import LayerHeadWeights
+
+__all__ = ["COMPOSITIONS", "composition_table"]
+
+COMPOSITIONS = ("q_composition", "k_composition", "v_composition")
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """Heads of a layer, reduced to one side: [head, d_head, d_model] of norm 1, and Σσ⁴/(Σσ²)²."""
+
+    layer: int
+    reduced: Tensor
+    purity: Tensor
+
+
+def composition_table(
+    model: Any,
+    kinds: Sequence[str] = COMPOSITIONS,
+    *,
+    fold_norm: bool = False,
+    watch: Callable[[Iterable[LayerHeadWeights]], Iterable[LayerHeadWeights]] = iter,
+) -> pd.DataFrame:
+    """Composition of every pair of heads in different layers, earlier into later.
+
+    Args:
+        model: as for :func:`interp.weights.weight_table.weight_table`; W_V W_O of every layer is
+            held while later ones are read.
+        kinds: which of :data:`COMPOSITIONS`.
+        fold_norm: fold the scale of the norm before attention into the circuits.
+        watch: wraps the iteration over layers.
+
+    Returns:
+        A head table: layer and head are the reader's, target is the writer, "L0H5",
+        effect is score − null_mean, q is over all pairs of a kind. No rows for a model of one
+        layer, where no head can read another.
+    """
+    factors = head_weights(model)
+    writers: list[_Stack] = []
+    blocks: list[pd.DataFrame] = []
+    for layer in watch(factors):
+        if writers:
+            for kind in kinds:
+                reader = _reader(layer, kind, fold_norm)
+                if reader is not None:
+                    blocks += [_block(writer, reader, kind) for writer in writers]
+        if "OV" in layer.circuits:
+            writers.append(_stack(layer.circuit("OV", fold_norm=fold_norm), layer.index, "right"))
+    if not blocks:
+        return head_table([])
+    return finished(pd.concat(blocks, ignore_index=True), family=ANY_TARGET)
+
+
+def _reader(layer: LayerHeadWeights, kind: str, fold_norm: bool) -> _Stack | None:
+    circuit = "OV" if kind == "v_composition" else "QK"
+    if circuit not in layer.circuits:
+        return None
+    side = "right" if kind == "k_composition" else "left"
+    return _stack(layer.circuit(circuit, fold_norm=fold_norm), layer.index, side)
+
+
+def _stack(circuit: Circuit, layer: int, side: str) -> _Stack:
+    """Each head's circuit with the other side's factor reduced to its Gram root."""
+    reduced, purity = [], []
+    for left, right in circuit.pairs():
+        kept, other = (left, right) if side == "left" else (right, left)
+        values, vectors = torch.linalg.eigh((other.mT @ other).double())
+        root = vectors * values.clamp_min(0).sqrt()
+        gram = root.mT @ (kept.mT @ kept).double() @ root
+        energy = gram.trace().clamp_min(torch.finfo(torch.float64).tiny)
+        purity.append((gram**2).sum() / energy**2)
+        reduced.append(((root / energy.sqrt()).to(kept.dtype)).mT @ kept.mT)
+    return _Stack(layer, torch.stack(reduced), torch.stack(purity))
+
+
+def _block(writer: _Stack, reader: _Stack, kind: str) -> pd.DataFrame:
+    n = writer.reduced.shape[-1]
+    h1, r1 = writer.reduced.shape[:2]
+    h2, r2 = reader.reduced.shape[:2]
+    product = writer.reduced.reshape(h1 * r1, n) @ reader.reduced.reshape(h2 * r2, n).mT
+    squares = product.square_().reshape(h1, r1, h2, r2).sum((1, 3)).double().T.numpy()
+    spread = 2 * (reader.purity[:, None] - 1 / n) * (writer.purity[None] - 1 / n)
+    variance = spread.clamp_min(0).numpy() / max((n - 1) * (n + 2), 1)
+    # The square is gamma-like about 1/n: tail from its own moments, the root by the delta method.
+    mean = 1 / n
+    p = gamma_tail(squares, mean, np.sqrt(variance))
+    root_std = np.sqrt(variance) / (2 * np.sqrt(mean))
+    heads2, heads1 = np.divmod(np.arange(h1 * h2), h1)
+    return pd.DataFrame(
+        {
+            "component": "head",
+            "layer": reader.layer,
+            "head": heads2,
+            "circuit": "OV" if kind == "v_composition" else "QK",
+            "metric": kind,
+            "target": [f"L{writer.layer}H{h}" for h in heads1],
+            "null": "rotations",
+            "score": np.sqrt(squares).ravel(),
+            "null_mean": np.sqrt(np.maximum(mean - root_std**2, 0)).ravel(),
+            "null_std": root_std.ravel(),
+            "p": p.ravel(),
+        }
+    )

@@ -1,0 +1,140 @@
+"""A head's circuit as two thin factors.
+
+Row vectors, as TransformerLens has them: a query x and a key y meet with the score
+x W_Q W_Kᵀ yᵀ, and a source y is written to the destination as y W_V W_O. Both circuits are
+M = left · rightᵀ of rank d_head:
+
+    QK: left = W_Q, right = W_K        (W_K W_Qᵀ, as `template` writes it, is the transpose)
+    OV: left = W_V, right = W_Oᵀ       (column-vector papers write W_O W_V: the transpose)
+
+Trace, norms, diagonal, singular values and eigenvalues are those of the transpose too. With the
+trainable scalars of `template` §2.2 the effective circuits are ``QK+aI`` = W_Q W_Kᵀ/√d_head + aI
+and ``OV+bI`` = W_V W_O + bI.
+
+What a circuit leaves out: biases (kept beside it: :meth:`Circuit.inner_bias`), the division by the
+norm's scale and by per-token query/key norms, soft capping, and everything the layers before it do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from interp.weights.head_weights.rope import Rope
+
+__all__ = ["CIRCUITS", "Circuit"]
+
+CIRCUITS = ("QK", "OV", "QK+aI", "OV+bI")
+
+
+@dataclass(frozen=True)
+class Circuit:
+    """One circuit of every head of a layer.
+
+    Attributes:
+        name: one of :data:`CIRCUITS`.
+        left, right: stacks [head or group, d_model, d_head]; the one that heads share under
+            grouped-query attention is stored once a group.
+        identity: the scalars on I [head], or None.
+        scale: multiplies left · rightᵀ (1/√d_head where an identity is added after it).
+        left_gain, right_gain: per-coordinate scales [d_model] of the basis, or None.
+        left_inner, right_inner: per-coordinate scales [head or group, d_head] inside the head.
+        rope, lag: rotary positions, applied to the left factor at this lag.
+        query_bias: b_Q [head, d_head] with its inner scale applied, or None.
+        left_basis, right_basis: token matrices [vocab, d_model], or None for the residual basis.
+    """
+
+    name: str
+    left: Tensor
+    right: Tensor
+    identity: Tensor | None = None
+    scale: float = 1.0
+    left_gain: Tensor | None = None
+    right_gain: Tensor | None = None
+    left_inner: Tensor | None = None
+    right_inner: Tensor | None = None
+    rope: Rope | None = None
+    lag: int = 0
+    query_bias: Tensor | None = None
+    left_basis: Tensor | None = None
+    right_basis: Tensor | None = None
+
+    @property
+    def n_heads(self) -> int:
+        """Number of query heads."""
+        return max(len(self.left), len(self.right))
+
+    def pair(self, head: int) -> tuple[Tensor, Tensor]:
+        """The head's factors (left, right), each [basis, d_head], M = left · rightᵀ (no identity).
+
+        Gains, inner scales, rotation and token basis are applied here, head by head, so that no
+        second copy of a layer is ever made. Where gains or a token basis act, c·I is no identity
+        any more (tokens see c · W_E W_Eᵀ): it then joins the factors as d_model more columns.
+        """
+        left = _scaled(self.left, self.left_gain, self.left_inner, head, self.n_heads)
+        right = _scaled(self.right, self.right_gain, self.right_inner, head, self.n_heads)
+        if self.rope is not None:
+            left = self.rope.rotate(left, self.lag)
+        left = left if self.scale == 1.0 else left * self.scale
+        if self.identity is not None and self._turns_identity:
+            unit = torch.eye(left.shape[0], dtype=left.dtype)
+            sides = (
+                _scaled(unit[None], self.left_gain, None, 0, 1),
+                _scaled(unit[None], self.right_gain, None, 0, 1),
+            )
+            left = torch.cat((left, float(self.identity[head]) * sides[0]), dim=1)
+            right = torch.cat((right, sides[1]), dim=1)
+        if self.left_basis is not None:
+            left = self.left_basis @ left
+        if self.right_basis is not None:
+            right = self.right_basis @ right
+        return left, right
+
+    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """:meth:`pair` of every head in turn."""
+        return (self.pair(head) for head in range(self.n_heads))
+
+    def added(self, head: int) -> float:
+        """The head's scalar on the identity, 0 where there is none or the factors hold it."""
+        if self.identity is None or self._turns_identity:
+            return 0.0
+        return float(self.identity[head])
+
+    @property
+    def _turns_identity(self) -> bool:
+        """Whether something stands between the residual basis and the one asked for."""
+        sides = (self.left_gain, self.right_gain, self.left_basis, self.right_basis)
+        return any(side is not None for side in sides)
+
+    def inner_bias(self, head: int) -> Tensor | None:
+        """The query's bias in the head's own basis [d_head], turned and scaled as left is.
+
+        right · inner_bias [basis] is what it adds to the score of each key. The other bias terms
+        of a score do not depend on what the key is (with rotary positions, on its lag alone).
+        """
+        if self.query_bias is None:
+            return None
+        bias = self.query_bias[head]
+        if self.rope is not None:
+            bias = self.rope.rotate(bias, self.lag)
+        return bias * self.scale
+
+    def dense(self, head: int) -> Tensor:
+        """M [basis, basis] itself: for small models, crops and checks."""
+        left, right = self.pair(head)
+        dense = left @ right.mT
+        if self.identity is not None:
+            dense = dense + self.added(head) * torch.eye(len(dense), dtype=dense.dtype)
+        return dense
+
+
+def _scaled(
+    stack: Tensor, gain: Tensor | None, inner: Tensor | None, head: int, n_heads: int
+) -> Tensor:
+    factor = stack[head * len(stack) // n_heads]
+    if gain is not None:
+        factor = gain[:, None] * factor
+    return factor if inner is None else factor * inner[head * len(inner) // n_heads]

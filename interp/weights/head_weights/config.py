@@ -1,0 +1,49 @@
+"""What a model's ``config.json`` says, checked as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from interp.errors import CheckpointError
+from interp.weights.head_weights.rope import Rope
+
+__all__ = ["count", "rope_of"]
+
+_ABSENT = object()
+
+
+def count(config: Mapping[str, Any], key: str, default: Any = _ABSENT) -> int:
+    """The positive integer under ``key``; a missing or null entry is ``default`` if given.
+
+    Raises:
+        CheckpointError: if it is missing without a default, or not a positive integer.
+    """
+    value = config.get(key)
+    if value is None and default is not _ABSENT:
+        value = default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise CheckpointError(
+            f"{key} in the model's configuration must be a positive integer, got {value!r}: "
+            "is this the config.json that belongs to the weights?"
+        )
+    return value
+
+
+def rope_of(config: Mapping[str, Any], d_head: int, share: float = 1.0) -> Rope:
+    """Rotary positions, in the old spelling of configurations and in the new.
+
+    Args:
+        config: of the model.
+        d_head: width of a head.
+        share: the share of it that is turned, where the configuration does not say.
+    """
+    entry = config.get("rope_parameters") or config.get("rope_scaling")
+    scaling: dict[str, Any] = dict(entry) if isinstance(entry, Mapping) else {}
+    by_layer = any(isinstance(v, Mapping) for v in scaling.values())
+    if by_layer or config.get("rope_local_base_freq"):
+        scaling = {"rope_type": "by layer"}
+    base = scaling.get("rope_theta") or config.get("rope_theta")
+    base = base or config.get("rotary_emb_base") or 10000.0
+    share = float(scaling.get("partial_rotary_factor") or share)
+    return Rope(width=int(d_head * share), theta=float(base), scaling=scaling or None)

@@ -1,0 +1,166 @@
+"""Which architecture a checkpoint is, and its head factors.
+
+The architecture is decided by ``model_type`` in the configuration and the names of the tensors,
+never by guessing from shapes: the same shapes can hold the same numbers in another order, and
+every metric would be wrong without an error. What is not recognised is refused with the names
+found, and can be opened by giving a mapping (:mod:`interp.weights.head_weights.mapping`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from interp.errors import ArgumentError, CheckpointError
+from interp.weights.head_weights.gpt2 import gpt2
+from interp.weights.head_weights.gpt_neo import gpt_j, gpt_neo, gpt_neox
+from interp.weights.head_weights.layers import HeadWeights
+from interp.weights.head_weights.layout import Layout
+from interp.weights.head_weights.live import live_source
+from interp.weights.head_weights.llama import gemma, llama
+from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
+from interp.weights.head_weights.opt import opt
+from interp.weights.head_weights.own import own
+from interp.weights.head_weights.source import Source, find_source
+
+__all__ = ["FAMILIES", "head_weights"]
+
+Adapter = Callable[[Mapping[str, Any], str, bool], Layout]
+
+_LLAMA = "layers.0.self_attn.q_proj.weight"
+# model_type → (adapter, a tensor of layer 0 that marks it; what stands before it is the prefix)
+FAMILIES: dict[str, tuple[Adapter, str]] = {
+    "gpt2": (gpt2, "h.0.attn.c_attn.weight"),
+    "gpt_neo": (gpt_neo, "h.0.attn.attention.q_proj.weight"),
+    "gptj": (gpt_j, "h.0.attn.q_proj.weight"),
+    "gpt_neox": (gpt_neox, "layers.0.attention.query_key_value.weight"),
+    "opt": (opt, _LLAMA),
+    **dict.fromkeys(
+        ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
+        (llama, _LLAMA),
+    ),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), (gemma, _LLAMA)),
+}
+# What old checkpoints keep beside the weights: masks and tables, recomputed by every loader.
+_BUFFERS = re.compile(
+    r"\.(attn|attention)\.(attention\.)?(bias|masked_bias)$|inv_freq$|embed_positions$"
+)
+_UNTIED = ("lm_head.weight", "embed_out.weight")
+
+
+def head_weights(
+    model: Any,
+    *,
+    mapping: Mapping[str, Any] | str | Path | None = None,
+    dtype: torch.dtype = torch.float32,
+    revision: str | None = None,
+    download: bool = True,
+) -> HeadWeights:
+    """Open the head factors of a checkpoint or of a model in memory, lazily.
+
+    Args:
+        model: a ``.safetensors`` file or its index (with ``config.json`` beside it), a folder
+            holding one, or a hub id; or a live model: ours, a ``TransformerBridge`` or a Hugging
+            Face model of the same families (:mod:`interp.weights.head_weights.live`). With a
+            mapping any module will do. What this function gave is given back as it is.
+        mapping: for an architecture that is not known: where the factors lie, as a table or the
+            path of a TOML or JSON file (:mod:`interp.weights.head_weights.mapping`).
+        dtype: what tensors are converted to when read.
+        revision: branch, tag or commit on the hub.
+        download: whether a hub id that the local cache lacks may be downloaded.
+
+    Raises:
+        ArgumentError: if the mapping is malformed, or the model neither a path nor a module.
+        CheckpointError: if nothing is there, a file is damaged or pickled, the hub cannot be
+            reached, the architecture is not known, or its attention holds tensors not understood.
+    """
+    if isinstance(model, HeadWeights):
+        return model
+    given = read_mapping(Path(mapping)) if isinstance(mapping, str | Path) else mapping
+    layout = None if given is None else layout_of_mapping(given)
+    if not isinstance(model, str | Path | nn.Module):
+        raise ArgumentError(
+            f"model must be a path, a hub id or a module, got {model!r}: give one of these"
+        )
+    if isinstance(model, nn.Module):
+        source = live_source(model)
+    else:
+        source = find_source(model, revision=revision, download=download)
+    factors = HeadWeights(source.name, layout or _recognise(source), source.files, dtype)
+    _check_complete(factors)
+    _check_understood(factors)
+    return factors
+
+
+def _recognise(source: Source) -> Layout:
+    if source.description is not None:
+        return own(source.description)
+    kind = str(source.config.get("model_type", ""))
+    if kind not in FAMILIES:
+        raise CheckpointError(_unknown(source, kind))
+    adapter, mark = FAMILIES[kind]
+    marked = [n for n in source.files.names if n == mark or n.endswith("." + mark)]
+    if len(marked) != 1:
+        raise CheckpointError(
+            f"{source.name} says it is a {kind} but has {len(marked)} tensors named {mark!r}. "
+            f"{_found(source)}"
+        )
+    tied = not any(name.endswith(_UNTIED) for name in source.files.names)
+    return adapter(source.config, marked[0].removesuffix(mark), tied)
+
+
+def _check_complete(factors: HeadWeights) -> None:
+    lacking = [
+        name
+        for layer in factors
+        for part in factors.layout.needed
+        if (name := factors.layout.parts[part].name.format(layer=layer.index)) not in factors.files
+    ]
+    if lacking:
+        raise CheckpointError(
+            f"{factors.name} lacks {len(lacking)} attention tensors of a "
+            f"{factors.n_layers}-layer {factors.layout.family}, first {lacking[0]!r}"
+        )
+
+
+def _check_understood(factors: HeadWeights) -> None:
+    """Refuse tensors in an attention layer that no part reads."""
+    layout = factors.layout
+    if not layout.attention:
+        return
+    layers = range(factors.n_layers)
+    read = {part.name.format(layer=i) for part in layout.parts.values() for i in layers}
+    starts = tuple(layout.attention.format(layer=i) for i in layers)
+    unread = [
+        name
+        for name in factors.files.names
+        if name.startswith(starts) and name not in read and not _BUFFERS.search(name)
+    ]
+    if unread:
+        raise CheckpointError(
+            f"{factors.name} has {len(unread)} attention tensors that a {layout.family} here does "
+            f"not have, first {unread[0]!r}: leaving them out would change the circuits; give a "
+            "mapping if you know what they do"
+        )
+
+
+def _unknown(source: Source, kind: str) -> str:
+    nothing = "there is no config.json and no configuration"
+    what = f"model_type {kind!r} is not known" if kind else nothing
+    remote = "auto_map" in source.config
+    code = "; it brings its own code, which weight inspection never runs" if remote else ""
+    return (
+        f"{source.name}: {what} (known: {', '.join(sorted(FAMILIES))}){code}. {_found(source)}. "
+        "Say where W_Q, W_K, W_V and W_O lie with a mapping (docs/howto-weights.md)"
+    )
+
+
+def _found(source: Source) -> str:
+    names = source.files.names
+    shown = ", ".join(names[:12]) + (f", … ({len(names)} in all)" if len(names) > 12 else "")
+    return f"Tensors found: {shown}"

@@ -1,0 +1,146 @@
+"""What an architecture says about its attention weights, as data.
+
+Every family stores the four matrices of a head somewhere else and in another order. A
+:class:`Part` names the tensor and gives, as an einops pattern, the way to a stack of head
+matrices; a :class:`Layout` collects the parts and the facts that no tensor shows. The axes of the
+patterns are ``h`` query heads, ``g`` key/value heads, ``d`` model width, ``k`` head width and
+``p`` matrices stored side by side (then ``p`` comes first and ``pick`` chooses one).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from einops import EinopsError, rearrange
+from torch import Tensor
+
+from interp.errors import CheckpointError
+from interp.weights.head_weights.rope import Rope
+
+__all__ = ["Layout", "Part", "PartName", "Sizes", "Tokens"]
+
+PartName = Literal[
+    "W_Q",
+    "W_K",
+    "W_V",
+    "W_O",
+    "b_Q",
+    "b_K",
+    "b_V",
+    "b_O",
+    "norm_gain",
+    "norm_bias",
+    "out_gain",
+    "q_gain",
+    "k_gain",
+    "identity_a",
+    "identity_b",
+]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many of what: layers, query heads, key/value heads, model width, head width."""
+
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    d_model: int
+    d_head: int
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """The lengths of the einops axes."""
+        return {"h": self.n_heads, "g": self.n_kv_heads, "d": self.d_model, "k": self.d_head}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor (``{layer}`` stands for the layer's number) and how to arrange it.
+
+    Args:
+        name: the tensor's name in the checkpoint.
+        pattern: einops pattern; ``p`` leads the result when several matrices share the tensor.
+        pick: which of the ``p`` matrices.
+        offset: added to every entry (1 for norms stored as 1 + w).
+        factor: multiplies every entry.
+    """
+
+    name: str
+    pattern: str
+    pick: int | None = None
+    offset: float = 0.0
+    factor: float = 1.0
+
+    def arrange(
+        self, tensor: Tensor, axes: Mapping[str, int], trim: Mapping[str, int] | None = None
+    ) -> Tensor:
+        """The arranged tensor, cut to ``trim``'s length along the axes it names.
+
+        Raises:
+            CheckpointError: if the shape does not fit the pattern.
+        """
+        used = set(re.findall(r"[a-z]+", self.pattern))
+        lengths = {axis: n for axis, n in axes.items() if axis in used}
+        try:
+            arranged = rearrange(tensor, self.pattern, **lengths)
+        except EinopsError as error:
+            raise CheckpointError(
+                f"{self.name!r} has shape {list(tensor.shape)}, which does not fit "
+                f"{self.pattern!r} with {lengths}"
+            ) from error
+        picked = arranged if self.pick is None else arranged[self.pick]
+        if trim:
+            letters = self.pattern.split("->")[1].split()
+            picked = picked[tuple(slice(trim.get(axis)) for axis in letters)]
+        if self.factor != 1.0:
+            picked = picked * self.factor
+        return picked + self.offset if self.offset else picked
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Where embedding and unembedding lie; arranged, each is [vocab, d_model]."""
+
+    embedding: Part
+    unembedding: Part
+
+    @classmethod
+    def rows(cls, embedding: str, unembedding: str, *, tied: bool) -> Tokens:
+        """Both stored a row a token; tied models have one matrix."""
+        pattern = "v d -> v d"
+        return cls(Part(embedding, pattern), Part(embedding if tied else unembedding, pattern))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything needed to read the head factors of one checkpoint.
+
+    Attributes:
+        family: the architecture's name, for the reader.
+        sizes: how many of what.
+        parts: where each factor lies; a part whose tensor is not there is not in the model.
+        attention: what the names of an attention layer's tensors start with. Every tensor there
+            must be a part, or the checkpoint is refused: a bias or norm that nobody reads would
+            change the circuit in silence. Empty for no such check.
+        norm: the norm before attention whose scale can be folded.
+        rope: rotary positions, if the model has them.
+        tokens: the token matrices.
+        trims: for each layer, lengths to cut axes to, where shapes are padded to the largest.
+        needed: parts that every layer must have.
+        notes: what a reader of the numbers should know of this architecture.
+    """
+
+    family: str
+    sizes: Sizes
+    parts: Mapping[PartName, Part]
+    attention: str = ""
+    norm: Literal["LayerNorm", "RMSNorm"] | None = None
+    rope: Rope | None = None
+    tokens: Tokens | None = None
+    trims: tuple[Mapping[str, int], ...] | None = None
+    needed: tuple[PartName, ...] = ("W_Q", "W_K", "W_V", "W_O")
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,158 @@
+"""A model in memory as a checkpoint: the same names, tensors and configuration, nothing copied.
+
+    ours              the weights, which are named as in its checkpoint, and its spec
+    Hugging Face's    the weights and the configuration
+    a bridge          those of the model inside, with the wrapping taken out of the names; query,
+                      key and value matrices that it split are put side by side again
+
+What follows (architecture, circuits, folded norms) is then what it is for a checkpoint, and the
+numbers are those that the saved model would give. A tensor is read when it is asked for: weights
+that were trained or edited since are seen as they are then. A bridge whose weights were processed
+(norms folded, weights centred) is read as it stands, with the gains it has left.
+
+When not to use it: for a model that computes its scores otherwise than its architecture says
+(hooks that change weights on the way are not seen).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from interp.errors import CheckpointError
+from interp.weights.head_weights.source import Source
+from interp.weights.head_weights.tensors import checked
+
+__all__ = ["LiveTensors", "live_source"]
+
+Make = Callable[[], Tensor]
+
+_WRAPPING = "._original_component"
+# model_type → what holds query, key and value side by side, the output, and how, weight and bias
+_JOINED: dict[str, tuple[str, str, str, str]] = {
+    "gpt2": ("attn.c_attn", "attn.c_proj", "p hk d -> d (p hk)", "p hk -> (p hk)"),
+    "gpt_neox": (
+        "attention.query_key_value",
+        "attention.dense",
+        "p (h k) d -> (h p k) d",
+        "p (h k) -> (h p k)",
+    ),
+}
+# Names that a checkpoint gives to what the model calls otherwise.
+_RENAMED = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
+
+
+class LiveTensors:
+    """The tensors of a model by name, each as it is when it is asked for.
+
+    Attributes:
+        names: every tensor's name, sorted.
+    """
+
+    def __init__(self, tensors: Mapping[str, Make]) -> None:
+        """Hold what gives each tensor, not the tensor."""
+        self._make = dict(tensors)
+        self.names = sorted(self._make)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the model has a tensor of this name."""
+        return name in self._make
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The tensor's shape."""
+        return tuple(self._make[name]().shape)
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """The tensor on the CPU, converted to ``dtype``; what is done to it changes no model.
+
+        Raises:
+            CheckpointError: if it is not there, is not floating point, or holds a value that is
+                not finite.
+        """
+        if name not in self._make:
+            raise CheckpointError(f"no tensor {name!r} in the model")
+        tensor = self._make[name]().detach()
+        kept = checked(tensor.to("cpu"), name, "the model", dtype)
+        return kept.clone() if kept.data_ptr() == tensor.data_ptr() else kept
+
+
+def live_source(model: nn.Module) -> Source:
+    """A model's tensors under the names that its checkpoint gives them.
+
+    Args:
+        model: A :class:`~interp.models.transformer.SequenceTransformer`, a ``TransformerBridge``,
+            or a Hugging Face model. Of any other module the weights are taken as they are named,
+            for a mapping.
+
+    Raises:
+        CheckpointError: if it has no weights.
+    """
+    inner = getattr(model, "original_model", model)
+    whole = inner is model  # with buffers; of a bridge the parameters alone, which are what runs
+    name = type(model).__name__ + ("" if whole else f" of {type(inner).__name__}")
+    tensors = _tensors(
+        model.state_dict(keep_vars=True).items() if whole else inner.named_parameters()
+    )
+    if not tensors:
+        raise CheckpointError(f"{name} holds no weights: give a model")
+    spec: Any = getattr(model, "spec", None)
+    if hasattr(spec, "to_dict"):
+        description = {"spec": json.loads(json.dumps(spec.to_dict()))}
+        return Source(name, LiveTensors(tensors), {}, description)
+    config: Any = getattr(inner, "config", None)
+    told = config.to_dict() if hasattr(config, "to_dict") else {}
+    kind = str(told.get("model_type", ""))
+    if not whole:
+        tensors = _rejoined(tensors, kind, _heads(config))
+    for live, saved in _RENAMED.get(kind, {}).items():
+        if live in tensors:
+            tensors[saved] = tensors.pop(live)
+    return Source(name, LiveTensors(tensors), told)
+
+
+def _tensors(state: Iterable[tuple[str, Tensor]]) -> dict[str, Make]:
+    """By name, wrapping taken out; what has several names (tied) is under the first."""
+    first: dict[int, tuple[str, Tensor]] = {}
+    for name, tensor in state:
+        first.setdefault(id(tensor), (name.replace(_WRAPPING, ""), tensor))
+    return {name: partial(_same, tensor) for name, tensor in first.values()}
+
+
+def _same(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _heads(config: Any) -> int:
+    return int(getattr(config, "num_attention_heads", 1))
+
+
+def _rejoined(tensors: dict[str, Make], kind: str, heads: int) -> dict[str, Make]:
+    """Split matrices side by side as the checkpoint has them; the split ones are what runs."""
+    if kind not in _JOINED:
+        return tensors
+    joined, output, weight, bias = _JOINED[kind]
+    attention = joined.partition(".")[0]
+    patterns = {"weight": weight, "bias": bias}
+    kept = {}
+    for name, make in tensors.items():
+        before, inside, end = name.rpartition(f".{attention}.")
+        module, _, which = end.partition(".")
+        if not inside or module not in ("q", "k", "v", "qkv", "o"):
+            kept[name] = make
+        elif module == "o":
+            kept[f"{before}.{output}.{which}"] = make
+        elif module == "q":
+            sides = [tensors[f"{before}{inside}{side}.{which}"] for side in "qkv"]
+            kept[f"{before}.{joined}.{which}"] = _joining(sides, patterns[which], heads)
+    return kept
+
+
+def _joining(sides: Sequence[Make], pattern: str, heads: int) -> Make:
+    lengths = {"h": heads} if "(h " in pattern else {}
+    return lambda: rearrange([side().detach() for side in sides], pattern, **lengths)

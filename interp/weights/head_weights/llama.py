@@ -1,0 +1,93 @@
+"""Llama and its kin: Mistral, Mixtral, Qwen 2 and 3; and Gemma, whose norms store 1 + w.
+
+Grouped-query attention: h query heads share g ≤ h key/value heads, and each query head is paired
+with its group's. Qwen 2 has query, key and value biases. Qwen 3 and Gemma 3 normalise each head's
+query and key before the product: the gains of those norms are multiplied into the factors, what
+remains is a positive factor for each token, which changes no sign and no direction of the circuit.
+Gemma 2 and 3 also normalise what attention writes: that gain is folded with the norm's when
+folding is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from interp.weights.head_weights.config import count, rope_of
+from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
+
+__all__ = ["gemma", "llama"]
+
+_QK_NORM = (
+    "queries and keys are normalised per token before the product: gains are in the QK circuit, "
+    "the positive per-token factors are not"
+)
+_SOFT_CAP = "scores are soft-capped, which keeps their order: the QK circuit is the one before it"
+_SCALED = "embeddings enter multiplied by √d_model, which scales token-basis circuits only"
+
+
+def llama(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
+    """Llama, Mistral, Mixtral, Qwen 2, Qwen 3 (and their mixtures of experts)."""
+    parts = _parts(prefix, offset=0.0)
+    return _layout(config, prefix, tied, str(config["model_type"]), parts, ())
+
+
+def gemma(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
+    """Gemma 1, 2 and 3; of a multimodal Gemma 3, the language model."""
+    inner = config.get("text_config")
+    text = dict(inner) if isinstance(inner, Mapping) else dict(config)
+    kind = str(config["model_type"])
+    parts = _parts(prefix, offset=1.0)
+    if kind != "gemma":
+        name = prefix + "layers.{layer}.post_attention_layernorm.weight"
+        parts["out_gain"] = Part(name, "d -> d", offset=1.0)
+    capped = bool(text.get("attn_logit_softcapping"))
+    notes = (_SCALED, *((_SOFT_CAP,) if capped else ()))
+    return _layout(text, prefix, tied, kind, parts, notes)
+
+
+def _parts(prefix: str, offset: float) -> dict[PartName, Part]:
+    at = prefix + "layers.{layer}."
+    attention = at + "self_attn."
+    return {
+        "W_Q": Part(attention + "q_proj.weight", "(h k) d -> h d k"),
+        "W_K": Part(attention + "k_proj.weight", "(g k) d -> g d k"),
+        "W_V": Part(attention + "v_proj.weight", "(g k) d -> g d k"),
+        "W_O": Part(attention + "o_proj.weight", "d (h k) -> h k d"),
+        "b_Q": Part(attention + "q_proj.bias", "(h k) -> h k"),
+        "b_K": Part(attention + "k_proj.bias", "(g k) -> g k"),
+        "b_V": Part(attention + "v_proj.bias", "(g k) -> g k"),
+        "b_O": Part(attention + "o_proj.bias", "d -> d"),
+        "norm_gain": Part(at + "input_layernorm.weight", "d -> d", offset=offset),
+        "q_gain": Part(attention + "q_norm.weight", "k -> 1 k", offset=offset),
+        "k_gain": Part(attention + "k_norm.weight", "k -> 1 k", offset=offset),
+    }
+
+
+def _layout(
+    config: Mapping[str, Any],
+    prefix: str,
+    tied: bool,
+    family: str,
+    parts: dict[PartName, Part],
+    notes: tuple[str, ...],
+) -> Layout:
+    heads, width = count(config, "num_attention_heads"), count(config, "hidden_size")
+    sizes = Sizes(
+        n_layers=count(config, "num_hidden_layers"),
+        n_heads=heads,
+        n_kv_heads=count(config, "num_key_value_heads", heads),
+        d_model=width,
+        d_head=count(config, "head_dim", width // heads),
+    )
+    normed = "qwen3" in family or "gemma3" in family
+    return Layout(
+        family=family,
+        sizes=sizes,
+        parts=parts,
+        attention=prefix + "layers.{layer}.self_attn.",
+        norm="RMSNorm",
+        rope=rope_of(config, sizes.d_head),
+        tokens=Tokens.rows(prefix + "embed_tokens.weight", "lm_head.weight", tied=tied),
+        notes=(*notes, _QK_NORM) if normed else notes,
+    )

@@ -1,0 +1,293 @@
+"""The weight metrics of one head's circuit: formula and null of each.
+
+M is the circuit, n its width, S2 = ‖M‖², a* = tr M / n the multiple of I nearest to M.
+
+    trace                 tr M
+    trace_share           tr M / (√n ‖M‖), in [−√(r/n), √(r/n)] for rank r: its sign is the sign of
+                          the diagonal (+ matches or copies, − avoids or suppresses)
+    diag_ratio            RMS of the diagonal over RMS off the diagonal
+    identity_energy       (tr M)² / (n S2): share of ‖M‖² that a*·I explains, = trace_share²
+    identity_coefficient  a*
+    diag_mean, diag_std, offdiag_mean, offdiag_std, diag_contrast = (diag_mean − offdiag_mean) /
+                          offdiag_std
+    frobenius_norm, spectral_norm (σ_1), spectral_share (σ_1² / S2), effective_rank (exponential
+                          of the entropy of σ/Σσ, between 1 and r)
+    copying_score         Σ Re λ / Σ|λ|, in [−1, 1]
+    symmetric_share       ‖(M + Mᵀ)/2‖² / S2; the rest is antisymmetric
+    key_bias_energy       QK with biases: ‖W_K b_Q‖² / (‖W_K b_Q‖² + S2), the share of the score's
+                          variance over unit-variance keys that does not depend on the query
+    singular_value        σ_k, the target being k = 1, 2, …
+
+A circuit of width 1 is one number: it has no entries off the diagonal (those metrics are NaN), and
+no rotation changes it (those nulls are undefined).
+
+**When not to use them.** In the residual basis a diagonal means 'same direction to same direction'
+only as far as tokens' directions are spread over the coordinates; a token basis asks the question
+of tokens. A privileged coordinate of large scale shows in every metric.
+
+**What a positive result does not establish.** That the head matches or copies on any input: norms,
+positions and the other head's output decide that. See the patterns and effects of heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import ArgumentError
+from interp.stats.p_values import Tail
+from interp.weights.low_rank_circuit import LowRankCircuit
+from interp.weights.weight_nulls import (
+    SpectrumNull,
+    WeightNull,
+    diagonal_energy_variance,
+    mean_modulus,
+)
+
+__all__ = ["BASIC", "METRICS", "UNDEFINED", "Metric", "choose", "effective_rank"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number for a circuit and what it is under the null.
+
+    Attributes:
+        score: from the moments.
+        null: from the moments, and the spectrum of random factors.
+        spectral: whether more than the moments that are always there is needed.
+        scales: whether the score grows with the norms of the factors.
+        tail: which deviations count, where the null is sampled.
+    """
+
+    score: Callable[[LowRankCircuit], float]
+    null: Callable[[LowRankCircuit, SpectrumNull], WeightNull]
+    spectral: bool = False
+    scales: bool = False
+    tail: Tail = "two-sided"
+
+
+Null = Callable[[LowRankCircuit, SpectrumNull], WeightNull]
+"""From a circuit's moments and the spectrum of random factors to what a metric is by chance."""
+
+_T = TypeVar("_T")
+UNDEFINED = WeightNull(math.nan, math.nan)
+"""Where a metric has no null."""
+
+
+def effective_rank(singular: NDArray[np.float64]) -> NDArray[np.float64]:
+    """exp of the entropy of σ/Σσ along the last axis; 0 for a zero matrix."""
+    total = singular.sum(-1, keepdims=True)
+    share = np.divide(singular, total, out=np.zeros_like(singular), where=total > 0)
+    entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)
+    return np.asarray(np.exp(entropy) * (total[..., 0] > 0))
+
+
+def _ratio(numerator: float, denominator: float) -> float:
+    return numerator / denominator if denominator > 0 else 0.0
+
+
+def _norm(m: LowRankCircuit) -> float:
+    return math.sqrt(m.energy)
+
+
+def _trace_share(m: LowRankCircuit) -> float:
+    return _ratio(m.trace, math.sqrt(m.width) * _norm(m))
+
+
+def _diag_ratio(m: LowRankCircuit) -> float:
+    if m.width < 2:
+        return math.nan
+    off = max(m.energy - m.diagonal_energy, 0.0)
+    return math.sqrt(_ratio(m.diagonal_energy * (m.width - 1), off)) if off else math.inf
+
+
+def _diag_mean(m: LowRankCircuit) -> float:
+    return m.trace / m.width
+
+
+def _off_mean(m: LowRankCircuit) -> float:
+    if m.width < 2:
+        return math.nan
+    return (_asked(m.total) - m.trace) / (m.width * (m.width - 1))
+
+
+def _off_std(m: LowRankCircuit) -> float:
+    if m.width < 2:
+        return math.nan
+    square = (m.energy - m.diagonal_energy) / (m.width * (m.width - 1))
+    return math.sqrt(max(square - _off_mean(m) ** 2, 0.0))
+
+
+def _diag_std(m: LowRankCircuit) -> float:
+    square = m.diagonal_energy / m.width - (m.trace / m.width) ** 2
+    return math.sqrt(max(square, 0.0))
+
+
+def _diag_contrast(m: LowRankCircuit) -> float:
+    if m.width < 2:
+        return math.nan
+    return _ratio(m.trace / m.width - _off_mean(m), _off_std(m))
+
+
+def _asked(found: _T | None) -> _T:
+    if found is None:
+        raise ArgumentError("spectrum must be True for this metric, got False: ask for it")
+    return found
+
+
+def _sigma(m: LowRankCircuit) -> NDArray[np.float64]:
+    return _asked(m.singular)
+
+
+def _copying(m: LowRankCircuit) -> float:
+    eigen = _asked(m.eigen)
+    return _ratio(float(eigen.real.sum()), float(np.abs(eigen).sum()))
+
+
+def _symmetric_share(m: LowRankCircuit) -> float:
+    return 0.5 + 0.5 * _ratio(_asked(m.square_trace), m.energy)
+
+
+def _key_bias(m: LowRankCircuit) -> float:
+    return math.nan if m.bias is None else _ratio(m.bias[0], m.bias[0] + m.energy)
+
+
+def _null_diag_ratio(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
+    mean = m.energy / m.width
+    spread = math.sqrt(diagonal_energy_variance(m.width, m.energy, m.fourth))
+    # ratio² = (n − 1) T / (S2 − T): its slope at the mean of T is n/(n − 1) a unit of T / E T.
+    relative = _ratio(spread, mean) * m.width / (m.width - 1)
+    return WeightNull(math.sqrt(max(1 - relative**2 / 4, 0.0)), relative / 2, "gamma")
+
+
+def _null_diag_std(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
+    mean = _norm(m) / m.width * math.sqrt(1 - 1 / m.width)
+    spread = math.sqrt(diagonal_energy_variance(m.width, m.energy, m.fourth)) / m.width
+    return WeightNull(mean, _ratio(spread, 2 * mean))
+
+
+def _null_off_std(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
+    n = m.width
+    mean_variance = m.energy * (1 - 1 / n) / (n * (n - 1)) ** 2
+    square = m.energy * (1 - 1 / n) / (n * (n - 1)) - mean_variance
+    spread = diagonal_energy_variance(n, m.energy, m.fourth) / (n * (n - 1)) ** 2
+    mean = math.sqrt(max(square, 0.0))
+    return WeightNull(mean, _ratio(math.sqrt(spread + 2 * mean_variance**2), 2 * mean))
+
+
+def _null_copying(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
+    if m.identity:
+        return UNDEFINED
+    return WeightNull(0.0, _ratio(_norm(m) / math.sqrt(m.width), mean_modulus(m.width, _sigma(m))))
+
+
+def _null_key_bias(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
+    if m.bias is None:
+        return UNDEFINED
+    mean, variance = m.bias[1:]
+    slope = _ratio(m.energy, (mean + m.energy) ** 2)
+    return WeightNull(_ratio(mean, mean + m.energy), slope * math.sqrt(variance))
+
+
+def _sampled(of: Callable[[NDArray[np.float64]], NDArray[np.float64]], scales: bool) -> Null:
+    """The null of a function of the singular values; ``scales`` if it grows with the norms."""
+
+    def null(m: LowRankCircuit, spectrum: SpectrumNull) -> WeightNull:
+        if m.identity:
+            return UNDEFINED
+        drawn = of(spectrum.singular) * (m.factor_norm if scales else 1.0)
+        return WeightNull.of(drawn)
+
+    return null
+
+
+def _signed(variance: Callable[[LowRankCircuit], float]) -> Null:
+    return _rotated(lambda m, _: WeightNull(0.0, math.sqrt(variance(m))))
+
+
+def _rotated(null: Null) -> Null:
+    """A null by random rotations; undefined for a circuit of width 1, which no rotation changes."""
+    return lambda m, spectrum: null(m, spectrum) if m.width > 1 else UNDEFINED
+
+
+_null_diag_mean = _signed(lambda m: m.energy / m.width**3)
+
+
+METRICS: dict[str, Metric] = {
+    "trace": Metric(lambda m: m.trace, _signed(lambda m: m.energy / m.width), scales=True),
+    "trace_share": Metric(_trace_share, _signed(lambda m: m.width**-2)),
+    "diag_ratio": Metric(_diag_ratio, _rotated(_null_diag_ratio), tail="gamma"),
+    "identity_energy": Metric(
+        lambda m: _trace_share(m) ** 2,
+        _rotated(lambda m, _: WeightNull(m.width**-2, math.sqrt(2) * m.width**-2, "gamma")),
+        tail="gamma",
+    ),
+    "identity_coefficient": Metric(_diag_mean, _null_diag_mean, scales=True),
+    "diag_mean": Metric(_diag_mean, _null_diag_mean, scales=True),
+    "diag_std": Metric(_diag_std, _rotated(_null_diag_std), scales=True),
+    "offdiag_mean": Metric(
+        _off_mean,
+        _signed(lambda m: m.energy * (1 - 1 / m.width) / (m.width * (m.width - 1)) ** 2),
+        spectral=True,
+        scales=True,
+    ),
+    "offdiag_std": Metric(_off_std, _rotated(_null_off_std), spectral=True, scales=True),
+    "diag_contrast": Metric(
+        _diag_contrast,
+        _signed(lambda m: 1 / m.width + (1 - 1 / m.width) / (m.width - 1) ** 2),
+        spectral=True,
+    ),
+    "frobenius_norm": Metric(
+        _norm, _sampled(lambda s: np.sqrt((s**2).sum(-1)), scales=True), scales=True
+    ),
+    "spectral_norm": Metric(
+        lambda m: float(_sigma(m)[0]),
+        _sampled(lambda s: s[:, 0], scales=True),
+        spectral=True,
+        scales=True,
+    ),
+    "spectral_share": Metric(
+        lambda m: _ratio(float(_sigma(m)[0]) ** 2, m.energy),
+        _sampled(lambda s: s[:, 0] ** 2 / (s**2).sum(-1), scales=False),
+        spectral=True,
+    ),
+    "effective_rank": Metric(
+        lambda m: float(effective_rank(_sigma(m))),
+        _sampled(effective_rank, scales=False),
+        spectral=True,
+    ),
+    "copying_score": Metric(_copying, _rotated(_null_copying), spectral=True),
+    "symmetric_share": Metric(
+        _symmetric_share,
+        _rotated(lambda m, _: WeightNull(0.5 + 0.5 / m.width, math.sqrt(0.5) / m.width)),
+        spectral=True,
+    ),
+    "key_bias_energy": Metric(_key_bias, _null_key_bias),
+}
+BASIC = ("trace_share", "diag_ratio", "identity_energy", "identity_coefficient")
+
+
+def choose(metrics: Sequence[str] | None, groups: dict[str, Sequence[str]]) -> list[str]:
+    """Names of metrics with groups spelled out, in the order asked for; None is all of METRICS.
+
+    Raises:
+        ArgumentError: naming every name that is neither a metric nor a group.
+    """
+    if metrics is None:
+        return list(METRICS)
+    chosen: list[str] = []
+    known = {name for group in groups.values() for name in group} | set(METRICS)
+    unknown = [name for name in metrics if name not in known and name not in groups]
+    if unknown or not metrics:
+        raise ArgumentError(
+            f"metrics must be groups ({', '.join(groups)}) or names of metrics "
+            f"({', '.join(sorted(known))}), got {unknown or list(metrics)}: correct the names"
+        )
+    for name in metrics:
+        chosen += [n for n in groups.get(name, (name,)) if n not in chosen]
+    return chosen

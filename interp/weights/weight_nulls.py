@@ -1,0 +1,159 @@
+"""What a weight metric would be if the head's directions meant nothing.
+
+**The null.** Keep the singular values σ of a circuit M (n × n) and turn its input and output
+bases by independent uniformly random rotations: M → U M Vᵀ. Norms, rank and spectrum are those of
+the head; only the relation between what is read and what is written is lost. With S2 = Σσ² = ‖M‖²
+and S4 = Σσ⁴, moments of orthogonal matrices give, exactly for every n ≥ 2,
+
+    E tr M = 0,                        Var tr M = S2/n,  hence Var trace share = 1/n²
+    E Σ M_ii² = S2/n,                  Var by :func:`diagonal_energy_variance`
+    E Σ_{i≠j} M_ij = 0,                Var = S2 (1 − 1/n), uncorrelated with the trace
+    E tr M² = S2/n,                    Var tr M² → 2 S2²/n²
+
+and the delta method gives the metrics that are ratios or roots of these. The copying score is
+tr M / Σ|λ|: Σ|λ| barely varies and is :func:`mean_modulus`.
+
+Metrics of the spectrum do not move under rotations: for them the null is two Gaussian factors of
+the same shapes and norms, sampled once a shape (:class:`SpectrumNull`, Bartlett's decomposition:
+r × r numbers a draw whatever n is).
+
+**p** is :mod:`interp.stats.p_values`'s: where the moments are exact, the two-sided tail of a normal
+distribution for signed metrics and the upper tail of a gamma distribution for ratios and shares of
+energy; where heads are drawn, that of the draws. Draws are pooled: heads of one shape are
+exchangeable under the null (norms scale out), so one sample serves all of them, in all layers. The
+least p is 1/(10 · draws), and the least q of a single head among m is then m/(10 · draws): to tell
+one of many, draw more.
+
+**What a small p does not establish.** That the head is special: nearly every trained head differs
+from a random one. Look at the effect, and at what the head does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp.stats.p_values import Null, Tail, from_draws, from_moments
+
+__all__ = [
+    "SpectrumNull",
+    "WeightNull",
+    "diagonal_energy_variance",
+    "mean_modulus",
+]
+
+_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class WeightNull:
+    """What a metric of one head is under the null.
+
+    Attributes:
+        mean, std: Exact moments; NaN for a null that is not defined for a circuit.
+        tail: Which deviations count: ``gamma`` for large ratios and shares of energy.
+        drawn: The metric of random heads, where moments are not known: ``mean`` and ``std`` are
+            then theirs.
+    """
+
+    mean: float
+    std: float
+    tail: Tail = "two-sided"
+    drawn: NDArray[np.float64] | None = None
+
+    @classmethod
+    def of(cls, drawn: NDArray[np.float64], tail: Tail = "two-sided") -> WeightNull:
+        """The null distribution made of a sample of random heads."""
+        return cls(float(drawn.mean()), float(drawn.std()), tail, drawn)
+
+    def against(self, score: float) -> Null:
+        """The null beside a head's score; without spread there is no p."""
+        if not self.std > 0:
+            return Null(self.mean, self.std, float("nan"), "rotations")
+        if self.drawn is None:
+            return from_moments(score, self.mean, self.std, name="rotations", tail=self.tail)
+        return from_draws(score, self.drawn, name="factors", two_sided=self.tail == "two-sided")
+
+
+def diagonal_energy_variance(n: int, energy: float, fourth: float) -> float:
+    """Variance of Σ M_ii² over random rotations, n ≥ 2.
+
+    Σ_ij E[M_ii² M_jj²] with M_ii = Σ_k σ_k u_ik v_ik. U and V are independent, so every term is
+    the square of a fourth moment of one orthogonal matrix: for i = j these are 3/(n(n+2)) (one
+    column) and 1/(n(n+2)) (two columns); for i ≠ j they are 1/(n(n+2)) (one column),
+    (n+1)/(n(n−1)(n+2)) (each row its own column) and −1/(n(n−1)(n+2)) (columns crossed).
+    """
+    pairs = energy**2 - fourth
+    base = 1 / (n * (n + 2))
+    same = (3 * pairs + 9 * fourth) * base**2
+    apart = (n + 1) * base / (n - 1)
+    crossed = base / (n - 1)
+    differ = fourth * base**2 + pairs * (apart**2 + 2 * crossed**2)
+    return max(n * same + n * (n - 1) * differ - (energy / n) ** 2, 0.0)
+
+
+def mean_modulus(n: int, singular: NDArray[np.float64], points: int = 32) -> float:
+    """Σ|λ| of S·W for W the corner of a random rotation, in the limit of large rank.
+
+    S·W with W Gaussian of variance 1/n has a separable variance profile; the share g of its r
+    eigenvalues beyond the radius s solves Σ_i σ_i² / (n s² + r g σ_i²) = 1 (the master equation of
+    random matrices with a variance profile, which for this profile is a single equation). The
+    mean modulus is ∫₀¹ s(g) dg, by Gauss-Legendre nodes and bisection on s².
+    """
+    squares = singular[singular > singular[0] * 1e-12] ** 2
+    if not len(squares):
+        return 0.0
+    r = len(squares)
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    g, weights = (nodes + 1) / 2, weights / 2
+    low, high = np.zeros(points), np.full(points, squares.sum() / n)
+    for _ in range(60):
+        middle = (low + high) / 2
+        beyond = (squares / (n * middle[:, None] + r * g[:, None] * squares)).sum(-1) > 1
+        low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+    return float(r * (weights * np.sqrt(high)).sum())
+
+
+@dataclass(frozen=True)
+class SpectrumNull:
+    """Singular values of L Rᵀ for Gaussian L, R [n, r] with ‖L‖ = ‖R‖ = 1, sampled.
+
+    Args:
+        n, r: the factors' shape.
+        draws: how many pairs of factors.
+        seed: of the draws.
+    """
+
+    n: int
+    r: int
+    draws: int = 1000
+    seed: int = 0
+
+    @cached_property
+    def singular(self) -> NDArray[np.float64]:
+        """[draw, min(n, r)], largest first."""
+        rng = np.random.default_rng((self.seed, self.n, self.r))
+        sizes = [min(_AT_ONCE, self.draws - k) for k in range(0, self.draws, _AT_ONCE)]
+        found = np.concatenate([self._draw(rng, count) for count in sizes])
+        return found[:, : min(self.n, self.r)]
+
+    def _draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        left, right = self._roots(rng, count), self._roots(rng, count)
+        norms = np.linalg.norm(left, axis=(1, 2)) * np.linalg.norm(right, axis=(1, 2))
+        product = torch.from_numpy(left) @ torch.from_numpy(right).mT
+        return np.asarray(torch.linalg.svdvals(product).numpy() / norms[:, None])
+
+    def _roots(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        """[count, r, r] of T with TᵀT distributed as GᵀG for a Gaussian G [n, r]; [count, n, r] if
+        n < r."""
+        if self.n < self.r:
+            return rng.standard_normal((count, self.n, self.r))
+        roots = np.zeros((count, self.r, self.r))
+        above, i = np.triu_indices(self.r, 1), np.arange(self.r)
+        roots[:, above[0], above[1]] = rng.standard_normal((count, len(above[0])))
+        roots[:, i, i] = np.sqrt(rng.chisquare(self.n - i, (count, self.r)))
+        return roots

@@ -1,0 +1,221 @@
+"""What every head's weights say, from its factors alone: a tidy table.
+
+For each head and circuit (QK, OV, and QK+aI, OV+bI where a model has those scalars) the metrics of
+:mod:`interp.weights.metrics`, each with its null, p, q and effect; for each pair of heads the
+compositions of :mod:`interp.weights.composition`. Nothing of size d_model × d_model is formed and
+one layer is in memory at a time.
+
+Columns are those of every head table (:mod:`interp.stats.head_table`); null is ``rotations`` or
+``factors``, and draws says how many random heads it is made of, 0 where its moments are exact. q is
+over all heads within a circuit and metric, and for singular values within an index. Draws are
+pooled over heads of one shape, and no p is below what its tail supports
+(:mod:`interp.weights.weight_nulls`).
+
+A small q says that a head is not random, which trained heads rarely are: rank by effect. Source:
+`memory` and `template` ask for these diagonals (`template` §2.2, §2.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from interp.errors import Problems
+from interp.stats.head_table import head_table, score_row
+from interp.weights.basis_null import BasisNull
+from interp.weights.composition import COMPOSITIONS, composition_table
+from interp.weights.head_weights.circuit import Circuit
+from interp.weights.head_weights.families import head_weights
+from interp.weights.head_weights.layers import BASES, LayerHeadWeights
+from interp.weights.low_rank_circuit import LowRankCircuit, low_rank_circuits
+from interp.weights.metrics import BASIC, METRICS, UNDEFINED, choose
+from interp.weights.weight_nulls import SpectrumNull, WeightNull
+
+__all__ = ["GROUPS", "Watch", "circuit_crop", "singular_values", "weight_table"]
+
+SINGULAR = "singular_value"
+GROUPS: dict[str, Sequence[str]] = {
+    "basic": BASIC,
+    "heads": tuple(METRICS),
+    "composition": COMPOSITIONS,
+    SINGULAR: (SINGULAR,),
+    "all": (*METRICS, *COMPOSITIONS, SINGULAR),
+}
+
+Watch = Callable[[Iterable[LayerHeadWeights]], Iterable[LayerHeadWeights]]
+"""Something that passes layers through and may show how far it is."""
+
+
+def weight_table(
+    model: Any,
+    metrics: Sequence[str] | None = None,
+    *,
+    fold_norm: bool = False,
+    lag: int = 0,
+    basis: str = "residual",
+    draws: int = 1000,
+    seed: int = 0,
+    watch: Watch = iter,
+) -> pd.DataFrame:
+    """The weight metrics of every head of a model.
+
+    Args:
+        model: what :func:`interp.weights.head_weights.head_weights` takes (a model in memory, a
+            folder, a file, a hub id), or what it gives.
+        metrics: names or groups (``basic``, ``heads``, ``composition``, ``singular_value``,
+            ``all``); None is ``heads``, every metric of single heads.
+        fold_norm: fold the scale of the norm before attention into the circuits.
+        lag: query minus key position, for models with rotary positions (QK only).
+        basis: ``residual`` or ``token`` (then every null is sampled; with ``fold_norm`` for each
+            layer anew, which takes long where single diagonal entries of a large vocabulary are
+            asked for: diag_ratio, diag_std, offdiag_std, diag_contrast).
+        draws, seed: of the sampled nulls; fewer than 1000 are for trying things out.
+        watch: wraps the iteration over layers, for a progress bar.
+
+    Returns:
+        One row a head, circuit and metric (the target is the index of a singular value, or the
+        sending head "L0H5" of a composition).
+
+    Raises:
+        ArgumentError: naming every argument that breaks a rule.
+        CheckpointError: if a tensor is missing or damaged.
+    """
+    factors, problems = head_weights(model), Problems("weight_table")
+    problems.need(draws >= 2, "draws", "must be at least 2", draws, "a spread needs two")
+    problems.need(basis in BASES, "basis", "must be residual or token", basis, "pick one")
+    rotary = factors.layout.rope is not None
+    problems.need(lag == 0 or rotary, "lag", "must be 0 without rotary positions", lag, "drop it")
+    problems.raise_if_any()
+    chosen = choose(metrics, GROUPS)
+    single = [name for name in chosen if name not in COMPOSITIONS]
+    rows: list[dict[str, Any]] = []
+    nulls = _BasisNulls(draws, seed, shared=not fold_norm)
+    if single:
+        for layer in watch(factors):
+            for name in layer.circuits:
+                at = lag if name.startswith("QK") else 0
+                circuit = layer.circuit(name, fold_norm=fold_norm, lag=at, basis=basis)
+                rows += _circuit_rows(circuit, layer.index, single, nulls)
+                del circuit  # before the next one is read
+    table = head_table(rows)
+    pairs = [name for name in chosen if name in COMPOSITIONS]
+    if pairs:
+        joint = composition_table(factors, pairs, fold_norm=fold_norm, watch=watch)
+        table = pd.concat([table, joint], ignore_index=True) if len(table) else joint
+    return table
+
+
+class _BasisNulls:
+    """Nulls in a token basis, one for all layers whose heads are shaped and see tokens alike."""
+
+    def __init__(self, draws: int, seed: int, *, shared: bool) -> None:
+        self.draws, self.seed, self._shared = draws, seed, shared
+        self._found: dict[tuple[object, ...], BasisNull] = {}
+
+    def of(self, circuit: Circuit, layer: int, names: Sequence[str]) -> BasisNull | None:
+        """None in the residual basis, and for circuits with an identity, which have no null."""
+        if circuit.left_basis is None:
+            return None
+        if circuit.identity is not None:
+            return BasisNull({})
+        place = -1 if self._shared else layer
+        key = (circuit.name, circuit.left.shape[1:], circuit.right.shape[1:], place)
+        if key not in self._found:
+            drawn = [name for name in names if name not in (SINGULAR, "key_bias_energy")]
+            self._found[key] = BasisNull.sample(circuit, drawn, self.draws, self.seed)
+        return self._found[key]
+
+
+def _circuit_rows(
+    circuit: Circuit, layer: int, names: Sequence[str], nulls: _BasisNulls
+) -> Iterator[dict[str, Any]]:
+    spectrum = any(name == SINGULAR or METRICS[name].spectral for name in names)
+    in_tokens = nulls.of(circuit, layer, names)
+    for head, found in enumerate(low_rank_circuits(circuit, spectrum=spectrum)):
+        random = _spectrum_null(found.width, found.columns, nulls.draws, nulls.seed)
+        for name in names:
+            if name == SINGULAR:
+                known = None if in_tokens or found.identity else random
+                yield from _singular_rows(circuit.name, layer, head, found, known)
+            elif name != "key_bias_energy" or found.bias is not None:
+                if in_tokens is None:
+                    null = METRICS[name].null(found, random)
+                else:
+                    null = in_tokens.null(name, circuit, head, METRICS[name].tail)
+                score = METRICS[name].score(found)
+                yield _row(name, score, null, layer, head, circuit.name)
+
+
+@lru_cache(maxsize=16)
+def _spectrum_null(n: int, r: int, draws: int, seed: int) -> SpectrumNull:
+    return SpectrumNull(n, r, draws, seed)
+
+
+def _singular_rows(
+    circuit: str, layer: int, head: int, found: LowRankCircuit, random: SpectrumNull | None
+) -> Iterator[dict[str, Any]]:
+    values = np.zeros(0) if found.singular is None else found.singular[: found.rank]
+    scaled = None if random is None else random.singular * found.factor_norm
+    for k, value in enumerate(values.tolist()):
+        null = UNDEFINED if scaled is None else WeightNull.of(scaled[:, k])
+        yield _row(SINGULAR, value, null, layer, head, circuit, str(k + 1))
+
+
+def _row(
+    metric: str,
+    score: float,
+    null: WeightNull,
+    layer: int,
+    head: int,
+    circuit: str,
+    target: str = "",
+) -> dict[str, Any]:
+    return score_row(
+        metric,
+        score,
+        null.against(score),
+        component="head",
+        layer=layer,
+        head=head,
+        circuit=circuit,
+        target=target,
+    )
+
+
+def singular_values(model: Any, circuit: str, **options: Any) -> NDArray[np.float64]:
+    """Singular values of one circuit of every head, [layer, head, k], largest first.
+
+    Args:
+        model: as for :func:`weight_table`; every layer must have the circuit and the same shapes.
+        circuit: ``QK``, ``OV``, ``QK+aI`` or ``OV+bI``.
+        options: fold_norm, lag, basis, as in :func:`weight_table`.
+    """
+    found = [
+        [known.singular for known in low_rank_circuits(stack, spectrum=True)]
+        for stack in (layer.circuit(circuit, **options) for layer in head_weights(model))
+    ]
+    return np.array(found)
+
+
+def circuit_crop(
+    model: Any, layer: int, head: int, circuit: str, *, size: int = 100, **options: Any
+) -> NDArray[np.float32]:
+    """The top left size × size corner of a head's circuit, from that many rows of its factors.
+
+    Args:
+        model: as for :func:`weight_table`.
+        layer, head: which head.
+        circuit: ``QK``, ``OV``, ``QK+aI`` or ``OV+bI``.
+        size: rows and columns (fewer where the basis is smaller).
+        options: fold_norm, lag, basis, as in :func:`weight_table`.
+    """
+    stack = head_weights(model).layer(layer).circuit(circuit, **options)
+    left, right = (factor[:size] for factor in stack.pair(head))
+    crop = left @ right.mT
+    return (crop + stack.added(head) * torch.eye(*crop.shape, dtype=crop.dtype)).float().numpy()

@@ -1,0 +1,11 @@
+from probes.curves import curve_table as curve_table
+from probes.interchange import interchange_table as interchange_table
+from probes.kernels import kernel_null as kernel_null
+from probes.kernels import kernel_table as kernel_table
+from probes.kernels import layer_kernels as layer_kernels
+from probes.linear import decode as decode
+from probes.nesting import nesting_panel as nesting_panel
+from probes.probe_table import layer_map as layer_map
+from probes.rounds import first_decodable as first_decodable
+from probes.rounds import round_order as round_order
+from probes.sampling import sampled_positions as sampled_positions

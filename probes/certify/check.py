@@ -1,0 +1,292 @@
+"""Checks a certificate again, knowing no strategy.
+
+Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), the task's own rule for the right
+answer, and the arithmetic of the machine. Cells are made here anew from what the certificate says
+of its cover; where inputs are counted they are counted here in another way. A claim stands if the
+bound found here is no worse than the one claimed.
+
+    prooflens certify --check FILE MODEL
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, permutations, product
+from typing import Any
+
+import numpy as np
+
+from interp.bounds.affine import Affine, exactly, subtract
+from interp.bounds.network import (
+    after_attention,
+    after_ffn,
+    embedded,
+    margins,
+    read_out,
+    stream_after,
+)
+from interp.bounds.rounding import UP, Arithmetic
+from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
+from interp.tasks.catalogue import task_from_dict
+from interp.tasks.depth.batches import to_inputs
+from interp.tasks.depth.languages import language
+from interp.tasks.memory.kernels import MemoryKernel
+
+__all__ = ["Verdict", "check"]
+
+_CHUNK = 512
+_Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of one strategy: what it claims, what was found, and whether the claim stands."""
+
+    strategy: str
+    claimed: float
+    found: float
+    holds: bool
+    note: str = ""
+
+
+def check(certificate: dict[str, Any], model: Any, sha256: str) -> list[Verdict]:
+    """Every strategy of a certificate that claims something, bounded again.
+
+    Args:
+        certificate: The file's JSON.
+        model: The model it is said to be about.
+        sha256: Of that model's weights.
+    """
+    if certificate["model"]["sha256"] != sha256:
+        note = "the certificate is about other weights (SHA-256 differs)"
+        return [Verdict("model", 0.0, 0.0, False, note)]
+    verdicts = []
+    for proof in certificate["strategies"]:
+        claimed, error = proof["bound"], proof["kind"] == "error"
+        if proof["vacuous"]:
+            continue  # nothing is claimed that a constant answer would not reach
+        found = _bound(certificate["domain"], proof, model)
+        holds = found <= claimed if error else found >= claimed
+        verdicts.append(Verdict(proof["strategy"], claimed, found, bool(holds)))
+    return verdicts
+
+
+def _bound(domain: _Json, proof: _Json, model: Any) -> float:
+    task, cover = task_from_dict(domain["task"]), proof["data"]["cover"]
+    if domain["kind"] == "rows":
+        return _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
+    cells = {
+        "signs": _signs, "strings": _strings, "templates": _templates, "averages": _averages,
+        "addressed": _addressed,
+    }[domain["kind"]]  # fmt: skip
+    worst, right, total, error = 0.0, 0.0, 0.0, proof["kind"] == "error"
+    budget = 0 if cover in ("points", "multisets") else 2**24
+    for inputs, target, weight, symbols in cells(model, task, domain, proof["data"]):
+        ar = Arithmetic(proof["arithmetic"], budget=budget, symbols=symbols)
+        stream = _stream(model, inputs, ar)
+        if error:
+            off = subtract(read_out(model, stream, ar), target, ar)
+            worst = max(worst, float(np.abs(np.stack(off.bounds())).max()))
+            continue
+        for answer in sorted(set(target.tolist())):
+            rows = np.flatnonzero(target == answer)
+            low, _ = margins(model, stream[rows], answer, ar).bounds()
+            right += float((np.array(weight)[rows] * (low > 0).all(-1)).sum())
+        total += float(sum(weight))
+    return worst if error else right / total
+
+
+def _stream(model: Any, inputs: Any, ar: Arithmetic) -> Affine:
+    if isinstance(inputs, tuple):  # a stream that is known already, before the FFN
+        return after_ffn(model.blocks[0], inputs[0](ar), ar)[:, -1]
+    return stream_after(model, embedded(model, inputs, ar), ar)
+
+
+def _signs(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
+    table, args = task.truth_table(), (0, *task.lags)
+    for t in range(max(task.lags), domain["length"]):
+        lags = range(t + 1) if data["cover"] == "points" else data["lags"]
+        known = sorted({lag for lag in lags if lag <= t})
+        free = [t - lag for lag in range(t + 1) if lag not in known]
+        for start in range(0, 2 ** len(known), _CHUNK):
+            codes = np.arange(start, min(start + _CHUNK, 2 ** len(known)))
+            signs = 2.0 * (codes[:, None] >> np.arange(len(known)) & 1) - 1
+            centre = np.zeros((len(codes), t + 1, 1))
+            centre[:, [t - lag for lag in known], 0] = signs
+            noise = np.zeros((len(free), *centre.shape))
+            noise[np.arange(len(free)), :, free, 0] = 1.0
+            unknown = [lag for lag in args if lag not in known]
+            answers = []
+            for row in signs:
+                at = dict(zip(known, row, strict=True))
+                given = [
+                    table[tuple(int((at | dict(zip(unknown, rest, strict=True)))[k]) for k in args)]
+                    for rest in product((-1, 1), repeat=len(unknown))
+                ]
+                answers.append((min(given), max(given)))
+            low, high = np.array(answers, dtype=np.float64).T
+            middle, half = ((low + high) / 2)[:, None], ((high - low) / 2)[:, None]
+            target = Affine(middle, np.zeros((0, *middle.shape)), half)
+            yield Affine(centre, noise, np.zeros_like(centre)), target, None, len(free)
+
+
+def _strings(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
+    """Prefixes by dynamic programming over (blocks, a's), or each by itself."""
+    k = int(task.language.removeprefix("L_"))
+    lengths = {n for lo, hi in task.bins for n in range(lo, hi + 1) if n <= domain["length"]}
+    ids = to_inputs(task.program, np.array([[0, 1]]), language(task.language).letters, 2)[0, 1:]
+    endings: dict[tuple[int, int], int] = {}  # strings that go on from (length, blocks)
+    for i in range(max(lengths), 0, -1):
+        for j in range(1, k + 1):
+            more = endings.get((i + 1, j), 0) + endings.get((i + 1, j + 1), 0)
+            endings[i, j] = more + (i in lengths and j == k)
+    states: dict[Any, int] = {(1, 1): 1}  # (blocks, a's), or the letters themselves
+    if data["cover"] == "points":
+        states = {((0,), 1): 1}
+    for i in range(1, max(lengths) + 1):
+        rows: dict[Any, float] = {}
+        for state, ways in states.items():
+            word, j, a = _read(state)
+            letter = 1 - j % 2
+            text = word or (1,) * (i - a - letter) + (0,) * (a - 1 + letter) + (letter,)
+            rows[text, int(j == k)] = rows.get((text, int(j == k)), 0) + ways * endings[i, j]
+        kept = [(text, y, w) for (text, y), w in rows.items() if w]
+        for start in range(0, len(kept), _CHUNK):
+            part = kept[start : start + _CHUNK]
+            tokens = np.pad(ids.numpy()[np.array([p[0] for p in part])], ((0, 0), (1, 0)))
+            yield tokens, np.array([p[1] for p in part]), [p[2] for p in part], 0
+        after: dict[Any, int] = {}
+        for state, ways in states.items():
+            word, j, a = _read(state)
+            for j2 in (j, j + 1):
+                if j2 <= k:
+                    a2 = a + j2 % 2
+                    key = ((*word, 1 - j2 % 2), j2) if word else (j2, a2)
+                    after[key] = after.get(key, 0) + ways
+        states = after
+
+
+def _read(state: Any) -> tuple[tuple[int, ...], int, int]:
+    """Letters (if kept), blocks, a's."""
+    if isinstance(state[0], tuple):
+        return state[0], state[1], state[0].count(0)
+    return (), state[0], state[1]
+
+
+def _templates(
+    model: Any, task: Any, domain: dict[str, Any], data: dict[str, Any]
+) -> Iterator[Any]:
+    first, stop = task.train if task.split == "train" else task.test
+    symbols = range(len(task.regular) + first, len(task.regular) + stop)
+    for template, label in zip(task.templates, task.labels, strict=True):
+        wild = sorted({c for c in template if c not in task.regular})
+        rows, answers = [], []
+        for drawn in permutations(symbols, len(wild)):
+            token = dict(zip(wild, drawn, strict=True)) | {c: i for i, c in enumerate(task.regular)}
+            rows.append([token[c] for c in template])
+            answers.append(token[label] if isinstance(label, str) else float(label))
+            if len(rows) == _CHUNK:
+                yield np.array(rows), _target(answers), np.ones(len(rows)), 0
+                rows, answers = [], []
+        if rows:
+            yield np.array(rows), _target(answers), np.ones(len(rows)), 0
+
+
+def _target(answers: list[Any]) -> Any:
+    numbers = np.array(answers)
+    return exactly(numbers[:, None]) if numbers.dtype == np.float64 else numbers
+
+
+def _averages(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
+    """m in intervals; the stream before the FFN is c + m g + Σ x (C − ρ g) for any g."""
+    n, box, omega = data["slices"], domain["box"], task.frequency
+    for t in range(task.burn_in, domain["length"]):
+        rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
+        reach = float(np.abs(rho).sum() * box * UP)
+        ends = np.linspace(-reach, reach, n + 1)
+        middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
+        slope = np.zeros((t + 2, n, 1))
+        slope[-1, :, 0] = omega * np.cos(omega * middle) * half
+        curved = ((omega * half) ** 2 / 2 + 2.0**-50 * (1 + omega * half)) * UP
+        target = Affine(np.sin(omega * middle)[:, None], slope, curved[:, None])
+        noise = np.zeros((t + 1, n, t + 1, 1))
+        noise[np.arange(t + 1), :, np.arange(t + 1), 0] = box
+        zeros = np.zeros((n, t + 1, 1))
+        free = Affine(zeros, noise, zeros)
+
+        def split(ar: Arithmetic, free: Affine = free, m: Any = (rho, middle, half)) -> Affine:
+            rho, middle, half = m
+            x = after_attention(model.blocks[0], embedded(model, free, ar), ar, last_only=True)
+            size = len(rho)
+            own = x.generators[:size, 0, 0] / box
+            g = rho @ own / (rho @ rho)
+            rest = x.generators[:size] - (rho[:, None] * g * box)[:, None, None]
+            off = (np.abs(own).max(0) + np.abs(g) * np.abs(rho).max()) * box * (size + 1)
+            off = off + np.abs(x.centre) + np.abs(middle).max() * 2 * np.abs(g)
+            along = np.concatenate((rest, (half[:, None, None] * g)[None]))
+            centre = x.centre + middle[:, None, None] * g
+            return Affine(centre, along, (x.radius + off * 2.0**-48) * UP)
+
+        yield (split,), target, None, t + 2
+
+
+def _addressed(
+    model: Any, task: Any, domain: dict[str, Any], data: dict[str, Any]
+) -> Iterator[Any]:
+    bits, box, pieces = task.bits, domain["box"], data["pieces"]
+    codes = np.array(list(product((-1.0, 1.0), repeat=bits)))
+    ends = np.linspace(-box, box, pieces + 1)
+    half = float((ends[1] - ends[0]) / 2 * UP)
+    for t, (code, lag) in product(
+        range(max(task.locations), domain["length"]), enumerate(task.location_tables()[0])
+    ):
+        for other, now, then in product(range(len(codes)), range(pieces), range(pieces)):
+            centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((1, t + 1, 1 + bits))
+            reach[..., 0] = box
+            centre[0, t, 1:], reach[0, t, 1:] = codes[code], 0.0
+            centre[0, t - lag, 1:], reach[0, t - lag, 1:] = codes[other], 0.0
+            for place, piece in ((t, now), (t - lag, then)):
+                centre[0, place, 0] = (ends[piece] + ends[piece + 1]) / 2
+                reach[0, place, 0] = half
+            free = np.flatnonzero(reach)
+            noise = np.zeros((len(free), centre.size))
+            noise[np.arange(len(free)), free] = reach.reshape(-1)[free]
+            inputs = Affine(centre, noise.reshape(-1, *centre.shape), np.zeros_like(centre))
+            yield inputs, inputs[:, t - lag, :1], None, len(free)
+
+
+def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
+    """Max-of-K: rows below their caps, each free position taken at its worst token, exactly."""
+    v, n, tables, right = task.vocabulary, task.length, tables_of(model, task.length), 0
+    sets = [s for size in range(n) for s in combinations(range(n - 1), size)]
+    wrong = 1 - np.eye(v)
+    for q, m in product(range(v), range(v)) if not not_three_paths(model) else ():
+        ahead = tables.direct[q, m] - tables.direct[q] - tables.slack
+        f = tables.e[q, :, :, None] * (ahead + tables.ov[:, :, m, None] - tables.ov)
+        for copies, cap in zip(sets, proof["data"]["caps"][q][m], strict=True):
+            others = [p for p in range(n - 1) if p not in copies]
+            legal = (q == m) or (q < m and bool(copies))
+            if cap < 0 or not legal or cap > m or (others and not cap):
+                continue
+            total = f[-1, q] + f[list(copies), m].sum(0)
+            total = total + sum((f[p, :cap].min(0) for p in others), np.zeros(v))
+            right += int(cap ** len(others)) * bool((total[wrong[m] > 0] > LEAST).all())
+    return float(right / v**n)
+
+
+def _every_row(model: Any, task: Any) -> float:
+    """Max-of-K by counting every row."""
+    v, n, tables, right = task.vocabulary, task.length, tables_of(model, task.length), 0
+    for q, first in product(range(v), repeat=2):
+        f = tables.e[q][:, :, None] * (tables.direct[q] + tables.ov)
+        logits, size = (f[-1, q] + f[0, first])[None], np.zeros(1)
+        size, top = tables.e[q, -1, q] + tables.e[q, 0, first] + size, np.full(1, max(q, first))
+        for p in range(1, n - 1):
+            logits = (logits[:, None] + f[p]).reshape(-1, v)
+            size = (size[:, None] + tables.e[q, p]).reshape(-1)
+            top = np.maximum(top[:, None], np.arange(v)).reshape(-1)
+        ahead = logits[np.arange(len(top)), top, None] - logits
+        ahead[np.arange(len(top)), top] = np.inf
+        right += int((ahead.min(1) > size * tables.slack + LEAST).sum())
+    return float(right / v**n)

@@ -1,0 +1,226 @@
+"""A theorem about a trained model as a cover of its domain: cells, and a bound on each.
+
+    domain ⊆ ∪ cells;   every input of a cell has an error of at most the cell's bound
+                        (or: is answered rightly)
+
+A strategy is a choice of cells. Brute force takes every input as a cell; the black box takes the
+whole domain as one; by mechanism the cells are the cases that the model's roles tell apart, and
+what the roles leave unexplained is the size of a cell. All go through the same bounds
+(:mod:`interp.bounds`): a wrong role makes cells that are wide where the model looks, and the bound
+large; it cannot make it false.
+
+What a bound says: the model as a real function of its stored weights, and, when ``arithmetic`` is
+the model's dtype, every evaluation in that dtype or a wider one too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int
+
+from interp.bounds.affine import Affine, span, subtract
+from interp.bounds.network import embedded, entered, margins, read_out, stream_after
+from interp.bounds.rounding import Arithmetic
+from interp.bounds.scores import weights
+
+__all__ = ["Cells", "Lemma", "Proof", "prove", "streams"]
+
+UNKNOWN = -1
+"""In a cell's token ids: any token of the domain's vocabulary."""
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Some cells of a cover, of one length; their last position is the one that is judged.
+
+    Attributes:
+        inputs: Real inputs ``[cell, pos, channel]`` as forms, or token ids ``[cell, pos]``, where
+            :data:`UNKNOWN` is any of ``vocabulary``.
+        targets: The right output ``[cell, d_out]`` as forms, or the right token ``[cell]``.
+        weight: ``[cell]``, how many inputs of the domain a cell stands for. Exact below 2^53.
+        symbols: How many noise symbols the inputs use.
+        vocabulary: Ids that an unknown token may be.
+    """
+
+    inputs: Affine | Int[np.ndarray, "cell pos"]
+    targets: Affine | Int[np.ndarray, "cell"]
+    weight: Float64[np.ndarray, "cell"]
+    symbols: int = 0
+    vocabulary: Int[np.ndarray, "token"] | None = None
+
+    @property
+    def position(self) -> int:
+        """The judged position."""
+        ids = self.inputs.centre if isinstance(self.inputs, Affine) else self.inputs
+        return int(ids.shape[1]) - 1
+
+
+@dataclass(frozen=True)
+class Lemma:
+    """What a role says, as a number that was computed from the weights.
+
+    Attributes:
+        role: Its name in the registry, or ``none`` where no role is used.
+        component: E.g. ``head 0.1`` or ``ffn 0``.
+        statement: In words, for every input of the domain.
+        number: Its bound: small if the role is right, large if it is wrong.
+    """
+
+    role: str
+    component: str
+    statement: str
+    number: float
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A strategy's bound.
+
+    Attributes:
+        strategy: ``brute force``, ``black box``, ``mechanism`` …
+        kind: ``error`` (largest |output − target|) or ``accuracy`` (least share of the domain that
+            is answered rightly).
+        bound: The number that is proved.
+        cells: How many cells.
+        multiplications: Counted, of centres and generators.
+        seconds: Taken.
+        arithmetic: What it holds for: ``float32``, ``float64``, or ``real`` numbers alone.
+        lemmas: What it rests on; none for brute force and black box.
+        parts: Of the worst cell: what each unexplained remainder adds to the bound.
+        vacuous: Why it says nothing; empty if it says something.
+        data: What the checker needs besides, JSON.
+    """
+
+    strategy: str
+    kind: str
+    bound: float
+    cells: int
+    multiplications: int
+    seconds: float
+    arithmetic: str
+    lemmas: tuple[Lemma, ...] = ()
+    parts: dict[str, float] = field(default_factory=dict)
+    vacuous: str = ""
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def streams(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
+    """What enters the first block, for every cell."""
+    if isinstance(cells.inputs, Affine):
+        ar.symbols = max(ar.symbols, cells.symbols)
+        return embedded(model, cells.inputs, ar)
+    if not (cells.inputs == UNKNOWN).any():
+        return embedded(model, cells.inputs, ar)
+    table = weights(model.embed.W_E)
+    known = table[np.maximum(cells.inputs, 0)]
+    some = table if cells.vocabulary is None else table[cells.vocabulary]
+    unknown = (cells.inputs == UNKNOWN)[..., None]
+    low = np.where(unknown, some.min(0), known)
+    high = np.where(unknown, some.max(0), known)
+    return entered(model, span(low, high, ar), ar)
+
+
+def prove(
+    model: Any,
+    strategy: str,
+    kind: str,
+    cover: Iterable[Cells],
+    *,
+    trivial: float,
+    arithmetic: str = "real",
+    budget: int = 2**24,
+    final: Callable[[Any, Cells, Arithmetic], Affine] | None = None,
+    lemmas: tuple[Lemma, ...] = (),
+) -> Proof:
+    """The bound of a cover.
+
+    Args:
+        model: A covered model.
+        strategy: Its name, for the report.
+        kind: ``error`` or ``accuracy``.
+        cover: Cells that together hold the domain.
+        trivial: What the best constant answer reaches: a bound no better is vacuous.
+        arithmetic: ``real``, or the model's dtype.
+        budget: Of generators (:class:`~interp.bounds.rounding.Arithmetic`); 0 for points.
+        final: From a model and cells to the residual stream after all blocks; by default the
+            blocks, one after another.
+        lemmas: What the cover rests on.
+    """
+    started, count, work = time.perf_counter(), 0, 0
+    worst, parts, right, total = 0.0, {}, 0.0, 0.0
+    for cells in cover:
+        ar = Arithmetic(arithmetic, budget=budget)
+        stream = (final or _through)(model, cells, ar)
+        target: Any = cells.targets
+        if kind == "error":
+            found = subtract(read_out(model, stream, ar), target, ar)
+            most = _largest(found)
+            if count == 0 or most.max() > worst:
+                worst, parts = float(most.max()), _parts(found, int(most.argmax()), cells.symbols)
+        else:
+            right += float(cells.weight[_answered(model, stream, target, ar)].sum())
+        total += float(cells.weight.sum())
+        count, work = count + len(cells.weight), work + ar.multiplications
+    bound = worst if kind == "error" else _share(right, total)
+    good = bound < trivial if kind == "error" else bound > trivial
+    words = "error" if kind == "error" else "accuracy"
+    reason = "" if good else f"no better than the {words} {trivial:.4g} of the best constant answer"
+    if reason and parts:
+        largest = max(parts, key=lambda name: parts[name])
+        reason += f"; the largest part, {parts[largest]:.3g}, is {largest}"
+    seconds = time.perf_counter() - started
+    return Proof(strategy, kind, bound, count, work, seconds, arithmetic, lemmas, parts, reason)
+
+
+def _through(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
+    return stream_after(model, streams(model, cells, ar), ar)
+
+
+def _largest(found: Affine) -> Float64[np.ndarray, "cell"]:
+    """Largest |value| of each cell, over its outputs."""
+    low, high = found.bounds()
+    return np.maximum(np.abs(low), np.abs(high)).max(-1)
+
+
+def _share(right: float, total: float) -> float:
+    """Rounded down: sums of counts may be off by a few units of roundoff."""
+    return (
+        max(0.0, float(np.nextafter(right / total * (1 - 2.0**-45), 0))) if right < total else 1.0
+    )
+
+
+def _answered(model: Any, stream: Affine, target: Any, ar: Arithmetic) -> np.ndarray:
+    """Whether every input of a cell is answered rightly: the target's output exceeds all others.
+
+    The differences of outputs are bounded, not the outputs. Cells are taken target by target.
+    """
+    right = np.zeros(len(target), dtype=bool)
+    for token in np.unique(target[target >= 0]):
+        rows = np.flatnonzero(target == token)
+        low, _ = margins(model, stream[rows], int(token), ar).bounds()
+        right[rows] = (low > 0).all(-1)
+    return right
+
+
+def _parts(found: Affine, cell: int, symbols: int) -> dict[str, float]:
+    """How the bound of a cell is made up, at its worst output."""
+    own = found[cell]
+    out = int((np.abs(own.centre) + own.deviation).argmax())
+    noise = np.abs(own.generators[:, out])
+    return {
+        "answer at the cell's centre": float(abs(own.centre[out])),
+        "inputs that the cell leaves open": float(noise[:symbols].sum()),
+        "nonlinearities on the cell": float(noise[symbols:].sum()),
+        "attention, products and rounding": float(own.radius[out]),
+    }
+
+
+def chunks(total: int, size: int) -> Iterator[tuple[int, int]]:
+    """Start and end of consecutive pieces."""
+    for start in range(0, total, size):
+        yield start, min(start + size, total)

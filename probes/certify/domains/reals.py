@@ -1,0 +1,189 @@
+"""Boxes of real inputs, for memories of real values (`memory` §1.2, Tasks II and III)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from interp.bounds.affine import Affine, exactly
+from interp.bounds.rounding import UP
+from interp.tasks.memory import AdaptiveMemory, KernelMemory
+from interp.tasks.memory.kernels import MemoryKernel
+from probes.certify.cover import Cells
+from probes.certify.domains.base import Domain
+
+__all__ = ["Addressed", "Averages"]
+
+
+class Averages(Domain):
+    """Every sequence of ``length`` real inputs |x| ≤ ``box``, and a sine of their moving average.
+
+    m = Σ_s ρ(s) x_{t−s}, y = sin(ω m), at every position. ρ is taken at its float64 values.
+    """
+
+    kind = "error"
+
+    def __init__(self, task: KernelMemory, length: int, box: float) -> None:
+        self.task, self.length, self.box = task, length, box
+        self.rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(length, dtype=np.float64))
+        most = self.reach(length - 1) * task.frequency
+        self.trivial = 1.0 if most >= np.pi / 2 else float(np.sin(most))
+
+    @property
+    def judged(self) -> range:
+        """Positions that have an answer."""
+        return range(self.task.burn_in, self.length)
+
+    @property
+    def size(self) -> None:
+        """Not countable."""
+        return None
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        return f"all sequences of {self.length} real inputs of size at most {self.box:g}"
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON data."""
+        task = self.task.to_dict()
+        return {"kind": "averages", "task": task, "length": self.length, "box": self.box}
+
+    def reach(self, t: int) -> float:
+        """The largest |m| at position t."""
+        return float(np.abs(self.rho[: t + 1]).sum() * self.box * UP)
+
+    def points(self) -> Iterator[Cells]:
+        """None."""
+        yield from ()
+
+    def boxes(self) -> Iterator[Cells]:
+        """All inputs free."""
+        for t in self.judged:
+            yield self.slices(t, 1)
+
+    def slices(self, t: int, n: int) -> Cells:
+        """The box n times over, with m in n intervals that together hold all its values.
+
+        The target is a sine of the last symbol, which is m's; the inputs use the others. That m is
+        made of the inputs is not said here.
+        """
+        inputs = np.zeros((t + 1, n, t + 1, 1))
+        inputs[np.arange(t + 1), :, np.arange(t + 1), 0] = self.box
+        ends = np.linspace(-self.reach(t), self.reach(t), n + 1)
+        middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
+        omega = self.task.frequency
+        slope = omega * np.cos(omega * middle)
+        # |sin ωm − sin ωc − ω cos(ωc) (m − c)| ≤ (ω (m − c))²/2, and 2^-50 for the rounding.
+        curved = ((omega * half) ** 2 / 2 + 2.0**-50 * (1 + np.abs(omega) * half)) * UP
+        generators = np.zeros((t + 2, n, 1))
+        generators[-1, :, 0] = slope * half
+        targets = Affine(np.sin(omega * middle)[:, None], generators, curved[:, None])
+        return Cells(
+            Affine(np.zeros((n, t + 1, 1)), inputs, np.zeros((n, t + 1, 1))),
+            targets,
+            np.ones(n),
+            symbols=t + 2,
+        )
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """Random sequences, half of them at the corners of the box."""
+        for t in self.judged:
+            x = rng.uniform(-self.box, self.box, (n, t + 1))
+            x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
+            m = x[:, ::-1] @ self.rho[: t + 1]
+            y = np.sin(self.task.frequency * m)
+            yield Cells(exactly(x[..., None]), exactly(y[:, None]), np.ones(n))
+
+
+class Addressed(Domain):
+    """Every sequence of addresses (±1 bits) and real values |x| ≤ ``box``; the answer is the value
+    at the lag that the last address names, or the mean of it and the last value.
+    """
+
+    kind = "error"
+
+    def __init__(self, task: AdaptiveMemory, length: int, box: float) -> None:
+        self.task, self.length, self.box = task, length, box
+        self.trivial = box
+        self.codes = np.array(list(product((-1.0, 1.0), repeat=task.bits)))
+        self.lags = np.array(task.location_tables()[0])
+
+    @property
+    def judged(self) -> range:
+        """Positions that have an answer."""
+        return range(max(self.task.locations), self.length)
+
+    @property
+    def size(self) -> None:
+        """Not countable."""
+        return None
+
+    @property
+    def statement(self) -> str:
+        """In words."""
+        return (
+            f"all sequences of {self.length} tokens with {self.task.bits} address bits ±1 and a "
+            f"real value of size at most {self.box:g}"
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON data."""
+        task = self.task.to_dict()
+        return {"kind": "addressed", "task": task, "length": self.length, "box": self.box}
+
+    def points(self) -> Iterator[Cells]:
+        """None."""
+        yield from ()
+
+    def boxes(self) -> Iterator[Cells]:
+        """Of each position, the cases of the last address: the right answer depends on it."""
+        for t in self.judged:
+            for code in range(len(self.codes)):
+                yield self.cases(t, code, (), 1)
+
+    def cases(self, t: int, code: int, known: tuple[int, ...], pieces: int) -> Cells:
+        """Last address ``code``; the addresses at lags ``known`` split up, the rest free.
+
+        Args:
+            t: The judged position.
+            code: Number of the last address.
+            known: Lags whose address bits are split.
+            pieces: Into how many intervals x_t and the fetched value are split.
+        """
+        bits, box = self.task.bits, self.box
+        splits = list(product(range(len(self.codes)), repeat=len(known)))
+        ends = np.linspace(-box, box, pieces + 1)
+        middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1] - ends[0]) / 2 * UP
+        cells = [(s, a, b) for s in splits for a in range(pieces) for b in range(pieces)]
+        centre = np.zeros((len(cells), t + 1, 1 + bits))
+        reach = np.ones((len(cells), t + 1, 1 + bits))
+        reach[..., 0] = box
+        lag = int(self.lags[code])
+        centre[:, t, 1:], reach[:, t, 1:] = self.codes[code], 0.0
+        for row, (split, a, b) in enumerate(cells):
+            centre[row, t, 0], centre[row, t - lag, 0] = middle[a], middle[b]
+            for place, other in zip(known, split, strict=True):
+                centre[row, t - place, 1:] = self.codes[other]
+                reach[row, t - place, 1:] = 0.0
+        reach[:, [t, t - lag], 0] = half
+        free = np.flatnonzero(reach.reshape(len(cells), -1).max(0) > 0)
+        generators = np.zeros((len(free), len(cells), (t + 1) * (1 + bits)))
+        generators[np.arange(len(free)), :, free] = reach.reshape(len(cells), -1)[:, free].T
+        inputs = Affine(centre, generators.reshape(-1, *centre.shape), np.zeros_like(centre))
+        targets = inputs[:, t - lag, :1]
+        return Cells(inputs, targets, np.ones(len(cells)), symbols=len(free))
+
+    def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
+        """Random rows."""
+        for t in self.judged:
+            x = rng.uniform(-self.box, self.box, (n, t + 1))
+            x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
+            code = rng.integers(len(self.codes), size=(n, t + 1))
+            inputs = np.concatenate((x[..., None], self.codes[code]), axis=-1)
+            y: Float64[np.ndarray, "cell"] = x[np.arange(n), t - self.lags[code[:, -1]]]
+            yield Cells(exactly(inputs), exactly(y[:, None]), np.ones(n))

@@ -1,0 +1,247 @@
+"""Max-of-K by its three paths: proofs for a one-layer, one-head, attention-only model.
+
+By :mod:`interp.bounds.three_paths` a row is answered rightly when, for every wrong c, a sum over
+positions of functions f_p of one token each is positive. So where the maximum stands is enumerated
+(sets of positions), the other tokens are all below some cap, and each is replaced by the worst one
+for its own term:
+
+    cubic       worst k < cap of f_p, as the smaller of the exact term at k = c and, for k ≠ c,
+                e_p(k) [min_c (D_q(m) − D_q(c)) + min_{c ≠ k} (O_p(k, m) − O_p(k, c))]:
+                O copies (row k favours column k), the rest of a row is noise. v³ terms
+    quadratic   the two factors apart: the largest e_p(k) below the cap, times the worst O-row
+                below the cap, for the worst c of each part on its own. v² terms
+    rank one    as quadratic, but s_q(k, p) is its rank-one part (the size direction: the best
+                product of a function of q and one of k) plus a remainder, paid for by the
+                remainder's largest difference within a row
+
+The largest cap that passes is found for every query, maximum and set of positions; the bound is the
+share of rows below their caps, and every one of them is answered rightly. Brute force takes each
+row by itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from interp.bounds.three_paths import LEAST, Tables
+from probes.certify.cover import Lemma, Proof
+
+__all__ = ["brute_force", "by_cubes", "caps_of"]
+
+Array = Float64[np.ndarray, "..."]
+
+Watch = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+def subsets(length: int) -> list[tuple[int, ...]]:
+    """Sets of positions before the last, at which the maximum may stand."""
+    before = range(length - 1)
+    return [s for n in range(length) for s in combinations(before, n)]
+
+
+def brute_force(tables: Tables, watch: Watch = iter) -> Proof:
+    """Every row by itself; ``parts`` tells the share that is right in real arithmetic, exactly."""
+    started, right, exact = time.perf_counter(), 0, 0
+    v, k = tables.vocabulary, tables.length
+    for q in watch(range(v)):
+        sure, real = _one_query(tables, q)
+        right, exact = right + sure, exact + real
+    seconds = time.perf_counter() - started
+    found = _proof("brute force", tables, right, v**k, v**k * k * v, seconds, ())
+    return replace(found, parts={"right in real arithmetic": exact / v**k})
+
+
+def _one_query(tables: Tables, q: int) -> tuple[int, int]:
+    """Rows with a query token that are right under every evaluation, and in real arithmetic."""
+    v, k = tables.vocabulary, tables.length
+    terms = tables.e[q, :, :, None] * (tables.direct[q] + tables.ov)
+    rest: Array = np.zeros((1, v))
+    size: Array = np.zeros(1)
+    top = np.zeros(1, dtype=np.int64)
+    for p in range(1, k - 1):
+        rest = (rest[:, None] + terms[p][None]).reshape(-1, v)
+        size = (size[:, None] + tables.e[q, p][None]).reshape(-1)
+        top = np.maximum(top[:, None], np.arange(v)[None]).reshape(-1)
+    sure, real, rows = 0, 0, np.arange(len(rest))
+    for first in range(v):
+        logits = rest + (terms[-1, q] + terms[0, first])
+        total = size + tables.e[q, 0, first] + tables.e[q, -1, q]
+        answer = np.maximum(np.maximum(top, first), q)
+        mine = logits[rows, answer]
+        logits[rows, answer] = -np.inf
+        ahead = mine - logits.max(1)
+        sure += int((ahead > total * tables.slack + LEAST).sum())
+        real += int((ahead > total * tables.real + LEAST).sum())
+    return sure, real
+
+
+def by_cubes(tables: Tables, name: str) -> Proof:
+    """A strategy by its name: ``cubic``, ``quadratic`` or ``rank one``."""
+    started = time.perf_counter()
+    tables = _rank_one(tables) if name == "rank one" else tables
+    worst = {"cubic": _cubic, "quadratic": _quadratic, "rank one": _quadratic}[name]
+    v, k = tables.vocabulary, tables.length
+    caps = np.full((v, v, 2 ** (k - 1)), -1, dtype=np.int64)
+    for q in range(v):
+        for m in range(q, v):
+            base, below = worst(tables, q, m)
+            for index, copies in enumerate(subsets(k)):
+                if q == m or copies:
+                    caps[q, m, index] = _cap(base, below, copies, m)
+    others = np.array([k - 1 - len(copies) for copies in subsets(k)])
+    right = int(np.where(caps >= 0, np.maximum(caps, 0) ** others, 0).sum())
+    work = {"cubic": 2 * k * v**3, "quadratic": 4 * k * v**2, "rank one": 4 * k * v**2}[name]
+    work += tables.work
+    seconds = time.perf_counter() - started
+    proof = _proof(name, tables, right, int((caps >= 0).sum()), work, seconds, _lemmas(tables))
+    return replace(proof, data={"cover": "caps", "caps": caps.tolist()})
+
+
+def caps_of(proof: Proof) -> np.ndarray:
+    """``[query, maximum, set of positions]``: the others may be any tokens below; −1 for none."""
+    return np.array(proof.data["caps"])
+
+
+def _cap(base: Array, below: Array, copies: tuple[int, ...], m: int) -> int:
+    """The largest cap for which the margin is proved; −1 if for none.
+
+    ``base`` ``[position, c]`` are the terms of the maximum and, last, of the query; ``below``
+    ``[position, cap − 1, c]`` the worst terms of the others.
+    """
+    others = [p for p in range(len(base) - 1) if p not in copies]
+    fixed = base[-1] + base[list(copies)].sum(0)
+    if not others:
+        return 0 if bool((fixed > LEAST).all()) else -1
+    proved = ((fixed + below[others].sum(0)) > LEAST).all(-1)
+    return int(proved.argmin()) if not proved.all() else m if m else -1
+
+
+def _cubic(tables: Tables, q: int, m: int) -> tuple[Array, Array]:
+    """Terms for the pair (q, m), ``c`` running over all wrong logits."""
+    others = np.delete(np.arange(tables.vocabulary), m)
+    e, ov, direct = tables.e[q], tables.ov, tables.direct[q]
+    ahead = direct[m] - direct[others] - tables.slack
+    base = e[:, m, None] * (ahead + ov[:, m, m, None] - ov[:, m][:, others])
+    base[-1] = e[-1, q] * (ahead + ov[-1, q, m] - ov[-1, q, others])
+    low = np.arange(m)
+    noise = ov[:-1, :m, m] - _best_wrong(ov)[:-1, :m, m]
+    rest = np.minimum.accumulate(e[:-1, :m] * (ahead.min() + noise), axis=1)
+    copied = np.full((len(ov) - 1, m, len(others)), np.inf)
+    own = e[:-1, low] * (
+        direct[m] - direct[low] - tables.slack + ov[:-1, low, m] - ov[:-1, low, low]
+    )
+    copied[:, low, low] = own  # others' first m entries are the tokens below m
+    copied = np.minimum.accumulate(copied, axis=1)
+    return base, np.minimum(rest[..., None], copied)
+
+
+def _quadratic(tables: Tables, q: int, m: int) -> tuple[Array, Array]:
+    """The same with the worst c of each part on its own: one number in place of each row."""
+    others = np.delete(np.arange(tables.vocabulary), m)
+    e, ov = tables.e[q], tables.ov
+    ahead = float((tables.direct[q, m] - tables.direct[q, others]).min()) - tables.slack
+    margin = ov[:, :, m] - ov[:, :, others].max(-1)
+    base = e[:, m] * (ahead + margin[:, m])
+    base[-1] = e[-1, q] * (ahead + margin[-1, q])
+    base = np.where(base < 0, base * tables.raised[q], base)
+    most = np.maximum.accumulate(e[:-1, :m], axis=1)
+    least = np.minimum.accumulate(margin[:-1, :m], axis=1)
+    worst = most * tables.raised[q] * np.minimum(ahead + least, 0.0)
+    return base[:, None], worst[..., None]
+
+
+def _best_wrong(ov: Array) -> Array:
+    """``[position, k, m]``: the largest O(k, c) over c that are neither m nor k."""
+    v = ov.shape[-1]
+    without = ov.copy()
+    without[:, np.arange(v), np.arange(v)] = -np.inf
+    order = np.sort(without, axis=-1)
+    first, second = order[..., -1:], order[..., -2:-1]
+    return np.where(without == first, second, first)
+
+
+def _rank_one(tables: Tables) -> Tables:
+    """Scores replaced by their rank-one part, and what it leaves unexplained by a factor.
+
+    Within a row the softmax sees differences alone. Where the remainder's largest difference in
+    row q is ω_q, weights of the rank-one part are in the right ratio up to e^{ω_q}: those that do
+    harm are raised by it.
+    """
+    v, k = tables.vocabulary, tables.length
+    flat = tables.scores.reshape(v, -1)
+    centred = flat - flat.mean(1, keepdims=True)
+    u, s, w = np.linalg.svd(centred, full_matrices=False)
+    part = s[0] * np.outer(u[:, 0], w[0])
+    rest = centred - part
+    raised = np.exp(np.minimum(rest.max(1) - rest.min(1), 700.0)) * (1 + 2.0**-30)
+    size = part.reshape(v, k, v)
+    e = np.exp(size - size.max((1, 2), keepdims=True))
+    return replace(tables, e=e, raised=raised)
+
+
+def _lemmas(tables: Tables) -> tuple[Lemma, ...]:
+    v = tables.vocabulary
+    own = np.arange(v)
+    copy = tables.ov[:, own, own] - tables.ov.mean(-1)
+    noise = tables.ov.copy()
+    noise[:, own, own] = np.nan
+    spread = float(np.nanmax(noise, axis=-1).max() - np.nanmin(noise, axis=-1).min())
+    flat = tables.scores.reshape(v, -1)
+    step = np.diff(tables.scores, axis=2)
+    found = (
+        (
+            "dense",
+            "head 0.0",
+            "the score rises with the token: largest fall from k to k + 1",
+            max(0.0, -step.min()),
+        ),
+        (
+            "dense",
+            "head 0.0",
+            "largest difference of scores within a row",
+            (flat.max(1) - flat.min(1)).max(),
+        ),
+        (
+            "copying",
+            "head 0.0",
+            "a token raises its own logit: least rise over its row's mean",
+            copy.min(),
+        ),
+        (
+            "copying",
+            "head 0.0",
+            "what tokens do to other logits: largest spread off the diagonal",
+            spread,
+        ),
+        (
+            "none",
+            "direct path",
+            "largest difference that the query's own token makes",
+            (tables.direct.max(1) - tables.direct.min(1)).max(),
+        ),
+    )
+    return tuple(Lemma(role, part, words, float(number)) for role, part, words, number in found)
+
+
+def _proof(
+    name: str,
+    tables: Tables,
+    right: int,
+    cells: int,
+    work: int,
+    seconds: float,
+    lemmas: tuple[Lemma, ...],
+) -> Proof:
+    v, k = tables.vocabulary, tables.length
+    bound, trivial = right / v**k, (v**k - (v - 1) ** k) / v**k
+    bound = bound if right in (0, v**k) else float(np.nextafter(bound, 0))
+    reason = "" if bound > trivial else f"no better than always answering {v - 1} ({trivial:.4g})"
+    found = Proof(name, "accuracy", bound, cells, work, seconds, tables.arithmetic, lemmas)
+    return replace(found, vacuous=reason)

@@ -1,0 +1,294 @@
+"""From a model and its task to a theorem: every strategy that fits, the best bound first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from interp.bounds.affine import Affine, subtract
+from interp.bounds.network import not_covered, read_out, stream_after
+from interp.bounds.rounding import Arithmetic
+from interp.bounds.three_paths import Tables, not_three_paths, tables_of
+from interp.errors import ArgumentError, Problems, ProoflensError
+from interp.tasks.base import answers_of, memories_of
+from interp.tasks.depth import PrefixPrediction
+from interp.tasks.maximum import Maximum
+from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
+from interp.tasks.template import TemplateTask
+from probes.certify import maximum
+from probes.certify.certificate import TheoremFile, sha256_of
+from probes.certify.cover import Proof, prove, streams
+from probes.certify.domains.base import Domain
+from probes.certify.domains.reals import Addressed, Averages
+from probes.certify.domains.rows import Rows
+from probes.certify.domains.signs import Signs
+from probes.certify.domains.strings import Strings
+from probes.certify.domains.templates import Templates
+from probes.certify.mechanism import lags_of, mechanism
+
+__all__ = ["STRATEGIES", "certify", "domain_of"]
+
+STRATEGIES = ("brute force", "mechanism", "cubic", "quadratic", "rank one", "black box")
+_LARGEST = 2**24
+_PATIENCE = 6e7
+_ROWS = 256
+
+Watch = Callable[[Iterable[Any]], Iterable[Any]]
+
+
+def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Domain:
+    """The inputs that a theorem about a model of this task is about.
+
+    Args:
+        task: ``FixedMemory``, ``KernelMemory`` (one kernel, read by ``waves``), ``AdaptiveMemory``
+            (one round, passed on), ``TemplateTask``, ``PrefixPrediction`` of an L_k, ``Maximum``.
+        length: Longest row; the task's own by default.
+        box: Largest size of a real input.
+
+    Raises:
+        ArgumentError: for other tasks, a length outside the task's, or a box that is none.
+    """
+    problems = Problems("certify")
+    problems.need(box > 0, "box", "must be positive", box, "e.g. 1")
+    problems.raise_if_any()
+    longest: Any = getattr(task, "length", None)
+    if isinstance(task, PrefixPrediction):
+        longest = max(high for _, high in task.bins)
+    n: Any = longest if length is None else length
+    if isinstance(task, FixedMemory):
+        _check_length(n, max(task.lags) + 1, longest)
+        return Signs(task, int(n))
+    waves = isinstance(task, KernelMemory) and task.readout == "waves" and len(task.kernels) == 1
+    if isinstance(task, KernelMemory) and waves:
+        _check_length(n, task.burn_in + 1, longest)
+        return Averages(task, int(n), box)
+    if isinstance(task, AdaptiveMemory) and task.rounds == 1 and task.readout == "single":
+        _check_length(n, max(task.locations) + 1, longest)
+        return Addressed(task, int(n), box)
+    if isinstance(task, TemplateTask):
+        return Templates(task)
+    if isinstance(task, PrefixPrediction) and task.language.startswith("L_"):
+        _check_length(n, min(low for low, _ in task.bins), longest)
+        return Strings(task, int(n))
+    if isinstance(task, Maximum):
+        return Rows(task)
+    name = getattr(task, "name", type(task).__name__)
+    raise ArgumentError(
+        f"certify must be given a task whose right answers it knows for every input, got {name}: "
+        "fixed memory, a kernel memory read by one sine, an adaptive memory of one round, "
+        "templates, prefix prediction of L_k, or the maximum"
+    )
+
+
+def _check_length(n: Any, least: int, most: int) -> None:
+    problems = Problems("certify")
+    rule = f"must lie between {least} and the task's {most}"
+    problems.need(least <= n <= most, "length", rule, n, "change it")
+    problems.raise_if_any()
+
+
+def certify(
+    model: Any,
+    domain: Any = None,
+    *,
+    name: str | None = None,
+    strategies: Sequence[str] | None = None,
+    length: int | None = None,
+    box: float = 1.0,
+    lags: Mapping[tuple[int, int], int] | None = None,
+    seed: int = 0,
+    watch: Watch = iter,
+) -> TheoremFile:
+    """A bound that holds for every input of a domain, by every strategy that fits.
+
+    Args:
+        model: A ``SequenceTransformer`` (no RoPE, no ``pair_sign``).
+        domain: A task (:func:`domain_of`) or a domain; by default what the model's card says it
+            was trained on.
+        name: The model's, for the certificate; by default its card's.
+        strategies: Of :data:`STRATEGIES`; by default all but a brute force that would take long.
+        length: Longest row.
+        box: Largest size of a real input.
+        lags: (layer, head) → lag that the head is said to look at; by default the roles that
+            :func:`~probes.roles.find.find_roles` gives on the task's rows. They may be wrong.
+        seed: Of the rows for roles and of the search for bad inputs.
+        watch: Wraps long loops, for a progress bar.
+
+    Returns:
+        The theorem; ``.best`` is the best proof, which may be vacuous and then says why.
+
+    Raises:
+        ArgumentError: for a model, task, strategy, length or box that is not covered.
+    """
+    card = getattr(model, "card", None)
+    name = name or getattr(card, "name", None) or "model"
+    domain = getattr(card, "task", None) if domain is None else domain
+    if not isinstance(domain, Domain):
+        domain = domain_of(domain, length=length, box=box)
+    problems = Problems("certify")
+    reason = not_covered(model)
+    problems.need(not reason, "model", "must be covered", reason, "see docs/howto-certify")
+    for chosen in strategies or ():
+        rule = f"must be one of {', '.join(STRATEGIES)}"
+        problems.need(chosen in STRATEGIES, "strategies", rule, chosen, "pick some")
+    problems.raise_if_any()
+    if not model.spec.causal and not isinstance(domain, Templates | Rows):
+        raise ArgumentError("certify must be given a causal model for this task: got causal=False")
+    wanted = STRATEGIES if strategies is None else tuple(strategies)
+    attempts = _Attempts(model, domain, strategies is not None, lags, seed, watch)
+    proofs, skipped = [], {}
+    for chosen in wanted:
+        found = attempts.by(chosen)
+        if isinstance(found, Proof):
+            proofs.append(found)
+        elif found:
+            skipped[chosen] = found
+    if not proofs:
+        raise ArgumentError(f"certify: no strategy fits: {'; '.join(skipped.values())}")
+    sign = 1 if domain.kind == "error" else -1
+    proofs.sort(key=lambda p: (bool(p.vacuous), sign * p.bound, p.multiplications))
+    measured, where = attempts.measured(proofs)
+    about = (domain.describe(), domain.statement, domain.kind, domain.trivial)
+    return TheoremFile(name, sha256_of(model), *about, tuple(proofs), measured, where, skipped)
+
+
+class _Attempts:
+    """One model, one domain, strategy after strategy."""
+
+    def __init__(
+        self,
+        model: Any,
+        domain: Domain,
+        asked: bool,
+        lags: Mapping[tuple[int, int], int] | None,
+        seed: int,
+        watch: Watch,
+    ) -> None:
+        self.model, self.domain, self.asked, self.seed = model, domain, asked, seed
+        self.lags, self.watch = lags, watch
+        self.three_paths = isinstance(domain, Rows) and not not_three_paths(model)
+        self._tables: Tables | None = None
+
+    def by(self, strategy: str) -> Proof | str:
+        """The proof, why it was not tried, or nothing where it makes no sense."""
+        if strategy == "brute force":
+            return self._brute_force()
+        if strategy == "black box":
+            found = self._proved("black box", self.domain.boxes, budget=2**22)
+            return replace(found, data={"cover": "boxes"})
+        if strategy == "mechanism":
+            return "" if isinstance(self.domain, Rows) else self._mechanism()
+        if not isinstance(self.domain, Rows):
+            return ""
+        if not self.three_paths:
+            return not_three_paths(self.model)
+        return maximum.by_cubes(self.tables, strategy)
+
+    @property
+    def tables(self) -> Tables:
+        """Of the three paths, made once."""
+        if self._tables is None:
+            self._tables = tables_of(self.model, self.domain.task.length)  # type: ignore[attr-defined]
+        return self._tables
+
+    def _brute_force(self) -> Proof | str:
+        size, spec = self.domain.size, self.model.spec
+        if size is None:
+            return "real inputs cannot be enumerated"
+        if size > _LARGEST:
+            return f"{size} inputs are more than 2^24"
+        if self.three_paths:
+            found = maximum.brute_force(self.tables, self.watch)
+            return replace(found, data={"cover": "points"})
+        deep = 1 + (spec.n_layers - 1) * spec.n_ctx
+        work = size * spec.n_ctx * deep * (4 if spec.score == "dot" else 1)
+        work *= max(1, spec.d_out // 32)
+        if work > _PATIENCE and not self.asked:
+            return f"{size} inputs would take long: ask for it with --strategy 'brute force'"
+        found = self._proved("brute force", self.domain.points, budget=0)
+        return replace(found, data={"cover": "points"})
+
+    def _mechanism(self) -> Proof | str:
+        lags = self._lags() if isinstance(self.domain, Signs) else {}
+        found = mechanism(self.model, self.domain, lags)
+        if isinstance(found, str):
+            return found
+        budget = 0 if isinstance(self.domain, Strings) else 2**24
+        proof = self._proved("mechanism", found.cells, budget=budget, final=found.final)
+        return replace(proof, data=found.data, lemmas=found.lemmas + _of_parts(proof))
+
+    def _lags(self) -> Mapping[tuple[int, int], int]:
+        if self.lags is None:
+            from probes.roles.find import find_roles
+
+            task: Any = self.domain.task  # type: ignore[attr-defined]
+            with warnings.catch_warnings(), suppress(ProoflensError):
+                warnings.simplefilter("ignore")
+                roles = find_roles(
+                    self.model,
+                    task.sample(_ROWS, seed=self.seed),
+                    memories=memories_of(task),
+                    answers=answers_of(task),
+                    seed=self.seed,
+                )
+                self.lags = lags_of(roles, task)
+        return self.lags or {}
+
+    def _proved(self, strategy: str, cover: Callable[[], Any], **options: Any) -> Proof:
+        """In the model's dtype if that costs at most a twentieth of the bound, else for the model
+        as a real function alone."""
+        domain, dtype = self.domain, self.model.spec.dtype
+        common = {"trivial": domain.trivial, **options}
+        real = prove(
+            self.model, strategy, domain.kind, self.watch(cover()), arithmetic="real", **common
+        )
+        if real.vacuous:
+            return real
+        full = prove(
+            self.model, strategy, domain.kind, self.watch(cover()), arithmetic=dtype, **common
+        )
+        near = full.bound <= 1.05 * real.bound
+        if domain.kind == "accuracy":
+            near = full.bound >= real.bound - 0.001
+        return replace(full, multiplications=real.multiplications) if near else real
+
+    def measured(self, proofs: Sequence[Proof]) -> tuple[float, str]:
+        """The worst error or the accuracy that was seen, in float64."""
+        exact = [p for p in proofs if p.strategy == "brute force"]
+        if exact:
+            parts = exact[0].parts
+            if self.domain.kind == "error":
+                return parts["answer at the cell's centre"], "every input"
+            return parts.get("right in real arithmetic", exact[0].bound), "every input"
+        return search(self.model, self.domain, self.seed), "random inputs"
+
+
+def search(model: Any, domain: Domain, seed: int, rows: int = 256) -> float:
+    """The worst error, or the accuracy, on random inputs."""
+    rng = np.random.default_rng(seed)
+    worst, right, total = 0.0, 0.0, 0.0
+    for cells in domain.sample(rows if domain.size is None else 32, rng):
+        ar = Arithmetic("real", budget=0)
+        out = read_out(model, stream_after(model, streams(model, cells, ar), ar), ar)
+        if isinstance(cells.targets, Affine):
+            off = subtract(out, cells.targets, ar)
+            worst = max(worst, float(np.abs(off.centre).max()))
+        else:
+            right += float(cells.weight[out.centre.argmax(-1) == cells.targets].sum())
+            total += float(cells.weight.sum())
+    return worst if domain.kind == "error" else right / total
+
+
+def _of_parts(proof: Proof) -> tuple[Any, ...]:
+    """The FFN's lemma: on the cases it is a table, up to this."""
+    from probes.certify.cover import Lemma
+
+    if "answer at the cell's centre" not in proof.parts:
+        return ()
+    text = "in the worst case, the answer with all that is free at its middle is off by"
+    return (Lemma("readout", "ffn 0", text, proof.parts["answer at the cell's centre"]),)

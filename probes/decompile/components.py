@@ -1,0 +1,279 @@
+"""Which components a model's decisions need, and what each head that is needed does.
+
+    kept        components whose replacement by their mean, together with all that were replaced
+                before, would lower the gain below its budget
+    primitive   the simplest pattern that can stand in for a head's own while the rest of the model
+                goes on as it was, and loses next to no gain
+
+All is measured in the decisions of the model itself. Heads are named in the order of their layers,
+in the pruned model, each while those named before it attend as their primitives say (where these
+stand in well) and the others as they did; a head may do something else where the current token is
+a separator: that is looked for by itself. LayerNorms stay as they are here; the
+program that comes of it has none.
+
+That a pattern can stand in does not show that the head attends so: where a head's pattern matters
+little, several can, and the one is taken that is simple and most like the head's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.interventions.components import Component, components, hook_of, replaced
+from interp.rasp.evaluation import NONE
+from probes.decompile.decisions import (
+    Hook,
+    TokenTable,
+    agreement,
+    decided,
+    inputs_of,
+    outputs_of,
+)
+from probes.decompile.primitives import Primitive, ideal, primitives
+from probes.decompile.rows import Rows
+
+__all__ = ["HeadDoes", "Kept", "head_primitives", "knows_positions", "mean_patterns", "prune"]
+
+_BUDGET, _NEAR, _FEW, _STANDS_IN = 0.98, 0.03, 8, 0.9
+_WELL, _BETTER = 0.98, 0.02
+_FIRST_ROWS, _FINALISTS = 8, 8
+_ALTERNATIVES = 2
+_LIKE = 4.0
+"""What looking like the head's own pattern is worth, beside being simple, among equals."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left of a model.
+
+    Attributes:
+        parts: Components that are needed.
+        dropped: Component → what is left of the gain when it and all dropped before it are replaced
+            by their means.
+        means: Hook → mean over positions and rows of what is there.
+        gain: Of what is left.
+    """
+
+    parts: tuple[Component, ...]
+    dropped: dict[Component, float]
+    means: dict[str, Tensor]
+    gain: float
+
+
+@dataclass(frozen=True)
+class HeadDoes:
+    """What one head does.
+
+    Attributes:
+        head: Which.
+        primitive: The pattern that stands in for its own.
+        gain: What is left of the gain with it (of decisions at that token, where ``at`` names one).
+        at: Text of the current token where it does this; empty for everywhere.
+        tried: (words, gain) of the next best.
+    """
+
+    head: Component
+    primitive: Primitive
+    gain: float
+    at: str = ""
+    tried: tuple[tuple[str, float], ...] = ()
+
+
+def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET) -> Kept:
+    """Replace components by their means, the least needed first, as long as decisions stay.
+
+    Args:
+        model: Hooked; takes tokens.
+        rows: A few dozen.
+        table: Fitted to the model's decisions.
+        budget: Least gain that is left.
+    """
+    truth = decided(outputs_of(model, rows), rows)
+    parts = components(model)
+    means = _means(model, rows, parts)
+
+    def gain(without: Sequence[Component]) -> float:
+        hooks = [_mean_hook(model, part, means) for part in without]
+        found = decided(outputs_of(model, rows, lambda _: hooks), rows)
+        return _gain(table, rows, truth, found)
+
+    alone = {part: gain([part]) for part in parts}
+    dropped: dict[Component, float] = {}
+    left = 1.0
+    for part in sorted(parts, key=lambda p: -alone[p]):
+        if alone[part] < budget:
+            break
+        found = gain([*dropped, part])
+        if found >= budget:
+            dropped[part] = left = found
+    kept = tuple(part for part in parts if part not in dropped)
+    return Kept(kept, dropped, means, left)
+
+
+def head_primitives(model: Any, rows: Rows, table: TokenTable, kept: Kept) -> Iterator[HeadDoes]:
+    """What each kept head does: the best primitives of each, the first the one that is taken.
+
+    Args:
+        model: Hooked.
+        rows: A few dozen.
+        table: Fitted to the model's decisions.
+        kept: From :func:`prune`.
+    """
+    named: list[HeadDoes] = []
+    for part in kept.parts:
+        if part.kind == "head":
+            found = list(_named(model, rows, table, kept, part, named))
+            yield from found
+            named += [one for one in found[:1] if one.gain >= _STANDS_IN]
+
+
+def _named(
+    model: Any,
+    rows: Rows,
+    table: TokenTable,
+    kept: Kept,
+    head: Component,
+    named: Sequence[HeadDoes],
+) -> Iterator[HeadDoes]:
+    truth = decided(outputs_of(model, rows), rows)
+    run = partial(_with_pattern, model, kept, named, head)
+    tried = primitives(rows, deep=head.layer > 0, positions=knows_positions(model))
+    first = rows[np.argsort(rows.lengths, kind="stable")[:_FIRST_ROWS]]
+    short = decided(outputs_of(model, first), first)
+    rough = [_gain(table, first, short, run(first, p)) for p in tried]
+    finalists = sorted(range(len(tried)), key=lambda k: (-rough[k], tried[k].cost))[:_FINALISTS]
+    found = [(tried[k], run(rows, tried[k])) for k in sorted(finalists)]
+    gains = [_gain(table, rows, truth, decisions) for _, decisions in found]
+    best = max(gains)
+    near = [k for k in range(len(found)) if gains[k] >= best - _NEAR]
+    like = {k: _overlap(model, rows, head, found[k][0]) for k in near}
+    near = sorted(near, key=lambda k: found[k][0].cost - _LIKE * like[k])[:_ALTERNATIVES]
+    if best < _STANDS_IN and tried[0] not in [found[k][0] for k in near]:
+        found.append((tried[0], run(rows, tried[0])))  # uneven as it is, it may count all the same
+        gains.append(_gain(table, rows, truth, found[-1][1]))
+        near = [*near, len(found) - 1]
+    others = sorted(((found[k][0].words, gains[k]) for k in range(len(found))), key=lambda x: -x[1])
+    for k in near:
+        yield HeadDoes(head, found[k][0], gains[k], tried=tuple(others[:5]))
+    taken = found[near[0]][1]
+    yield from _elsewhere(rows, truth, taken, head, tried, run)
+
+
+def _overlap(model: Any, rows: Rows, head: Component, primitive: Primitive) -> float:
+    """Share of a head's attention, where something is asked, that a primitive's pattern shares."""
+    name = f"blocks.{head.layer}.attn.hook_pattern"
+    with torch.no_grad():
+        _, cache = model.run_with_cache(inputs_of(rows), names_filter=[name])
+    own = cache[name][:, head.head].float().numpy()[rows.asked]
+    return float(np.minimum(own, ideal(primitive, rows)[rows.asked]).sum(-1).mean())
+
+
+def _elsewhere(
+    rows: Rows,
+    truth: NDArray[Any],
+    taken: NDArray[Any],
+    head: Component,
+    tried: Sequence[Primitive],
+    run: Callable[[Rows, Primitive], NDArray[Any]],
+) -> Iterator[HeadDoes]:
+    """What a head does where the current token is one that does not vary."""
+    tokens, content = rows.tokens[rows.asked], rows.content()
+    for code in np.unique(tokens).tolist():
+        here = tokens == code
+        own = agreement(taken[here], truth[here])
+        if code in content or here.sum() < _FEW or own >= _WELL:
+            continue
+        shares = [agreement(run(rows, one)[here], truth[here]) for one in tried]
+        best = max(shares)
+        if best < own + _BETTER:
+            continue
+        near = [k for k in range(len(tried)) if shares[k] >= best - _BETTER / 2]
+        pick = min(near, key=lambda k: tried[k].cost)
+        yield HeadDoes(head, tried[pick], shares[pick], at=rows.vocabulary.texts[code])
+
+
+def knows_positions(model: Any) -> bool:
+    """Whether anything tells a model of ours where it is; of other models it is taken for
+    granted."""
+    spec = getattr(model, "spec", None)
+    return spec is None or (spec.positions, spec.lag_bias) != ("none", "none")
+
+
+def _gain(table: TokenTable, rows: Rows, truth: NDArray[Any], found: NDArray[Any]) -> float:
+    """Gain, or where the table makes no mistake on these rows, match."""
+    fidelity = table.fidelity(rows, truth, found)
+    return fidelity.gain if np.isfinite(fidelity.gain) else fidelity.match
+
+
+def _with_pattern(
+    model: Any,
+    kept: Kept,
+    named: Sequence[HeadDoes],
+    head: Component,
+    rows: Rows,
+    primitive: Primitive,
+) -> NDArray[Any]:
+    """Decisions with a head attending as a primitive says, those named before it as theirs say, and
+    all that was dropped at its mean."""
+    does = [(one.head, one.primitive) for one in named] + [(head, primitive)]
+    weights = [(part, torch.from_numpy(ideal(one, rows)).float()) for part, one in does]
+    dropped = [_mean_hook(model, part, kept.means) for part in kept.dropped]
+
+    def hooks(which: slice) -> list[Hook]:
+        written = [
+            (
+                f"blocks.{part.layer}.attn.hook_pattern",
+                partial(_write_pattern, head=part.head, weights=own[which]),
+            )
+            for part, own in weights
+        ]
+        return [*dropped, *written]
+
+    return decided(outputs_of(model, rows, hooks), rows)
+
+
+def _write_pattern(pattern: Tensor, hook: Any, head: int, weights: Tensor) -> Tensor:
+    pattern = pattern.clone()
+    pattern[:, head] = weights.to(pattern.dtype)
+    return pattern
+
+
+def _means(model: Any, rows: Rows, parts: Sequence[Component]) -> dict[str, Tensor]:
+    """Hook → mean over the positions of all rows, padding left out."""
+    found: dict[str, Tensor] = {}
+    there = torch.from_numpy(rows.tokens != NONE)
+    tokens = inputs_of(rows)
+    names = sorted({hook_of(model, part) for part in parts})
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens, names_filter=names)
+    for name in names:
+        found[name] = cache[name][there].mean(0)
+    return found
+
+
+def _mean_hook(model: Any, part: Component, means: dict[str, Tensor]) -> Hook:
+    name = hook_of(model, part)
+    return name, partial(replaced, part=part, instead=means[name])
+
+
+def mean_patterns(
+    model: Any, rows: Rows, head: Component, primitive: Primitive, most: int = 24
+) -> tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query key"]]:
+    """A head's pattern and the primitive's on the longest of some rows: for a picture."""
+    longest = rows[np.argsort(-rows.lengths, kind="stable")[:1]]
+    name = f"blocks.{head.layer}.attn.hook_pattern"
+    tokens = inputs_of(longest)
+    with torch.no_grad():
+        _, cache = model.run_with_cache(tokens, names_filter=[name])
+    n = min(int(longest.lengths[0]), most)
+    own = cache[name][0, head.head, :n, :n].float().numpy()
+    return own, ideal(primitive, longest)[0, :n, :n]

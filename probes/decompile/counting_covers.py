@@ -1,0 +1,171 @@
+"""A Boolean function given by its rows, as a short disjunction of conjunctions.
+
+A *variable* takes one of a few values (which token, in which interval a number lies); a *cube*
+allows some values of each variable and holds where all of them are allowed:
+
+    f = cube ∨ cube ∨ …,      cube = (x_1 ∈ A_1) ∧ (x_2 ∈ A_2) ∧ …
+
+Variables that do not matter are dropped first, the last ones before the first; then each row that
+is not covered yet is widened to a cube that meets no row where f is false, and at last each cube is
+narrowed where that reads shorter. Value combinations that no row has may come out either way.
+Short, not shortest: no search over covers is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+__all__ = ["Cover", "cover", "support"]
+
+Cube = tuple[frozenset[int] | None, ...]
+
+
+@dataclass(frozen=True)
+class Cover:
+    """A disjunction of cubes, perhaps negated.
+
+    Attributes:
+        cubes: Each names the values allowed of every variable; None where all are. No cube at all
+            means false, a cube of None alone true.
+        negated: The function is the negation of the disjunction.
+    """
+
+    cubes: tuple[Cube, ...]
+    negated: bool = False
+
+    @property
+    def cost(self) -> int:
+        """How many conditions are to be read."""
+        conditions = sum(allowed is not None for cube in self.cubes for allowed in cube)
+        return 2 * conditions + len(self.cubes) + self.negated
+
+
+def support(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, "row"]) -> list[int]:
+    """Variables that decide the value together, found by dropping one after another, last first.
+
+    Raises:
+        ValueError: if even all of them do not.
+    """
+    if not decides(rows, value):
+        raise ValueError("two rows are equal and their values differ")
+    kept = list(range(rows.shape[1]))
+    for variable in reversed(range(rows.shape[1])):
+        fewer = [other for other in kept if other != variable]
+        if decides(rows[:, fewer], value):
+            kept = fewer
+    return kept
+
+
+def decides(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, "row"]) -> bool:
+    """Whether equal rows have equal values."""
+    if not rows.shape[1]:
+        return bool((value == value[:1]).all())
+    _, group = np.unique(rows, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    first = np.zeros(group.max() + 1, dtype=value.dtype)
+    first[group] = value
+    return bool((first[group] == value).all())
+
+
+def cover(
+    rows: Int[np.ndarray, "row variable"], wanted: Bool[np.ndarray, "row"], sizes: Sequence[int]
+) -> Cover:
+    """A cover of the rows that are wanted and of none that is not.
+
+    Args:
+        rows: Values of the variables, from 0.
+        wanted: The function.
+        sizes: How many values each variable has.
+
+    Raises:
+        ValueError: if two rows are equal and only one is wanted.
+    """
+    kept = support(rows, wanted.astype(np.int64))
+    small, index = np.unique(rows[:, kept], axis=0, return_index=True)
+    truth, few = wanted[index], [sizes[variable] for variable in kept]
+    found = [
+        Cover(tuple(_cubes(small[truth == side], small[truth != side], few)), not side)
+        for side in (True, False)
+    ]
+    best = min(found, key=lambda option: option.cost)
+    wide = tuple(_widened(cube, kept, len(sizes)) for cube in best.cubes)
+    return Cover(wide, best.negated)
+
+
+def _cubes(on: np.ndarray, off: np.ndarray, sizes: Sequence[int]) -> list[Cube]:
+    """Cubes that cover ``on`` and miss ``off``, none of them idle."""
+    left = np.ones(len(on), dtype=bool)
+    cubes: list[list[np.ndarray]] = []
+    while left.any():
+        seed = on[int(left.argmax())]
+        orders = [range(len(sizes)), range(len(sizes) - 1, -1, -1)]
+        options = [_expanded(seed, off, sizes, order) for order in orders]
+        best = max(options, key=lambda cube: int((_inside(on, cube) & left).sum()))
+        cubes.append(best)
+        left &= ~_inside(on, best)
+    held = [_inside(on, cube) for cube in cubes]
+    for number in range(len(cubes)):
+        others = [row for other, row in enumerate(held) if other != number]
+        if others and np.any(others, axis=0).all():
+            held[number] = np.zeros(len(on), dtype=bool)
+    _narrow(cubes, on, held)
+    kept = [cube for cube, row in zip(cubes, held, strict=True) if row.any()]
+    return [
+        tuple(None if all(a) else frozenset(np.flatnonzero(a).tolist()) for a in cube)
+        for cube in kept
+    ]
+
+
+def _narrow(cubes: list[list[np.ndarray]], on: np.ndarray, held: list[np.ndarray]) -> None:
+    """Give up values that other cubes cover, where fewer are then to be named."""
+    for number, cube in enumerate(cubes):
+        others = [row for other, row in enumerate(held) if other != number]
+        alone = held[number] & ~np.any([np.zeros(len(on), dtype=bool), *others], axis=0)
+        for variable, allowed in enumerate(cube):
+            needed = np.zeros_like(allowed)
+            needed[on[alone, variable]] = True
+            if needed.any() and not allowed.all() and _named(needed) < _named(allowed):
+                cube[variable] = needed
+                held[number] = held[number] & needed[on[:, variable]]
+
+
+def _named(allowed: np.ndarray) -> int:
+    """How many values must be named: those that are allowed, or those that are not."""
+    return int(min(allowed.sum(), (~allowed).sum()))
+
+
+def _expanded(
+    seed: np.ndarray, off: np.ndarray, sizes: Sequence[int], order: Sequence[int]
+) -> list[np.ndarray]:
+    """The cube of one row, widened variable by variable while it misses ``off``."""
+    cube = [np.arange(size) == value for size, value in zip(sizes, seed, strict=True)]
+    for variable in order:
+        others = [v for v in range(len(sizes)) if v != variable]
+        met = _inside(off[:, others], [cube[v] for v in others])
+        blocked = np.zeros(sizes[variable], dtype=bool)
+        blocked[off[met, variable]] = True
+        if not blocked.any():
+            cube[variable] = np.ones(sizes[variable], dtype=bool)
+    for variable in order:  # what could not go wholly may still be widened
+        others = [v for v in range(len(sizes)) if v != variable]
+        met = _inside(off[:, others], [cube[v] for v in others])
+        blocked = np.zeros(sizes[variable], dtype=bool)
+        blocked[off[met, variable]] = True
+        cube[variable] = ~blocked
+    return cube
+
+
+def _inside(rows: np.ndarray, cube: Sequence[np.ndarray]) -> np.ndarray:
+    inside = np.ones(len(rows), dtype=bool)
+    for variable, allowed in enumerate(cube):
+        inside &= allowed[rows[:, variable]]
+    return inside
+
+
+def _widened(cube: Cube, kept: Sequence[int], variables: int) -> Cube:
+    known = dict(zip(kept, cube, strict=True))
+    return tuple(known.get(variable) for variable in range(variables))

@@ -1,0 +1,281 @@
+"""What a layer's network does, as a finite table: state before × comparisons → state after.
+
+    1  ask the network about all states, with many numbers of tokens of each class
+    2  where two numbers have different effects, compare them by the neurons that bend between them
+       (:mod:`probes.decompile.counting_regions`), until the comparisons tell all effects apart
+    3  ask again next to all comparisons found, where a mistake would show
+    4  keep few of the comparisons, simple ones first
+    5  ask about every combination of their outcomes that some numbers have
+
+The table is exact for the inputs that were asked about, and for all others as far as no comparison
+was missed in step 2 of a network that bends at comparisons alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from probes.decompile.counting_codes import Codes
+from probes.decompile.counting_network import Layer, NotCountingError
+from probes.decompile.counting_regions import Bend, Inputs, bends, outputs
+from probes.decompile.counting_samples import at_thresholds, drawn, in_cell
+
+__all__ = ["Number", "Table", "overlaps", "tabulate"]
+
+_ASKED = 150_000
+_DRAWN = 400
+_REGIONS = 60
+_CELLS = 400
+_MOST_STATES = 256
+
+
+@dataclass(frozen=True)
+class Number:
+    """Σ_q weights[q] n_q and what it is compared with.
+
+    Attributes:
+        weights: One a class.
+        thresholds: Rising; the number lies in interval t if it reaches the first t of them.
+        bends: The neuron that each threshold was read from.
+    """
+
+    weights: tuple[int, ...]
+    thresholds: tuple[int, ...]
+    bends: tuple[Bend, ...]
+
+    def interval(self, counts: Int[np.ndarray, "row classes"]) -> Int[np.ndarray, "row"]:
+        """How many thresholds are reached."""
+        value = counts @ np.array(self.weights, dtype=np.int64)
+        return np.asarray(np.searchsorted(np.array(self.thresholds), value, side="right"))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A layer's network.
+
+    Attributes:
+        numbers: What is compared.
+        cells: ``[cell, number]``: intervals, all combinations that were met.
+        after: ``[state, cell]``: the state after.
+    """
+
+    numbers: tuple[Number, ...]
+    cells: Int[np.ndarray, "cell number"]
+    after: Int[np.ndarray, "state cell"]
+
+
+@dataclass
+class _Asked:
+    """All numbers asked about so far, and what came out."""
+
+    layer: Layer
+    inputs: Inputs
+    codes: Codes
+    longest: int
+    generator: np.random.Generator
+    counts: np.ndarray = field(init=False)
+    effects: np.ndarray = field(init=False)
+    found: dict[tuple[tuple[int, ...], int], Bend] = field(default_factory=dict)
+    seen: set[bytes] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.states = len(self.inputs.base)
+        self.classes = len(self.inputs.points) - 1
+        self.counts = np.zeros((0, self.classes), dtype=np.int64)
+        self.effects = np.zeros((self.states, 0), dtype=np.int64)
+
+    def ask(self, counts: Int[np.ndarray, "row classes"]) -> None:
+        """All states, after these numbers of tokens; as many as there is room for."""
+        known = {row.tobytes() for row in self.counts}
+        fresh = np.unique(counts, axis=0)
+        fresh = fresh[[row.tobytes() not in known for row in fresh]]
+        room = max(_ASKED // self.states - len(self.counts), 0)
+        fresh = self.generator.permutation(fresh)[:room]
+        if not len(fresh):
+            return
+        effects, average = [], self.inputs.average(fresh)
+        for base in self.inputs.base:
+            effects.append(self.codes.of(outputs(self.layer, base[None], average)))
+            if len(self.codes) > _MOST_STATES:
+                raise NotCountingError(
+                    f"what is read of the stream after a layer takes more than {_MOST_STATES} "
+                    "values besides the averages: its network writes numbers, not truth values"
+                )
+        self.counts = np.concatenate([self.counts, fresh])
+        self.effects = np.concatenate([self.effects, np.array(effects)], axis=1)
+
+    def look(self, state: int, row: int) -> bool:
+        """Read the comparisons of one input's region; whether there was a new one."""
+        before = len(self.found)
+        region = bends(self.layer, self.inputs, state, self.counts[row], self.longest, self.seen)
+        for bend in region:
+            key = (bend.comparison.weights, bend.comparison.threshold)
+            self.found.setdefault(key, bend)
+        return len(self.found) > before
+
+    def bits(self) -> Bool[np.ndarray, "row forms"]:
+        """Which comparison holds for which numbers."""
+        weights = np.array([weights for weights, _ in self.found], dtype=np.int64)
+        thresholds = np.array([threshold for _, threshold in self.found], dtype=np.int64)
+        values = self.counts @ weights.reshape(len(weights), self.classes).T
+        return np.asarray(values >= thresholds)
+
+    def columns(self) -> Int[np.ndarray, "row"]:
+        """Numbers with the same effect on all states have the same value here."""
+        _, column = np.unique(self.effects, axis=1, return_inverse=True)
+        return np.asarray(column.reshape(-1))
+
+
+def tabulate(
+    layer: Layer, inputs: Inputs, codes: Codes, longest: int, generator: np.random.Generator
+) -> Table:
+    """The table of a layer's network.
+
+    Args:
+        layer: Whose.
+        inputs: States before and class points.
+        codes: Of what the later layers see; new states are added.
+        longest: The most tokens.
+        generator: Of the numbers that are asked about.
+
+    Raises:
+        NotCountingError: if what it does is no table of comparisons.
+    """
+    asked = _Asked(layer, inputs, codes, longest, generator)
+    ones = np.eye(asked.classes, dtype=np.int64)
+    asked.ask(np.concatenate([ones, drawn(_DRAWN, asked.classes, longest, generator)]))
+    for _ in range(_REGIONS):
+        asked.look(
+            int(generator.integers(asked.states)), int(generator.integers(asked.counts[:, 0].size))
+        )
+    for _ in range(3):
+        _separate(asked)
+        if asked.found:
+            weights = np.array([w for w, _ in asked.found], dtype=np.int64)
+            edges = np.array([t for _, t in asked.found], dtype=np.int64)
+            rows = min(_DRAWN + 4 * len(edges), 1200)
+            starts = drawn(rows, asked.classes, longest, generator)
+            asked.ask(at_thresholds(weights, edges, starts, longest, generator))
+    _separate(asked)
+    numbers = _numbers(asked, _chosen(asked))
+    _complete(asked, numbers)
+    return _table(asked, numbers)
+
+
+def _separate(asked: _Asked) -> None:
+    """Look at regions until the comparisons tell apart all numbers that differ in effect.
+
+    Raises:
+        NotCountingError: if no neuron bends at a comparison that tells two of them apart.
+    """
+    while (pair := _conflict(asked)) is not None:
+        first, second = pair
+        states = np.flatnonzero(asked.effects[:, first] != asked.effects[:, second])
+        looks = [asked.look(int(s), row) for s in states[:4] for row in (first, second)]
+        if not any(looks):
+            raise NotCountingError(
+                "no comparison of counts with whole numbers tells apart what the network of a "
+                "layer treats differently"
+            )
+
+
+def _conflict(asked: _Asked) -> tuple[int, int] | None:
+    """Two numbers with the same outcome of all comparisons and different effects."""
+    bits, column = asked.bits(), asked.columns()
+    _, group = np.unique(np.packbits(bits, axis=1), axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    if not bits.shape[1]:
+        group = np.zeros(len(column), dtype=np.int64)
+    first = np.full(group.max() + 1, -1)
+    first[group[::-1]] = np.arange(len(group))[::-1]
+    wrong = np.flatnonzero(column[first[group]] != column)
+    return (int(first[group[wrong[0]]]), int(wrong[0])) if len(wrong) else None
+
+
+def _chosen(asked: _Asked) -> list[int]:
+    """Few comparisons that still tell all effects apart, simple ones kept before others."""
+    bits, column = asked.bits(), asked.columns()
+    forms = list(asked.found)
+    order = sorted(range(len(forms)), key=lambda f: _complexity(*forms[f]))
+    _, first = np.unique(bits[:, order], axis=1, return_index=True)
+    kept = [order[place] for place in sorted(first)]
+    salt = asked.generator.integers(1, 2**62, len(forms)).astype(np.uint64)
+    keys = bits.astype(np.uint64) * salt
+    total = keys[:, kept].sum(axis=1, dtype=np.uint64)
+    for form in reversed(list(kept)):
+        fewer = total - keys[:, form]
+        if _decides(fewer, column):
+            kept.remove(form)
+            total = fewer
+    return kept
+
+
+def _complexity(weights: tuple[int, ...], threshold: int) -> tuple[int, int, int]:
+    distinct = len(set(weights) - {0})
+    return distinct, max(abs(w) for w in weights), abs(threshold)
+
+
+def _decides(key: np.ndarray, value: np.ndarray) -> bool:
+    _, group = np.unique(key, return_inverse=True)
+    first = np.zeros(group.max(initial=-1) + 1, dtype=value.dtype)
+    first[group] = value
+    return bool((first[group] == value).all())
+
+
+def _numbers(asked: _Asked, chosen: list[int]) -> tuple[Number, ...]:
+    """The chosen comparisons, those of the same number together."""
+    grouped: dict[tuple[int, ...], list[tuple[int, Bend]]] = {}
+    for place, ((weights, threshold), bend) in enumerate(asked.found.items()):
+        if place in chosen:
+            grouped.setdefault(weights, []).append((threshold, bend))
+    numbers = []
+    for weights, compared in sorted(grouped.items(), key=lambda item: _complexity(item[0], 0)):
+        rising = sorted(compared, key=lambda pair: pair[0])
+        thresholds, found = zip(*rising, strict=True)
+        numbers.append(Number(weights, thresholds, found))
+    return tuple(numbers)
+
+
+def _complete(asked: _Asked, numbers: tuple[Number, ...]) -> None:
+    """Ask about combinations of outcomes that no numbers had so far and some have."""
+    sizes = [len(number.thresholds) + 1 for number in numbers]
+    if not numbers or np.prod(sizes, dtype=float) > _CELLS:
+        return
+    met = {tuple(row) for row in _intervals(asked, numbers)}
+    weights = np.array([number.weights for number in numbers])
+    for cell in product(*(range(size) for size in sizes)):
+        if cell not in met:
+            bounds = [_bounds(number, t) for number, t in zip(numbers, cell, strict=True)]
+            low, high = zip(*bounds, strict=True)
+            counts = in_cell(weights, low, high, asked.longest)
+            if counts is not None:
+                asked.ask(counts[None])
+
+
+def _bounds(number: Number, interval: int) -> tuple[float, float]:
+    edges = [-np.inf, *(float(threshold) for threshold in number.thresholds), np.inf]
+    return edges[interval], edges[interval + 1] - 1.0
+
+
+def _intervals(asked: _Asked, numbers: tuple[Number, ...]) -> np.ndarray:
+    columns = [number.interval(asked.counts) for number in numbers]
+    return np.array(columns, dtype=np.int64).reshape(len(numbers), len(asked.counts)).T
+
+
+def _table(asked: _Asked, numbers: tuple[Number, ...]) -> Table:
+    cells, first = np.unique(_intervals(asked, numbers), axis=0, return_index=True)
+    return Table(numbers, cells, asked.effects[:, first])
+
+
+def overlaps(first: Number, second: Number) -> Iterator[tuple[int, int]]:
+    """Pairs of intervals, of two sets of thresholds for the same number, that share a value."""
+    for one in range(len(first.thresholds) + 1):
+        for other in range(len(second.thresholds) + 1):
+            (low, high), (low2, high2) = _bounds(first, one), _bounds(second, other)
+            if max(low, low2) <= min(high, high2):
+                yield one, other

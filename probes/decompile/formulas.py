@@ -1,0 +1,179 @@
+"""Short formulas that decide as a model does: small trees over columns, written as conditions.
+
+A tree is grown leaf by leaf, each time where it mends most (Gini impurity, summed over decisions);
+of columns that mend within two per cent as much the simplest is asked. Trees are then written as
+formulas and shortened. Growing is greedy: a decision that no single question helps with (parity) is
+not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.rasp.syntax import And, Boolean, Compare, Expression, Not, Number, Or
+from probes.decompile.features import Column
+
+__all__ = ["Tree", "grow"]
+
+_NEARLY = 0.98
+_OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A formula that was grown, and what it asks.
+
+    Attributes:
+        formula: As a condition.
+        columns: Asked by it.
+        leaves: How many it has.
+        wrong: Decisions that it takes otherwise than was wanted.
+    """
+
+    formula: Expression
+    columns: tuple[Column, ...]
+    leaves: int
+    wrong: int
+
+
+@dataclass(eq=False)
+class _Leaf:
+    where: NDArray[np.int64]
+    value: bool
+    wrong: int
+    split: tuple[float, Column, int] | None
+    children: tuple[_Leaf, _Leaf] | None = None
+
+
+def grow(
+    columns: Sequence[Column],
+    wanted: NDArray[np.bool_],
+    most: int,
+    *,
+    among: NDArray[np.int64] | None = None,
+) -> list[Tree]:
+    """Trees of one leaf, two, … ``most``, as long as another mends anything.
+
+    Args:
+        columns: What may be asked.
+        wanted: What is to be decided.
+        most: Leaves, at most.
+        among: Decisions that count; all by default.
+    """
+    root = _leaf(columns, wanted, np.arange(len(wanted)) if among is None else among)
+    leaves, found = [root], [_tree(root, [root])]
+    while len(leaves) < most:
+        ready = [leaf for leaf in leaves if leaf.split is not None]
+        if not ready:
+            break
+        best = max(ready, key=lambda leaf: leaf.split[0] if leaf.split else 0.0)
+        leaves.remove(best)
+        leaves += _cut(best, columns, wanted)
+        found.append(_tree(root, leaves))
+    return found
+
+
+def _leaf(columns: Sequence[Column], wanted: NDArray[np.bool_], where: NDArray[np.int64]) -> _Leaf:
+    mine = wanted[where]
+    value = bool(mine.mean() >= 0.5) if len(mine) else False
+    wrong = int((mine != value).sum())
+    return _Leaf(where, value, wrong, _best(columns, mine, where))
+
+
+def _best(
+    columns: Sequence[Column], mine: NDArray[np.bool_], where: NDArray[np.int64]
+) -> tuple[float, Column, int] | None:
+    """(what it mends, the column, its threshold) of the simplest of the best cuts."""
+    total, yes = len(mine), int(mine.sum())
+    if yes in (0, total):
+        return None
+    base = _impurity(np.array([total]), np.array([yes]))[0]
+    cuts: list[tuple[float, Column, int]] = []
+    for column in columns:
+        values = column.values[where]
+        low = int(values.min())
+        if low == int(values.max()):
+            continue
+        size = np.bincount(values - low)
+        ones = np.bincount(values - low, weights=mine)
+        left, left_yes = size.cumsum()[:-1], ones.cumsum()[:-1]
+        mended = base - _impurity(left, left_yes) - _impurity(total - left, yes - left_yes)
+        at = int(mended.argmax())
+        cuts.append((float(mended[at]), column, low + at))
+    most = max((mended for mended, *_ in cuts), default=0.0)
+    if most <= 1e-9:
+        return None
+    good = [cut for cut in cuts if cut[0] >= _NEARLY * most]
+    return min(good, key=lambda cut: (cut[1].cost, -cut[0]))
+
+
+def _impurity(size: NDArray[Any], yes: NDArray[Any]) -> NDArray[np.float64]:
+    size = np.maximum(size, 1e-12)
+    return np.asarray(2 * yes * (size - yes) / size)
+
+
+def _cut(leaf: _Leaf, columns: Sequence[Column], wanted: NDArray[np.bool_]) -> tuple[_Leaf, _Leaf]:
+    if leaf.split is None:
+        raise ValueError("a leaf without a cut cannot be cut")
+    _, column, threshold = leaf.split
+    low = column.values[leaf.where] <= threshold
+    leaf.children = (
+        _leaf(columns, wanted, leaf.where[low]),
+        _leaf(columns, wanted, leaf.where[~low]),
+    )
+    return leaf.children
+
+
+def _tree(root: _Leaf, leaves: Sequence[_Leaf]) -> Tree:
+    asked: list[Column] = []
+    formula = _written(root, asked)
+    return Tree(formula, tuple(asked), len(leaves), sum(leaf.wrong for leaf in leaves))
+
+
+def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
+    if leaf.children is None or leaf.split is None:
+        return Boolean(leaf.value)
+    _, column, threshold = leaf.split
+    mine: list[Column] = []
+    low, high = (_written(child, mine) for child in leaf.children)
+    if low == high:
+        asked += mine if not isinstance(low, Boolean) else []
+        return low
+    asked += [column, *mine]
+    if column.number:
+        return joined(Compare("<=", column.expression, Number(threshold)), low, high)
+    return joined(column.expression, high, low)
+
+
+def joined(condition: Expression, then: Expression, other: Expression) -> Expression:
+    """``then`` where the condition holds and ``other`` elsewhere, as short as it goes."""
+    match then, other:
+        case Boolean(True), Boolean(False):
+            return condition
+        case Boolean(False), Boolean(True):
+            return negated(condition)
+        case Boolean(True), _:
+            return Or(condition, other)
+        case Boolean(False), _:
+            return And(negated(condition), other)
+        case _, Boolean(False):
+            return And(condition, then)
+        case _, Boolean(True):
+            return Or(negated(condition), then)
+    return Or(And(condition, then), And(negated(condition), other))
+
+
+def negated(condition: Expression) -> Expression:
+    """The opposite of a condition."""
+    if isinstance(condition, Compare) and condition.relation in ("==", "!="):
+        return Compare(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
+    if isinstance(condition, Compare) and isinstance(condition.right, Number):
+        if condition.relation == "<=":
+            return Compare(">=", condition.left, Number(condition.right.value + 1))
+        return Compare(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
+    return Not(condition)

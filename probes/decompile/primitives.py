@@ -1,0 +1,213 @@
+"""What a head may do, in words of the language: the patterns that are tried in its place.
+
+    even over all          every position counts alike: what the head writes is an average, a count
+    by position            the position k before, the first, a fixed one, every p-th one
+    by token               equal tokens; one token; the last that is another one
+    by order               the least token above the current one, the greatest, …
+    by what was written    positions whose predecessor equals the current token (after a head that
+                           fetched predecessors)
+
+Each is a condition on the earlier position, with a rule that picks one where several satisfy it;
+its ideal pattern is even over the positions that are left, or all on the first position where there
+is none. Simpler ones are tried first and kept where they do as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from interp.rasp import syntax
+from interp.rasp.evaluation import keys
+from interp.rasp.syntax import (
+    And,
+    Arithmetic,
+    Assignment,
+    Boolean,
+    Compare,
+    Expression,
+    In,
+    Key,
+    Literal_,
+    Name,
+    Number,
+    Position,
+    Token,
+    Which,
+)
+from probes.decompile.rows import Rows
+
+__all__ = ["BEFORE", "Primitive", "ideal", "lag", "primitives"]
+
+_SMALL = 8
+"""Tokens, at most, of a vocabulary whose tokens are tried one by one."""
+_LAGS, _FIXED = 4, 3
+_PERIODS = {2: "2nd", 3: "3rd", 4: "4th"}
+
+
+@dataclass(frozen=True)
+class Primitive:
+    """One thing that a head may do.
+
+    Attributes:
+        words: In words.
+        where: Which earlier positions.
+        which: How one of them is picked; None where all count alike.
+        cost: Simpler ones have less.
+        lines: What the condition needs to be defined before.
+    """
+
+    words: str
+    where: Expression
+    which: Which | None = None
+    cost: int = 1
+    lines: tuple[Assignment, ...] = ()
+
+    @property
+    def single(self) -> bool:
+        """Whether one position is looked at."""
+        return self.which is not None or _one_position(self.where)
+
+
+def lag(k: int) -> Primitive:
+    """The position k before."""
+    where = Compare("==", Key("position"), Arithmetic("-", Position(), Number(k)))
+    words = "the token before" if k == 1 else f"the token {k} before"
+    return Primitive(words, where, cost=k)
+
+
+def _one_position(where: Expression) -> bool:
+    """A condition that fixes the position."""
+    if not isinstance(where, Compare):
+        return False
+    return where.relation == "==" and where.left == Key("position")
+
+
+BEFORE = Assignment("before", syntax.Pick("last", Key("token"), lag(1).where))
+"""The line that names the token before."""
+
+
+def primitives(rows: Rows, *, deep: bool = False, positions: bool = True) -> list[Primitive]:
+    """Everything a head is tried as, the simplest first.
+
+    Args:
+        rows: Whose tokens are spoken of.
+        deep: Also what needs an earlier layer to have fetched predecessors.
+        positions: Also what needs to know positions; a model without any cannot.
+    """
+    found = [*_everywhere(), *_by_token(rows, positions), *_by_order(rows)]
+    found += list(_by_position()) if positions else []
+    found += list(_by_predecessor()) if deep and positions else []
+    return sorted(found, key=lambda one: one.cost)
+
+
+def _everywhere() -> Iterator[Primitive]:
+    yield Primitive("all positions alike", Boolean(True), cost=0)
+    first = Compare("==", Key("position"), Number(0))
+    yield Primitive("the first position", first)
+    yield Primitive("all but the first", Compare("!=", Key("position"), Number(0)))
+
+
+def _by_position() -> Iterator[Primitive]:
+    yield Primitive("itself", Compare("==", Key("position"), Position()))
+    yield from (lag(k) for k in range(1, _LAGS + 1))
+    for p in range(1, _FIXED + 1):
+        where = Compare("==", Key("position"), Number(p))
+        yield Primitive(f"position {p}", where, cost=2)
+    for p, nth in _PERIODS.items():
+        for shift in range(p):
+            here = Arithmetic("+", Position(), Number(shift)) if shift else Position()
+            where = Compare("==", _mod(Key("position"), p), _mod(here, p))
+            words = (
+                f"every {nth} position, {shift} from here"
+                if shift
+                else f"every {nth} position back"
+            )
+            yield Primitive(words, where, cost=3)
+
+
+def _mod(of: Expression, p: int) -> Expression:
+    return Arithmetic("%", of, Number(p))
+
+
+def _by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
+    same = Compare("==", Key("token"), Token())
+    earlier = And(same, Compare("<", Key("position"), Position()))
+    yield Primitive("equal tokens", same, cost=2)
+    if positions:
+        yield Primitive("earlier equal tokens", earlier, cost=2)
+        yield Primitive("the first equal token", same, "first", cost=3)
+        yield Primitive("the last equal token before", earlier, "last", cost=3)
+    for code in _named(rows):
+        text = rows.vocabulary.texts[code]
+        is_it = Compare("==", Key("token"), Literal_(text))
+        yield Primitive(f'every "{text}"', is_it, cost=2)
+        if not positions:
+            continue
+        yield Primitive(f'the last "{text}"', is_it, "last", cost=3)
+        other = Compare("!=", Key("token"), Literal_(text))
+        yield Primitive(f'the last that is not "{text}"', other, "last", cost=3)
+
+
+def _named(rows: Rows) -> list[int]:
+    """Tokens that conditions may name: all of a small vocabulary, else those that do not vary."""
+    present = np.unique(rows.tokens[rows.tokens >= 0])
+    content = rows.content()
+    rest = [int(code) for code in present if code not in content]
+    return rest + ([int(code) for code in content] if len(content) <= _SMALL else [])
+
+
+def _by_order(rows: Rows) -> Iterator[Primitive]:
+    numbers = rows.vocabulary.numbers
+    if sum(int(code) in numbers for code in rows.content()) < 3:
+        return
+    texts = tuple(rows.vocabulary.texts[c] for c in _named(rows) if c not in numbers)
+    above, below = (Compare(r, Key("token"), Token()) for r in (">", "<"))
+    number = syntax.Not(In(Key("token"), texts)) if texts else Boolean(True)
+    yield Primitive("the least token above this one", above, "least", cost=3)
+    yield Primitive("the greatest token below this one", below, "greatest", cost=3)
+    yield Primitive("the greatest token", number, "greatest", cost=3)
+    yield Primitive("the least token", number, "least", cost=3)
+
+
+def _by_predecessor() -> Iterator[Primitive]:
+    follows = Compare("==", Key("before"), Token())
+    lines = (BEFORE,)
+    yield Primitive("tokens that follow one like this", follows, cost=3, lines=lines)
+    yield Primitive("the first that follows one like this", follows, "first", 3, lines)
+    yield Primitive("the last that follows one like this", follows, "last", 3, lines)
+    pair = And(
+        Compare("==", Key("before"), Token()),
+        Compare("==", Key("before2"), Name("before")),
+    )
+    two = Assignment("before2", syntax.Pick("last", Key("token"), lag(2).where))
+    words = "the last that follows two like this and the one before"
+    yield Primitive(words, pair, "last", 4, (BEFORE, two))
+
+
+def ideal(primitive: Primitive, rows: Rows) -> Float[np.ndarray, "row query key"]:
+    """The pattern of a head that does just this."""
+    chosen = keys(primitive.lines, primitive.where, rows.tokens, rows.vocabulary)
+    weights = chosen.astype(np.float64)
+    if primitive.which is not None:
+        weights = _picked(primitive.which, chosen, rows)
+    empty = ~chosen.any(-1)
+    weights[..., 0] = np.where(empty, 1.0, weights[..., 0])
+    return np.asarray(weights / weights.sum(-1, keepdims=True))
+
+
+def _picked(which: Which, chosen: NDArray[np.bool_], rows: Rows) -> NDArray[np.float64]:
+    n = chosen.shape[-1]
+    rank = np.broadcast_to(np.arange(n), chosen.shape)
+    if which in ("least", "greatest"):
+        order = np.where(rows.tokens >= 0, rows.vocabulary.order[rows.tokens], -1)
+        rank = np.broadcast_to(order[:, None, :], chosen.shape)
+    low = which in ("first", "least")
+    found = np.where(chosen, rank, 2**40 if low else -(2**40))
+    place = found.argmin(-1) if low else found.argmax(-1)
+    weights: NDArray[np.float64] = (np.arange(n) == place[..., None]).astype(np.float64)
+    return weights * chosen.any(-1, keepdims=True)

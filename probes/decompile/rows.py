@@ -1,0 +1,247 @@
+"""The rows that a model is decompiled on: what is asked where, and rows that ask something else.
+
+    {"vocabulary": {"a": 0, …}, "objective": "sets" | "next token",
+     "rows": [{"tokens": [2, 0, …], "label": […]}, …]}
+
+*sets*: after every position but the last it is asked, token by token, which may follow.
+*next token*: where ``label[t]`` is not ``<pad>`` it is asked at position t − 1 which token follows.
+Labels say where something is asked, and what would be right; a program is fitted to the *model's*
+decisions, right or wrong.
+
+Rows that are equal count once. The longest third is never fitted; of the others a part is held out.
+*Off the task* are rows made from the fitted ones: other tokens at random, few tokens often, ties
+made and broken, single tokens exchanged. They tell whether a program is right about what the model
+does where nobody trained it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from jaxtyping import Bool, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.errors import ArgumentError, Problems
+from interp.rasp.evaluation import NONE, Vocabulary
+
+__all__ = ["Objective", "Rows", "Split", "off_task", "read_rows", "split"]
+
+_Codes = NDArray[np.int64]
+Objective = Literal["sets", "next token"]
+_PAD = "<pad>"
+_FEWEST = 8
+_OFTEN = 0.9
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of tokens and where something is asked.
+
+    Attributes:
+        tokens: ``[row, pos]`` codes, −1 past a row's end.
+        asked: ``[row, pos]``, positions at which a decision counts.
+        labels: What would be right: ``[row, pos, output]`` truths for sets, ``[row, pos]`` codes
+            else, −1 where unknown; None where nobody says.
+        vocabulary: What codes stand for.
+        objective: Whether tokens are allowed one by one or one is chosen.
+        answers: Output of the model → code of what it stands for; None where outputs are the
+            vocabulary.
+        encode: Codes ``[row, pos]`` → the model's inputs; None where these are the codes.
+    """
+
+    tokens: Int[np.ndarray, "row pos"]
+    asked: Bool[np.ndarray, "row pos"]
+    labels: NDArray[Any] | None
+    vocabulary: Vocabulary
+    objective: Objective
+    answers: tuple[int, ...] | None = None
+    encode: Callable[[Tensor], Tensor] | None = None
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __getitem__(self, which: Any) -> Rows:
+        """Some of the rows, as a slice, indices or a mask."""
+        labels = None if self.labels is None else self.labels[which]
+        return replace(self, tokens=self.tokens[which], asked=self.asked[which], labels=labels)
+
+    @property
+    def lengths(self) -> Int[np.ndarray, "row"]:
+        """Tokens of each row."""
+        return np.asarray((self.tokens != NONE).sum(1))
+
+    def content(self) -> Int[np.ndarray, "token"]:
+        """Codes of the tokens that vary: all but those that stand once in nearly every row."""
+        found = []
+        for code in np.unique(self.tokens[self.tokens != NONE]):
+            times = (self.tokens == code).sum(1)
+            if times.max() > 1 or (times == 1).mean() < _OFTEN:
+                found.append(int(code))
+        return np.array(found, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows to fit, rows to judge on: held out, longer, and off the task."""
+
+    fit: Rows
+    held: Rows
+    longer: Rows
+    queries: Rows
+    off_task: Rows
+
+
+def read_rows(path: str | Path) -> Rows:
+    """Rows from a JSON file.
+
+    Raises:
+        ArgumentError: if the file cannot be read, is no such JSON, or its rows break a rule.
+    """
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no JSON text"
+        raise ArgumentError(
+            f"{path} cannot be read: {reason}: give rows as docs/howto-decompile"
+        ) from error
+    return _rows(data, str(path))
+
+
+def _rows(data: Any, name: str) -> Rows:
+    problems = Problems(name)
+    good = isinstance(data, dict) and {"vocabulary", "objective", "rows"} <= set(data)
+    problems.need(
+        good,
+        "file",
+        "must hold vocabulary, objective and rows",
+        type(data).__name__,
+        "see docs/howto-decompile",
+    )
+    problems.raise_if_any()
+    words, objective, rows = data["vocabulary"], data["objective"], data["rows"]
+    codes = sorted(words.values()) if isinstance(words, dict) else None
+    good = codes == list(range(len(words)))
+    problems.need(
+        good, "vocabulary", "must number its tokens 0, 1, 2 …", "other numbers", "renumber"
+    )
+    known = get_args(Objective)
+    problems.need(objective in known, "objective", f"must be one of {known}", objective, "pick one")
+    good = isinstance(rows, list) and all(_well_formed(row, len(words)) for row in rows)
+    rule = "must each have tokens (codes of the vocabulary) and a label as long"
+    problems.need(good, "rows", rule, "other rows", "mend them")
+    problems.raise_if_any()
+    texts = tuple(sorted(words, key=words.get))
+    return _arrays(rows, texts, objective)
+
+
+def _well_formed(row: Any, words: int) -> bool:
+    if not isinstance(row, dict) or not isinstance(row.get("tokens"), list):
+        return False
+    tokens, label = row["tokens"], row.get("label")
+    known = all(isinstance(t, int) and not isinstance(t, bool) and 0 <= t < words for t in tokens)
+    return bool(tokens) and known and isinstance(label, list) and len(label) == len(tokens)
+
+
+def _arrays(rows: Sequence[dict[str, Any]], texts: tuple[str, ...], objective: Objective) -> Rows:
+    longest = max(len(row["tokens"]) for row in rows)
+    shape = (len(rows), longest)
+    tokens, asked = np.full(shape, NONE), np.zeros(shape, dtype=bool)
+    sets = objective == "sets"
+    labels: NDArray[Any] = np.zeros((*shape, len(texts)), bool) if sets else np.full(shape, NONE)
+    pad = texts.index(_PAD) if _PAD in texts else NONE
+    for i, row in enumerate(rows):
+        n = len(row["tokens"])
+        tokens[i, :n] = row["tokens"]
+        if sets:
+            asked[i, : n - 1] = True
+            labels[i, : n - 1] = np.array(row["label"][: n - 1], dtype=bool)
+        else:
+            label = np.array(row["label"])
+            asked[i, : n - 1] = label[1:] != pad
+            labels[i, : n - 1] = np.where(label[1:] != pad, label[1:], NONE)
+    return Rows(tokens, asked, labels, Vocabulary(texts), objective)
+
+
+def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) -> Split:
+    """Rows to fit and rows to judge on.
+
+    Args:
+        rows: Any number; equal ones count once.
+        seed: Of what is held out and of the rows off the task.
+        held: Share of the shorter two thirds that is held out.
+        queries: Rows off the task, to fit and again to judge on.
+
+    Raises:
+        ArgumentError: for fewer than eight different rows.
+    """
+    _, first = np.unique(rows.tokens, axis=0, return_index=True)
+    rows = rows[np.sort(first)]
+    problems = Problems("decompile")
+    rule = f"must be at least {_FEWEST} different ones"
+    problems.need(len(rows) >= _FEWEST, "rows", rule, len(rows), "give more rows")
+    problems.raise_if_any()
+    order = np.argsort(rows.lengths, kind="stable")
+    short, longer = order[: -(len(order) // 3)], order[-(len(order) // 3) :]
+    rng = np.random.default_rng(seed)
+    short = rng.permutation(short)
+    out = max(2, int(len(short) * held))
+    fit = rows[short[out:]]
+    content = rows.content()
+    return Split(
+        fit,
+        rows[short[:out]],
+        rows[longer],
+        off_task(fit, content, queries, seed=seed + 1),
+        off_task(fit, content, queries, seed=seed + 2),
+    )
+
+
+def off_task(rows: Rows, content: Int[np.ndarray, "token"], count: int, *, seed: int) -> Rows:
+    """Rows made from others: random tokens, few tokens often, ties, single tokens exchanged.
+
+    Args:
+        rows: To be changed; where they ask, the new ones ask.
+        content: Codes that may be exchanged for each other.
+        count: How many.
+        seed: Of the draws.
+    """
+    rng = np.random.default_rng(seed)
+    tokens, asked = [], []
+    makers = (_random, _few, _tied, _broken)
+    for number in range(count if len(content) > 1 else 0):
+        source = int(rng.integers(len(rows)))
+        row = rows.tokens[source].copy()
+        free = np.flatnonzero(np.isin(row, content))
+        if len(free):
+            makers[number % len(makers)](row, free, content, rng)
+        tokens.append(row)
+        asked.append(rows.asked[source])
+    if not tokens:
+        return replace(rows[:0], labels=None)
+    return replace(rows, tokens=np.stack(tokens), asked=np.stack(asked), labels=None)
+
+
+def _random(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
+    row[free] = rng.choice(content, len(free))
+
+
+def _few(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
+    few = rng.choice(content, min(2, len(content)), replace=False)
+    row[free] = rng.choice(few, len(free), p=None if len(few) == 1 else (0.7, 0.3))
+
+
+def _tied(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
+    two = rng.choice(content, 2, replace=False)
+    even = np.resize(two, len(free))
+    row[free] = rng.permutation(even)
+
+
+def _broken(row: _Codes, free: _Codes, content: _Codes, rng: np.random.Generator) -> None:
+    at = rng.choice(free, max(1, len(free) // 10), replace=False)
+    row[at] = rng.choice(content, len(at))

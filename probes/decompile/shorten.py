@@ -1,0 +1,107 @@
+"""The same program in fewer words: what stands there twice gets a line and a name.
+
+A difference of counts that several outputs ask about becomes ``d = count(…) - count(…)``; a plain
+count that is used more than once ``n_a``; other long expressions ``x``, ``x2``, … What a program
+decides stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import fields, replace
+from typing import Any
+
+from interp.rasp.syntax import (
+    Allow,
+    Arithmetic,
+    Assignment,
+    Compare,
+    Count,
+    Expression,
+    Key,
+    Literal_,
+    Name,
+    Output,
+    Program,
+    Table,
+    children,
+)
+
+__all__ = ["shortened"]
+
+
+def shortened(program: Program) -> Program:
+    """The program with repeated counts and differences named."""
+    repeated = Counter(
+        part
+        for output in program.outputs
+        for part in children(_value(output), deep=True)
+        if isinstance(part, Count) or (isinstance(part, Arithmetic) and _counts(part))
+    )
+    inside = Counter(
+        part for found in repeated for part in children(found, deep=True) if part != found
+    )
+    chosen = [
+        p for p, times in repeated.items() if times > 1 and inside[p] * times < repeated[p] + 1
+    ]
+    chosen = [
+        p for p in chosen if not any(p != q and p in set(children(q, deep=True)) for q in chosen)
+    ]
+    names = {line.name for line in program.lines}
+    lines, outputs = list(program.lines), program.outputs
+    for part in chosen:
+        name = _free(_name(part), names)
+        names.add(name)
+        lines.append(Assignment(name, part))
+        outputs = tuple(_with(output, part, Name(name)) for output in outputs)
+    return Program(tuple(lines), outputs)
+
+
+def _counts(part: Arithmetic) -> bool:
+    return any(isinstance(inside, Count) for inside in children(part, deep=True))
+
+
+def _name(part: Expression) -> str:
+    if isinstance(part, Arithmetic):
+        return "d"
+    where = part.where if isinstance(part, Count) else None
+    if (
+        isinstance(where, Compare)
+        and where.left == Key("token")
+        and isinstance(where.right, Literal_)
+    ):
+        word = "".join(c for c in where.right.text if c.isalnum())
+        return f"n_{word}" if word else "n"
+    return "n"
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name}{number}"
+    return found
+
+
+def _value(output: Output) -> Expression:
+    return output.condition if isinstance(output, Allow) else output.value
+
+
+def _with(output: Output, old: Expression, new: Expression) -> Output:
+    if isinstance(output, Allow):
+        return replace(output, condition=_exchanged(output.condition, old, new))
+    return replace(output, value=_exchanged(output.value, old, new))
+
+
+def _exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
+    """The expression with one part of it replaced wherever it stands."""
+    if part == old:
+        return new
+    if isinstance(part, Table):
+        return part
+    changed: dict[str, Any] = {}
+    for field in fields(part):
+        value = getattr(part, field.name)
+        if isinstance(value, Expression):
+            changed[field.name] = _exchanged(value, old, new)
+    return replace(part, **changed) if changed else part

@@ -1,0 +1,96 @@
+"""Rows of a task in the form that decompiling reads: tokens, where something is asked, what is
+right.
+
+    strings that count     BOS and letters; the answer is "0" or "1"
+    templates, walks       tokens ``t0``, ``t1`` …; the answer is a token, or "-1" and "+1"
+    fixed memories         inputs of ±1 are the tokens "-1" and "+1"; so is the sign of the answer
+
+A task of real values has no tokens, and no program of this language.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.crasp.analysis import alphabet
+from interp.errors import ArgumentError
+from interp.rasp.evaluation import NONE, Vocabulary
+from interp.tasks.base import Batch
+from probes.decompile.rows import Rows
+
+__all__ = ["rows_of_task"]
+
+_SIGNS = ("-1", "+1")
+
+
+def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
+    """Rows of a task.
+
+    Args:
+        task: Whose inputs are tokens, or ±1.
+        count: How many.
+        seed: Of the rows.
+
+    Raises:
+        ArgumentError: for a task whose inputs are other real values.
+    """
+    batch: Batch = task.sample(count, seed=seed)
+    codes, texts, encode = _inputs(task, batch)
+    asked = batch.mask if batch.mask.ndim == 2 else batch.mask[..., 0]
+    inside = asked.flip(1).cummax(1).values.flip(1)
+    codes = torch.where(inside, codes, NONE)
+    targets = batch.targets
+    if targets.is_floating_point():
+        answers = [len(texts), len(texts) + 1] if _SIGNS[0] not in texts else [0, 1]
+        right = (targets[..., 0] > 0).long()
+        texts = texts if _SIGNS[0] in texts else (*texts, *_SIGNS)
+    else:
+        answers, texts = _classes(task, texts)
+        right = targets
+    labels = np.array(answers)[right.numpy()]
+    return Rows(
+        codes.numpy(),
+        asked.numpy(),
+        np.where(asked.numpy(), labels, NONE),
+        Vocabulary(texts),
+        "next token",
+        answers=tuple(answers),
+        encode=encode,
+    )
+
+
+def _inputs(task: Any, batch: Batch) -> tuple[Tensor, tuple[str, ...], Any]:
+    inputs = batch.inputs
+    if not inputs.is_floating_point():
+        return inputs, _texts(task, int(inputs.max()) + 1), None
+    signs = inputs.ndim == 3 and inputs.shape[-1] == 1 and bool((inputs.abs() == 1).all())
+    if not signs:
+        raise ArgumentError(
+            f"task must have tokens or ±1 as inputs, got real values of {type(task).__name__}: "
+            "programs speak of tokens; give --data, or another model"
+        )
+    return (inputs[..., 0] > 0).long(), _SIGNS, _to_signs
+
+
+def _to_signs(codes: Tensor) -> Tensor:
+    return (2.0 * codes - 1.0)[..., None]
+
+
+def _texts(task: Any, least: int) -> tuple[str, ...]:
+    program = getattr(task, "program", None)
+    if program is not None:
+        letters = [str(letter) for letter in sorted(alphabet(program))]
+        return ("<bos>", *letters, *(f"<{i}>" for i in range(least - 1 - len(letters))))
+    size = max(least, int(getattr(task, "vocabulary", 0) or 0))
+    return tuple(f"t{code}" for code in range(size))
+
+
+def _classes(task: Any, texts: tuple[str, ...]) -> tuple[list[int], tuple[str, ...]]:
+    """Code of each output, and the texts with those of outputs that are no tokens."""
+    if getattr(task, "program", None) is None:
+        return list(range(len(texts))), texts
+    return [len(texts), len(texts) + 1], (*texts, "0", "1")

@@ -1,0 +1,215 @@
+"""Exchanging a component between two rows: which components, which rows, and what comes out.
+
+A pair is a *base* row, a *source* row and a position t. At t (or everywhere, for latents that other
+positions read) one component of the base run gets what it has in the source run; the output is read
+at t. Rows are paired so that a latent changes the answer, and so that it does not.
+
+The value of a component is exchanged whole. What a task expects of it is said in
+:mod:`interp.tasks.counterfactual`, what is made of it in :mod:`probes.locate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.interventions.components import Component, components, hook_of
+from interp.store.plan import model_device
+from interp.tasks.base import Batch
+from interp.tasks.counterfactual import Variable, unknown
+
+__all__ = ["Exchanged", "Pairs", "exchangeable", "outputs_of", "paired"]
+
+_SHIFTS = 8
+"""Source rows that are looked through for each base row."""
+_SAME = 0.01
+"""Real answers this near, in standard deviations of the targets, count as equal."""
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """What is exchanged between two rows, as one.
+
+    Attributes:
+        name: ``L1H0``, ``L1 heads``, ``L1 FFN``, ``L1`` (all that a layer writes).
+        circuit: ``attention`` (rows of the pattern, or of one score term: then its name) or
+            ``output``.
+        layer: Counted from 0.
+        heads: Which of the layer's heads; empty for an FFN.
+        hooks: Where: (hook, heads); no heads stand for the whole value.
+    """
+
+    name: str
+    circuit: str
+    layer: int
+    heads: tuple[int, ...]
+    hooks: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rows that are paired, at one position each.
+
+    ``moving``: the latent changes the answer; the others must leave it.
+    """
+
+    base: Int[Tensor, "pair"]
+    source: Int[Tensor, "pair"]
+    at: Int[Tensor, "pair"]
+    expected: Tensor
+    moving: Bool[Tensor, "pair"]
+
+
+def exchangeable(model: Any, groups: Sequence[Sequence[Component]] = ()) -> tuple[Exchanged, ...]:
+    """What can be exchanged in a model, layer by layer: each head's attention and output, the same
+    of groups and of all heads of a layer, each score term's rows where there are several, the FFN,
+    and all that the layer writes.
+
+    Raises:
+        ArgumentError: for groups that are not heads of one layer.
+        HookError: for a model without heads.
+    """
+    parts = components(model)
+    problems = Problems("exchangeable")
+    for group in groups:
+        one = len({part.layer for part in group}) == 1 and all(p.kind == "head" for p in group)
+        known = one and set(group) <= set(parts)
+        names = [part.name for part in group]
+        problems.need(known, "groups", "must be heads of one layer of the model", names, "split it")
+    problems.raise_if_any()
+    return tuple(
+        piece
+        for layer in range(model.cfg.n_layers)
+        for piece in _of_layer(model, layer, [p for p in parts if p.layer == layer], groups)
+    )
+
+
+def _of_layer(
+    model: Any, layer: int, parts: list[Component], groups: Sequence[Sequence[Component]]
+) -> Iterator[Exchanged]:
+    heads = [part for part in parts if part.kind == "head"]
+    together = [[head] for head in heads] + [list(g) for g in groups if g[0].layer == layer]
+    together += [heads] * (len(heads) > 1)
+    together = [some for i, some in enumerate(together) if some not in together[:i]]
+    pattern = f"blocks.{layer}.attn.hook_pattern"
+    terms = [
+        name
+        for name in model.hook_dict
+        if name.startswith(f"blocks.{layer}.attn.terms.") and name.endswith(".hook_score")
+    ]
+    for some in together:
+        which = tuple(head.head for head in some)
+        name = some[0].name if len(some) == 1 else f"L{layer}H{'+'.join(map(str, which))}"
+        name = f"L{layer} heads" if some == heads and len(some) > 1 else name
+        if pattern in model.hook_dict:
+            yield Exchanged(name, "attention", layer, which, ((pattern, which),))
+        for term in terms if len(terms) > 1 else ():
+            yield Exchanged(name, term.split(".")[-2], layer, which, ((term, which),))
+        yield Exchanged(name, "output", layer, which, ((hook_of(model, some[0]), which),))
+    ffn = [part for part in parts if part.kind == "ffn"]
+    for part in ffn:
+        yield Exchanged(part.name, "output", layer, (), ((hook_of(model, part), ()),))
+    if heads and ffn:
+        which = tuple(head.head for head in heads)
+        hooks = ((hook_of(model, heads[0]), which), (hook_of(model, ffn[0]), ()))
+        yield Exchanged(f"L{layer}", "output", layer, which, hooks)
+
+
+def paired(batch: Batch, variable: Variable, seed: int) -> Pairs:
+    """For each row another one and a position where the latent changes the answer, and one where
+    it does not; rows without such a one are left out."""
+    count = len(batch)
+    shifts = [s for s in range(1, _SHIFTS + 1) if s < count]
+    others = torch.stack([torch.arange(count).roll(-s) for s in shifts])
+    answers = torch.stack([variable.answer(batch, _taken(batch, rows)) for rows in others])
+    known = batch.mask & torch.stack([batch.mask[rows] for rows in others])
+    known &= ~torch.stack([unknown(answer) for answer in answers])
+    apart = _apart(answers, batch)
+    generator = torch.Generator().manual_seed(seed)
+    chosen = [_chosen(known & wanted, others, generator) for wanted in (apart > 0, apart == 0)]
+    base, source, at, shift = (torch.cat(parts) for parts in zip(*chosen, strict=True))
+    moving = torch.arange(len(base)) < len(chosen[0][0])
+    return Pairs(base, source, at, answers[shift, base, at], moving)
+
+
+def _taken(batch: Batch, rows: Int[Tensor, "row"]) -> Batch:
+    """Some rows of a batch, in their order."""
+    latents = {name: latent[rows] for name, latent in batch.latents.items()}
+    return Batch(batch.inputs[rows], batch.targets[rows], batch.mask[rows], latents)
+
+
+def _apart(answers: Tensor, batch: Batch) -> Float[Tensor, "shift row pos"]:
+    """How far expected answers are from the rows' own; 0 where they agree."""
+    if not batch.targets.is_floating_point():
+        return (answers != batch.targets).float()
+    scale = batch.targets[batch.mask].std().clamp_min(torch.finfo(batch.targets.dtype).tiny)
+    apart = (answers - batch.targets).square().sum(-1).sqrt() / scale
+    return torch.where(apart <= _SAME, 0.0, apart)
+
+
+def _chosen(
+    wanted: Bool[Tensor, "shift row pos"],
+    others: Int[Tensor, "shift row"],
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One wanted (shift, position) of each row that has any: base, source, position, shift."""
+    drawn = torch.rand(wanted.shape, generator=generator) * wanted
+    best, where = drawn.movedim(1, 0).flatten(1).max(1)
+    base = torch.nonzero(best > 0)[:, 0]
+    shift, at = where[base] // wanted.shape[2], where[base] % wanted.shape[2]
+    return base, others[shift, base], at, shift
+
+
+@torch.no_grad()
+def outputs_of(
+    model: Any,
+    inputs: Tensor,
+    pairs: Pairs,
+    parts: Sequence[Exchanged],
+    variable: Variable,
+) -> list[Tensor]:
+    """At each pair's position: the clean output, then with each part exchanged."""
+    device, rows = model_device(model), torch.arange(len(pairs.base))
+    base, source = inputs[pairs.base].to(device), inputs[pairs.source].to(device)
+    names = sorted({hook for part in parts for hook, _ in part.hooks})
+    held = {}
+
+    def keep(value: Tensor, hook: Any) -> None:
+        held[hook.name] = value.detach()
+
+    model.run_with_hooks(source, fwd_hooks=[(name, keep) for name in names])
+    read = [model(base)[rows, pairs.at].cpu()]
+    at = None if variable.everywhere else pairs.at.to(device)
+    for part in parts:
+        edits = [(hook, _exchange(held[hook], heads, at)) for hook, heads in part.hooks]
+        read.append(model.run_with_hooks(base, fwd_hooks=edits)[rows, pairs.at].cpu())
+    return read
+
+
+def _exchange(
+    instead: Tensor, heads: tuple[int, ...], at: Int[Tensor, "pair"] | None
+) -> Callable[..., Tensor]:
+    """A hook that puts another row's values, at some heads and at one position of each row or at
+    all of them. Patterns and scores are ``[row, head, query, key]``, outputs ``[row, pos, …]``."""
+
+    def put(value: Tensor, hook: Any) -> Tensor:
+        scores = hook.name.endswith(("hook_pattern", "hook_score"))
+        changed, new = value.clone(), instead
+        if scores:
+            changed, new = changed.transpose(1, 2), new.transpose(1, 2)
+        rows = torch.arange(len(value), device=value.device)[:, None]
+        where = slice(None) if at is None else at[:, None]
+        index = (rows, where) if at is not None else (slice(None), slice(None))
+        if heads:
+            which = torch.tensor(heads, device=value.device)
+            index = (*index, which if at is None else which[None])
+        changed[index] = new[index]
+        return changed.transpose(1, 2) if scores else changed
+
+    return put

@@ -1,0 +1,123 @@
+"""What an inspection runs a model for: rows in stores, how well it does, what each part is for.
+
+    stores   attention patterns and what heads write, on repeated tokens, their shuffled control
+             and text
+    loss     its rise when a head or an FFN is replaced by its mean over rows, in nats a token, on
+             every trial; null: the sign of each row's difference is random
+
+Tables are sealed into the store of the repeated tokens, and read back from it when an inspection is
+resumed. Mean ablation leaves the model where it never is, and a head whose work another takes over
+has no effect: a missing rise is no proof of idleness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.ablation_effects import ablate, row_losses
+from interp.interventions.components import components
+from interp.stats.p_values import from_draws
+from interp.store import ActivationStore, extract
+from probes.roles.looking import looked_at
+from probes.roles.trials import Trial
+
+__all__ = ["Performance", "loss_table", "performance", "sealed", "stored_rows"]
+
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Performance:
+    """How well the model does a trial.
+
+    Attributes:
+        trial: Which.
+        loss: Mean over rows of the loss at scored positions, in nats a token.
+        control: The same on the control's rows; NaN where there is none.
+        accuracy: Share of scored positions with the right token on top.
+        p: Of a loss that far below the control's, by exchanging rows; NaN without a control.
+    """
+
+    trial: str
+    loss: float
+    control: float
+    accuracy: float
+    p: float
+
+
+def stored_rows(
+    model: HookedModel, trial: Trial, folder: Path, *, resume: bool
+) -> dict[str, ActivationStore]:
+    """The activations that measurements read, extracted into stores (or what is missing of them).
+
+    Returns:
+        ``repeated`` and ``shuffled``, or ``text``.
+    """
+    batches = {trial.name: trial.batch}
+    if trial.control is not None:
+        batches["shuffled"] = trial.control
+    hooks = looked_at(model, behaviour=True)
+    return {
+        name: extract(
+            model,
+            batch,
+            hooks,
+            folder / name,
+            batch=_BATCH,
+            resume=resume and (folder / name).exists(),
+        )
+        for name, batch in batches.items()
+    }
+
+
+def loss_table(model: HookedModel, trial: Trial, seed: int) -> pd.DataFrame:
+    """The rise of the loss on a trial without each head and each FFN (a head table)."""
+    return ablate(model, trial.batch, components(model), seed=seed).assign(trial=trial.name)
+
+
+def performance(model: HookedModel, trial: Trial, *, draws: int = 10_000) -> Performance:
+    """Loss and accuracy on a trial, against its control."""
+    output = _output(model, trial.batch.inputs)
+    losses = row_losses(output, trial.batch)
+    mask = trial.batch.mask
+    right = output[mask].argmax(-1) == trial.batch.targets[mask]
+    control, p = float("nan"), float("nan")
+    if trial.control is not None:
+        other = row_losses(_output(model, trial.control.inputs), trial.control)
+        control = float(other.mean())
+        pooled = torch.cat((losses, other)).numpy()
+        rng, n = np.random.default_rng(0), len(losses)
+        found = np.array([_gap(rng.permutation(pooled), n) for _ in range(draws)])
+        p = from_draws(_gap(pooled, n), found).p
+    return Performance(trial.name, float(losses.mean()), control, float(right.float().mean()), p)
+
+
+def _gap(losses: NDArray[np.floating], n: int) -> float:
+    return float(losses[n:].mean() - losses[:n].mean())
+
+
+@torch.no_grad()
+def _output(model: HookedModel, inputs: Tensor) -> Tensor:
+    output: Tensor = model(inputs)  # type: ignore[operator]
+    return output
+
+
+def sealed(
+    store: ActivationStore, name: str, provenance: dict[str, Any], make: Callable[[], pd.DataFrame]
+) -> pd.DataFrame:
+    """The table of that name in the store, if it was made in the same way; else made and kept."""
+    if name in store.measurements and store.provenance(name) == provenance:
+        return store.measurement(name)
+    table = make()
+    store.write_measurement(name, table, provenance, overwrite=True)
+    return table

@@ -1,0 +1,235 @@
+"""A pretrained model looked at from both sides: what its heads do, and what their weights say.
+
+    trials → activation stores → behaviour, loss without each part → with the weights → roles
+
+Everything lands in one folder: the stores (with every table sealed into them), ``roles.csv``,
+``heads.csv`` (every score with its null), ``trials.csv``, the same as JSON, figures and
+``report.html``. An inspection that was interrupted goes on with ``resume``: finished parts of the
+stores and sealed tables are read, not made again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from interp.errors import OutputError
+from interp.hooks.capture import evaluating
+from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.models.pretrained import Pretrained
+from interp.output import check_output, output_file
+from interp.store import ActivationStore
+from interp.weights.composition import COMPOSITIONS
+from interp.weights.head_weights import HeadWeights
+from interp.weights.weight_table import weight_table
+from probes.inspection.behaviour import (
+    Performance,
+    loss_table,
+    performance,
+    sealed,
+    stored_rows,
+)
+from probes.roles.find import decided, evidence_of
+from probes.roles.profile import LANGUAGE, Profile
+from probes.roles.trials import LENGTH, ROWS, Trial, rows_of, text_trial, token_trials
+
+__all__ = ["MARKER", "Inspected", "inspect_heads", "open_folder", "write_tables"]
+
+MARKER = ".prooflens-inspect"
+_WEIGHTS = (
+    "trace_share",
+    "diag_ratio",
+    "identity_energy",
+    "identity_coefficient",
+    "effective_rank",
+    "copying_score",
+    *COMPOSITIONS,
+)
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """What was found.
+
+    Attributes:
+        model: Which.
+        factors: Its heads' weights.
+        trials: What it was tried on.
+        performances: How it did.
+        behaviour: Attention, copying and position of every head (a head table).
+        losses: The rise of the loss without every head and FFN (a head table).
+        weights: Metrics of the weights and compositions (a head table).
+        roles: Who plays which part.
+        notes: What was left out, and what to know.
+        settings: Rows, length and seed.
+    """
+
+    model: Pretrained
+    factors: HeadWeights
+    trials: tuple[Trial, ...]
+    performances: tuple[Performance, ...]
+    behaviour: pd.DataFrame
+    losses: pd.DataFrame
+    weights: pd.DataFrame
+    roles: pd.DataFrame
+    notes: tuple[str, ...]
+    settings: dict[str, Any]
+
+
+def open_folder(out: Path, *, resume: bool, overwrite: bool) -> Path:
+    """The folder of an inspection: a new one, or the one to go on with.
+
+    Raises:
+        OutputError: if it exists and is neither to be resumed nor replaced, or is no inspection's.
+    """
+    if resume and out.exists() and not (out / MARKER).exists():
+        raise OutputError(f"{out} holds no inspection to resume: leave --resume out")
+    if not resume:
+        check_output(out, overwrite=overwrite, marker=MARKER)
+        if out.exists():
+            shutil.rmtree(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MARKER).touch()
+    except OSError as error:
+        raise OutputError(f"cannot write to {out}: {error.strerror or error}") from error
+    return out
+
+
+def inspect_heads(
+    model: Pretrained,
+    factors: HeadWeights,
+    out: Path,
+    *,
+    text: str | None = None,
+    rows: int = ROWS,
+    length: int = LENGTH,
+    seed: int = 0,
+    resume: bool = False,
+    overwrite: bool = False,
+    profile: Profile = LANGUAGE,
+    step: Callable[[str], None] = lambda words: None,
+) -> Inspected:
+    """Try the model on every kind of rows and decide its heads' roles.
+
+    Args:
+        model: From :func:`interp.models.pretrained.load_pretrained`.
+        factors: The same model's, from :func:`interp.weights.head_weights.head_weights`.
+        out: Folder of everything; see :func:`open_folder`.
+        text: Pieces of it are another trial, where the model has a tokenizer.
+        rows, length: Of every trial; the model's context bounds the length.
+        seed: Of rows and nulls.
+        resume: Read what an interrupted inspection left in ``out``.
+        overwrite: Replace an inspection that is there.
+        profile: Level and floors of the roles.
+        step: Told what is being done.
+
+    Raises:
+        ArgumentError: for arguments that do not fit, before anything is written.
+        OutputError: if ``out`` is there and is neither to be resumed nor replaced.
+        StoreError: if ``out`` was made otherwise.
+    """
+    trials, notes = _trials(model, text, rows, length, seed)
+    out = open_folder(out, resume=resume, overwrite=overwrite)
+    stores: dict[str, ActivationStore] = {}
+    for trial in trials:
+        if trial.name in ("repeated", "text"):
+            step(f"running {trial.name}")
+            stores |= stored_rows(model.model, trial, out / "stores", resume=resume)
+    step("attention, copying, position, roles")
+    with evaluating(model.model):
+        behaviour, roles = _decided(model.model, trials, stores, profile, seed)
+    losses = []
+    for trial in trials:
+        step(f"{trial.name} without each head and FFN")
+        made = partial(loss_table, model.model, trial, seed)
+        about = {"rows_sha256": _digest(trial), "seed": seed}
+        losses.append(sealed(stores["repeated"], f"loss-{trial.name}", about, made))
+    step("weights")
+    weights = weight_table(factors, list(_WEIGHTS), seed=seed)
+    performances = tuple(performance(model.model, trial) for trial in trials)
+    lost = pd.concat(losses, ignore_index=True)
+    settings = {"rows": rows, "length": min(length, model.n_ctx), "seed": seed}
+    return Inspected(
+        model,
+        factors,
+        tuple(trials),
+        performances,
+        behaviour,
+        lost,
+        weights,
+        roles,
+        (*model.notes, *notes),
+        settings,
+    )
+
+
+def _decided(
+    model: HookedModel,
+    trials: Sequence[Trial],
+    stores: Mapping[str, ActivationStore],
+    profile: Profile,
+    seed: int,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What heads do on the stores' rows (a head table), and the role table."""
+    evidence = evidence_of(model, rows_of(trials), profile, stores=stores, seed=seed)
+    for kind, store in stores.items():
+        made = partial(evidence.table, kind)
+        evidence.tables[kind] = sealed(store, "attention", {"rows": kind}, made)
+    roles = decided(evidence)
+    about = {"profile": profile.name, "seed": seed}
+    stores["repeated"].write_measurement("roles", roles, about, overwrite=True)
+    named = [table.assign(trial=kind) for kind, table in evidence.tables.items()]
+    return pd.concat(named, ignore_index=True), roles
+
+
+def _digest(trial: Trial) -> str:
+    return hashlib.sha256(trial.batch.inputs.numpy().tobytes()).hexdigest()
+
+
+def _trials(
+    model: Pretrained, text: str | None, rows: int, length: int, seed: int
+) -> tuple[list[Trial], list[str]]:
+    """What it is tried on, and what to know of that."""
+    trials, notes = token_trials(model, rows=rows, length=length, seed=seed)
+    if text is not None:
+        found = text_trial(model, text, rows=rows, length=length)
+        trials += [found] if found is not None else []
+        notes += [] if found is not None else ["text was given and not used: no tokenizer"]
+    if length > model.n_ctx:
+        notes += [f"rows have {model.n_ctx} tokens, the model's context, and not {length}"]
+    return trials, notes
+
+
+def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:
+    """``roles.csv``, ``heads.csv``, ``trials.csv``, ``inspection.json`` and ``findings.txt``."""
+    scores = pd.concat([found.behaviour, found.losses, found.weights], ignore_index=True)
+    trials = pd.DataFrame([vars(p) for p in found.performances])
+    tables = {"roles": found.roles, "heads": scores, "trials": trials}
+    for name, table in tables.items():
+        with output_file(out / f"{name}.csv", overwrite=True) as draft:
+            table.to_csv(draft, index=False)
+    singles = scores[~scores["metric"].isin(COMPOSITIONS)]
+    records: dict[str, Any] = {
+        "model": found.model.name,
+        "family": found.model.family,
+        "settings": found.settings,
+        "notes": list(found.notes),
+        "findings": list(said),
+        **{
+            name: json.loads(table.to_json(orient="records", double_precision=12))
+            for name, table in (("roles", found.roles), ("trials", trials), ("heads", singles))
+        },
+    }
+    with output_file(out / "inspection.json", overwrite=True) as draft:
+        draft.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    with output_file(out / "findings.txt", overwrite=True) as draft:
+        draft.write_text("\n".join(records["findings"]) + "\n", encoding="utf-8")

@@ -1,0 +1,151 @@
+"""A batch or a store as seen at some of its positions, for probes.
+
+Scored positions outside of those wanted count as not scored; the rows themselves stay whole. Of a
+store that keeps some positions only, the others are not scored either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from interp.errors import ArgumentError
+from interp.store import ActivationStore
+from interp.store.rows import as_batch, scored_mask
+from interp.store.selection import parse_positions
+from interp.tasks.base import Batch
+from probes.activations import Samples
+
+__all__ = ["SomePositions", "at_positions", "positions_in_words", "wanted_positions"]
+
+
+def wanted_positions(text: str | None) -> slice:
+    """A slice of ``5``, ``last``, ``START:STOP[:STEP]``, ``all`` or None (all).
+
+    Raises:
+        ArgumentError: if it is written otherwise.
+    """
+    try:
+        number = int(text) if text is not None else None
+    except ValueError:
+        number = None
+    if number is not None:
+        return slice(number, number + 1 or None)
+    try:
+        return parse_positions(text or "all")
+    except ValueError:
+        rule = "a number, all, last or START:STOP[:STEP]"
+        raise ArgumentError(f"positions must be {rule}, got {text!r}: such as 5 or 2:9") from None
+
+
+def at_positions(source: Any, inputs: Any, text: str | None) -> tuple[Any, Any]:
+    """A model's batch, or a store, scored at the wanted positions alone.
+
+    Args:
+        source: A hooked model, or a store.
+        inputs: Of a model; None for a store.
+        text: As for :func:`wanted_positions`.
+
+    Returns:
+        Source and inputs for :mod:`probes`.
+
+    Raises:
+        ArgumentError: if nothing is scored at these positions.
+    """
+    wanted = wanted_positions(text)
+    if isinstance(source, ActivationStore):
+        if wanted == slice(None) and source.manifest["plan"].get("positions", "all") == "all":
+            return source, inputs
+        found = SomePositions(source, wanted)
+        masks = [scored_mask(source, part.rows) for part in source.batches(256)]
+        left = any(scored_mask(found, part.rows).any() for part in source.batches(256))
+        _need_some(left, text or "all", masks, found.kept)
+        return found, inputs
+    if wanted == slice(None):
+        return source, inputs
+    batch = as_batch(inputs)
+    mask = batch.mask & torch.from_numpy(_among(batch.mask.shape[1], wanted))
+    _need_some(bool(mask.any()), str(text), [batch.mask.numpy()], "all")
+    return source, Batch(batch.inputs, batch.targets, mask, batch.latents)
+
+
+def _need_some(left: bool, text: str, masks: list[NDArray[np.bool_]], kept: str) -> None:
+    if left:
+        return
+    scored = sorted({int(at) for mask in masks for at in np.flatnonzero(mask.any(axis=0))})
+    told = f"{scored[0]} to {scored[-1]}" if scored else "none"
+    stored = "" if kept == "all" else f", the store keeps {kept}"
+    raise ArgumentError(
+        f"positions {text} hold nothing to probe (scored in some row: {told}{stored}): name others"
+    )
+
+
+def _among(length: int, *chosen: slice) -> NDArray[np.bool_]:
+    """True at the positions that are in every slice."""
+    numbers = np.arange(length)
+    parts = [np.isin(numbers, numbers[some]) for some in chosen]
+    among: NDArray[np.bool_] = np.logical_and.reduce(parts)
+    return among
+
+
+class SomePositions(ActivationStore):
+    """A store of which the wanted positions that it keeps are scored.
+
+    Activations are given at every position, NaN at those that are not stored.
+
+    Args:
+        store: Which.
+        wanted: Of the inputs' positions.
+
+    Attributes:
+        kept: The positions that are stored, as the extraction was told.
+    """
+
+    def __init__(self, store: ActivationStore, wanted: slice) -> None:
+        super().__init__(store.path)
+        plan = self.manifest["plan"]
+        self.kept = str(plan.get("positions", "all"))
+        self._stored, self._wanted = parse_positions(self.kept), wanted
+        self._masked = all("mask" in part.shapes for part in super().parts)
+        self.manifest = {**self.manifest, "plan": {**plan, "positions": "all"}}
+
+    @property
+    def parts(self) -> Any:
+        """The sealed parts; all have a mask."""
+        return tuple(
+            replace(part, shapes={**part.shapes, "mask": part.shapes["inputs"][:2]})
+            for part in super().parts
+        )
+
+    def mask(self, rows: Any = None) -> NDArray[Any]:
+        """Where targets are scored and activations wanted and stored, ``[row, pos]``."""
+        shape = self.inputs(rows).shape[:2]
+        scored = super().mask(rows) if self._masked else np.ones(shape, dtype=bool)
+        return scored & _among(shape[1], self._stored, self._wanted)
+
+    def activation(
+        self, hook: str, rows: Any = None, *, heads: Any = None, positions: Any = None
+    ) -> NDArray[Any]:
+        """As of any store, with the positions of the inputs."""
+        values, labels = super().activation(hook, rows, heads=heads), self.labels(hook)
+        if "pos" not in labels or self._stored == slice(None):
+            return values if positions is None else values[:, positions]
+        length, axis = self.inputs(rows).shape[1], labels.index("pos")
+        shape = (*values.shape[:axis], length, *values.shape[axis + 1 :])
+        whole = np.full(shape, np.nan, dtype=np.result_type(values.dtype, np.float32))
+        index = [slice(None)] * whole.ndim
+        index[axis] = self._stored
+        whole[tuple(index)] = values
+        return whole if positions is None else whole.take(positions, axis=axis)
+
+
+def positions_in_words(samples: Samples) -> str:
+    """The positions that were pooled: ``2,3,5``, or the range that each row has its own of."""
+    places = samples.positions
+    if (places == places[:1]).all():
+        return ",".join(str(place) for place in dict.fromkeys(places[0].tolist()))
+    return f"{places.min()} to {places.max()}, each row its own"

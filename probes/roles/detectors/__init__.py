@@ -1,0 +1,1 @@
+"""From evidence to tests, a file a family of roles."""

@@ -1,0 +1,203 @@
+"""Roles of heads that are told by where they attend.
+
+    previous-token, sink, local       share of attention to t − 1, to the first position, to the
+                                      last few positions (neither t nor t − 1 alone)
+    duplicate-token, induction        share to earlier equal tokens (not itself), to the tokens
+                                      after them; induction also reads what earlier
+                                      heads wrote of the token before
+    positional                        the same attention on all rows, by no other name
+    uniform                           even over all earlier positions
+    dense                             uneven, and none of these (nor its own position)
+
+A share must be large, and larger than a null gives: permuted keys, or other rows' tokens, against
+which a head that attends by position alone has no excess. The cause is that the attention, or the
+head, is taken away. An induction head's share must also fall when earlier heads lose their
+attention to the token before, and nothing else: it finds the token by what they wrote of it. They
+need not be previous-token heads.
+
+Untrained heads attend evenly too, or unevenly in no way that has a name, and where nothing but the
+average is left of a row, as in narrow networks, they matter as well. Uniform and dense heads have
+fresh models for a null (:mod:`probes.roles.reinit_null`).
+
+Not for attention that is not normalised: a share is not defined there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from probes.roles.decision import Found, Test, holds
+from probes.roles.effects import Effects
+from probes.roles.evidence import Evidence, Place
+from probes.roles.examined import Examined
+from probes.roles.looking import NO_KEYS, single_lags
+
+__all__ = ["attention_roles"]
+
+_BY_POSITION = {
+    "previous-token": ("previous", "the previous token"),
+    "sink": ("first", "the first position"),
+    "local": ("local", "the last few positions"),
+}
+_BY_TOKEN = {
+    "duplicate-token": ("same", "earlier equal tokens"),
+    "induction": ("after_same", "what followed equal tokens"),
+}
+_FRESH = {
+    "gain": "steeper effect than in untrained models",
+    "both": "more uneven and of steeper effect than in untrained models",
+}
+
+
+def attention_roles(of: Examined) -> Iterator[Found]:
+    """Every head's attention roles, tested; of attention that is not normalised there is nothing to
+    say."""
+    evidence, effects = of.evidence, of.effects
+    spec = getattr(evidence.model, "spec", None)
+    if spec is not None and spec.normalizer != "softmax":
+        return
+    for place in evidence.heads:
+        yield from _of(evidence, effects, place)
+
+
+def _of(evidence: Evidence, effects: Effects | None, place: Place) -> Iterator[Found]:
+    rows, named = evidence.profile.rows, False
+    for role, (keys, _) in (_BY_POSITION | _BY_TOKEN).items():
+        if keys not in rows:
+            continue
+        if evidence.share(place, keys) is None:
+            evidence.lacks[role] = f"no {rows[keys]} rows of tokens are there to look at"
+            continue
+        tests = _behaviour(evidence, place, role)
+        named |= holds(tests)
+        cause = _cause(evidence, effects, place, role, tests)
+        yield _found(place, role, tests, cause, _missing(evidence, role))
+    if "uniform" not in rows:
+        yield from _positional(evidence, effects, place)
+        return
+    tests = _even(evidence, place)
+    named |= holds(tests)
+    cause = _matters(evidence, effects, place, "gain") if holds(tests) else []
+    yield _found(place, "uniform", tests, cause)
+    own = _score(evidence, place, "own")
+    if not named and own < evidence.floors.share:
+        away, floor = 1 - _score(evidence, place, "uniform"), 1 - evidence.floors.even
+        tests = [Test("distance from even attention", away, floor)]
+        cause = _matters(evidence, effects, place, "both") if holds(tests) else []
+        yield _found(place, "dense", tests, cause)
+
+
+def _found(
+    place: Place, role: str, tests: list[Test], cause: list[Test] | None, missing: str = ""
+) -> Found:
+    layer, head = place
+    return Found("head", layer, role, tests[0].score, tests, cause, head=head, missing=missing)
+
+
+def _missing(evidence: Evidence, role: str) -> str:
+    """Why no cause is sought for a role that is read on rows that repeat, if it is not."""
+    if role in _BY_TOKEN and evidence.kind("same") == "given" and evidence.model is not None:
+        return "cause: these rows are too short, or have too few tokens, to be made to repeat"
+    return ""
+
+
+def _score(evidence: Evidence, place: Place, keys: str) -> float:
+    share = evidence.share(place, keys)
+    return 0.0 if share is None else share.score
+
+
+def _behaviour(evidence: Evidence, place: Place, role: str) -> list[Test]:
+    floors = evidence.floors
+    keys, words = (_BY_POSITION | _BY_TOKEN)[role]
+    kind = evidence.kind(keys)
+    on = "" if kind == "given" else f", {kind} rows"
+    null = "positions" if kind == "given" else "tokens" if role in _BY_TOKEN else "positions"
+    share = evidence.share(place, keys, null) or NO_KEYS
+    beyond = "other rows' tokens" if null == "tokens" else "even attention"
+    least = floors.local if role == "local" else floors.share
+    tests = [
+        share.test(f"share of attention to {words}{on}", least),
+        share.beyond(f"of which beyond {beyond}", floors.excess),
+    ]
+    if role == "local":
+        lags = [_score(evidence, place, lag) for lag in single_lags(floors.window)]
+        tests.append(Test("kept from any one position", 1 - max(lags), 1 - floors.share))
+    if role == "duplicate-token" and floors.elsewhere > 0:
+        own = _score(evidence, place, "own")
+        tests.append(Test("attention kept from itself", 1 - own, floors.elsewhere))
+    return tests
+
+
+def _even(evidence: Evidence, place: Place) -> list[Test]:
+    share = evidence.share(place, "uniform")
+    if share is None:
+        return [Test("closeness to even attention", 0.0, evidence.floors.even, 1.0)]
+    return [share.test("closeness to even attention", evidence.floors.even)]
+
+
+def _cause(
+    evidence: Evidence, effects: Effects | None, place: Place, role: str, tests: list[Test]
+) -> list[Test] | None:
+    """Knock-out; for induction also the heads that it reads and, where targets are known, the
+    loss."""
+    if effects is None:
+        return None
+    if not holds(tests) or _missing(evidence, role):
+        return []
+    keys, _ = (_BY_POSITION | _BY_TOKEN)[role]
+    first = []
+    if role == "induction":
+        first = [_composition(evidence, effects, place), *effects.losing_keys(place, keys)]
+    return [*first, *effects.without_keys(place, keys)]
+
+
+def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
+    """That the share falls when earlier heads no longer see the token before."""
+    floor, least = evidence.floors.fall, evidence.floors.writer
+    writers = [
+        other
+        for other in evidence.heads
+        if other[0] < place[0] and _score(evidence, other, "previous") >= least
+    ]
+    if not writers:
+        words = f"no earlier head gives {least:g} of its attention to the token before:"
+        return Test(words, 0.0, floor, 1.0)
+    names = ", ".join(f"L{layer}H{head}" for layer, head in writers[:4])
+    names += " …" * (len(writers) > 4)
+    words = f"without what earlier heads ({names}) see of the token before that share falls by"
+    return effects.falls(place, "after_same", writers, "previous").test(words, floor, "composition")
+
+
+def _matters(
+    evidence: Evidence, effects: Effects | None, place: Place, score: str
+) -> list[Test] | None:
+    """Ablation, and where it changes enough, the head against fresh ones."""
+    if effects is None:
+        return None
+    over = "all" if score == "gain" else "later"
+    cause = effects.without_head(place, over=over)
+    if cause[-1].score < cause[-1].floor:
+        return cause
+    found = getattr(evidence.fresh, score)(*place)
+    name = f"{_FRESH[score]} (1 − p, against {found.draws} fresh heads)"
+    return [Test(name, 1 - found.p, 0.95, found.p, family="fresh"), *cause]
+
+
+def _positional(evidence: Evidence, effects: Effects | None, place: Place) -> Iterator[Found]:
+    """The same attention on all rows, and neither of the token before nor of the first."""
+    alike = evidence.score(place, "positional", "shuffled")
+    if alike is None:
+        evidence.lacks["positional"] = "no shuffled rows of tokens are there to look at"
+        return
+    floors = evidence.floors
+    shares = [evidence.share(place, keys) for keys in ("previous", "first")]
+    named = max((share.effect for share in shares if share is not None), default=0.0)
+    tests = [
+        alike.beyond("cosine of attention on different rows above the null", floors.positional),
+        Test("attention kept from the token before and the first", 1 - named, 1 - floors.excess),
+    ]
+    cause: list[Test] | None = None
+    if effects is not None:
+        cause = effects.without_head(place) if holds(tests) else []
+    layer, head = place
+    yield Found("head", layer, "positional", alike.score, tests, cause, head=head)

@@ -1,0 +1,201 @@
+"""Memory-location heads in a model of any depth, for locations that are fixed, read, or kernels.
+
+What head h puts, from lag s, into the direction that holds the memory after the layer is its
+kernel over o = s − t_i (:func:`interp.attention.patterns.kernel_by_offset`). For a location that
+the tokens name it is aligned query by query.
+
+    behaviour  the memory is decodable after the layer's attention and was not before; the heads'
+               summed kernel concentrates at o = 0 (of an essentially sparse memory: has the shape
+               of ρ), and the head has its share of it
+    cause      without its group the memory is less decodable and the output changes; without the
+               head alone it is less decodable too
+
+A head with a share of the kernel and no part at the memory itself only cancels what others leak: it
+is a ``memory-correction``. A head whose part in another memory of the layer is a hundred times as
+large has none in this one: groups that cancel have coefficients up to 1e11, and the least error of
+this memory's direction lets some of that through. Decodability is linear and refitted after each
+ablation; but averages of the same inputs are nearly linear in each other, so that a new probe finds
+in one what another has lost: an average is read on as it was, and must be there more exactly than
+in a thousand models with fresh weights, whose averages a probe can combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.attention.patterns import kernel_by_offset
+from interp.interventions.components import Component, components
+from interp.stats.nulls import paired_null
+from interp.tasks.base import Batch, Memory
+from probes.linear import direction
+from probes.roles.decision import Found, Test
+from probes.roles.examined import Examined
+from probes.roles.reader import FOLDS, Reader
+
+__all__ = ["memory_roles"]
+
+
+def memory_roles(of: Examined) -> list[Found]:
+    """Every head's part in every memory, tested at the layer where the memory appears; of causal
+    models."""
+    reader = of.reader
+    if reader is None:
+        return []
+    there = [(memory, _layer_of(reader, memory)) for memory in of.memories]
+    kernels = [(m, layer, _kernels(reader, layer, m)) for m, layer in there if layer is not None]
+    most: dict[int, NDArray[np.float64]] = {}
+    for _, layer, kernel in kernels:
+        most[layer] = np.maximum(most.get(layer, 0.0), kernel.weights())
+    return [
+        found
+        for memory, layer, kernel in kernels
+        for found in _of(reader, memory, layer, kernel, most[layer])
+    ]
+
+
+def _layer_of(reader: Reader, memory: Memory) -> int | None:
+    """The layer after whose attention a memory appears; None if it does elsewhere."""
+    site = reader.first_site(memory.name)
+    return None if site is None or not site[1].endswith("resid_mid") else site[0]
+
+
+def _of(
+    reader: Reader,
+    memory: Memory,
+    layer: int,
+    kernels: _Kernels,
+    most: NDArray[np.float64],
+) -> Iterator[Found]:
+    floors = reader.floors
+    mid = f"blocks.{layer}.hook_resid_mid"
+    before = reader.read(reader.before(layer), memory.name).score
+    after = reader.present(mid, memory.name)
+    shares = np.abs(kernels.mean).sum(1) / (np.abs(kernels.mean).sum() or 1.0)
+    at = np.abs(kernels.mean @ kernels.shape)
+    at = at / (abs(kernels.mean.sum(0) @ kernels.shape) or 1.0)
+    enough = (shares >= floors.kernel_share) & (kernels.weights() >= floors.kernel_beside * most)
+    group = [
+        Component("head", layer, int(h))
+        for h in np.flatnonzero(enough & (at >= floors.kernel_part))
+    ]
+    if not group:
+        return
+    averaged = isinstance(memory.location, np.ndarray)
+    new = Test("of it new here", after.score - before, floors.gain)
+    if not averaged:
+        new = Test("of it not there before", 1 - before, 1 - floors.absent)
+    kernel = Test(
+        f"share of the layer's kernel at {_where(memory)}",
+        kernels.concentration(),
+        floors.concentration,
+        kernels.p(),
+    )
+    lost = partial(reader.lost, mid, memory.name, floor=floors.drop, same=averaged)
+    beyond = [_beyond_fresh(reader, mid, memory.name)] if averaged else []
+    together = [lost(without=group), *reader.needed(group)]
+    for head in np.flatnonzero(enough).tolist():
+        part = Component("head", layer, head)
+        alone = lost(without=[part])
+        corrects = at[head] < floors.kernel_part
+        cause = [alone, *(reader.needed([part]) if corrects else together)]
+        yield Found(
+            "head",
+            layer,
+            "memory-correction" if corrects else "memory-location",
+            float(together[0].score),
+            [kernel, after, new, *beyond],
+            cause,
+            head=head,
+            group=memory.name,
+            target=memory.name,
+        )
+
+
+def _beyond_fresh(reader: Reader, hook: str, latent: str) -> Test:
+    """That an average is read better than from heads with fresh weights, whose own averages a probe
+    combines."""
+    found = reader.beyond_fresh(hook, latent)
+    name = f"r² beyond that in {found.draws} untrained models (1 − p)"
+    return Test(name, 1 - found.p, 0.95, found.p)
+
+
+def _where(memory: Memory) -> str:
+    if isinstance(memory.location, np.ndarray):
+        return "the task's kernel (cosine)"
+    return f"lag {memory.location}"
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """The heads' kernels around a memory, from all rows and from each of some folds of rows.
+
+    Attributes:
+        mean: ``[head, offset]``.
+        folds: ``[fold, offset]``, the heads' sum.
+        shape: ``[offset]``, of unit length: what the sum should look like.
+    """
+
+    mean: NDArray[np.float64]
+    folds: NDArray[np.float64]
+    shape: NDArray[np.float64]
+
+    def weights(self) -> NDArray[np.float64]:
+        """Each head's absolute weight over all lags, per the sum at the memory ``[head]``."""
+        found: NDArray[np.float64] = np.abs(self.mean).sum(1)
+        return found / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
+
+    def concentration(self) -> float:
+        """|K(0)| / Σ|K|, or the cosine with ρ."""
+        return self._of(self.mean.sum(0))
+
+    def p(self) -> float:
+        """A t test over folds that it is more than an even kernel's."""
+        found = np.array([self._of(fold) for fold in self.folds])
+        beyond = found - self._of(np.ones_like(self.shape))
+        return paired_null(beyond).p
+
+    def _of(self, kernel: NDArray[np.float64]) -> float:
+        single = (self.shape != 0).sum() == 1
+        size = np.abs(kernel).sum() if single else np.linalg.norm(kernel)
+        return float(abs(kernel @ self.shape) / (size or 1.0))
+
+
+def _kernels(reader: Reader, layer: int, memory: Memory) -> _Kernels:
+    model, batch = reader.model, reader.batch
+    at, attn = f"blocks.{layer}.", model.blocks[layer].attn
+    heads = [part.head for part in components(model) if part.kind == "head" and part.layer == layer]
+    identity = getattr(getattr(model, "spec", None), "identity_ov", False)
+    names = ["attn.hook_pattern", "attn.hook_v", *["ln1.hook_normalized"] * identity]
+    inside = reader.inside(layer, tuple(at + name for name in names))
+    pattern = inside[at + "attn.hook_pattern"][:, heads].double().numpy()
+    v = inside[at + "attn.hook_v"][:, :, heads].double().numpy()
+    w = direction(reader.features(at + "hook_resid_mid"), reader.truth(memory.name))
+    values = np.einsum("rkhd,hd->rkh", v, attn.W_O.detach().double().numpy()[heads] @ w)
+    if identity:
+        x = inside[at + "ln1.hook_normalized"].double().numpy()
+        values += (x @ w)[..., None] * attn.effective_b.detach().double().numpy()[heads]
+    mask, n = batch.mask.numpy(), pattern.shape[-1]
+    shape = np.zeros(2 * n - 1)
+    if isinstance(memory.location, np.ndarray):
+        shape[n - 1 :] = memory.location[:n]
+        lags = np.zeros(mask.shape)
+    else:
+        shape[n - 1] = 1.0
+        fixed = not isinstance(memory.location, str)
+        lags = np.full(mask.shape, float(memory.location)) if fixed else _lags(batch, memory)
+    folds = [
+        kernel_by_offset(pattern[rows], values[rows], mask[rows], lags[rows]).sum(0)
+        for rows in np.array_split(np.arange(len(mask)), FOLDS)
+    ]
+    mean = kernel_by_offset(pattern, values, mask, lags)
+    return _Kernels(mean, np.stack(folds), shape / np.linalg.norm(shape))
+
+
+def _lags(batch: Batch, memory: Memory) -> NDArray[np.float64]:
+    found: NDArray[np.float64] = batch.latents[str(memory.location)].double().numpy()
+    return found

@@ -1,0 +1,219 @@
+"""What roles are decided from: a model run once on each kind of rows, and asked on for causes.
+
+An :class:`Evidence` holds no more than detectors need. The clean pass over a kind of rows is made
+when it is first asked for, once (:mod:`probes.roles.runs`); attention is measured during that pass,
+or read from a store that holds it. Changed runs are :mod:`probes.roles.effects`'. Of a store
+without a model there is behaviour and no cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.attention.key_sets import positional_key_sets, token_key_sets
+from interp.interventions.components import components
+from interp.store import ActivationStore
+from interp.store.attention_mask import attention_mask_of
+from interp.store.rows import Rows, layer_hooks, read_batches
+from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
+from probes.roles.profile import Floors, Profile
+from probes.roles.reinit_null import ReinitNull
+from probes.roles.runs import Runs
+from probes.roles.views import View
+from probes.sampling import SampledPositions, sample_positions
+
+__all__ = ["Evidence", "Keys", "Place"]
+
+_BLOCK = 32
+
+Keys = Bool[Tensor, "#row query key"]
+Place = tuple[int, int]
+"""Layer and head."""
+
+
+class Evidence:
+    """A model, or stores of one, on rows of a profile.
+
+    Args:
+        model: In evaluation mode; None where there are stores alone.
+        views: The profile's rows by kind (:mod:`probes.roles.views`).
+        profile: Which rows tell what, the unit of effects, and the floors.
+        targets: Whether the rows' targets may be read.
+        stores: Kind of rows → a store of these rows with the patterns in it, read instead of the
+            model's pass.
+        sites: Hooks that are kept, at the sampled positions of the ``given`` rows.
+        seed: Of permutations and fresh models.
+
+    Attributes:
+        tables: Kind of rows → what every head does there; filled when it is asked for.
+        lacks: What could not be looked at, and why: role or test → reason.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        views: Mapping[str, View],
+        profile: Profile,
+        *,
+        targets: bool = True,
+        stores: Mapping[str, ActivationStore] | None = None,
+        sites: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        self.model, self.views, self.profile, self.seed = model, views, profile, seed
+        self._features: dict[str, list[NDArray[np.float64]]] = {name: [] for name in sites}
+        self.targets, self.stores = targets, stores or {}
+        self.lacks: dict[str, str] = {}
+        self._runs: dict[str, Runs] = {}
+        self.tables: dict[str, pd.DataFrame] = {}
+        self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
+
+    @property
+    def floors(self) -> Floors:
+        """The profile's."""
+        return self.profile.floors
+
+    @cached_property
+    def causal(self) -> bool:
+        """Whether queries see no later key."""
+        seen = attention_mask_of(
+            self.model if self.model is not None else next(iter(self.stores.values()))
+        )
+        return seen is None or seen.causal
+
+    @cached_property
+    def heads(self) -> tuple[Place, ...]:
+        """Layer and head of every head that is seen."""
+        if self.model is not None:
+            return tuple((p.layer, p.head) for p in components(self.model) if p.kind == "head")
+        table = self.table(self.profile.rows["own"])
+        places = table[["layer", "head"]].drop_duplicates().sort_values(["layer", "head"])
+        return tuple(places.itertuples(index=False, name=None))
+
+    @cached_property
+    def fresh(self) -> ReinitNull:
+        """Models with fresh weights on the first of the given rows."""
+        batch = self.views["given"].batch
+        return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed)
+
+    def kind(self, keys: str) -> str:
+        """The rows on which attention to a class of keys is read: the profile's, or the given ones
+        where tokens are too few, or rows too short, to repeat."""
+        kind = self.profile.rows.get(keys, self.profile.rows["own"])
+        if kind not in self.views and self.model is not None and "given" in self.views:
+            return "given"
+        return kind
+
+    def table(self, kind: str) -> pd.DataFrame:
+        """What every head does with keys on rows of one kind, with nulls (a head table)."""
+        if kind not in self.tables:
+            if kind in self.stores:
+                self.tables[kind] = self._stored(kind)
+            else:
+                self.runs(kind)
+        return self.tables[kind]
+
+    def share(self, place: Place, keys: str, null: str = "positions") -> Share | None:
+        """A head's share of attention on a class of keys, against the null of permuted
+        ``positions`` or of other rows' ``tokens``; None where it was not measured."""
+        kind = self.kind(keys)
+        if kind not in self.views:
+            return None
+        if (kind, null) not in self._by_null:
+            self._by_null[kind, null] = shares_of(self.table(kind), null)
+        return self._by_null[kind, null].get((*place, keys))
+
+    def score(self, place: Place, metric: str, kind: str) -> Share | None:
+        """A head's ``positional`` or ``copying`` score on rows of one kind, against its null; None
+        where it was not measured."""
+        if kind not in self.views:
+            return None
+        if (kind, metric) not in self._by_null:
+            self._by_null[kind, metric] = scores_of(self.table(kind), metric)
+        return self._by_null[kind, metric].get((*place, ""))
+
+    def runs(self, kind: str) -> Runs:
+        """The model's clean pass over rows of one kind."""
+        if kind not in self._runs:
+            view = self.views[kind]
+            looks = None if kind in {*self.tables, *self.stores} else self._looks(kind)
+            if looks is None:
+                self._runs[kind] = Runs(self.model, view.batch)
+                return self._runs[kind]
+
+            sites = self._features if kind == "given" else {}
+
+            def watch(some: slice, rows: Rows) -> None:
+                looks.add(rows, view.counted[some])
+                for name, pieces in sites.items():
+                    pieces.append(self.at_places(some, rows.activations[name]))
+
+            hooks = [*looked_at(self.model, behaviour=self._compared), *sites]
+            self._runs[kind] = Runs(self.model, view.batch, hooks, watch)
+            self.tables[kind] = looks.table()
+        return self._runs[kind]
+
+    @cached_property
+    def places(self) -> SampledPositions:
+        """The sampled positions of the given rows."""
+        batch = self.views["given"].batch
+        mask, inputs = batch.mask.numpy(), batch.inputs.numpy()
+        return sample_positions(mask, inputs, causal=self.causal, seed=self.seed)
+
+    def sampled(self, hook: str) -> NDArray[np.float64]:
+        """One of the ``sites`` at the sampled positions of the given rows."""
+        self.runs("given")
+        return np.concatenate(self._features[hook])
+
+    def at_places(self, rows: slice, value: Tensor) -> NDArray[np.float64]:
+        """Some rows' activation at their sampled positions ``[row, sample, feature]``."""
+        kept = (self.places.rows >= rows.start) & (self.places.rows < rows.stop)
+        which = torch.from_numpy(self.places.rows[kept] - rows.start)[:, None]
+        found: NDArray[np.float64] = value[which, self.places.positions[kept]].double().numpy()
+        return found
+
+    def keys(self, kind: str, name: str) -> Keys:
+        """A class of keys on rows of one kind."""
+        inputs = self.views[kind].batch.inputs
+        if name in ("same", "after_same"):
+            return token_key_sets(inputs, causal=self.causal)[name]
+        window = self.floors.window
+        return positional_key_sets(1, inputs.shape[1], window, causal=self.causal)[name]
+
+    @property
+    def _compared(self) -> bool:
+        """Whether attention is compared between rows, and read as logits."""
+        return self.profile.unit == "nats"
+
+    def _looks(self, kind: str) -> Looks | None:
+        """What looks at rows of one kind; None where no role asks for it."""
+        if kind not in {*self.profile.rows.values(), "text"}:
+            return None
+        writes = self.model if self._compared and has_readout(self.model) else None
+        return Looks(self.floors.window, model=writes, behaviour=self._compared)
+
+    def _stored(self, kind: str) -> pd.DataFrame:
+        store, view, start = self.stores[kind], self.views[kind], 0
+        looks = self._looks(kind)
+        hooks = layer_hooks(store, "attn.hook_pattern")
+        if self.model is not None and self._compared:
+            hooks = looked_at(self.model, behaviour=True)
+        for rows in read_batches(store, None, hooks, batch=_BLOCK):
+            if looks is not None:
+                looks.add(rows, view.counted[start : start + len(rows)])
+            start += len(rows)
+        return looks.table() if looks is not None else pd.DataFrame()
+
+
+def has_readout(model: Any) -> bool:
+    """Whether what heads write can be read as logits: the weights have TransformerLens' names."""
+    return all(hasattr(model, name) for name in ("W_O", "W_U", "ln_final"))

@@ -1,0 +1,32 @@
+"""What a detector is given: the evidence, what changes without components, what can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from interp.tasks.base import Memory
+from probes.roles.effects import Effects
+from probes.roles.evidence import Evidence
+from probes.roles.reader import Reader
+
+__all__ = ["Examined"]
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A model or stores of one, ready to be asked.
+
+    Attributes:
+        evidence: What heads do, on rows of each kind.
+        effects: What is lost without a component; None without a model.
+        reader: What probes read; None without a model or latents.
+        memories: What the task says is fetched.
+        answers: Latent → what the task says that it is computed from.
+    """
+
+    evidence: Evidence
+    effects: Effects | None = None
+    reader: Reader | None = None
+    memories: Sequence[Memory] = ()
+    answers: Mapping[str, Sequence[str]] = field(default_factory=dict)

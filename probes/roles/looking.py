@@ -1,0 +1,133 @@
+"""Where every head looks on some rows, from patterns that are seen once: shares of attention by
+class of key with their nulls, how alike attention is on different rows, and how much a head raises
+the tokens that it attends to.
+
+    AttentionMass      shares by class (:mod:`interp.attention.attention_to_keys`)
+    Alike, Copying     :mod:`interp.attention.behaviour`
+
+A :class:`Looks` is told of rows, some at a time, from a model's clean pass or from a store, and
+holds no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan, nan
+from typing import Any
+
+import pandas as pd
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from interp.attention.attention_to_keys import AttentionMass
+from interp.attention.behaviour import SCALE, Alike, Copying
+from interp.attention.key_sets import positional_key_sets, token_key_sets
+from interp.interventions.prefix_reuse import head_hook
+from interp.store.attention_mask import mask_from_patterns
+from interp.store.rows import Rows
+from probes.roles.decision import Test
+
+__all__ = ["NO_KEYS", "Looks", "Share", "looked_at", "scores_of", "shares_of", "single_lags"]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A share of attention, its excess over a null, p, and the excess' interval."""
+
+    score: float
+    effect: float
+    p: float
+    low: float
+    high: float
+
+    def test(self, name: str, floor: float) -> Test:
+        """The test that the share is at least the floor, and more than the null gives."""
+        null = self.score - self.effect
+        return Test(name, self.score, floor, self.p, null + self.low, null + self.high)
+
+    def beyond(self, name: str, floor: float) -> Test:
+        """The test of its excess over the null."""
+        return Test(name, self.effect, floor, self.p, self.low, self.high)
+
+
+NO_KEYS = Share(0.0, 0.0, 1.0, nan, nan)
+"""Of a class that no query sees a key of, such as its own where that is masked."""
+
+
+def looked_at(model: Any, *, behaviour: bool) -> list[str]:
+    """The hooks whose activations :class:`Looks` reads in a model's pass."""
+    layers = range(model.cfg.n_layers)
+    known = model.hook_dict
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    if behaviour:
+        names += [*(head_hook(model, layer) for layer in layers), SCALE]
+    return [name for name in names if name in known]
+
+
+def single_lags(window: int) -> tuple[str, ...]:
+    """Names of the classes of a single key within the window."""
+    return ("own", "previous", *(f"lag {s}" for s in range(2, window)))
+
+
+class Looks:
+    """What heads do with keys on rows of one kind.
+
+    Args:
+        window: Positions that count as local, the query's own included.
+        model: For how much heads raise what they attend to (:class:`Copying`); None without.
+        behaviour: Whether to compare attention between rows, too.
+    """
+
+    def __init__(self, window: int, *, model: Any = None, behaviour: bool = False) -> None:
+        self._window, self._mass = window, AttentionMass()
+        self._alike = Alike() if behaviour else None
+        self._copying = Copying(model) if model is not None else None
+
+    def add(self, rows: Rows, counted: Bool[Tensor, "row pos"]) -> None:
+        """Take in some rows.
+
+        Args:
+            rows: With their patterns.
+            counted: Queries that count for shares.
+        """
+        hooks = {n: v for n, v in rows.activations.items() if n.endswith("attn.hook_pattern")}
+        patterns = {int(hook.split(".")[1]): value for hook, value in hooks.items()}
+        mass, seen = self._mass, rows.attention_mask or mask_from_patterns(patterns.values())
+        mass.attention_mask = seen
+        n = next(iter(patterns.values())).shape[-1]
+        classes = positional_key_sets(len(rows), n, self._window, causal=seen.causal)
+        lag = torch.arange(n)[:, None] - torch.arange(n)
+        for s in range(2, self._window):
+            classes[f"lag {s}"] = (lag == s).expand(len(rows), -1, -1)
+        tokens = rows.inputs.ndim == 2
+        contents = token_key_sets(rows.inputs, causal=seen.causal) if tokens else {}
+        mass.add(patterns, classes, contents, counted, rows.heads)
+        if self._alike is not None:
+            self._alike.add(rows)
+        if self._copying is not None:
+            self._copying.add(rows)
+
+    def table(self) -> pd.DataFrame:
+        """A head table of everything."""
+        more = [one.table() for one in (self._alike, self._copying) if one is not None]
+        return pd.concat([self._mass.table(), *more], ignore_index=True)
+
+
+def shares_of(table: pd.DataFrame, null: str) -> dict[tuple[int, int, str], Share]:
+    """(layer, head, class) → share, against one of the nulls, ``positions`` or ``tokens``."""
+    return _by_head(table[(table["metric"] == "attention_mass") & (table["null"] == null)])
+
+
+def scores_of(table: pd.DataFrame, metric: str) -> dict[tuple[int, int, str], Share]:
+    """(layer, head, "") → score of a metric that has one null."""
+    return _by_head(table[table["metric"] == metric])
+
+
+def _by_head(rows: pd.DataFrame) -> dict[tuple[int, int, str], Share]:
+    columns: Sequence[str] = ["layer", "head", "target", "score", "effect", "p", "low", "high"]
+    return {
+        (layer, head, target): NO_KEYS if isnan(numbers[0]) else Share(*numbers)
+        for layer, head, target, *numbers in rows[columns].itertuples(index=False, name=None)
+    }

@@ -1,0 +1,137 @@
+"""A profile says on which rows roles are sought, in which unit an effect is measured, and how large
+a score must be.
+
+    TASK       rows of a task. An effect is a change of the output, as a share of its variance;
+               an induction head's attention must lower the loss as well, where targets are known
+    LANGUAGE   random tokens that repeat and the same tokens in random order, in-context templates,
+               text. An effect is a rise of the loss, in nats a token
+
+The rules are the same in both: a role is one entry of :mod:`probes.roles.registry`. A floor of 0
+asks nothing. Floors were chosen on other models than those that the detection of roles is scored
+on; the level bounds the false-discovery rate of every test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["LANGUAGE", "PROFILES", "TASK", "Floors", "Profile"]
+
+
+@dataclass(frozen=True)
+class Floors:
+    """The least that counts, for all roles; the values are those of :data:`TASK`.
+
+    Attributes:
+        share: Of a head's attention on the role's keys.
+        excess: Of that share over what a null gives.
+        even: Closeness to even attention, 1 − total variation.
+        local: Share within the window.
+        elsewhere: Attention kept from the own position, for roles that look at other ones.
+        window: Positions that count as local, the query's own included.
+        writer: Share of attention to the previous token, of an earlier head that others may read.
+        fall: Of the attention share when the heads that it reads are ablated.
+        identity: Share of a token circuit's energy that c·I explains.
+        copying: Logits of the attended tokens above those of other rows' tokens.
+        positional: Cosine of a head's attention on different rows, above permuted attention.
+        concentration: Of a layer's summed kernel at a memory (or cosine with the task's kernel).
+        kernel_share: Of a head in the kernels' absolute weight.
+        kernel_part: Of a head's own kernel at the memory, relative to the sum there.
+        kernel_beside: Of a head's kernel weight, relative to that for the memory it serves most.
+        decodable: r² that counts as decodable.
+        absent: Most r² that may be there before: nested locations can coincide.
+        gain: Rise of r² where an average is half there already.
+        drop: Fall of r² that counts as lost.
+        stops: Fall of r² after which a round is no longer decodable.
+        readout_gain: Rise of r² at a readout, as a share of what was missing.
+        readout_drop: Fall of r² without a readout, as a share of that rise.
+        written: Share of what an FFN writes that its answer explains.
+        kept: Largest fall of an argument's r² that counts as kept.
+        change: Of the output without a component, as a share of its variance.
+        memory_change: The same, for memories and readouts.
+        loss: Rise of the loss, in nats, or as a share of a real target's variance.
+    """
+
+    share: float = 0.6
+    excess: float = 0.3
+    even: float = 0.9
+    local: float = 0.9
+    elsewhere: float = 0.8
+    window: int = 5
+    writer: float = 0.2
+    fall: float = 0.3
+    identity: float = 0.5
+    copying: float = 0.2
+    positional: float = 0.3
+    concentration: float = 0.8
+    kernel_share: float = 0.01
+    kernel_part: float = 0.001
+    kernel_beside: float = 0.01
+    decodable: float = 0.9
+    absent: float = 0.5
+    gain: float = 0.05
+    drop: float = 0.2
+    stops: float = 0.4
+    readout_gain: float = 0.5
+    readout_drop: float = 0.5
+    written: float = 0.05
+    kept: float = 0.1
+    change: float = 0.1
+    memory_change: float = 0.05
+    loss: float = 0.05
+
+
+@dataclass(frozen=True)
+class Profile:
+    """On which rows roles are sought, in which unit, and with which floors.
+
+    Attributes:
+        name: ``task`` or ``language``.
+        unit: Of effects: ``variance`` (a change of the output, as a share of its variance) or
+            ``nats`` (a rise of the loss).
+        rows: Class of keys → the rows on which attention to it is read
+            (:mod:`probes.roles.evidence` has the names).
+        floors: The least scores.
+        level: False-discovery rate that every q must stay below.
+    """
+
+    name: str
+    unit: Literal["variance", "nats"]
+    rows: Mapping[str, str]
+    floors: Floors = field(default_factory=Floors)
+    level: float = 0.01
+
+
+TASK = Profile(
+    "task",
+    "variance",
+    {
+        "own": "given",
+        "previous": "given",
+        "first": "given",
+        "local": "given",
+        "uniform": "given",
+        "same": "repeated",
+        "after_same": "repeated",
+    },
+)
+"""Rows of a task."""
+
+LANGUAGE = Profile(
+    "language",
+    "nats",
+    {
+        "own": "repeated",
+        "previous": "repeated",
+        "first": "repeated",
+        "same": "shuffled",
+        "after_same": "repeated",
+    },
+    Floors(share=0.3, elsewhere=0.0, window=4, writer=0.3, fall=0.15),
+)
+"""Rows of tokens for a language model."""
+
+PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (TASK, LANGUAGE)}
+"""Name → profile."""

@@ -1,0 +1,227 @@
+"""What can be read of a model's activations on a task's rows, with and without components.
+
+Activations are those of the evidence's clean pass at the sampled positions
+(:mod:`probes.sampling`). Without some components the model runs once, from their first layer on,
+and everything that is asked about that run is read from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.interventions.ablation_effects import position_losses
+from interp.interventions.components import Component, components
+from interp.stats.nulls import (
+    correlation_interval,
+    correlation_squared,
+    decodability_null,
+    swaps_null,
+)
+from probes.linear import Decoding, decode, direction, folds_of
+from probes.roles.activity import readable
+from probes.roles.decision import Test
+from probes.roles.effects import Effects
+from probes.roles.evidence import Evidence
+from probes.roles.reinit_null import Beyond
+
+__all__ = ["FOLDS", "Reader", "residual_sites"]
+
+FOLDS = 8
+"""Of rows; as many are needed."""
+
+Features = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Without:
+    """A run without some components: activations at the sampled positions, by hook, how much the
+    output changes, and how much the loss rises, where targets are known."""
+
+    features: Mapping[str, Features]
+    changed: Test
+    worse: Test | None
+
+
+class Reader:
+    """A model on rows with latents, read by probes.
+
+    Args:
+        evidence: With the activations of its clean pass (``latents``).
+        effects: Of the same model.
+    """
+
+    def __init__(self, evidence: Evidence, effects: Effects) -> None:
+        self.evidence, self.effects = evidence, effects
+        self.model, self.batch = evidence.model, evidence.views["given"].batch
+        self.floors, self.seed, self.places = evidence.floors, evidence.seed, evidence.places
+        self._read: dict[tuple[str, str, bool], Decoding] = {}
+        self._without: dict[tuple[Component, ...], _Without] = {}
+        self._inside: dict[tuple[int, tuple[str, ...]], Mapping[str, Tensor]] = {}
+
+    def features(self, hook: str) -> Features:
+        """The clean activation at the sampled positions ``[row, sample, feature]``."""
+        return self.evidence.sampled(hook)
+
+    def truth(self, latent: str) -> Features:
+        """A latent at the sampled positions."""
+        found: Features = self.places.of(self.batch.latents[latent]).double().numpy()
+        return found
+
+    @cached_property
+    def _folds(self) -> Tensor:
+        return torch.from_numpy(folds_of(self.places.groups))
+
+    def of_first_rows(self, value: Tensor, latent: str) -> tuple[Tensor, Tensor, Tensor]:
+        """An activation of the first rows and a latent, at the sampled positions, and the fold of
+        each row."""
+        kept = self.places.rows < len(value)
+        rows = torch.from_numpy(self.places.rows[kept])[:, None]
+        at = torch.from_numpy(self.places.positions[kept])
+        folds = torch.from_numpy(folds_of(self.places.groups[kept]))
+        return value[rows, at], self.batch.latents[latent][rows, at].double(), folds
+
+    def sampled(self, hook: str, latent: str) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of all rows, from the clean pass."""
+        value, truth = self.features(hook), self.truth(latent)
+        return torch.from_numpy(value), torch.from_numpy(truth), self._folds
+
+    def read(self, hook: str, latent: str, *, lens: bool = False) -> Decoding:
+        """A latent decoded from an activation; ``lens``: from what the output makes of it."""
+        if (hook, latent, lens) not in self._read:
+            found = self._decoded(self._seen(self.features(hook), lens), self.truth(latent))
+            self._read[hook, latent, lens] = found
+        return self._read[hook, latent, lens]
+
+    def _decoded(self, features: Features, truth: Features) -> Decoding:
+        return decode(features, truth, groups=self.places.groups)
+
+    def _seen(self, value: Features, lens: bool) -> Features:
+        if not lens:
+            return value
+        dtype = next(iter(self.model.parameters())).dtype
+        with torch.no_grad():
+            read = self.model.unembed(self.model.ln_final(torch.from_numpy(value).to(dtype)))
+        found: Features = read.double().numpy()
+        return found
+
+    def present(self, hook: str, latent: str, *, lens: bool = False) -> Test:
+        """The test that a latent is decodable there."""
+        found = self.read(hook, latent, lens=lens)
+        truth = self.truth(latent)
+        p = decodability_null(found.predicted, truth).p
+        low, high = correlation_interval(found.predicted, truth, seed=self.seed)
+        name = f"r² of {latent} after the sublayer"
+        return Test(name, found.score, self.floors.decodable, p, low, high, "present")
+
+    def lost(
+        self,
+        hook: str,
+        latent: str,
+        without: Sequence[Component],
+        floor: float,
+        *,
+        lens: bool = False,
+        same: bool = False,
+    ) -> Test:
+        """The test that a latent is less decodable there without some components; ``same``: by the
+        probe that was fitted with them, as the rest of the model goes on reading."""
+        truth, before = self.truth(latent), self.read(hook, latent, lens=lens)
+        there = self._seen(self._run(without).features[hook], lens)
+        if same:
+            w = direction(self._seen(self.features(hook), lens), truth)
+            after = Decoding(correlation_squared(there @ w, truth), there @ w)
+        else:
+            after = self._decoded(there, truth)
+        drop = before.score - after.score
+        p = swaps_null(before.predicted, after.predicted, truth, seed=self.seed).p
+        name = f"r² of {latent} lost without {_told(without)}"
+        low, high = correlation_interval(
+            before.predicted, truth, than=after.predicted, seed=self.seed
+        )
+        return Test(name, drop, floor, p, low, high, f"lost without {min(len(without), 2)}")
+
+    def needed(self, without: Sequence[Component]) -> list[Test]:
+        """The tests that the loss rises, where targets are known, and that the output changes."""
+        found = self._run(without)
+        return [*([found.worse] if found.worse is not None else []), found.changed]
+
+    def first_site(
+        self, latent: str, *, lens: bool = False, level: float = 1.0
+    ) -> tuple[int, str] | None:
+        """Where, in order, a latent first becomes decodable, and with a p of at most ``level``:
+        (layer, hook)."""
+        for layer, hook in self.sites():
+            if self.read(hook, latent, lens=lens).score < self.floors.decodable:
+                continue
+            if level >= 1 or self.present(hook, latent, lens=lens).p <= level:
+                return layer, hook
+        return None
+
+    def beyond_fresh(self, hook: str, latent: str) -> Beyond:
+        """How much better a latent is read than from models with fresh weights."""
+        return self.evidence.fresh.odds(
+            hook, lambda value: readable(*self.of_first_rows(value, latent))
+        )
+
+    def before(self, layer: int) -> str:
+        """The hook of the stream that enters a layer: the last site before it."""
+        return [hook for at, hook in self.sites() if at < layer][-1]
+
+    def inside(self, layer: int, hooks: tuple[str, ...]) -> Mapping[str, Tensor]:
+        """Clean activations of one layer's hooks on all rows."""
+        if (layer, hooks) not in self._inside:
+            self._inside = {(layer, hooks): self.evidence.runs("given").inside(layer, hooks)}
+        return self._inside[layer, hooks]
+
+    def sites(self) -> Iterator[tuple[int, str]]:
+        """The residual stream where it enters and after each sublayer."""
+        yield from residual_sites(self.model)
+
+    def _run(self, without: Sequence[Component]) -> _Without:
+        """The one run without some components."""
+        key = tuple(without)
+        if key not in self._without:
+            runs = self.evidence.runs("given")
+            edits, layer = runs.without(without), min(part.layer for part in without)
+            keep = [hook for at, hook in self.sites() if at >= layer]
+            found: dict[str, list[Features]] = {hook: [] for hook in keep}
+            if without[0].kind == "ffn":
+                keep = [hook for hook in keep if hook != f"blocks.{layer}.hook_resid_mid"]
+
+            losses: list[Tensor] = []
+
+            def outputs() -> Iterator[tuple[slice, Tensor]]:
+                for rows, output, kept in runs.changed(edits, keep):
+                    for hook, value in kept.items():
+                        found[hook].append(self.evidence.at_places(rows, value))
+                    if self.evidence.targets:
+                        losses.append(position_losses(output, self.batch[rows].targets))
+                    yield rows, output
+
+            words = f"without {_told(without)}"
+            name = f"{words} the output changes by a share of its variance of"
+            changed = self.effects.changed(outputs(), self.floors.memory_change, name)
+            features = {hook: np.concatenate(parts) for hook, parts in found.items() if parts}
+            worse = self.effects.worse(torch.cat(losses), words) if losses else None
+            self._without[key] = _Without(features, changed, worse)
+        return self._without[key]
+
+
+def residual_sites(model: object) -> Iterator[tuple[int, str]]:
+    """(layer, hook) of the residual stream where it enters (layer −1) and after each sublayer."""
+    yield -1, "blocks.0.hook_resid_pre"
+    after = {"head": "mid", "ffn": "post"}
+    seen = dict.fromkeys((part.layer, after[part.kind]) for part in components(model))  # type: ignore[arg-type]
+    for layer, at in seen:
+        yield layer, f"blocks.{layer}.hook_resid_{at}"
+
+
+def _told(parts: Sequence[Component]) -> str:
+    return parts[0].name if len(parts) == 1 else f"its group of {len(parts)}"

@@ -1,0 +1,263 @@
+"""Every role, once: what it means, what is asked of a component for it, and where that is from.
+
+A role's *behaviours* must all hold for a row of a role table, and its *causes* for a row that is
+``confirmed`` (:mod:`probes.roles.decision`). A new role is an entry here and a detector that gives
+its tests (:mod:`probes.roles.detectors`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from probes.roles.decision import Found
+from probes.roles.detectors.attention import attention_roles
+from probes.roles.detectors.circuits import circuit_roles
+from probes.roles.detectors.copying import copying_roles
+from probes.roles.detectors.memories import memory_roles
+from probes.roles.detectors.readouts import readout_roles, round_roles
+from probes.roles.examined import Examined
+
+__all__ = ["ROLES", "Role", "markdown"]
+
+Detector = Callable[[Examined], Iterable[Found]]
+
+_BOTH = ("task", "language")
+_WITHOUT_HEAD = ("without the head the output changes, or the loss rises",)
+_WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",)
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a component may be for.
+
+    Attributes:
+        name: As in the column ``role``.
+        sentence: What such a component does.
+        behaviours: What must be seen of it.
+        causes: What must be lost without it.
+        floors: Names of the :class:`~probes.roles.profile.Floors` that its tests are compared with.
+        strength: What the column ``strength`` holds; ``effect`` holds the last cause.
+        source: Where the role is described.
+        profiles: Those it is sought in.
+        detectors: Which give its tests; each is asked once, for all roles that name it.
+    """
+
+    name: str
+    sentence: str
+    behaviours: tuple[str, ...]
+    causes: tuple[str, ...]
+    floors: tuple[str, ...]
+    strength: str
+    source: str
+    detectors: tuple[Detector, ...]
+    profiles: tuple[str, ...] = ("task",)
+
+
+def _attending(name: str, keys: str, *floors: str, **more: str) -> Role:
+    return Role(
+        name,
+        f"A head that attends to {keys}.",
+        (f"share of attention to {keys}, and beyond even attention", *more.values()),
+        _WITHOUT_KEYS,
+        ("share", "excess", *floors),
+        "share of attention on those keys",
+        "Elhage et al. 2021" if name == "previous-token" else "Olsson et al. 2022",
+        (attention_roles,),
+        _BOTH,
+    )
+
+
+_ALL = (
+    _attending("previous-token", "the token before"),
+    Role(
+        "sink",
+        "A head that rests on the first position.",
+        ("share of attention to the first position, and beyond even attention",),
+        _WITHOUT_KEYS,
+        ("share", "excess"),
+        "share of attention on it",
+        "Xiao et al. 2023",
+        (attention_roles,),
+        _BOTH,
+    ),
+    Role(
+        "local",
+        "A head that attends to the last few positions.",
+        (
+            "share of attention to the last few positions, and beyond even attention",
+            "no single position gets most of it",
+        ),
+        _WITHOUT_KEYS,
+        ("local", "excess", "share", "window"),
+        "share of attention within the window",
+        "memory §1.4",
+        (attention_roles,),
+    ),
+    Role(
+        "duplicate-token",
+        "A head that attends to earlier tokens equal to the query's.",
+        (
+            "share of attention to earlier equal tokens, and beyond that of other rows' tokens",
+            "little of it stays on the query itself",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess", "elsewhere"),
+        "share of attention on those keys",
+        "Wang et al. 2022",
+        (attention_roles,),
+        _BOTH,
+    ),
+    Role(
+        "induction",
+        "A head that attends to what followed earlier tokens equal to the query's, and finds it by "
+        "what a previous-token head wrote there.",
+        (
+            "share of attention to what followed equal tokens, and beyond that to other rows' "
+            "tokens",
+        ),
+        (
+            "that share falls without the earlier previous-token heads",
+            "where targets are known, the loss rises without that attention",
+            *_WITHOUT_KEYS,
+        ),
+        ("share", "excess", "writer", "fall", "loss"),
+        "share of attention on those keys",
+        "Olsson et al. 2022",
+        (attention_roles,),
+        _BOTH,
+    ),
+    Role(
+        "positional",
+        "A head whose attention is the same whatever the row holds, and neither on the token "
+        "before nor on the first.",
+        ("cosine of its attention on different rows beyond permuted attention",),
+        _WITHOUT_HEAD,
+        ("positional", "excess"),
+        "cosine of attention on different rows",
+        "ours",
+        (attention_roles,),
+        ("language",),
+    ),
+    Role(
+        "copying",
+        "A head that raises the tokens it attends to; with a negative strength it suppresses them.",
+        (
+            "task: W_E OV W_U is close to c·I on the tokens in use",
+            "language: the logits of attended tokens rise above those of other rows' tokens",
+        ),
+        _WITHOUT_HEAD,
+        ("identity", "copying"),
+        "share of the circuit that c·I explains, or logits; negative for suppression",
+        "template §2.3",
+        (circuit_roles, copying_roles),
+        _BOTH,
+    ),
+    Role(
+        "symbol-equality",
+        "A head whose scores compare tokens: equal ones attend to each other.",
+        ("W_E QK W_Eᵀ is close to c·I on the tokens in use",),
+        ("without attention to equal tokens the output changes",),
+        ("identity", "change"),
+        "share of the circuit that c·I explains",
+        "template §2.3",
+        (circuit_roles,),
+    ),
+    Role(
+        "uniform",
+        "A head that attends evenly to everything before.",
+        ("closeness to even attention",),
+        (
+            "somewhere on the way to its mean the output changes more steeply than in fresh models",
+            "without the head the output changes",
+        ),
+        ("even", "change"),
+        "closeness to even attention; 1 is even",
+        "depth §3.3",
+        (attention_roles,),
+    ),
+    Role(
+        "dense",
+        "A head that attends unevenly in a way that has no name.",
+        ("distance from even attention, and none of the other attention roles",),
+        (
+            "unevenness and steepness together are beyond those of fresh models",
+            "without the head the output changes",
+        ),
+        ("even", "share", "change"),
+        "distance from even attention",
+        "coupling §4.2",
+        (attention_roles,),
+    ),
+    Role(
+        "memory-location",
+        "A head that fetches a memory of the task, alone or with others of its layer.",
+        (
+            "the layer's heads together select the memory's lag, and the head has its share of it",
+            "the memory is decodable after them and was not before",
+        ),
+        (
+            "without the head the memory is less decodable",
+            "without the memory's heads of the layer it is lost, and the output changes",
+        ),
+        ("concentration", "kernel_share", "decodable", "absent", "drop", "memory_change"),
+        "r² of the memory lost without the memory's heads of the layer together",
+        "memory §1.4",
+        (memory_roles,),
+    ),
+    Role(
+        "memory-correction",
+        "A head that cancels what the other heads of a memory let through.",
+        ("as for memory-location, but the head has no part of its own at the memory's lag",),
+        ("without the head the memory is less decodable, and the output changes",),
+        ("kernel_part", "kernel_beside", "drop", "memory_change"),
+        "r² of the memory lost without the memory's heads of the layer together",
+        "memory §1.4",
+        (memory_roles,),
+    ),
+    Role(
+        "nested-round",
+        "A layer that extracts one round of nested memories.",
+        ("first layer at which the round's content is decodable",),
+        ("it is not when the round before is patched away",),
+        ("decodable", "stops"),
+        "r² of the round's content lost with the round before patched away",
+        "memory §1.4",
+        (round_roles,),
+    ),
+    Role(
+        "readout",
+        "An FFN that computes an answer from arguments that are there before it.",
+        (
+            "the answer is linearly decodable after the FFN, and less so before, where a network "
+            "reads it",
+            "the answer is a larger share of what the FFN writes than in fresh models",
+        ),
+        ("without the FFN the answer is lost, its arguments are not, and the output changes",),
+        ("decodable", "readout_gain", "written", "readout_drop", "kept", "memory_change"),
+        "r² of the answer lost without the FFN",
+        "memory §1.4",
+        (readout_roles,),
+    ),
+)
+
+ROLES: Mapping[str, Role] = {role.name: role for role in _ALL}
+"""Name → role."""
+
+
+def markdown() -> str:
+    """The roles as a table of the documentation."""
+    lines = ["| role | what it is | behaviour | cause | `strength` | profiles | from |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    for role in ROLES.values():
+        cells = (
+            role.name,
+            role.sentence,
+            "; ".join(role.behaviours),
+            "; ".join(role.causes),
+            role.strength,
+            ", ".join(role.profiles),
+            role.source,
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"

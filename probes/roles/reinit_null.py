@@ -1,0 +1,302 @@
+"""What the heads of a layer do in models that nobody trained: a null for roles that they have too.
+
+Untrained attention is nearly even, and in narrow networks much depends on it. Two scores of a head
+are therefore compared with those of the same layer's heads in models with fresh weights:
+
+    gain        max over steps s of  Σ |out_s − out|² / Σ |s·(mean − written)|²   the steepest
+                change of the output per what was moved, when what the head writes goes s of the
+                way to its mean over rows
+    unevenness  total variation of its attention from even attention, over the later positions
+
+A count is met by a threshold, and whichever step crosses it is steep, be the margin wide or narrow;
+a fresh network answers every step alike. The null is exact for fresh models whatever the score.
+
+ReinitNull weights are those of the spec's initialisation, many models in one pass, or, for a model
+without a spec, its own with the entries of each matrix shuffled: of weights drawn alike, that is
+another draw. A thousand heads are pooled over the layer's heads and over models, fewer of very wide
+models (a hundred at ten million weights); p is that of their
+logarithms (:mod:`interp.stats.p_values`).
+
+A dense head is judged by both together: by the product of the two shares of fresh heads that reach
+its gain and its unevenness, compared with that product of each fresh head.
+
+Shares of an activation that is not a head's own (:meth:`ReinitNull.odds`) have the same null.
+
+A small p says that a head is not as it was initialised. It says nothing about what it does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from scipy.stats import rankdata
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from interp.interventions.components import Component, components, hook_of
+from interp.models.init import initialize
+from interp.models.transformer import SequenceTransformer
+from interp.stats.p_values import from_draws
+
+__all__ = ["Beyond", "ReinitNull", "beyond"]
+
+_DRAWS, _FEWEST_DRAWS = 1000, 100
+_NUMBERS = 2**30
+"""Weights that are drawn for one null, at most, where that leaves the fewest draws."""
+_STEPS = (1.0, 0.5, 0.2)
+_SCORED, _FEWEST_ROWS, _MOST_ROWS = 400, 16, 48
+_ROWS_SHUFFLED = 8
+_AT_ONCE = 2**23
+"""Numbers that may be held for the models that run in one pass."""
+_TINY = 1e-30
+_GAIN, _UNEVENNESS = "gain", "unevenness"
+
+Hooks = list[tuple[str, Callable[..., Any]]]
+Run = Callable[..., Tensor]
+"""Inputs and hooks → the output. With a layer: the output from the stream between its sublayers."""
+
+
+class _Passes(nn.Module):
+    """A model of ours, from its inputs or from between a layer's attention and its FFN."""
+
+    def __init__(self, model: SequenceTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, given: Tensor, layer: int | None = None) -> Tensor:
+        if layer is None:
+            return self.model(given)
+        block, stream = self.model.blocks[layer], given
+        if block.mlp is not None:
+            written = block.mlp(block.ln2(stream))
+            stream = stream + written if block.residual else written
+        for later in self.model.blocks[layer + 1 :]:
+            stream = later(stream)
+        output: Tensor = self.model.unembed(self.model.ln_final(stream))
+        return output
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """How far out a score is: p, against so many draws."""
+
+    p: float
+    draws: int
+
+
+def beyond(score: float, draws: Float[np.ndarray, "draw"]) -> Beyond:
+    """p of a positive score against draws of it, by their logarithms."""
+    logs = np.log(np.maximum(draws, _TINY))
+    return Beyond(from_draws(float(np.log(max(score, _TINY))), logs).p, len(draws))
+
+
+class ReinitNull:
+    """A model's heads beside those of fresh models, on the first rows of some inputs.
+
+    Args:
+        model: With our spec, or any other hooked model.
+        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]``.
+        scored: Where the output counts.
+        seed: Of the fresh weights.
+    """
+
+    def __init__(
+        self, model: Any, inputs: Tensor, scored: Bool[Tensor, "row pos"], *, seed: int = 0
+    ) -> None:
+        self.model, self.seed = model, seed
+        self.spec: Any = getattr(model, "spec", None)
+        a_row = float(scored.double().sum(1).mean())
+        rows = min(max(int(_SCORED / max(a_row, 1.0)), _FEWEST_ROWS), _MOST_ROWS)
+        rows = rows if self.spec is not None else _ROWS_SHUFFLED
+        self.inputs, self.scored = inputs[:rows], scored[:rows]
+        self._drawn: dict[tuple[str, int], np.ndarray] = {}
+
+    @torch.no_grad()
+    def odds(self, hook: str, share: Callable[[Tensor], Tensor]) -> Beyond:
+        """How far out a share in [0, 1] of an activation is, as odds.
+
+        Args:
+            hook: Of the activation.
+            share: The activation on :attr:`inputs` → the share.
+        """
+
+        def measure(run: Run) -> Tensor:
+            _, (activation,) = _kept(run, self.inputs, hook)
+            found = share(activation)
+            return found / (1 - found).clamp_min(_TINY)
+
+        runs = self._initialised if self.spec is not None else self._shuffled
+        drawn = [one.reshape(-1) for one in runs(measure, self._count())]
+        own = float(measure(_run_of(self.model)))
+        return beyond(own, torch.cat(drawn).double().numpy())
+
+    def _count(self) -> int:
+        """How many draws a null has."""
+        weights = max(1, sum(weight.numel() for weight in self.model.parameters()))
+        return min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
+
+    def gain(self, layer: int, head: int) -> Beyond:
+        """The head's gain against fresh ones."""
+        return self._beyond(layer, head, _GAIN)[_GAIN]
+
+    def unevenness(self, layer: int, head: int) -> Beyond:
+        """The head's unevenness against that of fresh ones."""
+        return self._beyond(layer, head, _UNEVENNESS)[_UNEVENNESS]
+
+    def both(self, layer: int, head: int) -> Beyond:
+        """The head's gain and unevenness together."""
+        found = self._beyond(layer, head, _GAIN, _UNEVENNESS)
+        own = -np.log(np.maximum([one.p for one in found.values()], _TINY))
+        ranks = np.stack([rankdata(-self._drawn[name, layer], "max") for name in found])
+        drawn = -np.log(ranks / (1 + ranks.shape[1]))
+        return beyond(float(own.sum()), drawn.sum(0))
+
+    @torch.no_grad()
+    def _beyond(self, layer: int, head: int, *names: str) -> dict[str, Beyond]:
+        """Some scores of a head; what is not drawn yet is drawn in one pass over fresh models."""
+        new = [name for name in names if (name, layer) not in self._drawn]
+        if new:
+            heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
+            runs = self._initialised if self.spec is not None else self._shuffled
+            count = ceil(self._count() / len(heads))
+            found = runs(lambda run: self._scores(run, layer, heads, new), count)
+            pooled = torch.cat([one.reshape(-1, len(new), len(heads)) for one in found])
+            for i, name in enumerate(new):
+                self._drawn[name, layer] = pooled[:, i].flatten().double().numpy()
+        own = self._scores(_run_of(self.model), layer, [head], names)[:, 0]
+        pairs = zip(names, own.tolist(), strict=True)
+        return {name: beyond(score, self._drawn[name, layer]) for name, score in pairs}
+
+    def _scores(
+        self, run: Run, layer: int, heads: Sequence[int], names: Sequence[str]
+    ) -> Float[Tensor, "score head"]:
+        found = []
+        for name in names:
+            if name == _GAIN:
+                score = _gains(run, self.model, layer, heads, self.inputs, self.scored)
+            else:
+                hook, causal = (
+                    f"blocks.{layer}.attn.hook_pattern",
+                    getattr(self.spec, "causal", True),
+                )
+                score = _unevenness(run, hook, heads, self.inputs, causal=causal)
+            found.append(score)
+        return torch.stack(found)
+
+    def _initialised(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
+        """Models of the spec, as many at once as may be held."""
+        model = SequenceTransformer(self.spec)
+        weights = sum(p.numel() for p in model.parameters())
+        rows, n = self.inputs.shape[:2]
+        held = len(_STEPS) * rows * n * (max(self.spec.heads) * n + 4 * self.spec.d_model)
+        size = max(1, _AT_ONCE // (held + weights))
+        for start in range(0, count, size):
+            drawn: list[dict[str, Tensor]] = []
+            for number in range(start, min(start + size, count)):
+                initialize(model, self.seed + 1000 + number)
+                drawn.append({k: p.detach().clone() for k, p in model.named_parameters()})
+            stacked = {k: torch.stack([one[k] for one in drawn]) for k in drawn[0]}
+            yield vmap(lambda weights: measure(_run_with(model, weights)))(stacked)
+
+    def _shuffled(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
+        """Copies of the model with the entries of each matrix in another order."""
+        model = copy.deepcopy(self.model)
+        generator = torch.Generator().manual_seed(self.seed + 1000)
+        for _ in range(count):
+            for weight in (p for p in model.parameters() if p.ndim > 1):
+                order = torch.randperm(weight.numel(), generator=generator)
+                weight.copy_(weight.flatten()[order].view_as(weight))
+            yield measure(_run_of(model))
+
+
+def _run_of(model: Any) -> Run:
+    if isinstance(model, SequenceTransformer):
+        return _run_with(model, {})
+
+    def run(inputs: Tensor, hooks: Hooks) -> Tensor:
+        output: Tensor = model.run_with_hooks(inputs, fwd_hooks=hooks)
+        return output
+
+    return run
+
+
+def _run_with(model: SequenceTransformer, weights: Mapping[str, Tensor]) -> Run:
+    passes = _Passes(model)
+    named = {f"model.{name}": weight for name, weight in weights.items()}
+
+    def run(given: Tensor, hooks: Hooks, layer: int | None = None) -> Tensor:
+        with model.hooks(fwd_hooks=hooks):
+            output: Tensor = functional_call(passes, named, (given, layer))
+        return output
+
+    return run
+
+
+def _kept(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
+    """The output, and what is at some hooks."""
+    kept: dict[str, Tensor] = {}
+
+    def keep(value: Tensor, hook: Any, name: str) -> None:
+        kept[name] = value
+
+    output = run(inputs, [(name, partial(keep, name=name)) for name in names])
+    return output, [kept[name] for name in names]
+
+
+def _gains(
+    run: Run,
+    model: Any,
+    layer: int,
+    heads: Sequence[int],
+    inputs: Tensor,
+    scored: Bool[Tensor, "row pos"],
+) -> Float[Tensor, "head"]:
+    ours = isinstance(model, SequenceTransformer)
+    place = hook_of(model, Component("head", layer))
+    mid = f"blocks.{layer}.hook_resid_mid"
+    output, (written, stream) = _kept(run, inputs, place, mid if ours else place)
+    away = written.mean(0) - written
+    steps = torch.tensor(_STEPS, dtype=away.dtype)[:, None, None, None]
+    found = []
+    for head in heads:
+        moved = steps * away[:, :, head]
+        if ours:
+            stepped = run((stream + moved).flatten(0, 1), [], layer)
+        else:
+            stepped = _moved_at(run, place, head, inputs, moved)
+        changed = stepped.unflatten(0, moved.shape[:2]) - output
+        changed = changed.double().square().sum(-1) * scored
+        size = moved.double().square().sum(-1) * scored
+        found.append((changed.sum((1, 2)) / size.sum((1, 2)).clamp_min(_TINY)).amax())
+    return torch.stack(found)
+
+
+def _moved_at(run: Run, place: str, head: int, inputs: Tensor, moved: Tensor) -> Tensor:
+    """The output for each step, with what the head writes moved where it stands by itself."""
+
+    def move(value: Tensor, hook: Any) -> Tensor:
+        value = value.clone()
+        value[:, :, head] += moved.flatten(0, 1)
+        return value
+
+    return run(inputs.repeat(len(moved), *(1,) * (inputs.ndim - 1)), [(place, move)])
+
+
+def _unevenness(
+    run: Run, name: str, heads: Sequence[int], inputs: Tensor, *, causal: bool
+) -> Float[Tensor, "head"]:
+    _, (pattern,) = _kept(run, inputs, name)
+    n = pattern.shape[-1]
+    share = pattern[:, list(heads)].double()
+    share = share / share.sum(-1, keepdim=True).clamp_min(_TINY)
+    seen = torch.arange(1, n + 1).double() if causal else torch.full((n,), float(n)).double()
+    close = torch.minimum(share, 1 / seen[:, None]).sum(-1)
+    return 1 - close[..., n // 2 :].mean((0, 2))

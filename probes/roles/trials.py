@@ -1,0 +1,131 @@
+"""The rows that a pretrained model is tried on, each kind with its control.
+
+    repeated   random tokens that repeat with a period of each row's own; control: the block in a
+               new order every time
+    aba, same  in-context templates on fresh random tokens; control: without the rule
+    text       pieces of the user's text, where the model has a tokenizer; control: none
+
+Random tokens need no tokenizer and leave a model nothing but its context. Sizes follow the model's
+vocabulary and context; what does not fit is left out with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from interp.errors import ArgumentError, Problems
+from interp.models.pretrained import Pretrained
+from interp.tasks.base import Batch
+from interp.tasks.induction import InContextTemplate, RepeatedTokens
+
+__all__ = ["LENGTH", "ROWS", "Trial", "rows_of", "text_trial", "token_trials"]
+
+ROWS, LENGTH = 32, 64
+_EXAMPLES = 8
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One kind of rows.
+
+    Attributes:
+        name: ``repeated``, ``aba``, ``same`` or ``text``.
+        about: In words.
+        batch: Tokens, targets and which positions are scored.
+        control: The same tokens without the rule.
+    """
+
+    name: str
+    about: str
+    batch: Batch
+    control: Batch | None = None
+
+
+def token_trials(
+    model: Pretrained, *, rows: int = ROWS, length: int = LENGTH, seed: int = 0
+) -> tuple[list[Trial], list[str]]:
+    """Trials on random tokens, and why others are left out.
+
+    Args:
+        model: Whose vocabulary, context and BOS are used.
+        rows: Of each trial.
+        length: Positions of a row of repeated tokens, at most (the model's context bounds it).
+        seed: Of the draws.
+
+    Raises:
+        ArgumentError: for a model too small for repeated tokens, or fewer than two rows.
+    """
+    problems = Problems("inspect")
+    problems.need(rows >= 4, "rows", "must be at least 4", rows, "nulls exchange rows")
+    problems.need(length >= 12, "length", "must be at least 12", length, "two periods must fit")
+    problems.raise_if_any()
+    length = min(length, model.n_ctx)
+    longest = min((length - 2) // 2, model.vocabulary - 2)
+    drawn = {"vocabulary": model.vocabulary, "bos": model.bos}
+    periods = (max(2, longest // 3), longest)
+    found, left_out = [], []
+    made = [RepeatedTokens(length=length, periods=periods, chunk=c, **drawn) for c in (0, 1)]
+    about = f"a block of {periods[0]} to {periods[1]} distinct random tokens, over and over"
+    found.append(_trial("repeated", about, made, rows, seed))
+    examples = min(_EXAMPLES, (model.vocabulary - 3) // 3, model.n_ctx // 3)
+    templates: tuple[tuple[Literal["aba", "same"], str], ...] = (
+        ("aba", "triples α β α of fresh tokens: predict the third"),
+        ("same", "pairs of fresh tokens and a label for equal or different: predict the label"),
+    )
+    for template, words in templates:
+        if examples < 4:
+            left_out.append(f"template {template}: the model has too few tokens or positions")
+            continue
+        tasks = [
+            InContextTemplate(template, examples=examples, shuffled=s, **drawn)
+            for s in (False, True)
+        ]
+        found.append(_trial(template, words, tasks, rows, seed))
+    return found, left_out
+
+
+def rows_of(trials: Sequence[Trial]) -> dict[str, Batch]:
+    """The trials' rows by kind, as :func:`probes.roles.find_roles` takes them for profile
+    ``language``; the control of ``repeated`` is ``shuffled``."""
+    found = {trial.name: trial.batch for trial in trials}
+    for trial in trials:
+        if trial.name == "repeated" and trial.control is not None:
+            found["shuffled"] = trial.control
+    return found
+
+
+def text_trial(
+    model: Pretrained, text: str, *, rows: int = ROWS, length: int = LENGTH
+) -> Trial | None:
+    """Pieces of a text, each after BOS; None where the model has no tokenizer.
+
+    Raises:
+        ArgumentError: if the text gives fewer than four pieces.
+    """
+    if model.tokenizer is None:
+        return None
+    length = min(length, model.n_ctx)
+    body = length - (model.bos >= 0)
+    ids = torch.tensor(model.tokenizer(text, add_special_tokens=False)["input_ids"])
+    pieces = ids[: len(ids) // body * body].reshape(-1, body)[:rows]
+    if len(pieces) < 4:
+        raise ArgumentError(
+            f"text must give at least 4 pieces of {body} tokens, got {len(ids)} tokens: give more"
+        )
+    if model.bos >= 0:
+        pieces = torch.cat([torch.full((len(pieces), 1), model.bos), pieces], dim=1)
+    targets = pieces.roll(-1, 1)
+    mask = torch.ones_like(pieces, dtype=torch.bool)
+    mask[:, -1] = False
+    return Trial("text", f"{len(pieces)} pieces of {length} tokens", Batch(pieces, targets, mask))
+
+
+def _trial(
+    name: str, about: str, tasks: Sequence[RepeatedTokens | InContextTemplate], rows: int, seed: int
+) -> Trial:
+    batch, control = (task.sample(rows, seed=seed + i) for i, task in enumerate(tasks))
+    return Trial(name, about, batch, control)

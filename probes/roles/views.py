@@ -1,0 +1,106 @@
+"""The rows of each kind that roles are sought on, and which positions count.
+
+TASK       given      the task's rows; attention counts over the later half of positions
+           repeated   rows made of the same tokens that repeat, each with its own period
+LANGUAGE   repeated   tokens that repeat; attention counts where the repeat can be known
+           shuffled   the same tokens, with nothing to continue
+           others     templates, text: for effects alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from interp.attention.key_sets import repeated_tokens, token_key_sets
+from interp.errors import ArgumentError
+from interp.tasks.base import Batch
+
+__all__ = ["View", "language_views", "later", "repeated_rows", "task_views"]
+
+_SHORTEST = 9
+_FEWEST = 4
+
+
+@dataclass(frozen=True)
+class View:
+    """Rows of one kind.
+
+    Attributes:
+        batch: Inputs, targets, and where the output counts.
+        counted: Queries whose attention counts.
+    """
+
+    batch: Batch
+    counted: Bool[Tensor, "row pos"]
+
+
+def task_views(batch: Batch, *, causal: bool = True, seed: int = 0) -> dict[str, View]:
+    """The rows of a task, and rows of its tokens that repeat, where there are any."""
+    late = later(batch.inputs.shape[1])
+    found = {"given": View(batch, late.expand(batch.inputs.shape[:2]))}
+    repeated = repeated_rows(batch.inputs, seed=seed)
+    if repeated is not None:
+        known = token_key_sets(repeated, causal=causal)["same"].any(-1)
+        found["repeated"] = View(Batch(repeated, repeated, known), known)
+    return found
+
+
+def language_views(rows: Batch | Mapping[str, Batch], *, seed: int = 0) -> dict[str, View]:
+    """Rows by kind; of one batch alone, the same tokens in random order stand in as ``shuffled``.
+
+    Args:
+        rows: ``repeated``, ``shuffled`` and others by name; or rows that repeat.
+        seed: Of the order.
+
+    Raises:
+        ArgumentError: for rows that are not tokens, or without ``repeated`` ones.
+    """
+    batches = {"repeated": rows} if isinstance(rows, Batch) else dict(rows)
+    if "repeated" not in batches:
+        known = ", ".join(batches) or "none"
+        raise ArgumentError(f"rows must hold 'repeated' ones, got {known}: see token_trials")
+    if any(batch.inputs.ndim != 2 for batch in batches.values()):
+        raise ArgumentError("rows must be tokens [row, pos] for profile 'language': use 'task'")
+    if "shuffled" not in batches:
+        batches["shuffled"] = _shuffled(batches["repeated"], seed)
+    return {name: View(batch, batch.mask) for name, batch in batches.items()}
+
+
+def later(length: int) -> Bool[Tensor, "pos"]:
+    """The later half of positions."""
+    return torch.arange(length) >= length // 2
+
+
+def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | None:
+    """Rows like ``inputs`` that repeat, made of the same tokens; None for real or short inputs or
+    few tokens. A token that stands first in every row and nowhere else stays there."""
+    if inputs.ndim != 2 or inputs.shape[1] < _SHORTEST:
+        return None
+    seen, alone = inputs[:, 1:].unique(), _first_alone(inputs)
+    length = inputs.shape[1] - alone
+    if len(seen) < _FEWEST or length < _SHORTEST:
+        return None
+    rows = seen[repeated_tokens(len(inputs), length, len(seen), seed=seed)]
+    first = inputs[:1, :1]
+    return torch.cat([first.expand(len(rows), 1), rows], dim=1) if alone else rows
+
+
+def _first_alone(inputs: Int[Tensor, "row pos"]) -> bool:
+    """Whether one token stands first in every row and nowhere else."""
+    first = inputs[:, 0].unique()
+    return len(first) == 1 and not bool((inputs[:, 1:] == first).any())
+
+
+def _shuffled(batch: Batch, seed: int) -> Batch:
+    """The same tokens of each row in random order, so that nothing follows from what came before;
+    scored where the rows were."""
+    generator = torch.Generator().manual_seed(seed)
+    start = int(_first_alone(batch.inputs))
+    order = torch.rand(batch.inputs[:, start:].shape, generator=generator).argsort(1) + start
+    inputs = torch.cat([batch.inputs[:, :start], batch.inputs.gather(1, order)], dim=1)
+    return Batch(inputs, inputs.roll(-1, 1), batch.mask)

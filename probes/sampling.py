@@ -1,0 +1,174 @@
+"""Which positions of which rows probes read, and which rows may not stand on both sides of a fold.
+
+A causal model's activation at position p is a function of the tokens up to p. Two rows that begin
+alike therefore have *equal* activations, and a probe fitted on one has seen the other: of 256
+strings of two letters, those at position 4 are 30 points. So that what is held out is new:
+
+    groups     equal rows are one group, a group is in one fold
+    prefixes   each prefix has one fold at random among those of its rows: only there is it sampled
+
+(the second for causal models and for those of which nobody knows; models that see the whole row
+have equal activations in equal rows only). No activation is then on both sides by being the same
+prefix, and all distinct prefixes can still be read. Not ruled out: prefixes that differ only in
+what the model ignores, and prefixes that differ by a letter. Where few states are reached at all,
+such as four of two bits, held-out activations are near seen ones, and the baselines say what that
+is worth.
+
+Positions are common to all rows where these are nearly all there is to sample (90 %); otherwise
+each row has its own: one at random from each of as many equal stretches of those it has, early and
+late ones alike. Their number is one that three quarters of the rows have, and the others are left
+out: samples that count twice would pass for evidence. (To a causal model the end of a short row is
+the middle of a long one.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from interp.errors import ArgumentError
+from interp.store.attention_mask import attention_mask_of
+from probes.linear import FOLDS, folds_of
+
+__all__ = [
+    "POSITIONS",
+    "SampledPositions",
+    "groups_of",
+    "is_causal",
+    "sample_positions",
+    "sampled_positions",
+]
+
+POSITIONS = 8
+"""Sampled positions of a row, unless told otherwise."""
+
+_NEARLY, _ENOUGH = 0.9, 0.75
+
+
+@dataclass(frozen=True)
+class SampledPositions:
+    """Where activations are read.
+
+    Attributes:
+        rows: Which rows are kept, ascending.
+        positions: The sampled positions of each.
+        groups: The group of each: equal rows have the same, in a random order;
+            :func:`probes.linear.folds_of` makes folds of them.
+    """
+
+    rows: Int[np.ndarray, "kept"]
+    positions: Int[np.ndarray, "kept sample"]
+    groups: Int[np.ndarray, "kept"]
+
+    def of(self, values: Any) -> Any:
+        """``[row, pos, …]``, an array or a tensor, at these places: ``[kept, sample, …]``."""
+        return values[self.rows[:, None], self.positions]
+
+
+def sample_positions(
+    mask: Bool[np.ndarray, "row pos"],
+    inputs: np.ndarray,
+    *,
+    count: int = POSITIONS,
+    causal: bool = True,
+    seed: int = 0,
+) -> SampledPositions:
+    """Sampled positions of every row, and the groups that folds are made of.
+
+    Args:
+        mask: Where rows are scored.
+        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]`` values.
+        count: Most positions of a row.
+        causal: Whether activations depend on nothing after their position.
+        seed: Of positions, where each row has its own.
+
+    Raises:
+        ArgumentError: if nothing is scored.
+    """
+    if not mask.any():
+        raise ArgumentError("mask must score a position, got none: give rows with targets")
+    rng = np.random.default_rng(seed)
+    prefix, groups = _prefixes(inputs), groups_of(inputs, seed=seed)
+    free = mask & _at_home(prefix, folds_of(groups), rng) if causal else mask
+    if not free.any():
+        raise ArgumentError("inputs must differ more, got equal ones wherever they are scored")
+    common = np.flatnonzero(free.all(axis=0))
+    if len(common) * len(free) >= _NEARLY * free.sum():
+        chosen = _spread(common, min(count, len(common)))
+        return SampledPositions(np.arange(len(free)), np.tile(chosen, (len(free), 1)), groups)
+    sizes = free.sum(axis=1)
+    count = max(1, min(count, int(np.quantile(sizes[sizes > 0], 1 - _ENOUGH))))
+    which = np.flatnonzero(sizes >= count)
+    own = np.array([_stratified(np.flatnonzero(free[row]), count, rng) for row in which])
+    return SampledPositions(which, own, groups[which])
+
+
+def groups_of(inputs: np.ndarray, *, seed: int | None = None) -> Int[np.ndarray, "row"]:
+    """A number for each distinct row, in the order of their first coming, or in a random one."""
+    numbers = _prefixes(inputs)[:, -1]
+    _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
+    order = first if seed is None else np.random.default_rng(seed).permutation(len(first))
+    groups: Int[np.ndarray, "row"] = np.argsort(np.argsort(order))[which]
+    return groups
+
+
+def is_causal(source: Any) -> bool:
+    """What a model's or store's spec says; True where there is none."""
+    seen = attention_mask_of(source)
+    return seen is None or seen.causal
+
+
+def sampled_positions(
+    mask: Bool[np.ndarray, "row pos"], count: int = POSITIONS
+) -> Int[np.ndarray, "sample"]:
+    """At most ``count`` positions, evenly spread over those scored in every row.
+
+    For rows that are scored at the same positions. Of rows of different lengths these are the
+    first few alone: take :func:`places`, which also keeps shared prefixes apart.
+
+    Raises:
+        ArgumentError: if no position is scored in every row.
+    """
+    scored = np.flatnonzero(mask.all(axis=0))
+    if not len(scored):
+        raise ArgumentError("mask must leave a position scored in every row, got none: shorten it")
+    return _spread(scored, min(count, len(scored)))
+
+
+def _spread(scored: Int[np.ndarray, "scored"], count: int) -> Int[np.ndarray, "sample"]:
+    return scored[np.linspace(0, len(scored) - 1, count).round().astype(int)]
+
+
+def _stratified(
+    scored: Int[np.ndarray, "scored"], count: int, rng: np.random.Generator
+) -> Int[np.ndarray, "sample"]:
+    """One at random of each of ``count`` equal stretches."""
+    edges = np.linspace(0, len(scored), count + 1).astype(int)
+    return scored[edges[:-1] + (rng.random(count) * np.diff(edges)).astype(int)]
+
+
+def _prefixes(inputs: np.ndarray) -> Int[np.ndarray, "row pos"]:
+    """Numbers, equal in a column where rows are equal up to it."""
+    rows, length = inputs.shape[:2]
+    _, codes = np.unique(inputs.reshape(rows * length, -1), axis=0, return_inverse=True)
+    codes = codes.reshape(rows, length).astype(np.int64)
+    found, now = np.empty_like(codes), np.zeros(rows, dtype=np.int64)
+    for place in range(length):
+        _, now = np.unique(now * (codes.max() + 1) + codes[:, place], return_inverse=True)
+        found[:, place] = now
+    return found
+
+
+def _at_home(
+    prefix: Int[np.ndarray, "row pos"], folds: Int[np.ndarray, "row"], rng: np.random.Generator
+) -> Bool[np.ndarray, "row pos"]:
+    """True where a row is in the one fold that its prefix may be sampled in."""
+    found = np.empty(prefix.shape, dtype=bool)
+    for place, column in enumerate(prefix.T):
+        pairs = rng.permutation(np.unique(column * FOLDS + folds))
+        _, first = np.unique(pairs // FOLDS, return_index=True)
+        found[:, place] = (pairs[first] % FOLDS)[column] == folds
+    return found

@@ -1,0 +1,128 @@
+"""Which hooks a model fires or a store holds, in their order, and which of them can be probed.
+
+A probe reads hooks ``[row, pos, …]``. The order is the network's: the one in which a forward pass
+fires them, whatever the order in which they were asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor
+
+from interp.errors import HookError
+from interp.hooks.axes import axis_labels
+from interp.hooks.capture import attached, evaluating
+from interp.hooks.hook_names import nearest
+from interp.interventions.prefix_reuse import has_ffn
+from interp.store import ActivationStore
+from interp.store.plan import model_device
+from interp.store.rows import as_batch
+from probes.layerwise import residual_sites
+
+__all__ = ["Site", "chosen_hooks", "hook_sites", "short_name", "usual_hooks"]
+
+_STACKS = ("blocks", "layers", "hidden")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A hook.
+
+    Attributes:
+        name: Of the hook.
+        labels: What its axes are, ``("row", "pos", "d_model")``.
+        shape: Their sizes without the rows'.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def probed(self) -> bool:
+        """Whether a probe can read it."""
+        return self.labels[1:2] == ("pos",)
+
+    def __str__(self) -> str:
+        """Name, axes, and whether a probe can read it, in a line."""
+        axes = " × ".join(
+            f"{label} {n}" for label, n in zip(self.labels[1:], self.shape, strict=True)
+        )
+        return f"{self.name}  {axes}" + ("" if self.probed else "  (cannot be probed)")
+
+
+def hook_sites(source: Any, inputs: Any) -> list[Site]:
+    """All hooks of a store, or all that a model fires on the first two of the inputs' rows, in the
+    order of firing."""
+    if isinstance(source, ActivationStore):
+        shapes = {name: hook["shape"] for name, hook in source.manifest["hooks"].items()}
+        return [Site(name, source.labels(name), tuple(shapes[name])) for name in source.hooks]
+    found: dict[str, Site] = {}
+    rows = as_batch(inputs).inputs[:2].to(model_device(source))
+
+    def see(name: str, values: Any) -> None:
+        if isinstance(values, Tensor) and name not in found and values.ndim:
+            labels = axis_labels(
+                name,
+                tuple(values.shape),
+                length=rows.shape[1],
+                n_heads=getattr(source.cfg, "n_heads", None),
+                pos_axis=getattr(source.hook_dict[name], "pos_dim", None),
+            )
+            found[name] = Site(name, labels, tuple(values.shape[1:]))
+
+    with evaluating(source), attached(source, source.hook_dict, see):
+        source(rows)
+    return list(found.values())
+
+
+def usual_hooks(source: Any, sites: list[Site]) -> list[str]:
+    """The residual stream between sublayers of a transformer; of stores and other models all that
+    can be probed.
+
+    Raises:
+        HookError: if there is none.
+    """
+    if not isinstance(source, ActivationStore) and hasattr(source.cfg, "n_layers"):
+        return list(residual_sites([has_ffn(source, i) for i in range(source.cfg.n_layers)]))
+    usual = [site.name for site in sites if site.probed]
+    if not usual:
+        raise HookError(f"{source} holds nothing to probe: store the residual stream, hook_resid_*")
+    return usual
+
+
+def chosen_hooks(source: Any, sites: list[Site], wanted: list[str]) -> list[str]:
+    """The hooks that names or globs ask for, as they fire; those that do not fire come last.
+
+    Raises:
+        HookError: if a glob matches nothing.
+    """
+    stored = isinstance(source, ActivationStore)
+    known = [*source.hooks, *source.aliases] if stored else list(source.hook_dict)
+    for glob in wanted:
+        if not any(fnmatchcase(name, glob) for name in known):
+            near = nearest(glob, known)
+            hint = f" (near it: {', '.join(near)})" if near else ""
+            raise HookError(
+                f"--hooks {glob} matches none of {len(known)} hooks{hint}: --hooks '*' lists them"
+            )
+    place = {_point(source, site.name): at for at, site in enumerate(sites)}
+    chosen = [name for name in known if any(fnmatchcase(name, glob) for glob in wanted)]
+    return sorted(chosen, key=lambda name: place.get(_point(source, name), len(place)))
+
+
+def _point(source: Any, name: str) -> Any:
+    """What the names of one hook have in common."""
+    return source.canonical(name) if isinstance(source, ActivationStore) else source.hook_dict[name]
+
+
+def short_name(hook: str) -> str:
+    """``L0 mid`` for ``blocks.0.hook_resid_mid``, ``L0 mlp post`` for ``…0.mlp.hook_post``."""
+    parts = hook.split(".")
+    name = parts[-1].removeprefix("hook_").removeprefix("resid_")
+    if len(parts) > 2 and parts[0] in _STACKS:
+        return " ".join((f"L{parts[1]}", *parts[2:-1], name))
+    return name

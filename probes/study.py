@@ -1,0 +1,171 @@
+"""One model on one task, measured through and through: the tables a report is made of.
+
+    task → rows → activations in a store → scores with nulls → roles with evidence
+
+Every table is sealed into the store it came from, so that it can be read back with its provenance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from interp.errors import Problems
+from interp.interventions.components import Component
+from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore, extract
+from interp.tasks.base import Batch
+from interp.tasks.memory import FixedMemory
+from interp.threads import one_thread
+from probes.ablation import ablation_table
+from probes.activations import Sampled, sampled_positions
+from probes.kernels import KernelNull, LayerKernels, kernel_null, kernel_table, layer_kernels
+from probes.layerwise import decodability, residual_sites
+from probes.roles import TASK, find_roles
+
+__all__ = ["Performance", "Study", "study"]
+
+ROWS, BATCH = 256, 64
+
+
+@dataclass(frozen=True)
+class Performance:
+    """How well a model solves its task, over scored positions.
+
+    Attributes:
+        accuracy: Share with the right sign.
+        error: Mean squared error over the target's variance.
+        worst: Largest absolute error.
+    """
+
+    accuracy: float
+    error: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class Study:
+    """What was measured on one model.
+
+    Attributes:
+        name: Of the model, in words.
+        model: Which.
+        task: The task it was measured on.
+        store: Its activations, with the tables.
+        scores: Every score with its null (a head table).
+        roles: What was decided, with evidence.
+        kernels: Attention by lag.
+        null: What :attr:`kernels` were compared with.
+        performance: How well it solves the task.
+    """
+
+    name: str
+    model: SequenceTransformer
+    task: FixedMemory
+    store: ActivationStore
+    scores: pd.DataFrame
+    roles: pd.DataFrame
+    kernels: LayerKernels
+    null: KernelNull
+    performance: Performance
+
+    @property
+    def memories(self) -> Mapping[str, int]:
+        """The latent of each memory, and the lag it is fetched from."""
+        return dict(zip(self.task.arguments[1:], self.task.lags, strict=True))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Hooks of the residual stream, in order."""
+        return residual_sites([bool(widths) for widths in self.model.spec.ffn_widths])
+
+
+@one_thread()
+def study(
+    name: str,
+    model: SequenceTransformer,
+    task: FixedMemory,
+    out: Path,
+    *,
+    seed: int = 0,
+    null: KernelNull | None = None,
+) -> Study:
+    """Measure ``model`` on ``task`` and seal everything into a store at ``out``.
+
+    Args:
+        name: What to call the model.
+        model: A causal model of one layer: in a deeper one a head's lag is not the memory's.
+        task: A fixed-memory task.
+        out: Folder of the activation store.
+        seed: Of the rows and of the nulls.
+        null: The kernels' null of another study with the same spec, task and seed, to save time.
+
+    Raises:
+        ArgumentError: for a model that this cannot measure.
+    """
+    _check_measurable(model)
+    sites = residual_sites([bool(widths) for widths in model.spec.ffn_widths])
+    hooks = [*sites, "blocks.0.attn.hook_pattern", "blocks.0.attn.hook_z"]
+    store = extract(model, task, hooks, out, rows=ROWS, batch=BATCH, seed=seed)
+    batch, floors = _rows_of(store), TASK.floors
+    memories = dict(zip(task.arguments[1:], task.lags, strict=True))
+    kernels = layer_kernels(model, batch, 0, memories)
+    null = kernel_null(model, batch, 0, memories, seed=seed) if null is None else null
+    groups = {
+        memory: [
+            Component("head", 0, head)
+            for head in kernels.group(
+                memory, lag, share=floors.kernel_share, part=floors.kernel_part
+            )
+        ]
+        for memory, lag in memories.items()
+    }
+    sampled = Sampled(store, sampled_positions(store.mask()))
+    scores = pd.concat(
+        [
+            decodability(sampled, sites),
+            kernel_table(kernels, memories, null),
+            ablation_table(model, batch, [*task.arguments, "f"], groups, seed=seed),
+        ],
+        ignore_index=True,
+    )
+    roles = find_roles(model, batch, memories=task.memories(), answers=task.answers(), seed=seed)
+    provenance = {"model": name, "task": task.to_dict(), "seed": seed, "rows": ROWS}
+    store.write_measurement("scores", scores, provenance)
+    store.write_measurement("roles", roles, provenance)
+    performance = _performance(model, batch)
+    return Study(name, model, task, store, scores, roles, kernels, null, performance)
+
+
+def _check_measurable(model: SequenceTransformer) -> None:
+    problems, spec = Problems("study"), model.spec
+    rule = "must have one layer: a head's lag is the memory's lag there alone"
+    problems.need(spec.n_layers == 1, "model", rule, spec.n_layers, "measure a one-layer model")
+    problems.need(spec.causal, "model", "must be causal: kernels are over the past", False, "as is")
+    problems.need(any(spec.heads), "model", "must have a head", spec.n_heads, "add one")
+    problems.raise_if_any()
+
+
+def _rows_of(store: ActivationStore) -> Batch:
+    """The very rows whose activations the store holds."""
+    return Batch(
+        inputs=torch.from_numpy(store.inputs()),
+        targets=torch.from_numpy(store.targets()),
+        mask=torch.from_numpy(store.mask()),
+        latents={name: torch.from_numpy(value) for name, value in store.latents().items()},
+    )
+
+
+@torch.no_grad()
+def _performance(model: SequenceTransformer, batch: Batch) -> Performance:
+    found, scored = (t[batch.mask].double() for t in (model(batch.inputs), batch.targets))
+    wrong = found - scored
+    return Performance(
+        accuracy=float((found.sign() == scored.sign()).double().mean()),
+        error=float(wrong.square().mean() / scored.var(correction=0)),
+        worst=float(wrong.abs().max()),
+    )

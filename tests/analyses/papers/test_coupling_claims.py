@@ -1,0 +1,112 @@
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from analyses.papers.base import Setting, Verdict
+from analyses.papers.coupling.order import statements
+from analyses.papers.coupling.rank import seed_slopes, self_attending
+from analyses.papers.coupling.readable import readings
+from interp.proofs.coupling import construct_pod
+from interp.tasks.coupling import IndexedAverage, NearestPoint, PodCoupling
+
+TINY = {"steps": 2, "batch": 4, "learning_rate": 1e-3, "width": 4, "hidden": 4, "d_model": 8}
+CLAIMS: dict[str, dict[str, Any]] = {
+    "rank:finite": {"ranks": [2], "steps_from_rank": [-1, 0], "features": 2},
+    "rank:infinite": {"widths": [1, 2], "features": 2},
+    "spectrum:converges": {"rank": 3, "widths": [2, 4], "width": 0, "features": 3},
+    "readable:readable": {"m_h": 2},
+    "order:order": {"transformer": {"steps": 3}},
+    "permutation:permuted": {},
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_claim_gives_a_verdict_with_numbers_over_seeds(name: str, tmp_path: Path) -> None:
+    module, function = name.split(":")
+    run = getattr(importlib.import_module(f"analyses.papers.coupling.{module}"), function)
+    setting = Setting("quick", (0, 1), TINY | CLAIMS[name], tmp_path)
+    verdict = run(setting)
+    assert isinstance(verdict, Verdict)
+    json.dumps(dict(verdict.numbers), allow_nan=True)
+    assert all(len(table) for table in verdict.tables.values())
+    if name in ("rank:finite", "readable:readable"):
+        assert verdict.status == "not reproduced"  # two steps train nothing
+
+
+def order_table(rnn: list[float], transformer: list[float]) -> pd.DataFrame:
+    names = ["exponential, as it is", "exponential, exchanged", "exponential, mixed"]
+    names += ["random, as it is", "random, exchanged"]
+    rows = [
+        {"model": model, "setting": name, "seed": seed, "error": value * (1 + seed)}
+        for model, values in (("linear RNN", rnn), ("transformer", transformer))
+        for name, value in zip(names, values, strict=True)
+        for seed in (0, 1, 2)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_the_papers_own_numbers_satisfy_the_rule_and_others_do_not() -> None:
+    paper = [1.02e-7, 3.57e-2, 1.58e-7, 5.58, 5.24], [2.18e-5, 2.51e-5, 2.39e-4, 5.43e-4, 5.36e-4]
+    found = statements(order_table(*paper))
+    assert all(statement["holds"] for statement in found.values())
+    assert found["exchange hurts the RNN"]["ratio"] == pytest.approx(3.57e-2 / 1.02e-7)
+    worse = statements(order_table(paper[0], [2e-5, 1e-3, 2e-4, 1.0, 1e-3]))
+    failed = {name for name, statement in worse.items() if not statement["holds"]}
+    assert failed == {
+        "exchange is free",
+        "transformer better on the random kernel, as it is",
+    }
+
+
+def test_slopes_are_taken_seed_by_seed() -> None:
+    rows = [(m, s, (1 + s) * m ** -(1.0 + s)) for m in (1, 2, 4, 8) for s in (0, 1)]
+    table = pd.DataFrame(rows, columns=["m_h", "seed", "error"])
+    assert np.allclose(seed_slopes(table), [-1, -2])
+
+
+def test_where_positions_attend_to_themselves_the_slope_depends_on_what_stands_for_infinity() -> (
+    None
+):
+    slopes = self_attending([1, 2, 4, 8], ranks=(32, 1000))
+    assert slopes["32"] < -0.8 < -0.6 < slopes["1000"]
+
+
+class Fixed(torch.nn.Module):
+    """A model whose attention is what it was given."""
+
+    def __init__(self, attention: torch.Tensor) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def run_with_cache(self, inputs: torch.Tensor, names_filter: list[str]) -> tuple[None, Any]:
+        return None, {names_filter[0]: self.attention[:, None]}
+
+
+def test_readings_are_one_for_the_right_attention_and_low_for_an_even_one() -> None:
+    batch = IndexedAverage(3, 8).sample(20, seed=0)
+    right = readings(Fixed(batch.latents["coupling"]), batch)
+    assert right == {"found": 1.0, "distance": 0.0}
+    even = readings(Fixed(torch.full((20, 8, 8), 1 / 8)), batch)
+    assert even["distance"] == pytest.approx(5 / 8)
+    points = NearestPoint().sample(20, seed=1)
+    attention = torch.nn.functional.one_hot(points.latents["nearest"], 12).float()
+    assert readings(Fixed(attention), points)["found"] == 1
+    attention[0, 3] = attention[0, 3].roll(1)
+    assert readings(Fixed(attention), points)["found"] == pytest.approx(1 - 1 / 240)
+
+
+def test_the_construction_is_exact_where_the_claim_says_that_it_is() -> None:
+    task = PodCoupling(2, features=2)
+    batch = task.sample(50, seed=3)
+    with torch.no_grad():
+        errors = [
+            float((construct_pod(task, m).model(batch.inputs) - batch.targets).square().mean())
+            for m in (1, 2)
+        ]
+    assert errors[1] < 1e-12 < 1e-4 < errors[0]

@@ -1,0 +1,137 @@
+"""Identity scalars on a tiny random Hugging Face GPT-2."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+
+from analyses.papers.base import Setting
+from analyses.papers.template.gpt2_scalars import add_scalars, language_model, perplexity
+from analyses.papers.template.gpt2_templates import pretrained_efficiency, train_reader
+from interp.errors import ArgumentError
+from interp.tasks.template.named import same_different
+
+CONFIG = GPT2Config(
+    vocab_size=50, n_positions=16, n_embd=12, n_layer=2, n_head=3, resid_pdrop=0.0,
+    embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
+)  # fmt: skip
+
+
+def tiny() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(CONFIG).eval()
+
+
+TOKENS = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+def test_nothing_changes_while_the_scalars_are_zero() -> None:
+    model = tiny()
+    with torch.no_grad():
+        before = model(TOKENS, use_cache=False).logits
+        scalars = add_scalars(model)
+        after = model(TOKENS, use_cache=False).logits
+    torch.testing.assert_close(after, before, rtol=1e-5, atol=1e-6)
+    assert sum(p.numel() for p in scalars.parameters()) == 2 * 2 * 3
+    names = {name for name, _ in model.named_parameters() if "identity" in name}
+    assert len(names) == 4
+
+
+def test_padding_stays_masked() -> None:
+    model, plain = tiny(), tiny()
+    add_scalars(model)
+    mask = torch.ones_like(TOKENS)
+    mask[:, 6:] = 0
+    with torch.no_grad():
+        found = model(TOKENS, attention_mask=mask, use_cache=False).logits
+        expected = plain(TOKENS, attention_mask=mask, use_cache=False).logits
+    torch.testing.assert_close(found[:, :6], expected[:, :6], rtol=1e-5, atol=1e-6)
+
+
+def test_gradient_reaches_every_scalar() -> None:
+    model = tiny()
+    scalars = add_scalars(model)
+    torch.autograd.backward(model(TOKENS, labels=TOKENS, use_cache=False).loss)
+    for layer in scalars:
+        for p in (layer.a, layer.b):
+            assert p.grad is not None
+            assert (p.grad != 0).all()
+
+
+@pytest.mark.parametrize("mask_diagonal", [False, True])
+def test_scores_and_output_are_those_of_a_direct_loop(mask_diagonal: bool) -> None:
+    model = tiny()
+    scalars = add_scalars(model, multiplier=2.0, mask_diagonal=mask_diagonal)
+    with torch.no_grad():
+        scalars[0].a.copy_(torch.tensor([0.5, -1.0, 0.0]))
+        scalars[0].b.copy_(torch.tensor([0.3, 0.0, -0.2]))
+    attn = model.transformer.h[0].attn
+    x = torch.randn(1, 5, 12, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        found = attn(x)[0]
+        q, k, v = attn.c_attn(x).split(12, dim=-1)
+        heads, added = [], torch.zeros(5, 12)
+        for h in range(3):
+            part = slice(4 * h, 4 * h + 4)
+            a, b = 2 * float(scalars[0].a[h]), 2 * float(scalars[0].b[h])
+            pattern = torch.zeros(5, 5)
+            for t in range(5):
+                scores = torch.stack([
+                    q[0, t, part] @ k[0, j, part] / 2
+                    + (a * (x[0, t] @ x[0, j]) / 12 if not (mask_diagonal and j == t) else 0)
+                    for j in range(t + 1)
+                ])  # fmt: skip
+                pattern[t, : t + 1] = scores.softmax(0)
+            heads.append(pattern @ v[0, :, part])
+            added += b * pattern @ x[0]
+        expected = attn.c_proj(torch.cat(heads, dim=-1)) + added
+    torch.testing.assert_close(found[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cache_and_other_models_are_refused() -> None:
+    model = tiny()
+    add_scalars(model)
+    with torch.no_grad():
+        cache = model(TOKENS[:, :4], use_cache=True).past_key_values
+        with pytest.raises(ArgumentError, match="use_cache=False"):
+            model(TOKENS[:, 4:5], past_key_values=cache)
+    with pytest.raises(ArgumentError, match="must have no scalars yet"):
+        add_scalars(model)
+    with pytest.raises(ArgumentError, match="must be a Hugging Face GPT-2"):
+        add_scalars(torch.nn.Linear(2, 2))
+
+
+def test_perplexity_is_exp_of_the_mean_loss() -> None:
+    model = tiny()
+    tokens = TOKENS.flatten()
+    with torch.no_grad():
+        losses = [model(tokens[i : i + 6][None], labels=tokens[i : i + 6][None]).loss
+                  for i in (0, 6, 12)]  # fmt: skip
+    assert perplexity(model, tokens, 6) == pytest.approx(float(torch.stack(losses).mean().exp()))
+
+
+def setting(tmp_path: Path, **options: object) -> Setting:
+    return Setting("quick", (0,), {"model": "", "text": "", **options}, tmp_path)
+
+
+def test_without_the_users_files_the_claims_are_not_run(tmp_path: Path) -> None:
+    verdict = language_model(setting(tmp_path))
+    assert verdict.status == "not run"
+    assert "model and text" in verdict.words
+    assert pretrained_efficiency(setting(tmp_path)).status == "not run"
+
+
+def test_the_claim_on_templates_runs_on_a_local_folder(tmp_path: Path) -> None:
+    GPT2Model(CONFIG).save_pretrained(tmp_path / "gpt2")
+    options = {"model": str(tmp_path / "gpt2"), "rows": [8], "steps": 2, "batch": 4,
+               "learning_rate": 1e-3, "symbols": 20}  # fmt: skip
+    verdict = pretrained_efficiency(setting(tmp_path, **options))
+    assert verdict.status in ("reproduced", "partly", "not reproduced")
+    assert set(verdict.numbers["accuracy"]) == {"pretrained 8", "from scratch 8"}
+
+
+def test_a_reader_learns_its_strings() -> None:
+    task = same_different(train=(0, 20), test=(20, 40))
+    accuracy = train_reader(GPT2Model(CONFIG), task, rows=8, steps=3, batch=8, rate=1e-3, seed=0)
+    assert 0 <= accuracy <= 1

@@ -1,0 +1,115 @@
+"""Template claims: the rules on made-up numbers, and every claim once in miniature."""
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from analyses.papers.base import Setting
+from analyses.papers.template import models
+from analyses.papers.template.copying import _verdict
+from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
+from interp.tasks.template.named import copying, same_different
+
+ROOT = Path(__file__).parents[3]
+CLAIMS = tomllib.loads((ROOT / "analyses/papers/claims.toml").read_text())["claims"]
+LEDGER = {k: v for k, v in CLAIMS.items()
+          if v["run"].startswith("analyses.papers.template.")}  # fmt: skip
+TINY: dict[str, Any] = {"steps": 2, "batch": 4, "symbols": 8, "d_model": 8, "heads": 2, "d_head": 4,
+                        "ffn": 8, "samples": 40, "tests": 8}  # fmt: skip
+SMALLER: dict[str, dict[str, Any]] = {
+    "template-sample-efficiency": {"rows": [8], "learning_rates": [1e-3, 1e-2]},
+    "template-zipf": {"rows": 8, "exponents": [1.0]},
+    "template-mlp-chance": {"rows": 8, "width": 8, "d_embed": 4},
+    "template-copying-width": {"rows": 8, "widths": [8, 12]},
+    "template-induction-copying": {"rows": 8, "widths": [8, 12], "length": 4},
+    "template-hyperparameters": {"rows": 8},
+    "template-norms": {"rows": 8},
+    "template-depth": {"rows": 8, "depths": [1, 2]},
+    "template-conditioning": {"rows": [8]},
+    "template-kernel-blocks": {"rows": 12},
+    "template-finite-width": {"widths": [8, 16]},
+    "template-feature-learning": {"rows": [8]},
+    "template-head-specialisation": {"rows": 8, "steps": 8},
+}
+
+
+def setting(name: str, folder: Path) -> Setting:
+    known = LEDGER[name]["quick"]
+    options = {**known, **{k: v for k, v in TINY.items() if k in known}, **SMALLER[name]}
+    return Setting("quick", (100, 101), options, folder)
+
+
+@pytest.mark.parametrize("name", sorted(SMALLER))
+def test_claims_run_in_miniature(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "FITTED", 0.0)  # two steps fit nothing
+    module, function = LEDGER[name]["run"].split(":")
+    verdict = getattr(import_module(module), function)(setting(name, tmp_path))
+    assert verdict.numbers
+    assert verdict.words
+    assert verdict.drawings
+    assert verdict.key or verdict.status == "not run"
+
+
+def test_every_claim_of_the_ledger_is_tested_and_has_three_seeds() -> None:
+    outside = {"template-gpt2-scalars", "template-pretrained-efficiency"}
+    assert set(LEDGER) == set(SMALLER) | outside
+    for name in SMALLER:
+        assert len(LEDGER[name]["quick"]["seeds"]) >= 3
+        assert not set(LEDGER[name]["quick"].get("tuning_seeds", ())) & set(
+            LEDGER[name]["quick"]["seeds"]
+        )
+
+
+def test_runs_that_do_not_fit_are_no_failure_to_generalise(tmp_path: Path) -> None:
+    table = pd.DataFrame(
+        {"model": ["plain", "plain", "+ aI"], "train_accuracy": [1.0, 0.98, 0.5], "accuracy": 0.1}
+    )
+    assert fitted(table).index.tolist() == [0]
+    assert unfitted(table) == {"plain": 1, "+ aI": 1}
+    found = unanswered(table)
+    assert found is not None
+    assert found.status == "not run"
+    assert "(+ aI)" in found.words
+    assert unanswered(table[:2]) is None
+    for name in ("template-zipf", "template-feature-learning"):
+        module, function = LEDGER[name]["run"].split(":")
+        verdict = getattr(import_module(module), function)(setting(name, tmp_path / name))
+        assert verdict.status == "not run"
+
+
+def test_strings_needed_stay_at_the_level() -> None:
+    rows = [("a", 8, 0.95), ("a", 16, 0.5), ("a", 32, 0.9), ("a", 64, 1.0), ("b", 8, 0.1),
+            ("b", 64, 0.95), ("b", 64, 0.8)]  # fmt: skip
+    table = pd.DataFrame(rows, columns=["model", "n", "accuracy"])
+    assert needed(table, accuracy=0.9) == {"a": 32, "b": float("inf")}
+
+
+@pytest.mark.parametrize(
+    ("plain", "scalar", "status"),
+    [
+        ((0.9, 0.1), (1.0, 0.95), "reproduced"),
+        ((0.9, 0.8), (1.0, 0.95), "partly"),
+        ((0.9, 0.1), (1.0, 0.5), "partly"),
+        ((0.9, 0.8), (1.0, 0.5), "not reproduced"),
+        ((0.9, None), (1.0, 0.5), "not run"),
+        ((0.9, None), (1.0, 0.95), "partly"),
+        ((0.9, 0.1), (1.0, None), "partly"),
+    ],
+)
+def test_copying_is_judged_by_its_rule(plain: Any, scalar: Any, status: str) -> None:
+    rows = [dict(zip(("32", "256"), values, strict=True)) for values in (plain, scalar)]
+    assert _verdict(*rows, 32, 256)[0] == status
+
+
+def test_models_differ_in_their_scalars_alone() -> None:
+    options = {**TINY, "multiplier": 10.0}
+    plain, scalar = (spec_of(same_different(), options, s) for s in ("", "a"))
+    different = {k for k, v in plain.to_dict().items() if scalar.to_dict()[k] != v}
+    assert different == {"identity_qk", "identity_multiplier"}
+    assert spec_of(copying(), options, "b").tied_unembedding

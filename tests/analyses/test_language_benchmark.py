@@ -1,0 +1,131 @@
+"""Circuits that are written down do what they are said to, and the language cases are in order."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from analyses.benchmarks.circuits import CIRCUITS, Sizes, construct_circuit, with_gains
+from analyses.benchmarks.language import LANGUAGE_ROLES, decoys, loaded, subjects
+from interp.proofs.random_basis import random_basis
+from interp.tasks.induction import InContextTemplate, RepeatedTokens
+
+SMALL = Sizes(vocabulary=16, length=20, heads=2, bos=False)
+KEYS = {
+    "previous-token": lambda same, lag: lag == 1,
+    "sink": lambda same, lag: torch.arange(len(lag)) == 0,
+    "duplicate-token": lambda same, lag: same,
+    "induction": lambda same, lag: F.pad(same, (1, 0))[..., :-1],
+    "positional": lambda same, lag: (lag >= 2) & (lag <= 8),
+}
+"""Role → its keys, ``[row, query, key]``."""
+
+
+def sizes(kind: str) -> Sizes:
+    """What may come next in a window must be few of the tokens that there are."""
+    return replace(SMALL, vocabulary=40) if kind == "window-copy" else SMALL
+
+
+def rows(kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    bos = 0 if kind == "first-negative" else -1
+    task = RepeatedTokens(sizes(kind).vocabulary, SMALL.length, (3, 9), bos=bos)
+    if kind in ("previous-copy", "window-negative"):
+        task = InContextTemplate("aba", vocabulary=16, bos=-1, examples=4)
+    batch = task.sample(48, seed=3)
+    return batch.inputs, batch.targets, batch.mask
+
+
+@pytest.mark.parametrize("kind", CIRCUITS)
+@torch.no_grad()
+def test_every_head_attends_by_its_role_and_is_needed(kind: str) -> None:
+    made = construct_circuit(kind, sizes(kind), seed=4)
+    tokens, targets, mask = rows(kind)
+    lag = torch.arange(tokens.shape[1])[:, None] - torch.arange(tokens.shape[1])
+    same = (tokens[:, :, None] == tokens[:, None, :]) & (lag > 0)
+    output, cache = made.model.run_with_cache(tokens, return_cache_object=False)
+    for part in made.mechanism.parts:
+        pattern = cache[f"blocks.{part.layer}.attn.hook_pattern"][:, part.head]
+        role = part.role.removeprefix("unscored:")
+        if role in KEYS:
+            keys = KEYS[role](same, lag).expand_as(pattern)
+            seen = mask & keys.any(-1)
+            if seen.any():
+                assert float((pattern * keys).sum(-1)[seen].mean()) > 0.9, role
+
+        def even(pattern, hook, head=part.head):  # type: ignore[no-untyped-def]
+            pattern = pattern.clone()
+            pattern[:, head] = 1 / torch.arange(1, pattern.shape[-1] + 1)[:, None]
+            return pattern.tril()
+
+        hook = (f"blocks.{part.layer}.attn.hook_pattern", even)
+        without = made.model.run_with_hooks(tokens, fwd_hooks=[hook])
+        rise = F.cross_entropy(without[mask], targets[mask]) - F.cross_entropy(
+            output[mask], targets[mask]
+        )
+        assert float(rise) > 0.05, part
+
+
+@pytest.mark.parametrize("wiring", ["unread", "silent", "constant"])
+@torch.no_grad()
+def test_decoys_attend_alike_and_nothing_depends_on_it(wiring: str) -> None:
+    used = construct_circuit("induction", SMALL, seed=4)
+    decoy = construct_circuit("induction", SMALL, seed=4, wiring=wiring)
+    tokens, _, mask = rows("induction")
+    last = next(part for part in used.mechanism.parts if part.role == "induction")
+    name = f"blocks.{last.layer}.attn.hook_pattern"
+    patterns = [
+        one.model.run_with_cache(tokens, return_cache_object=False)[1][name][:, last.head]
+        for one in (used, decoy)
+    ]
+    torch.testing.assert_close(*patterns)
+    assert decoy.mechanism.parts == ()
+
+    def even(pattern, hook):  # type: ignore[no-untyped-def]
+        pattern = pattern.clone()
+        pattern[:, last.head] = 1 / torch.arange(1, pattern.shape[-1] + 1)[:, None]
+        return pattern.tril()
+
+    logits = decoy.model(tokens)
+    changed = decoy.model.run_with_hooks(tokens, fwd_hooks=[(name, even)])
+    moved = (changed.log_softmax(-1) - logits.log_softmax(-1))[mask].abs().max()
+    assert float(moved) < 0.1, "norms alone may change a little"
+
+
+@torch.no_grad()
+def test_a_random_basis_and_gains_keep_the_function() -> None:
+    made = construct_circuit("pointer", SMALL, seed=1)
+    tokens, _, _ = rows("pointer")
+    hidden = random_basis(made, 5)
+    with_gains(hidden.model, 7)
+    assert float(hidden.model.blocks[0].ln1.w.std()) > 0.1
+    torch.testing.assert_close(hidden.model(tokens), made.model(tokens))
+
+
+def test_language_cases_are_many_and_none_was_tuned_on() -> None:
+    scored, tuned = subjects(), subjects(tuning=True)
+    assert len(scored) >= 40
+    assert len(decoys()) >= 20
+    names = [one.name for one in (*scored, *decoys())]
+    assert len(set(names)) == len(names)
+    assert not set(names) & {one.name for one in (*tuned, *decoys(tuning=True))}
+    seeds = {one.seed for one in (*scored, *decoys())}
+    assert not seeds & {one.seed for one in (*tuned, *decoys(tuning=True))}
+    for sort in ("unread", "silent", "constant", "untrained", "shuffled"):
+        assert sum(sort in name for name in names) >= 5
+
+
+def test_every_role_is_there_five_times() -> None:
+    circuits = [one.make() for one in subjects() if not one.name.startswith("trained")]
+    for role in LANGUAGE_ROLES:
+        assert sum(claim[3] == role for built in circuits for claim in built.truth) >= 5, role
+
+
+@torch.no_grad()
+def test_a_subject_comes_back_from_its_folder_with_the_same_function() -> None:
+    built = next(one for one in subjects() if "previous-negative" in one.name).make()
+    back = loaded(built, "back")
+    tokens = torch.randint(built.model.spec.d_in, (3, 12), generator=torch.manual_seed(0))
+    expected = built.model(tokens).log_softmax(-1).float()
+    torch.testing.assert_close(back.model(tokens).log_softmax(-1), expected, atol=1e-4, rtol=1e-4)
+    assert (back.name, back.bos, back.vocabulary) == ("back", -1, built.model.spec.d_in)

@@ -1,0 +1,109 @@
+"""When two role tables of one model agree."""
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from analyses.benchmarks.same_roles import differences, statuses
+
+RANK = {"none": 0, "candidate": 1, "confirmed": 2}
+
+
+def table(*rows: tuple[int, str, str], missing: str = "") -> pd.DataFrame:
+    """Head, role, status."""
+    return pd.DataFrame(
+        [
+            {
+                "component": "head",
+                "layer": 0,
+                "head": head,
+                "group": "",
+                "role": role,
+                "target": "",
+                "status": status,
+                "missing": missing,
+            }
+            for head, role, status in rows
+        ],
+        columns=["component", "layer", "head", "group", "role", "target", "status", "missing"],
+    )
+
+
+WHOLE = table((0, "sink", "confirmed"), (1, "local", "candidate"), (1, "copying", "confirmed"))
+
+
+def test_the_same_rows_agree_in_any_order() -> None:
+    assert differences(WHOLE, WHOLE.iloc[::-1]) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([(0, "sink", "candidate")], "head 0.0 sink is candidate, not confirmed"),
+        ([], "head 0.0 sink is none, not confirmed"),
+        (
+            [(0, "sink", "confirmed"), (2, "sink", "candidate")],
+            "head 0.2 sink is candidate, more than none",
+        ),
+    ],
+)
+def test_another_status_disagrees(rows: list[tuple[int, str, str]], said: str) -> None:
+    reference = table((0, "sink", "confirmed"))
+    assert differences(reference, table(*rows)) == [said]
+
+
+def test_without_causes_the_confirmed_are_candidates_that_say_so() -> None:
+    reference = table((0, "sink", "confirmed"), (1, "local", "candidate"))
+    rows = (0, "sink", "candidate"), (1, "local", "candidate")
+    told = table(*rows, missing="no model could be run")
+    assert differences(reference, told, causes=False) == []
+    silent = differences(reference, table(*rows), causes=False)
+    assert silent == ["head 0.0 sink is candidate and does not say what is missing"]
+    higher = differences(reference, reference, causes=False)
+    assert higher == ["head 0.0 sink is confirmed, not candidate"]
+
+
+def test_a_role_that_is_not_looked_for_may_lack_and_never_rises() -> None:
+    reasons = {"copying": "no weights"}
+    without = WHOLE[WHOLE["role"] != "copying"]
+    assert differences(WHOLE, without, unsought=reasons) == []
+    assert differences(without, WHOLE, unsought=reasons) == [
+        "head 0.1 copying is confirmed, more than none"
+    ]
+    unexplained = differences(WHOLE, without, unsought={"copying": ""})
+    assert unexplained == ["head 0.1 copying was not looked for, and no reason is given"]
+
+
+def test_tables_read_from_files_have_no_text_where_there_is_none(tmp_path) -> None:
+    WHOLE.to_csv(tmp_path / "roles.csv", index=False)
+    read = pd.read_csv(tmp_path / "roles.csv")
+    assert statuses(read) == statuses(WHOLE)
+    assert differences(WHOLE, read) == []
+
+
+STATUS = st.sampled_from(["none", "candidate", "confirmed"])
+
+
+@given(
+    st.lists(st.tuples(STATUS, STATUS), max_size=5),
+    st.booleans(),
+    st.sets(st.sampled_from(["sink", "local"])),
+)
+def test_a_higher_status_is_always_told(
+    pairs: list[tuple[str, str]], causes: bool, unsought: set[str]
+) -> None:
+    roles = ["sink", "local", "dense", "sink", "local"]
+    first = [(i, roles[i], a) for i, (a, _) in enumerate(pairs) if a != "none"]
+    second = [(i, roles[i], b) for i, (_, b) in enumerate(pairs) if b != "none"]
+    found = differences(
+        table(*first),
+        table(*second, missing="not run"),
+        causes=causes,
+        unsought=dict.fromkeys(unsought, "no weights"),
+    )
+    higher = [i for i, (a, b) in enumerate(pairs) if RANK[b] > RANK[a]]
+    assert [line for line in found if "more than" in line] == [
+        line for line in found if any(f"head 0.{i} " in line for i in higher)
+    ]
+    assert len(found) >= len(higher)

@@ -1,0 +1,198 @@
+import numpy as np
+import pytest
+
+from interp.attention.patterns import (
+    KernelSums,
+    RegressionSums,
+    Signal,
+    ValueSums,
+    concentration,
+    kernel_by_lag,
+    kernel_by_offset,
+    kernel_by_regression,
+    mass_by_lag,
+)
+from interp.errors import ArgumentError
+
+RNG = np.random.default_rng(0)
+
+
+def causal(rows: int, heads: int, n: int) -> np.ndarray:
+    return np.tril(RNG.random((rows, heads, n, n))) + 1e-9 * np.eye(n)
+
+
+def test_mass_equals_a_direct_loop() -> None:
+    pattern, mask = causal(3, 2, 7), RNG.random((3, 7)) < 0.7
+    mask[:, 0] = False
+    found = mass_by_lag(pattern, mask)
+    for head in range(2):
+        for lag in range(5):
+            rows = [
+                [
+                    pattern[r, head, t, t - lag] / pattern[r, head, t].sum()
+                    for t in range(lag, 7)
+                    if mask[r, t]
+                ]
+                for r in range(3)
+            ]
+            by_row = [np.mean(shares) for shares in rows if shares]  # every row counts alike
+            np.testing.assert_allclose(found[head, lag], np.mean(by_row))
+
+
+def test_kernel_of_one_signal_is_the_weighted_pattern() -> None:
+    """Heads that write multiples g_h of one signal u have kernel g_h × mean of pattern · u²."""
+    pattern, mask = causal(4, 3, 8), np.ones((4, 8), bool)
+    signal = RNG.choice([-1.0, 1.0], (4, 8))
+    gains = np.array([2.0, -1.0, 0.5])
+    found = kernel_by_lag(pattern, signal[..., None] * gains, mask)
+    signal = signal - signal.mean()
+    by_key = pattern * signal[:, None, None, :] ** 2 / signal.std()
+    means = np.stack([np.diagonal(by_key, -s, 2, 3).mean((0, 2)) for s in range(8)], axis=-1)
+    expected = gains[:, None] * means
+    together = expected.sum(0)
+    expected = expected * np.sign(together[np.abs(together).argmax()])
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_constant_values_carry_nothing() -> None:
+    """A value bias that the output bias takes back changes no kernel."""
+    pattern, mask = causal(4, 2, 8), np.ones((4, 8), bool)
+    values = RNG.normal(size=(4, 8, 2))
+    np.testing.assert_allclose(
+        kernel_by_lag(pattern, values + np.array([5.0, -3.0]), mask),
+        kernel_by_lag(pattern, values, mask),
+        atol=1e-12,
+    )
+
+
+def test_weight_at_far_lags_counts_against_concentration() -> None:
+    n = 12
+    lag = np.subtract.outer(np.arange(n), np.arange(n))
+    two_peaks = (0.6 * (lag == 1) + 0.4 * (lag == 9)).astype(float)
+    values = RNG.choice([-1.0, 1.0], (50, n, 1))
+    pattern = np.repeat(two_peaks[None, None], 50, axis=0)
+    kernel = kernel_by_lag(pattern, values, np.ones((50, n), bool)).sum(0)
+    assert concentration(kernel, 1) < 0.7
+
+
+def test_signed_combination_selects_a_lag_that_no_head_does() -> None:
+    s = np.subtract.outer(np.arange(9), np.arange(9))
+    slow, fast = np.tril(0.5 ** s.clip(0)), np.tril(0.25 ** s.clip(0))
+    pattern = np.stack([slow, fast])[None]
+    signal = RNG.choice([-1.0, 1.0], (1, 9, 1))
+    kernel = kernel_by_lag(pattern, signal * np.array([4.0, -4.0]), np.ones((1, 9), bool))
+    assert np.abs(kernel).argmax(axis=1).tolist() == [0, 0]
+    assert kernel.sum(0).argmax() == 1
+
+
+def test_concentration_of_a_spike_and_of_nothing() -> None:
+    assert concentration(np.array([0.0, -3.0, 1.0]), 1) == 0.75
+    assert concentration(np.zeros(3), 1) == 0.0
+
+
+def test_kernel_by_offset_equals_a_direct_loop() -> None:
+    n, pattern, mask = 6, causal(4, 2, 6), RNG.random((4, 6)) < 0.8
+    lags = RNG.integers(0, 4, (4, n)).astype(float)
+    lags[0, 3] = 1.5
+    values = RNG.normal(size=(4, n, 2))
+    found = kernel_by_offset(pattern, values, mask, lags)
+    fixed = kernel_by_offset(pattern, values, mask, np.full((4, n), 2.0))
+    np.testing.assert_allclose(fixed[:, n - 3 : 2 * n - 3], kernel_by_lag(pattern, values, mask))
+    signal = values - values.mean((0, 1))
+    _, _, axes = np.linalg.svd((signal / np.abs(signal).max((0, 1))).reshape(-1, 2), False)
+    shared = (signal / np.abs(signal).max((0, 1))) @ axes[0]
+    shared /= np.sqrt((shared**2).mean())
+    expected = np.zeros((2, 2 * n - 1))
+    for head in range(2):
+        for offset in range(1 - n, n):
+            terms = [
+                pattern[r, head, i, j] * signal[r, j, head] * shared[r, j]
+                for r in range(4) for i in range(n) for j in range(i + 1)
+                if mask[r, i] and i - j - lags[r, i] == offset
+            ]  # fmt: skip
+            expected[head, offset + n - 1] = np.mean(terms) if terms else 0.0
+    sign = np.sign((expected * found).sum())
+    np.testing.assert_allclose(found, sign * expected, atol=1e-12)
+
+
+def test_a_head_that_follows_its_lags_has_all_its_kernel_at_the_location() -> None:
+    n, rows = 10, 30
+    lags = RNG.integers(1, 5, (rows, n)).astype(float)
+    place = np.arange(n)
+    pattern = (place[None, :, None] - place == lags[..., None]).astype(float)[:, None]
+    values, mask = RNG.choice([-1.0, 1.0], (rows, n, 1)), np.ones((rows, n), bool)
+    kernel = kernel_by_offset(pattern, values, mask, lags).sum(0)
+    assert concentration(kernel, n - 1) == 1.0
+    assert concentration(kernel_by_lag(pattern, values, mask).sum(0), 2) < 0.5
+
+
+def test_regression_recovers_what_is_written_from_the_past() -> None:
+    """In any layer: two heads that write filters of the contents, whatever their patterns."""
+    x, mask = RNG.normal(size=(40, 16)), np.ones((40, 16), bool)
+    filters = np.array([[0.0, 0.5, 2.0, 0.0], [0.0, -0.5, 1.0, 0.0]])
+    past = np.stack([np.roll(x, s, axis=1) for s in range(4)], axis=-1)
+    written = np.einsum("rts,hs->rth", past, filters) + np.array([3.0, -1.0])
+    written[:, :3] = RNG.normal(size=(40, 3, 2))  # positions without all the lags do not count
+    found = kernel_by_regression(written, x, mask, lags=4)
+    np.testing.assert_allclose(found, filters, atol=1e-10)
+    np.testing.assert_allclose(concentration(found.sum(0), 2), 1.0)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_kernels_do_not_depend_on_the_batch(size: int) -> None:
+    """Values of very different size and mean: the moments are taken about a first batch."""
+    n, pattern, mask = 6, causal(20, 3, 6), RNG.random((20, 6)) < 0.8
+    values = RNG.normal(size=(20, n, 3)) * [1.0, 1e6, 1e-3] + [1e3, 0.0, 5.0]
+    lags = RNG.integers(0, 3, (20, n)).astype(float)
+    moments = ValueSums()
+    for at in range(0, 20, size):
+        moments.add(values[at : at + size])
+    sums = KernelSums(moments.signal(), n, seed=1, resamples=40)
+    one = KernelSums(moments.signal(), n, seed=1, resamples=40)
+    one.add(pattern, values, mask, lags)
+    empty = sums.size
+    for at in range(0, 20, size):
+        some = slice(at, at + size)
+        sums.add(pattern[some], values[some], mask[some], lags[some])
+        held = sums.size
+        assert held == one.size
+    assert held <= empty + 2 * (2 * n - 1) * 41
+    whole = kernel_by_offset(pattern, values, mask, lags)
+    np.testing.assert_allclose(sums.kernel(), whole, rtol=1e-9)
+    np.testing.assert_allclose(sums.draws(), one.draws(), rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 7])
+def test_regressions_do_not_depend_on_the_batch(size: int) -> None:
+    x, mask = RNG.normal(size=(20, 12)) + 100, RNG.random((20, 12)) < 0.8
+    written = RNG.normal(size=(20, 12, 2)) + 1e3
+    sums, one = (RegressionSums(3, 2, seed=1, resamples=30) for _ in range(2))
+    one.add(written, x, mask)
+    size_before = sums.size
+    for at in range(0, 20, size):
+        some = slice(at, at + size)
+        sums.add(written[some], x[some], mask[some])
+    assert sums.size == size_before
+    np.testing.assert_allclose(sums.kernel(), kernel_by_regression(written, x, mask, 3), rtol=1e-7)
+    np.testing.assert_allclose(sums.draws(), one.draws(), rtol=1e-6)
+
+
+def test_draws_spread_like_fresh_rows() -> None:
+    """The bootstrap's spread against that over independent sets of rows."""
+    found, signal = [], Signal(np.zeros(2), np.array([1.0, 0.0]), np.ones(2))
+    for _ in range(60):
+        pattern, values = causal(40, 2, 5), RNG.choice([-1.0, 1.0], (40, 5, 2))
+        sums = KernelSums(signal, 5, resamples=200)
+        sums.add(pattern, values, np.ones((40, 5), bool))
+        found.append((sums.draws()[:, :, 5].sum(1).std(), np.abs(sums.kernel()[:, 5].sum())))
+    spread, score = np.array(found).T
+    assert spread.mean() == pytest.approx(score.std(), rel=0.35)
+
+
+def test_lag_mass_of_arrays_refuses_what_is_no_attention() -> None:
+    pattern = causal(2, 2, 5)
+    pattern[1, 1, 3, 2] = np.nan
+    with pytest.raises(ArgumentError, match="must be finite, got 'layer 0, head 1'"):
+        mass_by_lag(pattern, np.ones((2, 5), bool))
+    with pytest.raises(ArgumentError, match="must be zero on the keys that are masked"):
+        mass_by_lag(np.ones((2, 2, 5, 5)), np.ones((2, 5), bool))

@@ -1,0 +1,323 @@
+import weakref
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from by_hooks import mean_outputs, run_without
+
+from interp.errors import ArgumentError, ConformanceError
+from interp.interventions.ablate import ablated, every_component
+from interp.interventions.ablation_effects import ablate, next_tokens
+from interp.interventions.clean_run import component_means
+from interp.interventions.components import Component, components
+from interp.interventions.prefix_reuse import Trace, can_replay
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+
+SPEC = TransformerSpec(
+    d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=3, n_heads=(2, 1, 3), d_head=4,
+    ffn=((5,), (), (5, 4)), norm="layernorm", positions="learned", dtype="float64",
+)  # fmt: skip
+HOOKS = ("attn.hook_result", "hook_mlp_out")
+GEN = torch.Generator().manual_seed(0)
+
+
+def model_of(**changes: object) -> SequenceTransformer:
+    from dataclasses import replace
+
+    model = SequenceTransformer(replace(SPEC, **changes), seed=3)
+    if model.spec.identity_ov:
+        for block in model.blocks:
+            block.attn.b.data += 0.7
+    return model
+
+
+def tokens(rows: int = 5) -> torch.Tensor:
+    return torch.randint(6, (rows, 7), generator=GEN)
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> object:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from interp.hooks.transformer_lens_adapter import TransformerBridge
+
+    folder = tmp_path_factory.mktemp("gpt2")
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=6, n_positions=8, n_embd=12, n_layer=2, n_head=3)
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    return TransformerBridge.boot_transformers(str(folder), device="cpu").eval()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"identity_ov": True}, {"residual": False, "ffn": (5,)}, {"ffn": ()}],
+    ids=["norm", "identity", "no residual", "attention only"],
+)
+def test_mean_ablation_equals_one_run_for_each_component(changes: dict[str, object]) -> None:
+    model, rows = model_of(**changes), tokens()
+    parts = components(model)
+    means = mean_outputs(model, rows, parts)
+    found = dict(ablated(model, rows, parts, tokens=80))
+    assert list(found) == list(parts)
+    for part, output in found.items():
+        torch.testing.assert_close(output, run_without(model, rows, [part], means))
+
+
+def hooked(model: object, rows: torch.Tensor, edits: dict[str, object]) -> torch.Tensor:
+    """The output of a run in which hooks' tensors are replaced by functions of them."""
+    hooks = [(name, lambda value, hook, f=f: f(value)) for name, f in edits.items()]
+    with torch.no_grad():
+        return model.run_with_hooks(rows, fwd_hooks=hooks)
+
+
+def test_zero_and_resample_of_every_kind_equal_hooks() -> None:
+    model, rows = model_of(), tokens()
+    _, cache = model.run_with_cache(rows)
+
+    def put(row: torch.Tensor, at: object) -> object:
+        def edit(value: torch.Tensor) -> torch.Tensor:
+            value = value.clone()
+            value[at] = row[at]
+            return value
+
+        return edit
+
+    for how in ("zero", "resample"):
+        found = dict(ablated(model, rows, every_component(model, 7), how=how, seed=4))
+        head = found[Component("head", 2, 1)]
+        order = torch.randperm(5, generator=torch.Generator().manual_seed(4))
+        others = order.roll(1)[order.argsort()]
+        assert (others != torch.arange(5)).all()
+
+        def other(name: str, how: str = how, others: torch.Tensor = others) -> torch.Tensor:
+            return torch.zeros_like(cache[name]) if how == "zero" else cache[name][others]
+
+        z, ffn, pre = "blocks.2.attn.hook_z", "blocks.0.hook_mlp_out", "blocks.1.hook_resid_pre"
+        at_head, everything, at_position = (..., 1, slice(None)), ..., (slice(None), 3)
+        expected = hooked(model, rows, {z: put(other(z), at_head)})
+        torch.testing.assert_close(head, expected)
+        expected = hooked(model, rows, {ffn: put(other(ffn), everything)})
+        torch.testing.assert_close(found[Component("ffn", 0)], expected)
+        expected = hooked(model, rows, {pre: put(other(pre), at_position)})
+        torch.testing.assert_close(found[Component("position", 1, position=3)], expected)
+        z = "blocks.0.attn.hook_z"
+        edits = {z: put(other(z), everything), ffn: put(other(ffn), everything)}
+        torch.testing.assert_close(found[Component("layer", 0)], hooked(model, rows, edits))
+
+
+def test_swap_takes_the_paired_row() -> None:
+    model, clean, corrupt = model_of(), tokens(), tokens()
+    _, other = model.run_with_cache(corrupt)
+    name = "blocks.0.hook_mlp_out"
+    ((_, output),) = ablated(model, clean, [Component("ffn", 0)], how="swap", reference=corrupt)
+    torch.testing.assert_close(output, hooked(model, clean, {name: lambda _: other[name]}))
+
+
+def test_a_bridge_gives_what_its_hooks_give(bridge: object) -> None:
+    rows = tokens(3)
+    _, cache = bridge.run_with_cache(rows)
+    found = dict(ablated(bridge, rows, tokens=50))
+    assert len(found) == 2 * (3 + 1 + 1)
+    for layer in range(2):
+        z = f"blocks.{layer}.attn.hook_z"
+
+        def edit(value: torch.Tensor, name: str = z) -> torch.Tensor:
+            value = value.clone()
+            value[:, :, 1] = cache[name].mean(0)[:, 1]
+            return value
+
+        expected = hooked(bridge, rows, {z: edit})
+        torch.testing.assert_close(found[Component("head", layer, 1)], expected)
+        ffn = f"blocks.{layer}.hook_mlp_out"
+        expected = hooked(bridge, rows, {ffn: lambda v, n=ffn: cache[n].mean(0).expand_as(v)})
+        torch.testing.assert_close(found[Component("ffn", layer)], expected)
+
+
+def test_copies_of_one_row_keep_their_masks(bridge: object) -> None:
+    one = tokens(1)
+    three = dict(ablated(bridge, one.expand(3, -1), how="zero"))
+    for part, output in ablated(bridge, one, how="zero", tokens=7):
+        torch.testing.assert_close(output, three[part][:1])
+
+
+@pytest.mark.parametrize("changes", [{}, {"identity_ov": True}], ids=["z", "result"])
+@pytest.mark.parametrize("how", ["mean", "zero", "resample", "swap"])
+def test_rows_a_few_at_a_time_do_not_change_outputs(how: str, changes: dict[str, object]) -> None:
+    """In chunks of one, two and three rows, and with copies of all five."""
+    model, rows, other = model_of(**changes), tokens(), tokens()
+    places = [Component("position", layer, position=p) for layer in range(3) for p in (0, 6)]
+    parts, options = [*every_component(model), *places], {"how": how, "reference": other, "seed": 2}
+    whole = dict(ablated(model, rows, parts, tokens=10_000, **options))
+    for few in (1, 23):
+        found = dict(ablated(model, rows, parts, tokens=few, **options))
+        assert list(found) == list(whole)
+        for part, output in found.items():
+            torch.testing.assert_close(output, whole[part], msg=f"{few} {part.name}")
+
+
+@pytest.mark.parametrize("few", [7, 1024])
+def test_nothing_is_left_of_a_part_that_wrote_all_there_is(few: int) -> None:
+    """Norms would make much of what rounding left."""
+    changes = {"residual": False, "ffn": (5,), "n_heads": 1, "dtype": "float32"}
+    model, rows = model_of(**changes), tokens(9)
+    zeros = {f"blocks.{i}.{h}": torch.zeros(()) for i in range(3) for h in HOOKS}
+    for part, output in ablated(model, rows, components(model), how="zero", tokens=few):
+        torch.testing.assert_close(output, run_without(model, rows, [part], zeros))
+
+
+def test_no_pass_is_longer_than_the_tokens_allowed_and_few_layers_are_held() -> None:
+    """What memory is made of: tokens of a pass; streams kept; layers' values alive at once."""
+    model, rows = model_of(), tokens(8)
+    seen: list[int] = []
+    watch = [("blocks.0.hook_resid_pre", lambda value, hook: seen.append(value.shape[0]))]
+    with model.hooks(fwd_hooks=watch):
+        for how in ("mean", "resample", "swap", "zero"):
+            list(ablated(model, rows, how=how, reference=rows.roll(1, 0), tokens=21))
+        ablate(model, next_tokens(rows), tokens=21)
+    assert 0 < max(seen) <= 3
+    made: list[weakref.ref[torch.Tensor]] = []
+    watch = [
+        (f"blocks.{layer}.attn.hook_z", lambda value, hook: made.append(weakref.ref(value)))
+        for layer in range(3)
+    ]
+    with model.hooks(fwd_hooks=watch):
+        for _ in ablated(model, rows, how="resample", tokens=21):
+            alive = sum(ref() is not None for ref in made)
+            assert alive <= 2 * 3, "one layer, of the rows and of those that stand in, each chunk"
+    assert len(made) > 50
+
+
+def test_a_trace_keeps_the_streams_that_are_asked_for() -> None:
+    model = model_of()
+    assert list(Trace.of(model, tokens(), [1]).streams) == [1]
+    assert list(Trace.of(model, tokens()).streams) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "text"),
+    [
+        (5, {"how": "kill"}, r"how must be one of .*, got 'kill'"),
+        (1, {"how": "resample"}, "must have two rows to resample, got 1"),
+        (1, {}, "must have two rows to average: one row is its own mean, got 1"),
+        (0, {}, r"inputs must be \[row, pos\(, channel\)\] with a row at least, got \(0, 7\)"),
+        (5, {"how": "swap"}, "must be the 5 paired rows to swap in, got None"),
+        (5, {"reference": tokens()[:, :6]}, r"rows of shape \(7,\), got \(6,\)"),
+        (5, {"reference": tokens(0)}, "reference must have rows, got 0"),
+        (5, {"tokens": 0}, "tokens must be at least 1, got 0"),
+    ],
+)
+def test_refusals(rows: int, options: dict[str, object], text: str) -> None:
+    with pytest.raises(ArgumentError, match=text):
+        ablated(model_of(), tokens(rows), **options)
+
+
+def test_one_row_has_means_of_a_reference() -> None:
+    model, row, other = model_of(), tokens(1), tokens(1)
+    part = Component("ffn", 0)
+    ((_, mean),) = ablated(model, row, [part], reference=other)
+    ((_, swap),) = ablated(model, row, [part], how="swap", reference=other)
+    torch.testing.assert_close(mean, swap)
+
+
+WRONG = [
+    (Component("head", 9, 0), r"L9H0 \(layers are 0 to 2\)"),
+    (Component("mlp", 0), r"L0 mlp \(kinds are head, ffn, layer, position\)"),
+    (Component("head", 0), r"L0H-1 \(heads of layer 0 are 0 to 1\)"),
+    (Component("head", 0, 7), r"L0H7 \(heads of layer 0 are 0 to 1\)"),
+    (Component("head", 1, 1), r"L1H1 \(heads of layer 1 are 0 alone\)"),
+    (Component("ffn", 1), r"L1 FFN \(layer 1 has no FFN\)"),
+    (Component("position", 0, position=999), r"L0 position 999 \(positions are 0 to 6\)"),
+    (Component("position", 0), r"L0 position -1 \(positions are 0 to 6\)"),
+    (Component("ffn", 0, 1), r"L0 FFN \(head=1 does not go with its kind\)"),
+]
+
+
+def test_every_component_that_is_not_there_is_named_at_once() -> None:
+    model, rows, there = model_of(), tokens(), [Component("head", 0, 0)]
+    for part, text in WRONG:
+        with pytest.raises(ArgumentError, match=f"parts must be in the model, got .{text}"):
+            ablated(model, rows, [*there, part])
+        with pytest.raises(ArgumentError, match=text):
+            component_means(model, rows, [part])
+    every = "; ".join(text for _, text in WRONG)
+    with pytest.raises(ArgumentError, match=every):
+        ablated(model, rows, [part for part, _ in WRONG])
+
+
+def test_activations_that_are_not_finite_are_named_where_they_begin() -> None:
+    model = model_of()
+    with torch.no_grad():
+        model.blocks[1].attn.W_V[0, 0, 0] = torch.nan
+    for use in (
+        lambda: list(ablated(model, tokens())),
+        lambda: list(ablated(model, tokens(), how="zero")),
+    ):
+        with pytest.raises(ArgumentError, match=r"not a number, first at blocks\.1\.attn\.hook_v"):
+            use()
+
+
+def test_a_model_whose_ffn_reads_elsewhere_cannot_be_replayed() -> None:
+    model = model_of()
+    block = model.blocks[2]
+    block.mlp.forward = lambda x, f=block.mlp.forward: f(x) + torch.rand(())
+    with pytest.raises(ConformanceError, match="cannot be replayed: its layer 2 gave other values"):
+        Trace.of(model, tokens())
+    assert not can_replay(model, tokens())
+
+
+class Parallel(SequenceTransformer):
+    """Blocks whose FFN reads what enters the block, and which have no stream in between."""
+
+    def __init__(self) -> None:
+        super().__init__(SPEC, seed=3)
+        for block in self.blocks:
+            block.forward = partial(self._parallel, block)
+            del block.hook_resid_mid
+        self.setup()
+
+    @staticmethod
+    def _parallel(block: Any, resid: torch.Tensor) -> torch.Tensor:
+        resid = block.hook_resid_pre(resid)
+        out = resid + block.hook_attn_out(block.attn(resid, block.ln1))
+        if block.mlp is not None:
+            out = out + block.hook_mlp_out(block.mlp(block.ln2(resid)))
+        return block.hook_resid_post(out)
+
+
+@pytest.mark.parametrize("how", ["mean", "zero", "resample"])
+def test_parallel_blocks_are_ablated_one_run_for_each_component(how: str) -> None:
+    """They fail the replay's check by what they lack, not by what they give."""
+    model, rows = Parallel(), tokens()
+    with pytest.raises(ConformanceError, match="running its blocks again failed"):
+        Trace.of(model, rows)
+    found = dict(ablated(model, rows, every_component(model, 2), how=how, seed=4))
+    _, cache = model.run_with_cache(rows)
+    order = torch.randperm(5, generator=torch.Generator().manual_seed(4))
+    others = order.roll(1)[order.argsort()]
+
+    def instead(name: str) -> torch.Tensor:
+        value = cache[name]
+        kinds = {"mean": value.mean(0).expand_as(value), "zero": value * 0}
+        return kinds[how] if how in kinds else value[others]
+
+    def edit(name: str, head: int) -> Any:
+        def put(value: torch.Tensor) -> torch.Tensor:
+            value = value.clone()
+            value[:, :, head] = instead(name)[:, :, head]
+            return value
+
+        return put
+
+    result, ffn = "blocks.2.attn.hook_result", "blocks.2.hook_mlp_out"
+    model.set_use_attn_result(True)
+    _, cache = model.run_with_cache(rows)
+    expected = hooked(model, rows, {result: edit(result, 1)})
+    torch.testing.assert_close(found[Component("head", 2, 1)], expected)
+    expected = hooked(model, rows, {ffn: lambda _: instead(ffn)})
+    torch.testing.assert_close(found[Component("ffn", 2)], expected)
+    both = {result: lambda _: instead(result), ffn: lambda _: instead(ffn)}
+    torch.testing.assert_close(found[Component("layer", 2)], hooked(model, rows, both))
+    increases = ablate(model, next_tokens(rows), how=how)
+    assert len(increases) == len(every_component(model))

@@ -1,0 +1,287 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from interp.errors import ArgumentError
+from interp.interventions.ablate import every_component
+from interp.interventions.components import Component, components
+from interp.interventions.paths import Receiver, attributions, path_patched, senders
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+
+SPEC = TransformerSpec(
+    d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=3, n_heads=2, d_head=4, ffn=(5,),
+    norm="layernorm", positions="learned", dtype="float64",
+)  # fmt: skip
+GEN = torch.Generator().manual_seed(0)
+
+
+def pair() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randint(6, (4, 7), generator=GEN), torch.randint(6, (4, 7), generator=GEN)
+
+
+@pytest.fixture(autouse=True)
+def fresh_generator() -> None:
+    GEN.manual_seed(0)
+
+
+@torch.no_grad()
+def slowly(
+    model: SequenceTransformer,
+    clean: torch.Tensor,
+    corrupt: torch.Tensor,
+    sender: Component,
+    receiver: Receiver,
+) -> torch.Tensor:
+    """Two runs of hooks: all other writers frozen at their clean values to see what the receiver
+    reads, then a clean run in which it reads that."""
+    identity = getattr(getattr(model, "spec", None), "identity_ov", False)
+    kinds = {"head": "attn.hook_result" if identity else "attn.hook_z", "ffn": "hook_mlp_out"}
+    every = [f"blocks.{p.layer}.{kinds[p.kind]}" for p in components(model)]
+    every += [f"blocks.{layer}.hook_resid_pre" for layer in range(model.cfg.n_layers)]
+    _, own = model.run_with_cache(clean, names_filter=every)
+    _, other = model.run_with_cache(corrupt, names_filter=every)
+    reads = {
+        "q": "attn.hook_q", "k": "attn.hook_k", "v": "attn.hook_v", "ffn": "mlp.hook_pre",
+    }  # fmt: skip
+    if identity:  # what a head reads of values it also hands on as it is
+        reads["v"] = "attn.hook_v_input"
+    hooks = []
+    for part in components(model):
+        name = f"blocks.{part.layer}.{kinds[part.kind]}"
+        sends = part == sender or (sender.kind == "layer" and part.layer == sender.layer)
+
+        def freeze(value, hook, part=part, name=name, sends=sends):
+            source = other[name] if sends else own[name]
+            if part.kind == "ffn":
+                return source
+            value = value.clone()
+            value[:, :, part.head] = source[:, :, part.head]
+            return value
+
+        hooks.append((name, freeze))
+    if sender.kind == "position":
+        name = f"blocks.{sender.layer}.hook_resid_pre"
+
+        def enter(value, hook, name=name):
+            value = value.clone()
+            value[:, sender.position] = other[name][:, sender.position]
+            return value
+
+        hooks.append((name, enter))
+    if receiver.input == "logits":
+        return model.run_with_hooks(clean, fwd_hooks=hooks)
+    if identity:
+        model.set_use_split_qkv_input(True)
+    name, seen = f"blocks.{receiver.layer}.{reads[receiver.input]}", []
+    model.run_with_hooks(clean, fwd_hooks=[*hooks, (name, lambda v, hook: seen.append(v.clone()))])
+
+    def patch(value, hook):
+        if receiver.input == "ffn":
+            return seen[0]
+        value = value.clone()
+        value[:, :, receiver.head] = seen[0][:, :, receiver.head]
+        return value
+
+    output = model.run_with_hooks(clean, fwd_hooks=[(name, patch)])
+    if identity:
+        model.set_use_split_qkv_input(False)
+    return output
+
+
+RECEIVERS = [
+    Receiver("q", 2, 1), Receiver("k", 1, 0), Receiver("v", 2, 0), Receiver("ffn", 1),
+    Receiver("logits"),
+]  # fmt: skip
+
+
+def model_of(**changes) -> SequenceTransformer:
+    model = SequenceTransformer(replace(SPEC, **changes), seed=2)
+    if model.spec.identity_ov:
+        for block in model.blocks:
+            block.attn.b.data += 0.7
+    return model
+
+
+KINDS = {
+    "norm": {}, "identity": {"identity_ov": True}, "no residual": {"residual": False},
+    "attention only": {"residual": False, "ffn": ()},
+}  # fmt: skip
+EACH = [
+    pytest.param(receiver, changes, id=f"{receiver.input} {name}")
+    for name, changes in KINDS.items() for receiver in RECEIVERS
+    if receiver.input != "ffn" or name != "attention only"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("receiver", "changes"), EACH)
+def test_batched_paths_equal_frozen_runs(receiver: Receiver, changes: dict) -> None:
+    model, (clean, corrupt) = model_of(**changes), pair()
+    parts = senders(model, receiver, length=7)
+    options = {"how": "swap", "reference": corrupt}
+    found = list(path_patched(model, clean, receiver, parts, tokens=60, **options))
+    assert [part for part, _ in found] == list(parts)
+    for part, output in found:
+        expected = slowly(model, clean, corrupt, part, receiver)
+        torch.testing.assert_close(output, expected, msg=part.name)
+    assert not model.cfg.use_split_qkv_input
+    kinds = {part.kind for part, _ in path_patched(model, clean, receiver, **options)}
+    assert "layer" in kinds or (receiver.input == "ffn" and changes)
+
+
+@pytest.mark.parametrize(("receiver", "changes"), [e for e in EACH if "residual" in e.values[1]])
+def test_what_is_no_sender_changes_nothing_that_the_receiver_reads(
+    receiver: Receiver, changes: dict
+) -> None:
+    model, (clean, corrupt) = model_of(**changes), pair()
+    others = set(every_component(model, 7)) - set(senders(model, receiver, length=7))
+    at = receiver.layer if receiver.layer >= 0 else 3
+    before = [part for part in others if part.layer < at]
+    assert before
+    for part in before:
+        torch.testing.assert_close(slowly(model, clean, corrupt, part, receiver), model(clean))
+
+
+def test_all_positions_and_all_later_writers_make_the_references_input() -> None:
+    """Without norms what a receiver reads is linear in the stream, so that changes add up."""
+    model, (clean, corrupt) = model_of(norm="none"), pair()
+    hooks = {"q": "attn.hook_q", "ffn": "mlp.hook_pre"}
+    for receiver in (Receiver("q", 2, 1), Receiver("ffn", 1), Receiver("logits")):
+        name = f"blocks.{receiver.layer}.{hooks.get(receiver.input)}"
+        _, own = model.run_with_cache(clean)
+        _, other = model.run_with_cache(corrupt)
+        first, whole = (
+            (own[name], other[name]) if receiver.layer >= 0 else (model(clean), model(corrupt))
+        )
+        for layer in range((receiver.layer if receiver.layer >= 0 else 2) + 1):
+            parts = [
+                part for part in senders(model, receiver, 7)
+                if part.layer >= layer and part.kind != "layer"
+                and (part.kind != "position" or part.layer == layer)
+            ]  # fmt: skip
+            assert sum(part.kind == "position" for part in parts) == 7
+            read: list[torch.Tensor] = []
+            watch = (
+                [(name, lambda v, hook, read=read: read.append(v))] if receiver.layer >= 0 else []
+            )
+            total = first.clone()
+            with model.hooks(fwd_hooks=watch):
+                for _, output in path_patched(
+                    model, clean, receiver, parts, how="swap", reference=corrupt, tokens=28
+                ):
+                    total += (read[-1] if read else output) - first
+            head = (..., receiver.head, slice(None)) if receiver.input == "q" else ...
+            torch.testing.assert_close(total[head], whole[head])
+
+
+@pytest.mark.parametrize("how", ["mean", "zero", "resample", "swap"])
+def test_one_sender_alone_gives_what_it_gives_among_others(how: str) -> None:
+    model, (clean, corrupt) = model_of(), pair()
+    options = {"how": how, "reference": corrupt}
+    for receiver in RECEIVERS:
+        found = dict(path_patched(model, clean, receiver, **options))
+        for part in (Component("ffn", 0), Component("layer", 0)):
+            ((_, alone),) = path_patched(model, clean, receiver, [part], **options)
+            torch.testing.assert_close(alone, found[part])
+
+
+def test_a_layer_is_its_heads_and_its_ffn_together() -> None:
+    model, (clean, corrupt) = model_of(norm="none"), pair()
+    options = {"how": "swap", "reference": corrupt}
+    found, base = dict(path_patched(model, clean, Receiver("logits"), **options)), model(clean)
+    for layer in range(3):
+        parts = [p for p in components(model) if p.layer == layer]
+        together = sum(found[part] - base for part in parts)
+        torch.testing.assert_close(found[Component("layer", layer)] - base, together)
+
+
+def test_paths_of_a_bridge_equal_frozen_runs(tmp_path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from interp.hooks.transformer_lens_adapter import TransformerBridge
+
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=6, n_positions=8, n_embd=12, n_layer=2, n_head=3)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    bridge = TransformerBridge.boot_transformers(str(tmp_path), device="cpu").eval()
+    clean, corrupt = pair()
+    for receiver in (Receiver("k", 1, 2), Receiver("ffn", 0), Receiver("logits")):
+        parts = senders(bridge, receiver, length=7)
+        for tokens in (14, 1024):
+            found = dict(path_patched(
+                bridge, clean, receiver, parts, how="swap", reference=corrupt, tokens=tokens
+            ))  # fmt: skip
+            assert len(found) == len(parts)
+            for part, output in found.items():
+                expected = slowly(bridge, clean, corrupt, part, receiver)
+                torch.testing.assert_close(output, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_attribution_is_exact_for_the_last_writers_and_a_linear_metric() -> None:
+    """Without a final norm the last layer's writes reach the output linearly."""
+    model = SequenceTransformer(replace(SPEC, norm="none"), seed=2)
+    clean, corrupt = pair()
+    table = attributions(model, clean, corrupt, lambda out: out[0, -1, 2])
+    from interp.interventions.ablate import ablated
+
+    with torch.no_grad():
+        base = model(corrupt)[:, -1, 2].mean()
+    last = Component("ffn", 2)
+    ((_, patched),) = ablated(model, corrupt, [last], how="swap", reference=clean)
+    row = table[(table["component"] == "ffn") & (table["layer"] == 2)].iloc[0]
+    assert row["score"] == pytest.approx(float(patched[:, -1, 2].mean() - base))
+    assert len(table) == len(components(model))
+    assert table["score"].abs().is_monotonic_decreasing
+
+
+@pytest.mark.parametrize("receiver", RECEIVERS, ids=lambda r: r.input)
+def test_rows_a_few_at_a_time_do_not_change_paths(receiver: Receiver) -> None:
+    model, (clean, corrupt) = model_of(), pair()
+    parts = [part for part in senders(model, receiver, 7) if part.position in (-1, 0, 6)]
+    for how in ("mean", "resample", "swap"):
+        options = {"how": how, "reference": corrupt, "seed": 3}
+        whole = dict(path_patched(model, clean, receiver, parts, **options))
+        for part, output in path_patched(model, clean, receiver, parts, tokens=14, **options):
+            torch.testing.assert_close(output, whole[part], msg=f"{how} {part.name}")
+
+
+@pytest.mark.parametrize(
+    ("receiver", "parts", "text"),
+    [
+        (Receiver("q", 1, 0), [Component("head", 1, 0)],
+         r"must come before the receiver, got \['L1H0'\]"),
+        (Receiver("ffn", 1), [Component("layer", 1), Component("position", 2, position=0)],
+         r"must come before the receiver, got \['L1', 'L2 position 0'\]"),
+        (Receiver("k", 1, 2), None, "head must be one of the 2 k heads of layer 1, got 2"),
+        (Receiver("ffn", 3), None, "layer must be below 3, got 3"),
+        (Receiver("logits"), [Component("mlp", 0), Component("position", 0, position=7)],
+         r"L0 mlp \(kinds are head, ffn.*\); L0 position 7 \(positions are 0 to 6\)"),
+    ],
+    ids=["same layer", "later", "no head", "no layer", "no part"],
+)  # fmt: skip
+def test_refusals(receiver: Receiver, parts: list[Component] | None, text: str) -> None:
+    model, (clean, _) = model_of(), pair()
+    with pytest.raises(ArgumentError, match=text):
+        path_patched(model, clean, receiver, parts)
+
+
+def test_a_part_that_no_residual_carries_on_is_refused() -> None:
+    model, (clean, _) = model_of(residual=False), pair()
+    with pytest.raises(ArgumentError, match=r"receiver and be read by it directly, got \['L0 FFN'"):
+        path_patched(model, clean, Receiver("q", 2, 0), [Component("ffn", 0)])
+
+
+def test_receivers_name_a_head_or_a_layer() -> None:
+    with pytest.raises(ArgumentError, match="input must be one of q, k, v, ffn, logits, got 'x'"):
+        Receiver("x", 1)
+    with pytest.raises(ArgumentError, match=r"head goes with q, k and v, got -1"):
+        Receiver("q", 1)
+
+
+def test_attribution_says_what_it_cannot_do() -> None:
+    clean, corrupt = pair()
+    with pytest.raises(ArgumentError, match=r"FFN in every layer.*none at blocks\.0\.hook_mlp_out"):
+        attributions(model_of(ffn=()), clean, corrupt, lambda out: out.sum())
+    with pytest.raises(ArgumentError, match=r"in evaluation mode, .*must be tokens \[row, pos\]"):
+        attributions(model_of().train(), clean, corrupt[:2], lambda out: out.sum())

@@ -1,0 +1,146 @@
+"""A wrapped module is ablated at its hooks; what needs weights by name says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from interp.attribution.direct_logit_attribution import direct_logit_attribution
+from interp.errors import ArgumentError, HookError
+from interp.interventions.ablate import ablated, every_component
+from interp.interventions.ablation_effects import ablate, next_tokens, row_losses
+from interp.interventions.components import Component, components
+from interp.interventions.paths import Receiver, path_patched
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.models.wrap import WrappedModule, wrap
+
+SPEC = TransformerSpec(
+    d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=2, n_heads=2, d_head=4, ffn=(5,),
+    norm="layernorm", positions="learned", dtype="float64",
+)  # fmt: skip
+GEN = torch.Generator().manual_seed(0)
+KINDS = ("hook_resid_pre", "attn.hook_pattern", "attn.hook_z", "hook_mlp_out", "hook_resid_post")
+
+
+def tokens(rows: int = 6) -> Tensor:
+    return torch.randint(6, (rows, 7), generator=GEN)
+
+
+class Plain(nn.Module):
+    """One of our models, its hooks hidden inside; its submodules are the places."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.inner = model
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.inner(inputs)
+
+
+def wrapped(model: SequenceTransformer, kinds: tuple[str, ...] = KINDS) -> WrappedModule:
+    places = {f"blocks.{i}.{kind}": f"inner.blocks.{i}.{kind}" for i in range(2) for kind in kinds}
+    return wrap(Plain(model), places, example=tokens(2))
+
+
+@pytest.mark.parametrize("how", ["mean", "zero", "resample", "swap"])
+def test_every_ablation_of_a_wrapped_module_is_that_of_the_model(how: str) -> None:
+    ours = SequenceTransformer(SPEC, seed=3)
+    rows, other = tokens(), tokens()
+    parts = every_component(ours, 7)
+    options: dict[str, Any] = {"how": how, "reference": other, "seed": 2}
+    expected = dict(ablated(ours, rows, parts, **options))
+    found = dict(ablated(wrapped(ours), rows, parts, **options))
+    assert set(found) == set(expected)
+    for part, output in found.items():
+        torch.testing.assert_close(output, expected[part], msg=part.name)
+
+
+def test_the_table_of_a_wrapped_module_is_that_of_the_model() -> None:
+    ours, batch = SequenceTransformer(SPEC, seed=3), next_tokens(tokens(20))
+    found = ablate(wrapped(ours), batch, rows=8)
+    expected = ablate(ours, batch, rows=8)
+    key = ["component", "layer", "head"]
+    found, expected = (t.set_index(key).sort_index() for t in (found, expected))
+    assert list(found.index) == list(expected.index)
+    assert found["score"].tolist() == pytest.approx(expected["score"].tolist(), abs=1e-9)
+    assert found["p"].tolist() == pytest.approx(expected["p"].tolist(), rel=1e-6)
+
+
+def test_dropout_is_off_while_a_module_is_ablated() -> None:
+    class Noisy(Plain):
+        def forward(self, inputs: Tensor) -> Tensor:
+            return nn.functional.dropout(self.inner(inputs), 0.5, self.training)
+
+    places = {f"blocks.{i}.{k}": f"inner.blocks.{i}.{k}" for i in range(2) for k in KINDS}
+    ours, rows = SequenceTransformer(SPEC, seed=3), next_tokens(tokens(9))
+    noisy = wrap(Noisy(ours), places, example=tokens(2), check=False).train()
+    part = [Component("head", 1, 0)]
+    expected = ablate(ours, rows, part)["score"].item()
+    assert ablate(noisy, rows, part)["score"].item() == pytest.approx(expected, abs=1e-9)
+    assert noisy.training
+
+
+def lacking(kind: str) -> WrappedModule:
+    return wrapped(SequenceTransformer(SPEC), tuple(k for k in KINDS if k != kind))
+
+
+@pytest.mark.parametrize(
+    ("model", "use", "text"),
+    [
+        (lacking("hook_mlp_out"), lambda m: list(ablated(m, tokens())),
+         r"WrappedModule has no hook blocks\.0\.hook_mlp_out, where what is ablated"),
+        (lacking("attn.hook_z"), lambda m: list(ablated(m, tokens(), [Component("head", 1, 0)])),
+         r"has no hook blocks\.1\.attn\.hook_z, where"),
+        (wrapped(SequenceTransformer(SPEC), KINDS[3:]), components, "how many heads it has: wrap"),
+        (lacking(""), lambda m: path_patched(m, tokens(), Receiver("ffn", 1)),
+         "cannot be run from the middle on: it has no blocks, ln_final, unembed"),
+        (lacking(""), lambda m: direct_logit_attribution(m, tokens()),
+         "has no blocks, W_U, ln_final: what a head writes is told by W_O"),
+    ],
+    ids=["ffn", "head", "nothing", "paths", "contributions"],
+)  # fmt: skip
+def test_what_is_missing_is_named(
+    model: WrappedModule, use: Callable[[WrappedModule], object], text: str
+) -> None:
+    with pytest.raises(HookError, match=text):
+        use(model)
+
+
+def test_a_component_with_its_hook_is_ablated_though_others_lack_theirs() -> None:
+    ((part, _),) = ablated(lacking("hook_mlp_out"), tokens(), [Component("head", 0, 1)])
+    assert part.name == "L0H1"
+
+
+def test_swapped_rows_are_the_given_pairs() -> None:
+    """In every chunk of rows; without pairs a row would be swapped for itself."""
+    model, clean, corrupt = SequenceTransformer(SPEC, seed=3), tokens(10), tokens(10)
+    batch, parts = next_tokens(clean), components(model)
+    table = ablate(model, batch, parts, how="swap", corrupted=corrupt, rows=4)
+    whole = row_losses(model(clean), batch)
+    _, other = model.run_with_cache(corrupt)
+    for part, score in zip(parts, table["score"], strict=True):
+        name = f"blocks.{part.layer}." + ("attn.hook_z" if part.kind == "head" else "hook_mlp_out")
+
+        def put(value: Tensor, hook: Any, part: Component = part, name: str = name) -> Tensor:
+            if part.kind == "ffn":
+                return other[name]
+            value = value.clone()
+            value[:, :, part.head] = other[name][:, :, part.head]
+            return value
+
+        rise = row_losses(model.run_with_hooks(clean, fwd_hooks=[(name, put)]), batch) - whole
+        assert score == pytest.approx(float(rise.mean()))
+    assert table["score"].abs().min() > 1e-4
+
+
+def test_swap_and_its_inputs_go_together() -> None:
+    model, batch = SequenceTransformer(SPEC), next_tokens(tokens())
+    with pytest.raises(ArgumentError, match=r"corrupted goes with how='swap', .*, got None"):
+        ablate(model, batch, how="swap")
+    with pytest.raises(ArgumentError, match=r"corrupted goes with .*inputs with how='mean'"):
+        ablate(model, batch, corrupted=tokens())
+    with pytest.raises(ArgumentError, match=r"must be shaped \(6, 7\), .*, got \(5, 7\)"):
+        ablate(model, batch, how="swap", corrupted=tokens(5))

@@ -1,0 +1,32 @@
+"""The maximum of K tokens: targets, latents and what is refused."""
+
+import pytest
+import torch
+
+from interp.errors import ArgumentError
+from interp.tasks.catalogue import task_from_dict
+from interp.tasks.maximum import Maximum
+
+
+def test_targets_and_latents_are_those_of_a_direct_loop() -> None:
+    task = Maximum(5, 4)
+    batch = task.sample(200, seed=3)
+    for x, y, mask, largest, copies in zip(
+        batch.inputs.tolist(),
+        batch.targets.tolist(),
+        batch.mask.tolist(),
+        batch.latents["maximum"].tolist(),
+        batch.latents["copies"].tolist(),
+        strict=True,
+    ):
+        assert y[-1] == max(x)
+        assert mask == [False, False, False, True]
+        assert largest == [max(x[: t + 1]) for t in range(4)]
+        assert copies == [x[: t + 1].count(max(x[: t + 1])) for t in range(4)]
+    assert torch.equal(task.sample(200, seed=3).inputs, batch.inputs)
+    assert task_from_dict(task.to_dict()) == task
+
+
+def test_sizes_that_make_no_task_are_refused() -> None:
+    with pytest.raises(ArgumentError, match=r"vocabulary must be at least 2.*length must be at"):
+        Maximum(1, 1)

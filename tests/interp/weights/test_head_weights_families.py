@@ -1,0 +1,192 @@
+"""Each adapter against the model itself: its attention pattern and output, from factors alone."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from same_head_weights import assert_same
+from torch import Tensor
+
+from interp.weights.head_weights import HeadWeights, head_weights
+
+transformers = pytest.importorskip("transformers")
+
+SMALL = {"vocab_size": 20, "tie_word_embeddings": False}
+LLAMA = {
+    **SMALL, "hidden_size": 12, "intermediate_size": 8, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
+}  # fmt: skip
+MODELS = {
+    "gpt2": ("GPT2LMHead", {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16,
+                            "bos_token_id": 1, "eos_token_id": 2, **SMALL}),
+    "gpt_neo": (
+        "GPTNeo",
+        {"hidden_size": 12, "num_layers": 2, "num_heads": 3, "intermediate_size": 8,
+         "attention_types": [[["global", "local"], 1]], "max_position_embeddings": 16, **SMALL},
+    ),
+    "gptj": ("GPTJ", {"n_embd": 12, "n_layer": 2, "n_head": 2, "rotary_dim": 4, **SMALL}),
+    "gpt_neox": (
+        "GPTNeoX",
+        {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3, "rotary_pct": 0.5,
+         "intermediate_size": 8, **SMALL},
+    ),
+    "opt": (
+        "OPT",
+        {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3, "ffn_dim": 8,
+         "word_embed_proj_dim": 12, "max_position_embeddings": 16, **SMALL},
+    ),
+    "llama": ("Llama", LLAMA),
+    "llama3": ("Llama", {**LLAMA, "rope_parameters": LLAMA3}),
+    "mistral": ("Mistral", LLAMA),
+    "qwen2": ("Qwen2", LLAMA),
+    "qwen3": ("Qwen3", LLAMA),
+    "gemma": ("Gemma", LLAMA),
+    "gemma2": (
+        "Gemma2", {**LLAMA, "query_pre_attn_scalar": 4, "attn_logit_softcapping": None},
+    ),
+    "gemma3_text": ("Gemma3", {**LLAMA, "query_pre_attn_scalar": 4}),
+}  # fmt: skip
+BY_LAYER = ("gemma3_text",)
+
+
+def build(name: str, folder: Path) -> torch.nn.Module:
+    family, options = MODELS[name]
+    suffix = "TextConfig" if family == "Gemma3" else "Config"
+    config = getattr(transformers, family.removesuffix("LMHead") + suffix)(
+        attn_implementation="eager", **options
+    )
+    model = getattr(transformers, family + ("Model" if family == "GPT2LMHead" else "ForCausalLM"))(
+        config
+    ).eval()
+    generator = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():  # biases and gains too: the library starts them at 0 and 1
+        parameter.data = torch.randn(parameter.shape, generator=generator) * 0.4
+    model.save_pretrained(folder)
+    return model
+
+
+def attention_of(model: torch.nn.Module, layer: int) -> torch.nn.Module:
+    ends = (f".{layer}.attn", f".{layer}.attn.attention", f".{layer}.self_attn")
+    found = [m for n, m in model.named_modules() if n.endswith((*ends, f".{layer}.attention"))]
+    return found[-1]
+
+
+def run(model: torch.nn.Module, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What the attention layer got (already normed), its pattern, and what it wrote."""
+    seen: dict[str, Tensor] = {}
+
+    def look(module, args, kwargs, output):
+        seen["x"] = args[0] if args else kwargs["hidden_states"]
+        seen["out"], seen["pattern"] = output[0], output[1]
+
+    handle = attention_of(model, layer).register_forward_hook(look, with_kwargs=True)
+    tokens = torch.tensor([[3, 7, 7, 1, 9, 3]])
+    with torch.no_grad():
+        model(tokens, output_attentions=True)
+    handle.remove()
+    return seen["x"][0], seen["pattern"][0], seen["out"][0]
+
+
+def rms(x: Tensor) -> Tensor:
+    return (x.pow(2).mean(-1) + 1e-6).sqrt()
+
+
+def pattern_from_factors(factors: HeadWeights, layer: int, x: Tensor, scale: float) -> Tensor:
+    n, rows = len(x), []
+    stack = factors.layer(layer)
+    b_K = stack.read_if_there("b_K")
+    by_lag = [stack.circuit("QK", lag=s if factors.layout.rope else 0) for s in range(n)]
+    for head in range(factors.n_heads):
+        scores = torch.full((n, n), -torch.inf)
+        for i in range(n):
+            for j in range(i + 1):
+                left, right = by_lag[i - j].pair(head)
+                query, key = x[i] @ left, x[j] @ right
+                bias = by_lag[i - j].inner_bias(head)
+                query = query if bias is None else query + bias
+                key = key if b_K is None else key + b_K[head * len(b_K) // factors.n_heads]
+                scores[i, j] = query @ key
+        if stack.has("q_gain"):
+            q = x @ stack.W_Q[head]
+            k = x @ stack.W_K[head * len(stack.W_K) // factors.n_heads]
+            scores = scores / (rms(q)[:, None] * rms(k))
+        rows.append((scores * scale).softmax(-1))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_pattern_and_output_of_the_model_follow_from_the_factors(name: str, tmp_path: Path) -> None:
+    model = build(name, tmp_path)
+    factors = head_weights(tmp_path)
+    layer = 0
+    x, pattern, out = run(model, layer)
+    if name not in BY_LAYER:
+        scale = 1.0 if name == "gpt_neo" else 1 / math.sqrt(factors.d_head)
+        mine = pattern_from_factors(factors, layer, x, scale)
+        torch.testing.assert_close(mine, pattern, atol=2e-5, rtol=1e-4)
+    stack = factors.layer(layer)
+    wrote = torch.zeros_like(out)
+    ov = stack.circuit("OV")
+    b_V = stack.read_if_there("b_V")
+    for head in range(factors.n_heads):
+        left, right = ov.pair(head)
+        values = x @ left
+        if b_V is not None:
+            values = values + b_V[head * len(b_V) // factors.n_heads]
+        wrote = wrote + pattern[head] @ values @ right.T
+    b_O = stack.read_if_there("b_O")
+    wrote = wrote if b_O is None else wrote + b_O
+    torch.testing.assert_close(wrote, out, atol=2e-5, rtol=1e-4)
+
+
+WRAPPED = ("gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "llama", "qwen2", "qwen3", "gemma2")
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_a_bridge_and_the_model_in_it_give_the_factors_of_their_checkpoint(
+    name: str, tmp_path: Path
+) -> None:
+    from interp.models.pretrained import _bridge
+
+    model = build(name, tmp_path)
+    saved = head_weights(tmp_path)
+    assert_same(head_weights(model), saved)
+    bridge = _bridge(str(tmp_path), model, None, "cpu")
+    assert_same(head_weights(bridge), saved)
+    trained = next(p for n, p in bridge.named_parameters() if re.search(r"0.*\.q(_proj)?\.", n))
+    with torch.no_grad():
+        trained += 1.0
+    before = saved.layer(0).W_Q
+    after = head_weights(bridge).layer(0).W_Q
+    torch.testing.assert_close(after, before + 1.0)
+
+
+def test_tied_embeddings_stay_tied(tmp_path: Path) -> None:
+    from interp.models.pretrained import _bridge
+
+    tied = {**MODELS["gpt2"][1], "tie_word_embeddings": True}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**tied)).eval()
+    model.save_pretrained(tmp_path)
+    saved = head_weights(tmp_path)
+    assert_same(head_weights(model), saved)
+    assert_same(head_weights(_bridge(str(tmp_path), model, None, "cpu")), saved)
+
+
+def test_a_bridge_with_processed_weights_is_read_as_it_stands(tmp_path: Path) -> None:
+    from interp.models.pretrained import _bridge
+
+    bridge: Any = _bridge(str(tmp_path), build("gpt2", tmp_path), None, "cpu")
+    bridge.enable_compatibility_mode()
+    layer = head_weights(bridge).layer(1)
+    torch.testing.assert_close(layer.W_Q, bridge.blocks[1].attn.W_Q.detach())
+    torch.testing.assert_close(layer.W_O, bridge.blocks[1].attn.W_O.detach())
+    assert torch.equal(layer.read("norm_gain"), torch.ones(12))
+    assert not torch.allclose(layer.W_Q, head_weights(tmp_path).layer(1).W_Q)

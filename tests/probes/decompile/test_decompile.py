@@ -1,0 +1,254 @@
+"""Programs found in models: constructions and shipped models give back what they do."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import prooflens as pl
+from analyses.cli.main import app
+from interp.errors import ArgumentError
+from interp.models.transformer import SequenceTransformer
+from interp.rasp import parse, run
+from interp.rasp.evaluation import NONE, Vocabulary
+from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
+from probes.decompile.features import Column
+from probes.decompile.formulas import grow
+from probes.decompile.primitives import ideal, lag, primitives
+from probes.decompile.rows import Rows, off_task, read_rows, split
+from probes.decompile.task_rows import rows_of_task
+from probes.decompile.workflow import decompile
+
+CLI = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def counting():
+    model = pl.load("depth-L4-layers2")
+    return decompile(model, rows_of_task(model.card.task, count=200))
+
+
+def test_a_trained_counter_gives_back_the_nested_program_of_the_proof(counting) -> None:
+    assert counting.answer == "found"
+    assert counting.best.held.gain == counting.best.longer.gain == 1.0
+    program = counting.best.program
+    assert program.size <= 3
+    strings = pl.load("depth-L4-layers2").card.task.sample(60, seed=9)
+    rows = rows_of_task(pl.load("depth-L4-layers2").card.task, count=60, seed=9)
+    assert len(strings) == len(rows)
+    found = decide(run(program, rows.tokens, rows.vocabulary), rows)
+    assert np.array_equal(found, rows.labels[rows.asked]), "rows of a seed that was not fitted"
+
+
+def test_one_layer_too_few_gives_no_program() -> None:
+    model = pl.load("depth-L5-layers2")
+    found = decompile(model, rows_of_task(model.card.task, count=200))
+    assert found.answer == "not found"
+    assert found.best.score < 0.9
+
+
+def test_a_fixed_memory_gives_back_its_two_lags() -> None:
+    model = pl.load("fixed-memory-multiplexer")
+    found = decompile(model, rows_of_task(model.card.task, count=60))
+    assert found.answer == "found"
+    assert {one.primitive.words for one in found.heads} >= {
+        "the token before",
+        "the token 3 before",
+    }
+    wanted = parse(
+        "one = last(key.token where key.position == position - 1)\n"
+        "three = last(key.token where key.position == position - 3)\n"
+        'next = one if token == "+1" else three'
+    )
+    rows = found.data.held
+    both = [
+        decide(run(p, rows.tokens, rows.vocabulary), rows) for p in (found.best.program, wanted)
+    ]
+    assert np.array_equal(*both)
+
+
+def test_induction_is_found_as_two_heads_that_compose() -> None:
+    model = pl.load("induction-attention")
+    found = decompile(model, rows_of_task(model.card.task, count=60))
+    assert found.answer == "found"
+    assert [part.name for part in found.kept.parts] == ["L0H0", "L1H0"]
+    assert found.heads[0].primitive.words == "the token before"
+    assert "follow one like this" in found.heads[1].primitive.words
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_weights_give_no_program(seed: int) -> None:
+    shipped = pl.load("depth-L4-layers2")
+    model = SequenceTransformer(shipped.spec, seed=100 + seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(3.0)
+    found = decompile(model, rows_of_task(shipped.card.task, count=120))
+    assert found.answer != "found"
+
+
+def test_nothing_is_found_where_a_table_on_the_current_token_suffices() -> None:
+    model = pl.load("depth-L3-layers0")
+    found = decompile(model, rows_of_task(model.card.task, count=100))
+    assert found.answer == "no attention needed"
+    assert found.record()["gain"] is None
+
+
+def test_ideal_patterns_are_rows_of_shares() -> None:
+    tokens = np.array([[0, 1, 2, 1, NONE], [0, 2, 2, 1, 1]])
+    rows = Rows(tokens, tokens >= 0, None, Vocabulary(("<bos>", "a", "b")), "sets")
+    for one in primitives(rows, deep=True):
+        pattern = ideal(one, rows)
+        assert np.allclose(pattern.sum(-1), 1.0), one.words
+        assert not np.triu(pattern[1], 1).any(), one.words
+    before = ideal(lag(1), rows)[1]
+    assert np.array_equal(before.argmax(-1), [0, 0, 1, 2, 3])
+
+
+def test_gain_is_nothing_for_the_table_and_one_for_the_model() -> None:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, 3, (20, 8))
+    rows = Rows(
+        tokens, np.ones_like(tokens, dtype=bool), None, Vocabulary(("a", "b", "c")), "next token"
+    )
+    decisions = ((tokens + np.arange(8)) % 3)[rows.asked]
+    table = TokenTable(rows, decisions)
+    assert table.fidelity(rows, decisions, table(rows)).gain == 0
+    assert table.fidelity(rows, decisions, decisions).gain == 1
+    best = max(
+        np.mean([(decisions == answers[t]) for t in [0]]) for answers in [np.array([0, 1, 2])]
+    )
+    assert table.fidelity(rows, decisions, table(rows)).match >= best
+
+
+def test_splits_hold_out_rows_and_the_longest_third() -> None:
+    rng = np.random.default_rng(0)
+    tokens = np.full((30, 12), NONE)
+    for i in range(30):
+        tokens[i, : 3 + i % 10] = rng.integers(0, 4, 3 + i % 10)
+    tokens = np.concatenate([tokens, tokens[:7]])
+    rows = Rows(tokens, tokens >= 0, None, Vocabulary(tuple("abcd")), "sets")
+    found = split(rows)
+    parts = [
+        set(map(tuple, part.tokens.tolist())) for part in (found.fit, found.held, found.longer)
+    ]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 30, "equal rows count once"
+    assert found.longer.lengths.min() >= max(found.fit.lengths.max(), found.held.lengths.max())
+    assert len(found.off_task) == len(found.queries) == 200
+    with pytest.raises(ArgumentError, match="at least 8 different ones, got 3"):
+        split(rows[:3])
+
+
+def test_off_task_rows_keep_what_does_not_vary() -> None:
+    tokens = np.array([[0, 1, 2, 1, 3], [0, 2, 1, 2, 3], [0, 1, 1, 2, 3]])
+    rows = Rows(tokens, tokens > 0, None, Vocabulary(("<bos>", "a", "b", "<sep>")), "sets")
+    assert rows.content().tolist() == [1, 2]
+    made = off_task(rows, rows.content(), 50, seed=0)
+    assert (made.tokens[:, 0] == 0).all()
+    assert (made.tokens[:, -1] == 3).all()
+    assert set(np.unique(made.tokens[:, 1:-1])) == {1, 2}
+
+
+def test_trees_find_a_threshold_and_prefer_the_simpler_question() -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.integers(0, 9, 300)
+    wanted = counts >= 4
+    columns = [
+        Column(counts, parse("n = 1\nnext = token").lines[0].expression, (), cost=1.0, number=True),
+        Column(
+            wanted.astype(np.int64), parse('allow "a" if true').outputs[0].condition, (), cost=9.0
+        ),
+    ]
+    trees = grow(columns, wanted, 4)
+    assert [tree.wrong for tree in trees] == [min(wanted.sum(), (~wanted).sum()), 0]
+    assert trees[1].columns[0].cost == 1.0
+
+
+def rows_file(tmp_path, rows: Rows):
+    words = {text: code for code, text in enumerate(rows.vocabulary.texts)}
+    words["<pad>"] = len(words)
+    told = []
+    for tokens, asked, labels in zip(rows.tokens, rows.asked, rows.labels, strict=True):
+        kept = tokens[tokens >= 0].tolist()
+        label = [words["<pad>"]] * len(kept)
+        for t in range(len(kept) - 1):
+            if asked[t]:
+                label[t + 1] = int(labels[t])
+        told.append({"tokens": kept, "label": label})
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps({"vocabulary": words, "objective": "next token", "rows": told}))
+    return path
+
+
+def told_in_a_file(rows: Rows) -> np.ndarray:
+    """What is asked at a row's last position has no token after it to carry the label."""
+    asked = rows.asked.copy()
+    asked[np.arange(len(rows)), rows.lengths - 1] = False
+    return asked
+
+
+def test_rows_are_read_as_they_are_written(tmp_path) -> None:
+    model = pl.load("induction-attention")
+    rows = rows_of_task(model.card.task, count=12)
+    read = read_rows(rows_file(tmp_path, rows))
+    assert np.array_equal(read.tokens, rows.tokens)
+    assert np.array_equal(read.asked, told_in_a_file(rows))
+    outputs = outputs_of(model, rows)
+    assert np.array_equal(decided(outputs, rows), outputs[rows.asked].argmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("[]", "must hold vocabulary, objective and rows"),
+        ('{"vocabulary": {"a": 1}, "objective": "sets", "rows": []}', "must number its tokens"),
+        ('{"vocabulary": {"a": 0}, "objective": "all", "rows": []}', "must be one of"),
+        ('{"vocabulary": {"a": 0}, "objective": "sets", "rows": [{"tokens": [7], "label": [0]}]}',
+         "codes of the vocabulary"),
+        ("{", "cannot be read"),
+    ],
+)  # fmt: skip
+def test_files_that_are_no_rows_are_refused(tmp_path, data: str, said: str) -> None:
+    (tmp_path / "rows.json").write_text(data)
+    with pytest.raises(ArgumentError, match=said):
+        read_rows(tmp_path / "rows.json")
+
+
+def test_the_command_writes_program_result_and_page(tmp_path) -> None:
+    out = tmp_path / "found"
+    told = CLI.invoke(app, ["decompile", "depth-L3-layers1", "--out", str(out), "--rows", "150"])
+    assert told.exit_code == 0, told.output
+    assert "decides as the model does" in told.output
+    result = json.loads((out / "result.json").read_text())
+    assert result["gain"] == result["gain_longer"] == 1.0
+    assert result["lines"] <= 2
+    page = (out / "report.html").read_text()
+    assert "data:image/png" in page
+    assert "count(key.token" in (out / "program.txt").read_text()
+
+
+def test_a_program_runs_without_its_model(tmp_path) -> None:
+    rows = rows_of_task(pl.load("induction-attention").card.task, count=20)
+    program = tmp_path / "program.txt"
+    program.write_text(
+        "before = last(key.token where key.position == position - 1)\n"
+        "next = last(key.token where key.before == token)\n"
+    )
+    told = CLI.invoke(
+        app, ["decompile", "apply", str(program), "--data", str(rows_file(tmp_path, rows))]
+    )
+    record = json.loads(told.output)
+    assert record["right"] == 1.0
+    assert record["decisions"] == int(told_in_a_file(rows).sum())
+
+
+def test_models_that_cannot_be_asked_are_refused() -> None:
+    model = pl.load("sparse-memory-light")
+    with pytest.raises(ArgumentError, match="tokens or ±1 as inputs"):
+        decompile(model)
+    bare = SequenceTransformer(replace(model.spec), seed=0)
+    with pytest.raises(ArgumentError, match="knows no task of its own"):
+        decompile(bare)

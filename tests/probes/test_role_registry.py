@@ -1,0 +1,60 @@
+"""Each role is told once, and the model is run no more often than it must be."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+from interp.models.export import export_gpt2
+from interp.models.pretrained import load_pretrained
+from probes.roles import LANGUAGE, PROFILES, ROLES, Floors, find_roles, reinit_null
+from probes.roles.registry import markdown
+from trained import zoo
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+BEFORE = {"fixed-memory-multiplexer": 28.5, "template-majority": 17.1, "induction-attention": 13.9}
+"""Forwards of all rows that the first engine took, at 96 rows."""
+
+
+def test_the_documentation_has_every_role_as_it_is() -> None:
+    assert markdown() in (DOCS / "howto-heads.md").read_text(encoding="utf-8")
+
+
+def test_roles_name_floors_and_profiles_that_there_are() -> None:
+    known = {field.name for field in fields(Floors)}
+    for role in ROLES.values():
+        assert set(role.floors) <= known
+        assert set(role.profiles) <= set(PROFILES)
+        assert role.behaviours
+        assert role.causes
+
+
+@pytest.mark.parametrize("name", sorted(BEFORE))
+def test_the_model_is_run_less_often_than_it_was(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reinit_null, "_DRAWS", 20)
+    shipped = zoo.load(name)
+    blocks, rows = shipped.model.blocks, []
+
+    def count(module: object, args: tuple[torch.Tensor, ...]) -> None:
+        rows.append(len(args[0]))
+
+    for block in blocks:
+        block.register_forward_pre_hook(count)
+    batch = shipped.task.sample(96, seed=10_009)
+    memories, answers = (getattr(shipped.task, of, tuple)() for of in ("memories", "answers"))
+    find_roles(shipped.model, batch, memories=memories, answers=dict(answers), seed=1)
+    assert sum(rows) / len(blocks) / len(batch) <= 0.6 * BEFORE[name]
+
+
+def test_a_checkpoint_and_its_export_have_the_same_roles(tmp_path: Path) -> None:
+    shipped = zoo.load("induction-attention")
+    bridge = load_pretrained(export_gpt2(shipped.model, tmp_path / "exported", bos=0)).model
+    batch = shipped.task.sample(24, seed=7)
+    columns = ["layer", "head", "role", "status"]
+    own, other = (find_roles(m, batch, profile=LANGUAGE)[columns] for m in (shipped.model, bridge))
+    assert own.to_numpy().tolist() == other.to_numpy().tolist()
+    told = set(own.itertuples(index=False, name=None))
+    assert {(0, 0, "previous-token", "confirmed"), (1, 0, "induction", "confirmed")} <= told

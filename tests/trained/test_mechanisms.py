@@ -1,0 +1,105 @@
+"""Shipped models that show a mechanism, and controls that solve the task otherwise.
+
+Judged by exchanging components between rows, which knows nothing of roles.
+"""
+
+import pytest
+from pandas import DataFrame
+
+from interp.tasks.base import answers_of, memories_of
+from probes.locate import HOLDS, holders, locate
+from probes.roles import find_roles
+from trained.zoo import load, names
+
+ROWS = 64
+SHOWN = {
+    "fixed-memory-multiplexer": {"x[t-1]": "L0H1", "x[t-3]": "L0H0"},
+    "fixed-memory-table": {"x[t-1]": "L0H1", "x[t-2]": "L0H0", "x[t-4]": "L0H2"},
+    "adaptive-memory": {"t_1": "L1H0: attention", "x[t-t_1]": "L1H0"},
+    "nested-memory-2": {
+        "t_1": "L0H0: attention",
+        "token[t-t_1]": "L0H0",
+        "t_2": "L1H0: attention",
+        "x[t-t_2]": "L1H0",
+    },
+    "nested-memory-3": {
+        "t_1": "L1H0: attention",
+        "t_2": "L2H0: attention",
+        "t_3": "L3H0: attention",
+        "x[t-t_3]": "L3H0",
+    },
+    "concurrent-memory": {"t_1": "L0H0: attention", "t_2": "L0H1: attention"},
+    "sparse-memory-light": {"rho_1*x": "L0 heads"},
+    "coupling-rank-2": {"attention": "L0H0: attention"},
+    "coupling-rank-6": {"attention": "L0H0: attention"},
+    "template-same-different-a": {"label": "L0 heads: identity"},
+    "template-copying-b": {"answer": "L0 heads"},
+    "induction-attention": {"previous": "L0H0", "source": "L1H0: attention", "answer": "L1H0"},
+    "induction-mlp": {"previous": "L0H0", "source": "L1H0: attention", "answer": "L1H0"},
+}
+"""Model → latent → a component that holds it."""
+
+CONTROLS = {
+    "fixed-memory-multiplexer-mixed": ("x[t-1]", "x[t-3]"),
+    "adaptive-memory-gated": ("t_1", "x[t-t_1]"),
+    "nested-memory-2-gated": ("t_1", "token[t-t_1]", "t_2", "x[t-t_2]"),
+    "sparse-memory-light-layers": ("rho_1*x",),
+    "induction-mlp-table": ("previous", "source"),
+}
+"""Model → latents that no component holds."""
+
+
+def located(name: str, latents: tuple[str, ...]) -> DataFrame:
+    shipped = load(name)
+    return locate(shipped.model, shipped.test or shipped.task, rows=ROWS, latents=latents)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_mechanism_is_where_it_is_said_to_be(name: str) -> None:
+    table = located(name, tuple(SHOWN[name]))
+    found = holders(table).set_index("latent")["where"]
+    for latent, component in SHOWN[name].items():
+        assert component in found[latent].split(", "), table
+    assert table.loc[table["verdict"] == "holds", "p"].max() < 1e-3
+
+
+@pytest.mark.parametrize("name", CONTROLS)
+def test_a_control_is_as_accurate_and_holds_none_of_the_latents(name: str) -> None:
+    table = located(name, CONTROLS[name])
+    heads = table[table["heads"].ne("")]
+    assert not heads["verdict"].eq("holds").any(), table
+    assert load(name).metrics["error"] < 0.01
+
+
+def test_what_a_gated_memory_holds_instead_is_every_lag_at_once() -> None:
+    table = located("adaptive-memory-gated", ("window",)).set_index(["component", "circuit"])
+    assert table.loc[("L0 heads", "output"), "share"] >= HOLDS
+
+
+def test_every_control_has_the_model_it_is_the_control_of() -> None:
+    for name in CONTROLS:
+        assert name.rsplit("-", 1)[0] in names()
+
+
+def test_roles_agree_in_a_model_whose_first_layer_has_no_heads() -> None:
+    shipped = load("adaptive-memory")
+    roles = find_roles(
+        shipped.model,
+        shipped.task.sample(48, seed=1),
+        memories=memories_of(shipped.task),
+        answers=answers_of(shipped.task),
+    )
+    found = roles[roles["status"] == "confirmed"]
+    assert found[["component", "role", "target"]].to_numpy().tolist() == [
+        ["head", "memory-location", "x[t-t_1]"]
+    ]
+
+
+@pytest.mark.parametrize("name", ["induction-attention", "induction-mlp-table"])
+def test_induction_is_confirmed_where_exchange_finds_it(name: str) -> None:
+    """Its earlier head gives the token before 0.2 to 0.6: no previous-token head, but read."""
+    shipped = load(name)
+    roles = find_roles(shipped.model, shipped.task.sample(48, seed=1))
+    induction = roles[roles["role"].eq("induction") & roles["status"].eq("confirmed")]
+    found = list(zip(induction["layer"], induction["head"], strict=True))
+    assert found == ([(1, 0)] if name in SHOWN else [])

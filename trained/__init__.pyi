@@ -1,0 +1,16 @@
+from interp.models.baselines import LSTMSpec as LSTMSpec
+from interp.models.baselines import MLPSpec as MLPSpec
+from interp.models.baselines import RNNSpec as RNNSpec
+from interp.models.convolution import ConvolutionSpec as ConvolutionSpec
+from trained.fit import Fit as Fit
+from trained.grid import metrics_table as metrics_table
+from trained.grid import train as train
+from trained.recipe import Recipe as Recipe
+from trained.recipe import read_recipe as read_recipe
+from trained.results import save_fit as save_fit
+from trained.run import Run as Run
+from trained.training import Training as Training
+from trained.zoo import Shipped as Shipped
+from trained.zoo import load as load
+from trained.zoo import names as names
+from trained.zoo import recipes as recipes

@@ -1,0 +1,118 @@
+"""One way to get a model, whatever it is: ``load("name")``.
+
+    a shipped model's name     ``models()`` lists them
+    a folder                   a checkpoint of ours, or Hugging Face's config.json and safetensors
+    a hub id                   the local cache first, then the hub
+
+What comes back is the model itself, in evaluation mode, with TransformerLens' hooks and methods
+(``run_with_cache``, ``run_with_hooks``); what is known about it besides is ``model.card``
+(:class:`~interp.models.card.ModelCard`). Weights are safetensors: nothing is executed on load. To
+read heads of a large checkpoint without building the model, use
+:func:`interp.weights.head_weights.head_weights`.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from interp.errors import CheckpointError
+from interp.models.card import ModelCard
+from interp.models.checkpoint import load_checkpoint, read_metadata
+from interp.models.pretrained import load_pretrained
+from interp.tasks.catalogue import known_task
+from trained import zoo
+
+__all__ = ["folder_of", "load", "models"]
+
+_OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "pytorch_model*")
+
+
+def models() -> list[str]:
+    """Names of the shipped models, sorted; :func:`load` takes each."""
+    return zoo.names()
+
+
+def folder_of(name: str | Path) -> str:
+    """The folder of a shipped model; any other name as it is."""
+    return str(zoo.folder(str(name))) if str(name) in models() else str(name)
+
+
+def load(
+    name_or_path: str | Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+) -> Any:
+    """A model by name, folder or hub id, with its hooks and ``model.card``.
+
+    Args:
+        name_or_path: See the module; a shipped name comes before a folder of the same name.
+        revision: Branch, tag or commit on the hub.
+        trust_remote_code: Run the Python code of a repository whose architecture transformers does
+            not know. Read it first.
+        device: Where to put the model.
+
+    Returns:
+        A :class:`~interp.models.transformer.SequenceTransformer`, one of the baselines it is
+        compared with, or a ``TransformerBridge`` around a Hugging Face model.
+
+    Raises:
+        CheckpointError: if it is none of these (naming near names), or cannot be loaded: damaged,
+            incomplete, only pickled, not finite.
+        ConformanceError: if hooks of a pretrained model carry what their names do not say.
+    """
+    name = str(name_or_path)
+    place = Path(folder_of(name)).expanduser()
+    if (place / "model.json").is_file():
+        model = load_checkpoint(place, device=device)
+        model.card = _own_card(name, model, read_metadata(place))
+        return model
+    _check(name, place)
+    options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    try:
+        found = load_pretrained(name, **options, device=device)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"model {name!r} is not a shipped model (see 'prooflens models'), not a checkpoint's "
+            f"folder, and no pretrained model: {error}"
+        ) from error
+    said = ("family", "tokenizer", "vocabulary", "n_ctx", "bos", "notes")
+    card = ModelCard(name, **{field: getattr(found, field) for field in said})
+    found.model.card = card  # type: ignore[attr-defined]
+    return found.model
+
+
+def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:
+    """The card of a checkpoint of ours; a task of a kind that is not known here is a note."""
+    task, note = known_task(about.get("task"))
+    test, _ = known_task(about.get("test"))
+    spec = model.spec
+    return ModelCard(
+        name=name,
+        task=task,
+        test=test,
+        metrics=about.get("metrics", {}),
+        about=about.get("about", ""),
+        claim=about.get("claim", ""),
+        vocabulary=spec.d_in if spec.input == "tokens" else 0,
+        n_ctx=spec.n_ctx,
+        bos=int((about.get("task") or {}).get("bos", -1)),
+        notes=(note,) if note else (),
+    )
+
+
+def _check(name: str, place: Path) -> None:
+    """Say what was meant, where a name or folder nearly is something that could be loaded."""
+    if not place.exists() and (near := get_close_matches(name, models(), 1)):
+        raise CheckpointError(f"no model {name!r}: did you mean the shipped {near[0]}?")
+    if (place / "store" / "manifest.json").is_file():
+        raise CheckpointError(f"{name} holds no model: did you mean the store {place / 'store'}?")
+    if place.is_dir() and not any(any(place.glob(pattern)) for pattern in _OF_MODELS):
+        raise CheckpointError(
+            f"{name} is neither a store (no manifest.json) nor a checkpoint (no model.json, "
+            "config.json or weights): give a folder that 'prooflens extract' or 'prooflens train' "
+            "wrote"
+        )

@@ -1,0 +1,95 @@
+"""One stack's training from start to end: saved every few minutes, on Ctrl-C, and resumed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from interp.threads import one_thread
+from trained.ensemble import Ensemble
+from trained.run import Run
+from trained.state_files import load_state, save_state
+
+__all__ = ["Options", "finish", "train_unit"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How stacks are trained.
+
+    Attributes:
+        device: Where to compute.
+        compiled: Compile the step with ``torch.compile``.
+        minutes: Between two saves.
+    """
+
+    device: str = "cpu"
+    compiled: bool = False
+    minutes: float = 5.0
+
+
+def train_unit(
+    runs: Sequence[Run],
+    options: Options,
+    file: Path | None = None,
+    advanced: Callable[[int], None] = lambda steps: None,
+) -> Ensemble:
+    """Train a stack of runs to its end.
+
+    Args:
+        runs: Of one shape.
+        options: How.
+        file: Where its state is kept, and taken up from if it is there.
+        advanced: Called with the number of steps since the last call.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or a polite kill, with the state saved.
+        CheckpointError: if the file is damaged or of other runs.
+    """
+    ensemble = Ensemble(runs, device=options.device, compiled=options.compiled)
+    if file is not None and file.exists():
+        load_state(ensemble, file)
+        advanced(ensemble.state.step)
+    with one_thread(), _stop_asked() as stop_asked:
+        saved = time.monotonic()
+        for _ in ensemble.run():
+            advanced(1)
+            due = time.monotonic() - saved > 60 * options.minutes
+            if file is not None and (due or stop_asked()):
+                save_state(ensemble, file)
+                saved = time.monotonic()
+            if stop_asked():
+                raise KeyboardInterrupt
+    if file is not None:
+        save_state(ensemble, file)
+    return ensemble
+
+
+def finish(runs: Sequence[Run], options: Options, file: Path) -> None:
+    """:func:`train_unit` in another process: what it leaves is its file."""
+    train_unit(runs, options, file)
+
+
+@contextmanager
+def _stop_asked() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or a polite kill came since; the step in hand is not torn by it."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
