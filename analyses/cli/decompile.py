@@ -56,7 +56,7 @@ def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
     """How many decisions a program takes on rows, and the share that is as the labels say."""
     from interp.rasp import read_program, run
     from probes.decompile.decisions import agreement, decide
-    from probes.decompile.rows import read_rows
+    from probes.decompile.rows_file import read_rows
 
     read = read_program(program)
     rows = read_rows(data)
@@ -74,7 +74,7 @@ def _decompiled(
 
     marker = "program.txt"
     check_output(out, overwrite=overwrite, marker=marker)
-    from probes.decompile.rows import read_rows
+    from probes.decompile.rows_file import read_rows
 
     given = None if data is None else read_rows(data)
 

@@ -238,11 +238,12 @@ def _checked(
         case Boolean():
             return "boolean"
         case Name(name) | Key(name):
-            rule = (
-                "must be an earlier line" if isinstance(part, Name) else "must stand in a condition"
-            )
-            good = name in known and (isinstance(part, Name) or inside)
-            problems.need(good, "name", rule, name, "define it on an earlier line")
+            rule, advice = "must be an earlier line", "define it on an earlier line"
+            problems.need(name in known, "name", rule, name, advice)
+            placed = inside or isinstance(part, Name)
+            rule = "must stand in a condition or in the value of count, average, first, last, …"
+            advice = "write it without key. for the value at this position"
+            problems.need(placed, "key", rule, f"key.{name}", advice)
             return known.get(name)
         case Not(of):
             _need(of, "boolean", known, problems, inside=inside)

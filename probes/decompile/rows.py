@@ -1,10 +1,7 @@
 """The rows that a model is decompiled on: what is asked where, and rows that ask something else.
 
-    {"vocabulary": {"a": 0, …}, "objective": "sets" | "next token",
-     "rows": [{"tokens": [2, 0, …], "label": […]}, …]}
-
-*sets*: after every position but the last it is asked, token by token, which may follow.
-*next token*: where ``label[t]`` is not ``<pad>`` it is asked at position t − 1 which token follows.
+*sets*: after a position it is asked, token by token, which may follow.
+*next token*: after a position it is asked which token follows.
 Labels say where something is asked, and what would be right; a program is fitted to the *model's*
 decisions, right or wrong.
 
@@ -16,25 +13,22 @@ does where nobody trained it.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import ArgumentError, Problems
+from interp.errors import Problems
 from interp.rasp.evaluation import NONE, Vocabulary
 
-__all__ = ["Objective", "Rows", "Split", "off_task", "read_rows", "split"]
+__all__ = ["Objective", "Rows", "Split", "off_task", "split"]
 
 _Codes = NDArray[np.int64]
 Objective = Literal["sets", "next token"]
-_PAD = "<pad>"
 _FEWEST = 8
 _OFTEN = 0.9
 
@@ -97,93 +91,23 @@ class Split:
     off_task: Rows
 
 
-def read_rows(path: str | Path) -> Rows:
-    """Rows from a JSON file.
-
-    Raises:
-        ArgumentError: if the file cannot be read, is no such JSON, or its rows break a rule.
-    """
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no JSON text"
-        raise ArgumentError(
-            f"{path} cannot be read: {reason}: give rows as docs/howto-decompile"
-        ) from error
-    return _rows(data, str(path))
-
-
-def _rows(data: Any, name: str) -> Rows:
-    problems = Problems(name)
-    good = isinstance(data, dict) and {"vocabulary", "objective", "rows"} <= set(data)
-    problems.need(
-        good,
-        "file",
-        "must hold vocabulary, objective and rows",
-        type(data).__name__,
-        "see docs/howto-decompile",
-    )
-    problems.raise_if_any()
-    words, objective, rows = data["vocabulary"], data["objective"], data["rows"]
-    codes = sorted(words.values()) if isinstance(words, dict) else None
-    good = codes == list(range(len(words)))
-    problems.need(
-        good, "vocabulary", "must number its tokens 0, 1, 2 …", "other numbers", "renumber"
-    )
-    known = get_args(Objective)
-    problems.need(objective in known, "objective", f"must be one of {known}", objective, "pick one")
-    good = isinstance(rows, list) and all(_well_formed(row, len(words)) for row in rows)
-    rule = "must each have tokens (codes of the vocabulary) and a label as long"
-    problems.need(good, "rows", rule, "other rows", "mend them")
-    problems.raise_if_any()
-    texts = tuple(sorted(words, key=words.get))
-    return _arrays(rows, texts, objective)
-
-
-def _well_formed(row: Any, words: int) -> bool:
-    if not isinstance(row, dict) or not isinstance(row.get("tokens"), list):
-        return False
-    tokens, label = row["tokens"], row.get("label")
-    known = all(isinstance(t, int) and not isinstance(t, bool) and 0 <= t < words for t in tokens)
-    return bool(tokens) and known and isinstance(label, list) and len(label) == len(tokens)
-
-
-def _arrays(rows: Sequence[dict[str, Any]], texts: tuple[str, ...], objective: Objective) -> Rows:
-    longest = max(len(row["tokens"]) for row in rows)
-    shape = (len(rows), longest)
-    tokens, asked = np.full(shape, NONE), np.zeros(shape, dtype=bool)
-    sets = objective == "sets"
-    labels: NDArray[Any] = np.zeros((*shape, len(texts)), bool) if sets else np.full(shape, NONE)
-    pad = texts.index(_PAD) if _PAD in texts else NONE
-    for i, row in enumerate(rows):
-        n = len(row["tokens"])
-        tokens[i, :n] = row["tokens"]
-        if sets:
-            asked[i, : n - 1] = True
-            labels[i, : n - 1] = np.array(row["label"][: n - 1], dtype=bool)
-        else:
-            label = np.array(row["label"])
-            asked[i, : n - 1] = label[1:] != pad
-            labels[i, : n - 1] = np.where(label[1:] != pad, label[1:], NONE)
-    return Rows(tokens, asked, labels, Vocabulary(texts), objective)
-
-
 def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) -> Split:
     """Rows to fit and rows to judge on.
 
     Args:
-        rows: Any number; equal ones count once.
+        rows: Any number; equal ones count once, those that ask nothing not at all.
         seed: Of what is held out and of the rows off the task.
         held: Share of the shorter two thirds that is held out.
         queries: Rows off the task, to fit and again to judge on.
 
     Raises:
-        ArgumentError: for fewer than eight different rows.
+        ArgumentError: for fewer than eight different rows that ask something.
     """
+    rows = rows[rows.asked.any(1)]
     _, first = np.unique(rows.tokens, axis=0, return_index=True)
     rows = rows[np.sort(first)]
     problems = Problems("decompile")
-    rule = f"must be at least {_FEWEST} different ones"
+    rule = f"must be at least {_FEWEST} different ones that ask something"
     problems.need(len(rows) >= _FEWEST, "rows", rule, len(rows), "give more rows")
     problems.raise_if_any()
     order = np.argsort(rows.lengths, kind="stable")
