@@ -1,7 +1,7 @@
-"""What a task is told: the fields of its class, their types in words, and whether a value fits.
+"""What arguments a task takes: the fields of its class, their types in words, and type checks.
 
-Types are those of JSON and TOML: whole numbers pass for numbers, lists for tuples. A field whose
-annotation is none of them is not checked here.
+Values come from JSON or TOML, so a whole number is accepted where a number is asked for, and a list
+where the class has a tuple. A field whose annotation is no such type is not checked here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Argument:
     """One argument of a task.
 
     Attributes:
-        name: Its name.
-        annotation: Its type.
-        default: Its value where it is not given; ``dataclasses.MISSING`` if it must be.
-        meaning: What the class says of it.
+        name: The argument's name, as in the class.
+        annotation: Its type, as the class annotates it.
+        default: The value it has if none is given; ``dataclasses.MISSING`` if one must be given.
+        meaning: Its description in the docstring of the class; empty if there is none.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Argument:
 
     @property
     def needed(self) -> bool:
-        """Whether it must be given."""
+        """Whether the argument must be given, because it has no default."""
         return self.default is MISSING
 
     @property
@@ -46,12 +46,13 @@ class Argument:
         return _in_words(self.annotation)
 
     def fits(self, value: Any) -> bool:
-        """Whether a value is of its type; what a class demands besides, the class checks."""
+        """Whether a value has the argument's type; further rules are checked by the class
+        itself."""
         return _fits(self.annotation, value)
 
 
 def arguments_of(kind: type[Any]) -> dict[str, Argument]:
-    """The arguments of a task's class, a dataclass, by name and in order."""
+    """The arguments of a task's class (a dataclass), by name and in the order of its fields."""
     hints, said = get_type_hints(kind), dict(_meanings(kind))
     found = {}
     for field in fields(kind):
@@ -63,7 +64,7 @@ def arguments_of(kind: type[Any]) -> dict[str, Argument]:
 
 
 def _meanings(kind: type[Any]) -> Iterator[tuple[str, str]]:
-    """What the docstring's section on attributes says of each."""
+    """Yield each field's name and its description in the docstring's section ``Attributes``."""
     _, _, rest = (inspect.getdoc(kind) or "").partition("Attributes:\n")
     section = re.split(r"\n\n|^\S", rest, maxsplit=1, flags=re.MULTILINE)[0]
     for names, text in _ENTRY.findall(section):

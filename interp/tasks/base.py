@@ -1,4 +1,4 @@
-"""What is to be learned: tasks and the batches they give.
+"""The protocol that every task follows, and the batches that tasks give.
 
 A task is a frozen description that can sample itself. Every batch carries its *latents*, the
 quantities the task was built from (memory locations and contents, kernels, template indices):
@@ -50,7 +50,7 @@ class Batch:
         return int(self.inputs.shape[0])
 
     def __getitem__(self, rows: slice) -> Batch:
-        """The rows of a slice, as a batch."""
+        """The rows of a slice as a smaller batch."""
         return Batch(
             self.inputs[rows],
             self.targets[rows],
@@ -89,10 +89,11 @@ class Memory:
 
     Attributes:
         name: The latent that holds the content.
-        location: Where it is: its lag; the name of the latent that holds the lag; or a kernel ρ
-            ``[lag]``, where the content is an average Σ_s ρ(s) x_{t−s}.
-        round: Which of the rounds that follow one another fetches it, counted from 1; None where
-            nothing is nested.
+        location: Where the content lies, given as a fixed lag, as the name of the latent that holds
+            the lag, or as a kernel ρ ``[lag]``; with a kernel the content is the average Σ_s ρ(s)
+            x_{t−s}.
+        round: The step of a nested lookup in which it is fetched, counted from 1; None where
+            lookups are not nested.
     """
 
     name: str
@@ -101,16 +102,17 @@ class Memory:
 
 
 def memories_of(task: Any) -> tuple[Memory, ...]:
-    """What a task says is fetched: its ``memories()``, or nothing if it has no such method."""
+    """The contents that a task says are fetched: its ``memories()``, or none without that
+    method."""
     told = getattr(task, "memories", None)
     return () if told is None else tuple(told())
 
 
 def answers_of(task: Any) -> dict[str, tuple[str, ...]]:
-    """What a task says is computed: its ``answers()``, or nothing if it has no such method.
+    """The latents that a task says are computed: its ``answers()``, or none without that method.
 
     Returns:
-        Latent → the latents it is computed from; none where the task does not say from what.
+        Latent → the latents it is computed from; empty where the task does not say from which.
     """
     told = getattr(task, "answers", None)
     return {} if told is None else dict(told())

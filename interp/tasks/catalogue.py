@@ -1,8 +1,8 @@
-"""Which task a piece of JSON or TOML names: ``kind`` chooses the class, the rest its arguments.
+"""Make a task from JSON or TOML: ``kind`` names its class, the other keys are its arguments.
 
-A class of one's own joins by :func:`register_task`, for as long as the program runs. Nothing is
-executed on load: a recipe, checkpoint or store tells the kind alone, and where no class is
-registered for it the task is unknown, and everything else can still be read.
+A class of your own is added by :func:`register_task` for as long as the program runs. Loading a
+file never executes code from it: a recipe, checkpoint or store holds only the kind's name, and if
+no class is registered under it, the task stays unknown while everything else can still be read.
 """
 
 from __future__ import annotations
@@ -59,22 +59,23 @@ KINDS: dict[str, type[Any]] = {
 
 _SHIPPED = frozenset(KINDS)
 _RENAMED = {"answers": "targets"}
-"""Arguments that files written earlier give by another name."""
+"""Arguments that were renamed: the name in older files → the name today."""
 _VALUES = {("relation", "counter"): "uniform"}
-"""Argument and value of files written earlier → the value that means it today."""
+"""Values that were renamed: (argument, value in older files) → the value today."""
 
 
 def register_task(kind: str, task: type[Any]) -> None:
-    """Let recipes, checkpoints and stores of this program name a task class of one's own.
+    """Register a task class of your own, so that recipes, checkpoints and stores can name it.
 
     Args:
-        kind: What ``task.to_dict()["kind"]`` says: small letters, digits and underscores.
+        kind: The name under which ``task.to_dict()["kind"]`` gives it: small letters, digits and
+            underscores, starting with a letter.
         task: A frozen dataclass with ``name``, ``sample`` and ``to_dict`` (:class:`Task`); its
             fields are the arguments, of types that JSON has, lists as tuples.
 
     Raises:
-        ArgumentError: for a kind that is no such name or one of another class, or a class that is
-            no task.
+        ArgumentError: if ``kind`` is not such a name or belongs to another class, or if ``task`` is
+            not a task class.
     """
     problems, known = Problems("register_task"), KINDS.get(kind)
     plain = isinstance(kind, str) and re.fullmatch("[a-z][a-z0-9_]*", kind) is not None
@@ -93,12 +94,15 @@ def register_task(kind: str, task: type[Any]) -> None:
 
 
 def _place(task: Any) -> tuple[str, str]:
-    """Where a class was written: a cell that is run again writes the same one anew."""
+    """The module and name of a class: the same for a notebook cell that is run again."""
     return getattr(task, "__module__", ""), getattr(task, "__qualname__", "")
 
 
 def known_task(data: Mapping[str, Any] | None) -> tuple[Task | None, str]:
-    """The task that a checkpoint or store records, or None and, if it records one, why not."""
+    """The task that a checkpoint or store records, or None with the reason why it cannot be made.
+
+    The reason is empty where no task is recorded.
+    """
     if data is None:
         return None, ""
     try:
@@ -107,17 +111,17 @@ def known_task(data: Mapping[str, Any] | None) -> tuple[Task | None, str]:
         if data.get("kind") in KINDS:
             return None, f"its task is left out: {error}"
         return None, (
-            f"its task is of kind {data.get('kind')!r}, which is not known here: without "
-            "register_task it is left out"
+            f"its task is of kind {data.get('kind')!r}, which is not known here: it is left "
+            "out unless a class is registered for it (register_task)"
         )
 
 
 def task_from_dict(data: Mapping[str, Any]) -> Task:
-    """The task of :meth:`Task.to_dict`, or of a recipe's ``[task]`` table.
+    """The task that JSON data describes, from :meth:`Task.to_dict` or a recipe's ``[task]`` table.
 
     Raises:
-        ArgumentError: for an unknown kind, unknown or missing keys, values of another type, or
-            arguments a task refuses.
+        ArgumentError: for an unknown kind, unknown or missing keys, values of the wrong type, or
+            arguments that the task itself refuses.
     """
     problems = Problems("task")
     kind = data.get("kind")
@@ -153,11 +157,11 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
 
 
 def _advice(argument: Argument, value: Any) -> str:
-    return f"write [{value!r}]" if argument.fits((value,)) else "mend it"
+    return f"write [{value!r}]" if argument.fits((value,)) else "give a value of that type"
 
 
 def _today(key: str, value: Any) -> Any:
-    """A value as arguments hold it: lists as tuples, names of older files as today's."""
+    """The value as the class expects it: lists become tuples, renamed values get today's name."""
     return _VALUES.get((key, str(value)), _as_tuples(value))
 
 

@@ -1,4 +1,4 @@
-"""What would the answer be if one latent had another row's value?
+"""What would the answer be if one latent had the value that it has in another row?
 
 A task is a small causal model: its latents are computed one from another, and the answer from the
 last of them. A :class:`Variable` is one latent (or a few that are set together) that an
@@ -27,20 +27,21 @@ from interp.tasks.base import Batch
 __all__ = ["UNKNOWN", "Variable", "unknown", "variables_of"]
 
 UNKNOWN = -1
-"""A token target that the task cannot tell; real ones are NaN."""
+"""A token target that cannot be determined; an undetermined real target is NaN."""
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A latent that can be set, and the answers it then gives.
+    """A latent that an intervention can set, and the answers that the task then has.
 
     Attributes:
-        name: The latent's, as in ``batch.latents`` where one is meant.
-        answer: ``(base, source) → targets`` as those of a batch: for every position t of the base,
-            the answer there if the latent were the source's. Rows are paired in order and have one
-            length. NaN, or :data:`UNKNOWN` for tokens, where the answer is not determined.
-        everywhere: The latent is set at all positions of the row at once, because positions before
-            t are where the answer at t reads it; otherwise at t alone.
+        name: The name of the latent, as in ``batch.latents`` if it is a single one.
+        answer: A function ``(base, source) → targets`` of the shape of a batch's targets. For every
+            position t of the base row it gives the answer at t if the latent had its value from the
+            source row. Rows are paired in order and have equal lengths. The answer is NaN, or
+            :data:`UNKNOWN` for tokens, where it is not determined.
+        everywhere: True if the latent is set at all positions of the row at once, because the
+            answer at t reads it at positions before t; False if it is set at t alone.
     """
 
     name: str
@@ -55,7 +56,7 @@ def variables_of(task: Any) -> tuple[Variable, ...]:
 
 
 def unknown(targets: Tensor) -> Tensor:
-    """True at ``[batch, pos]`` whose targets are not determined."""
+    """Which targets are not determined: a Boolean ``[batch, pos]``."""
     if targets.is_floating_point():
         return torch.isnan(targets).any(dim=-1)
     return targets == UNKNOWN

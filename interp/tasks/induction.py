@@ -42,14 +42,15 @@ class RepeatedTokens:
     scored: there the token has been seen before, and what followed it then follows again.
 
     Attributes:
-        vocabulary: Token ids are below this.
+        vocabulary: Number of token ids; a row's ids are below it.
         length: Positions of a row, BOS included.
-        periods: Least and largest period.
+        periods: The least and the largest period that a row may have.
         bos: Id of the first token of a row, never drawn; −1 for none.
-        chunk: After the first time the block is cut into pieces of so many tokens, in a new random
-            order every time: nothing but the token itself says what follows, and only inside a
-            piece (scored there alone). 0 keeps the block whole, so that its period helps as well;
-            1 is the control: the same tokens, nothing to continue. Periods are multiples of it.
+        chunk: If above 0, the block is cut into pieces of this many tokens, and every repeat has
+            the pieces in a new random order. Then only the token itself, not the period, says what
+            follows, and only inside a piece; scores are taken there alone. 0 keeps the block whole;
+            1 is the control with the same tokens and nothing to continue. Periods must be multiples
+            of it.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -79,7 +80,7 @@ class RepeatedTokens:
 
     @property
     def name(self) -> str:
-        """E.g. ``repeated-tokens-8-20``."""
+        """The task's name in stores and reports, e.g. ``repeated-tokens-8-20``."""
         chunk = [f"chunk-{self.chunk}"] * bool(self.chunk)
         return "-".join(["repeated-tokens", *map(str, self.periods), *chunk])
 
@@ -114,7 +115,7 @@ class RepeatedTokens:
         return _batch(inputs, targets, repeated & inside, latents, device)
 
     def variables(self) -> Iterator[Variable]:
-        """As :func:`induction_variables` says."""
+        """The variables that :func:`induction_variables` describes."""
         return induction_variables()
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,10 +130,11 @@ class InContextTemplate:
     Attributes:
         template: ``aba`` (predict the third token of a triple, which is the first) or ``same``
             (predict a triple's label: one token where the two before agree, another elsewhere).
-        vocabulary: Token ids are below this.
-        examples: Triples in a row.
+        vocabulary: Number of token ids; a row's ids are below it.
+        examples: How many triples a row has.
         bos: Id of the first token of a row, never drawn; −1 for none.
-        shuffled: The third token is a new symbol (aba) or a label at random (same): the control.
+        shuffled: Whether to draw the control: the third token is a new symbol (aba) or a random
+            label (same), so that there is no rule to find.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -162,7 +164,7 @@ class InContextTemplate:
 
     @property
     def name(self) -> str:
-        """E.g. ``in-context-same``."""
+        """The task's name in stores and reports, e.g. ``in-context-same``."""
         return "-".join(["in-context", self.template, *["shuffled"] * self.shuffled])
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
@@ -222,12 +224,13 @@ def induction_variables() -> Iterator[Variable]:
 
 
 def _answer_if_previous(base: Batch, source: Batch) -> Tensor:
-    """The base's token where the source's previous token is the base's current one."""
+    """The base's token at the position whose previous token in the source is the base's current
+    one."""
     return _token_at(base, source.latents["previous"][:, None] == base.inputs[:, :, None])
 
 
 def _answer_if_source(base: Batch, source: Batch) -> Tensor:
-    """The base's token at the source's source."""
+    """The base's token at the position that the source row's answer is copied from."""
     found = _token_at(base, source.latents["previous"][:, None] == source.inputs[:, :, None])
     return found.masked_fill(~source.mask, UNKNOWN)
 
@@ -237,7 +240,8 @@ def _answer_if_answer(base: Batch, source: Batch) -> Tensor:
 
 
 def _token_at(base: Batch, marked: Tensor) -> Tensor:
-    """The base's token at the one key ``[row, query, key]`` not after the query that is marked."""
+    """The base's token at the marked key ``[row, query, key]``, if exactly one key not after the
+    query is marked."""
     marked = marked.tril()
     token: Tensor = (marked * base.inputs[:, None]).sum(-1)
     return token.masked_fill(marked.sum(-1) != 1, UNKNOWN)
@@ -258,7 +262,8 @@ def _distinct(rng: np.random.Generator, n: int, most: int, vocabulary: int, bos:
 
 
 def _reordered(rng: np.random.Generator, at: Ids, turn: Ids, chunk: int) -> Ids:
-    """Places in the block, its pieces in a new order in every turn after the first."""
+    """The places in the block for every position, with the block's pieces in a new random order in
+    every repeat after the first."""
     piece, rows = at // chunk, np.arange(len(at))[:, None]
     drawn = rng.random((len(at), int(turn.max()) + 1, int(piece.max()) + 1))[rows, turn, piece]
     keys = np.where(turn > 0, drawn, piece)
@@ -267,7 +272,7 @@ def _reordered(rng: np.random.Generator, at: Ids, turn: Ids, chunk: int) -> Ids:
 
 
 def _last(equal: NDArray[np.bool_]) -> Ids:
-    """The last key before each query that ``equal`` [row, query, key] marks; −1 for none."""
+    """The last key before each query that ``equal`` [row, query, key] marks; −1 if none is."""
     earlier = np.tril(equal, -1)
     return np.where(earlier.any(-1), equal.shape[-1] - 1 - earlier[..., ::-1].argmax(-1), -1)
 

@@ -25,11 +25,11 @@ __all__ = ["Maximum"]
 
 @dataclass(frozen=True)
 class Maximum:
-    """The largest of ``length`` tokens.
+    """The largest of ``length`` tokens, asked for at the last position.
 
     Attributes:
-        vocabulary: Tokens are 0 … vocabulary − 1, and their number is their size.
-        length: K, tokens in a row.
+        vocabulary: How many tokens there are: 0 … vocabulary − 1, compared as numbers.
+        length: How many tokens a row has, K.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -47,7 +47,7 @@ class Maximum:
 
     @property
     def name(self) -> str:
-        """E.g. ``max-of-4``."""
+        """The task's name in stores and reports, e.g. ``max-of-4``."""
         return f"max-of-{self.length}"
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:

@@ -36,21 +36,22 @@ _SPREAD = 2.0
 
 @dataclass(frozen=True)
 class TokenRelation:
-    """The mean of a value over the keys in a relation with the query.
+    """At every position, the mean of a value over the keys that are in a relation with the query.
 
     Token 0 is the beginning of a row, 1 … ``symbols`` are symbols. A row is token 0 and then random
     symbols; for ``induction`` a block of distinct symbols, again and again; for ``sink`` a symbol
     stands in the first place too, the one that is asked for.
 
     Attributes:
-        relation: Where to look.
-        value: What is passed on: ``copy`` (10 × the one-hot token), ``negative``, ``relabel`` (a
+        relation: Which keys are in relation with the query: see the module's text.
+        value: What is passed on from each key: ``copy`` (10 × the one-hot token), ``negative``,
+            ``relabel`` (a
             fixed cyclic exchange of the symbols, so that none stays what it is) or ``classes``
             (which of three classes the symbol is in). Token 0 is worth nothing.
-        symbols: How many.
+        symbols: How many different symbols there are.
         length: Positions of a row.
-        window: Of ``local``: the query's own position and window − 1 before it.
-        seed: Of the exchange and of the table of ``dense``.
+        window: Width of the relation ``local``: the query's own position and window − 1 before it.
+        seed: Seed of the exchange of symbols and of the table of ``dense``.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -81,16 +82,16 @@ class TokenRelation:
 
     @property
     def name(self) -> str:
-        """E.g. ``relation-induction-copy-12-17``."""
+        """The task's name in stores and reports, e.g. ``relation-induction-copy-12-17``."""
         return f"relation-{self.relation}-{self.value}-{self.symbols}-{self.length}"
 
     @property
     def outputs(self) -> int:
-        """Width of the output."""
+        """How many numbers the answer at a position has."""
         return _CLASSES if self.value == "classes" else self.symbols + 1
 
     def values(self) -> Float64[Tensor, "token output"]:
-        """value(x) of every token."""
+        """The value that each token passes on, ``[token, output]``."""
         found = torch.zeros(self.symbols + 1, self.outputs, dtype=torch.float64)
         symbols = torch.arange(1, self.symbols + 1)
         if self.value == "classes":
@@ -101,7 +102,8 @@ class TokenRelation:
         return found
 
     def table(self) -> Float64[Tensor, "token token"]:
-        """Scores of ``dense``: normal with standard deviation 2."""
+        """The scores of the relation ``dense``, ``[query token, key token]``: normal, standard
+        deviation 2."""
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.symbols + 1, self.symbols + 1)
         return _SPREAD * torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -119,7 +121,7 @@ class TokenRelation:
         return Batch(tokens, targets, scored, {"attention": attention}).to(device)
 
     def attention(self, tokens: Int[Tensor, "batch pos"]) -> Float64[Tensor, "batch query key"]:
-        """A; all zero for a query without a key in relation (of ``induction``)."""
+        """The attention A that solves the task; all zero for a query without a key in relation."""
         causal = torch.ones(len(tokens), self.length, self.length).tril()
         weights = self._weights(tokens) * causal
         total = weights.sum(-1, keepdim=True)
@@ -151,7 +153,7 @@ class TokenRelation:
         return torch.cat([start, tokens], dim=1)
 
     def _exchanged(self) -> Int[Tensor, "symbol"]:
-        """Each symbol's other name: the next one on a random circle."""
+        """The other symbol that each symbol is exchanged for: the next one on a random circle."""
         generator = torch.Generator().manual_seed(self.seed)
         circle = torch.randperm(self.symbols, generator=generator)
         other = torch.empty_like(circle)

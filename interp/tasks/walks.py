@@ -31,13 +31,13 @@ __all__ = ["SuccessorWalk"]
 
 @dataclass(frozen=True)
 class SuccessorWalk:
-    """Predict the next token of a walk with jumps.
+    """Predict the next token of a random walk on a circle of tokens, with jumps.
 
     Attributes:
-        vocabulary: Token ids are below this.
+        vocabulary: Number of token ids; a row's ids are below it.
         length: Positions of a row, BOS included.
-        symbols: Tokens on a row's circle.
-        jump: Probability of leaving it at a step.
+        symbols: How many tokens a row's circle has.
+        jump: Probability that a step goes to a random token of the row instead of the next one.
         bos: Id of the first token of a row, never drawn.
 
     Raises:
@@ -64,7 +64,7 @@ class SuccessorWalk:
 
     @property
     def name(self) -> str:
-        """E.g. ``successor-walk-12``."""
+        """The task's name in stores and reports, e.g. ``successor-walk-12``."""
         return f"successor-walk-{self.symbols}"
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
@@ -97,7 +97,7 @@ class SuccessorWalk:
         return Batch(ids[0], ids[1], ids[2], as_tensor).to(device)
 
     def variables(self) -> Iterator[Variable]:
-        """As :func:`interp.tasks.induction.induction_variables` says."""
+        """The variables that :func:`interp.tasks.induction.induction_variables` describes."""
         return induction_variables()
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +108,8 @@ class SuccessorWalk:
 def _always(
     inputs: np.ndarray[Any, np.dtype[np.int64]], targets: np.ndarray[Any, np.dtype[np.int64]]
 ) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Where a token has come before and was followed by today's target every time."""
+    """Where the current token has occurred before and was followed every time by the same
+    target."""
     before = np.tril(inputs[:, :, None] == inputs[:, None, :], -1)
     kept = targets[:, None, :] == targets[:, :, None]
     found: np.ndarray[Any, np.dtype[np.bool_]] = before.any(-1) & (kept | ~before).all(-1)

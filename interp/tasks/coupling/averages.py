@@ -21,12 +21,12 @@ __all__ = ["IndexedAverage"]
 
 @dataclass(frozen=True)
 class IndexedAverage:
-    """The average of q vectors that each token names.
+    """At every position, the average of the q vectors whose indices the token names.
 
     Attributes:
-        q: Vectors to average.
+        q: How many vectors are averaged.
         length: Positions of a row.
-        width: Numbers in a vector, uniform on [−1, 1].
+        width: Numbers in a vector, drawn uniformly from [−1, 1].
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -48,7 +48,7 @@ class IndexedAverage:
 
     @property
     def name(self) -> str:
-        """E.g. ``indexed-average-3``."""
+        """The task's name in stores and reports, e.g. ``indexed-average-3``."""
         return f"indexed-average-{self.q}"
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:

@@ -32,7 +32,7 @@ from torch import Tensor
 __all__ = ["BASES", "Basis", "infinite_sine_coupling"]
 
 _CLOSEST = 2.0**-26
-"""Two float32 numbers in [0, 1] that differ at all differ by more than this near 1/2."""
+"""Points closer than this are treated as this far apart: the float32 spacing just below 1/2."""
 
 _TERMS = 40
 

@@ -37,15 +37,15 @@ _FILES = {"train": [f"data_batch_{i}.bin" for i in range(1, 6)], "test": ["test_
 
 @dataclass(frozen=True)
 class PermutedPatches:
-    """The class of an image from its patches.
+    """Classify an image from its patches, in reading order or in a fixed random order.
 
     Attributes:
-        images: ``shapes``, or a folder with CIFAR-10's binary files.
-        permuted: Patches come in a fixed random order rather than row by row.
-        permutation_seed: Of that order.
-        side: Pixels of an image's side (CIFAR-10 has 32).
-        patch: Pixels of a patch's side; must divide ``side``.
-        noise: Standard deviation of the noise on shapes.
+        images: ``shapes`` for generated images, or a folder with CIFAR-10's binary files.
+        permuted: Whether patches come in a fixed random order instead of row by row.
+        permutation_seed: Seed of that order.
+        side: Side of an image in pixels (32 for CIFAR-10).
+        patch: Side of a patch in pixels; it must divide ``side``.
+        noise: Standard deviation of the Gaussian noise added to shapes.
         split: ``train`` or ``test`` images of CIFAR-10; shapes are always fresh.
 
     Raises:
@@ -67,7 +67,7 @@ class PermutedPatches:
         divides = self.patch >= 1 and self.side >= 8 and self.side % self.patch == 0
         sizes = (self.side, self.patch)
         need(divides, "patch", "must divide a side of at least 8", sizes, "e.g. side 16, patch 4")
-        need(self.noise >= 0, "noise", "must not be negative", self.noise, "0 is none")
+        need(self.noise >= 0, "noise", "must not be negative", self.noise, "0 adds no noise")
         need(self.split in _FILES, "split", "must be train or test", self.split, "pick one")
         if self.images != "shapes":
             need(self.side == 32, "side", "must be 32 for CIFAR-10", self.side, "set side 32")
@@ -79,7 +79,7 @@ class PermutedPatches:
 
     @property
     def name(self) -> str:
-        """E.g. ``patches-shapes-permuted``."""
+        """The task's name in stores and reports, e.g. ``patches-shapes-permuted``."""
         source = "shapes" if self.images == "shapes" else "cifar10"
         return "-".join(["patches", source, *["permuted"] * self.permuted])
 

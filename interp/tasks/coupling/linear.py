@@ -31,15 +31,17 @@ _CHOICES = {"kernel": ("exponential", "random"), "change": ("none", "exchange", 
 
 @dataclass(frozen=True)
 class LinearKernel:
-    """A linear functional of the past, read in a changed order.
+    """A linear functional of the input's past, where the model reads the input in a changed order.
 
     Attributes:
-        kernel: ρ: ``exponential`` e^{−s}, or ``random``, uniform on [0, 1] from ``kernel_seed``.
-        change: Of the input: ``none``, ``exchange`` or ``mixing``.
+        kernel: The memory kernel ρ: ``exponential`` (e^{−s}) or ``random`` (uniform on [0, 1],
+            drawn from ``kernel_seed``).
+        change: How the input is changed before the model reads it: ``none``, ``exchange`` or
+            ``mixing``.
         length: Positions of a row.
         exchanged: Positions of each of the two blocks that change places.
-        filter_length: Taps of the mixing filter.
-        kernel_seed, filter_seed: Of ``random`` and of ``mixing``.
+        filter_length: Number of coefficients of the mixing filter.
+        kernel_seed, filter_seed: Seeds of the random kernel and of the mixing filter.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -71,23 +73,23 @@ class LinearKernel:
 
     @property
     def name(self) -> str:
-        """E.g. ``linear-kernel-exponential-exchange``."""
+        """The task's name in stores and reports, e.g. ``linear-kernel-exponential-exchange``."""
         return "-".join(["linear-kernel", self.kernel, *[self.change] * (self.change != "none")])
 
     def weights(self) -> Float64[Tensor, "lag"]:
-        """ρ(0) … ρ(length − 1)."""
+        """The kernel's values ρ(0) … ρ(length − 1)."""
         if self.kernel == "exponential":
             return torch.exp(-torch.arange(self.length, dtype=torch.float64))
         generator = torch.Generator().manual_seed(self.kernel_seed)
         return torch.rand(self.length, generator=generator, dtype=torch.float64)
 
     def filter(self) -> Float64[Tensor, "tap"]:
-        """w_0 … of the mixing."""
+        """The coefficients w_0, w_1, … of the mixing filter."""
         generator = torch.Generator().manual_seed(self.filter_seed)
         return torch.rand(self.filter_length, generator=generator, dtype=torch.float64)
 
     def changed(self, x: Float[Tensor, "batch pos"]) -> Float[Tensor, "batch pos"]:
-        """The input as the model is given it: as it is, in another order, or mixed."""
+        """The input as the model reads it: unchanged, with two blocks exchanged, or mixed."""
         if self.change == "exchange":
             n = self.exchanged
             return torch.cat((x[:, -n:], x[:, n:-n], x[:, :n]), dim=1)
@@ -113,7 +115,7 @@ class LinearKernel:
 
 
 def _toeplitz(weights: Float64[Tensor, "lag"], length: int) -> Float64[Tensor, "query key"]:
-    """weights(t − s) for t ≥ s, zero elsewhere."""
+    """The lower triangular matrix with entry weights(t − s) for t ≥ s."""
     matrix = torch.zeros(length, length, dtype=torch.float64)
     for lag, weight in enumerate(weights[:length]):
         matrix.diagonal(-lag).fill_(weight)

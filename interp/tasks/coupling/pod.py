@@ -33,14 +33,17 @@ class PodCoupling:
     """Softmax averages under a coupling with chosen singular values and bases.
 
     Attributes:
-        rank: r, or ``infinite`` (sines on both sides, σ_k = k^{−α}, in closed form).
-        alpha: σ_k = k^{−alpha}; must exceed 1/2, and stay below 2 for an infinite rank.
-        sigmas: σ_1 ≥ σ_2 ≥ … > 0 instead; then ``rank`` must be their number.
-        left, right: Bases of φ and ψ: ``sine``, ``cosine``, ``legendre``.
-        mask_self: A position does not average over itself; an infinite rank with alpha ≤ 1 needs
-            it, because ρ(u, u) is infinite.
-        features: Supply φ_1 … φ_n (and ψ_1 … ψ_n where the bases differ) beside x: exact bases as
-            a fixed feature map.
+        rank: The number r of terms in the sum, or ``infinite`` (sines on both sides, σ_k = k^{−α},
+            in closed form).
+        alpha: How fast the singular values fall: σ_k = k^{−alpha}. It must exceed 1/2, and stay
+            below 2 for an infinite rank.
+        sigmas: The singular values σ_1 ≥ σ_2 ≥ … > 0 themselves, in place of ``alpha``; ``rank``
+            must then be their number.
+        left, right: The bases of φ and of ψ: ``sine``, ``cosine`` or ``legendre``.
+        mask_self: Whether a position is left out of its own average. An infinite rank with alpha ≤
+            1 needs this, because ρ(u, u) is infinite.
+        features: How many exact basis functions φ_1 … φ_n (and ψ_1 … ψ_n where the bases differ)
+            the model is given beside x, as a fixed feature map; 0 for none.
         length: Positions of a row.
 
     Raises:
@@ -67,7 +70,7 @@ class PodCoupling:
             need(value in BASES, name, rule, value, "pick one")
         falls = list(self.sigmas) == sorted(self.sigmas, reverse=True)
         good = falls and all(s > 0 for s in self.sigmas)
-        need(good, "sigmas", "must be positive and fall", self.sigmas, "sort them")
+        need(good, "sigmas", "must be positive and fall", self.sigmas, "sort them, largest first")
         counted = not self.sigmas or len(self.sigmas) == self.rank
         need(counted, "rank", f"must be the number of sigmas {len(self.sigmas)}", self.rank, "set")
         if infinite:
@@ -84,7 +87,7 @@ class PodCoupling:
 
     @property
     def name(self) -> str:
-        """E.g. ``pod-coupling-2``."""
+        """The task's name in stores and reports, e.g. ``pod-coupling-2``."""
         ends = ["others"] * self.mask_self + ["features"] * bool(self.features)
         return "-".join(["pod-coupling", str(self.rank), *ends])
 
@@ -95,11 +98,11 @@ class PodCoupling:
 
     @property
     def named(self) -> int:
-        """How many of the bases' functions are latents: the rank, at most 16."""
+        """How many basis functions are recorded as latents: the rank, but at most 16."""
         return _NAMED if self.rank == "infinite" else min(int(self.rank), _NAMED)
 
     def sigma(self, count: int) -> Float64[Tensor, "count"]:
-        """σ_1 … σ_count, zero beyond the rank."""
+        """The singular values σ_1 … σ_count, zero beyond the rank."""
         k = torch.arange(1, count + 1, dtype=torch.float64)
         if self.sigmas:
             found = torch.zeros(count, dtype=torch.float64)
@@ -111,7 +114,7 @@ class PodCoupling:
     def coupling(
         self, u: Float[Tensor, "*batch query"], v: Float[Tensor, "*batch key"], rank: int = 0
     ) -> Float64[Tensor, "*batch query key"]:
-        """ρ(u, v) in float64; with ``rank`` > 0 its first ``rank`` terms alone."""
+        """ρ(u, v) in float64; with ``rank`` > 0 only the sum of its first ``rank`` terms."""
         u, v = u.double(), v.double()
         if self.rank == "infinite" and rank == 0:
             queries, keys = torch.broadcast_tensors(u[..., :, None], v[..., None, :])
@@ -129,7 +132,7 @@ class PodCoupling:
     def attention(
         self, coupling: Float64[Tensor, "*batch pos pos"]
     ) -> Float64[Tensor, "*batch pos pos"]:
-        """The softmax of a coupling's rows, without the position itself if it is masked."""
+        """The softmax over each row of a coupling, without the diagonal if ``mask_self`` is set."""
         if self.mask_self:
             itself = torch.eye(coupling.shape[-1], dtype=torch.bool, device=coupling.device)
             coupling = coupling.masked_fill(itself, -torch.inf)
@@ -138,12 +141,13 @@ class PodCoupling:
     def average(
         self, x: Float[Tensor, "*batch pos"], rank: int = 0
     ) -> Float64[Tensor, "*batch pos"]:
-        """y for given inputs; with ``rank`` > 0, of the coupling cut after that many terms."""
+        """The targets y for inputs x; with ``rank`` > 0, under the coupling cut after that many
+        terms."""
         attention = self.attention(self.coupling(x, x, rank))
         return (attention @ x.double()[..., None])[..., 0]
 
     def inputs(self, x: Float[Tensor, "*batch pos"]) -> Float[Tensor, "*batch pos channel"]:
-        """What a model reads for values x: x, then the features."""
+        """The model's inputs for the values x: x itself, then the basis functions as features."""
         parts = [x[..., None]]
         if self.features:
             names = dict.fromkeys((self.left, self.right))
@@ -171,7 +175,8 @@ class PodCoupling:
         return Batch(self.inputs(x), y, scored, latents).to(device)
 
     def variables(self) -> Iterator[Variable]:
-        """``attention``, the weights of the average at a position, and the average ``y``."""
+        """The variables of the task: ``attention``, the average's weights at a position, and the
+        average ``y`` itself."""
         yield Variable("attention", _answer_if_attention)
         yield Variable("y", lambda base, source: source.targets)
 

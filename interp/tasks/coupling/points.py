@@ -21,10 +21,10 @@ __all__ = ["NearestPoint"]
 
 @dataclass(frozen=True)
 class NearestPoint:
-    """Each point's nearest point in the other set.
+    """For each point, the nearest point of the other set.
 
     Attributes:
-        first, second: Points of the two sets; the first set comes first.
+        first, second: How many points each set has; the first set's points come first in a row.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -42,7 +42,7 @@ class NearestPoint:
 
     @property
     def name(self) -> str:
-        """E.g. ``nearest-point-6-6``."""
+        """The task's name in stores and reports, e.g. ``nearest-point-6-6``."""
         return f"nearest-point-{self.first}-{self.second}"
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:

@@ -25,11 +25,11 @@ __all__ = ["SegmentCentres"]
 
 @dataclass(frozen=True)
 class SegmentCentres:
-    """The centre of gravity of each segment's points.
+    """The centre of gravity of each segment's points, asked for at the end of the segment.
 
     Attributes:
-        segments: Segments of a row.
-        length: Positions of a row; each segment takes one point and its prediction token at least.
+        segments: How many segments a row has.
+        length: Positions of a row; each segment takes at least one point and its prediction token.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -47,7 +47,7 @@ class SegmentCentres:
 
     @property
     def name(self) -> str:
-        """E.g. ``segment-centres-3``."""
+        """The task's name in stores and reports, e.g. ``segment-centres-3``."""
         return f"segment-centres-{self.segments}"
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:

@@ -30,23 +30,24 @@ __all__ = ["PermutedTranslation"]
 
 PAD, UNKNOWN, END, SEPARATOR, FIRST = 0, 1, 2, 3, 4
 _HELD_OUT = 10
-"""Every tenth pair of a text is kept for ``split = test``."""
+"""Every tenth sentence pair of a text is kept for the split ``test``."""
 
 
 @dataclass(frozen=True)
 class PermutedTranslation:
-    """A sentence's translation, word by word.
+    """Translate a sentence word by word; the source may be in a fixed random order.
 
     Tokens: 0 padding, 1 unknown, 2 end, 3 separator, then ``words`` of the source language, then
     ``words`` of the target language.
 
     Attributes:
-        source, target: Files with a sentence a line, or both empty for the generated language.
-        permuted: The source's positions come in a fixed random order.
-        permutation_seed: Of that order.
-        words: Words of each language.
-        length: Words of a generated source; the most a sentence of a text may have.
-        lexicon_seed: Of the generated language's lexicon.
+        source, target: Text files with one sentence per line, or both empty for the generated
+        language.
+        permuted: Whether the source's positions come in a fixed random order.
+        permutation_seed: Seed of that order.
+        words: How many words each language has.
+        length: Words of a generated source sentence; the most that a sentence of a text may have.
+        lexicon_seed: Seed of the generated language's lexicon.
         split: ``train`` or ``test`` pairs of a text; generated pairs are always fresh.
 
     Raises:
@@ -70,7 +71,7 @@ class PermutedTranslation:
         for name in ("source", "target"):
             value = getattr(self, name)
             need(not value or Path(value).is_file(), name, "must be a text file", value, "a path")
-        need(self.words >= 2, "words", "must be at least 2", self.words, "nouns and adjectives")
+        need(self.words >= 2, "words", "must be at least 2", self.words, "two word classes")
         need(self.length >= 2, "length", "must be at least 2", self.length, "raise it")
         known = self.split in ("train", "test")
         need(known, "split", "must be train or test", self.split, "pick one")
@@ -78,7 +79,7 @@ class PermutedTranslation:
 
     @property
     def name(self) -> str:
-        """E.g. ``translation-generated-permuted``."""
+        """The task's name in stores and reports, e.g. ``translation-generated-permuted``."""
         kind = "text" if self.source else "generated"
         return "-".join(["translation", kind, *["permuted"] * self.permuted])
 
@@ -93,7 +94,7 @@ class PermutedTranslation:
         return 2 * self.length + 1
 
     def order(self) -> Int[Tensor, "word"]:
-        """Which source position stands at each position of the row."""
+        """For each position of the row, the position of its word in the source sentence."""
         if not self.permuted:
             return torch.arange(self.length)
         generator = torch.Generator().manual_seed(self.permutation_seed)

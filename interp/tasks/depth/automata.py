@@ -46,7 +46,7 @@ def draw_codes(
 ) -> Int[np.ndarray, "batch pos"]:
     """Uniform strings of these lengths: codes of symbols, −1 past the end.
 
-    Every length must have a string.
+    The caller makes sure that at least one such string of every length exists.
     """
     longest = int(lengths.max(initial=0))
     thresholds = _thresholds(automaton, longest, member)
@@ -64,7 +64,7 @@ def draw_codes(
 
 @lru_cache(maxsize=64)
 def _counts(automaton: Automaton, longest: int, member: bool) -> list[list[int]]:
-    """[symbols left][state] → completions."""
+    """How many ways there are to finish: entry [symbols left][state], exact integers."""
     table = [[int(good == member) for good in automaton.accepting]]
     for _ in range(longest):
         last = table[-1]
@@ -74,7 +74,8 @@ def _counts(automaton: Automaton, longest: int, member: bool) -> list[list[int]]
 
 @lru_cache(maxsize=64)
 def _thresholds(automaton: Automaton, longest: int, member: bool) -> np.ndarray:
-    """[symbols left, state, symbol]: a uniform number below the first … draws that symbol."""
+    """Cumulative probabilities [symbols left, state, symbol]: a uniform number u draws the first
+    symbol whose threshold exceeds u."""
     counts = _counts(automaton, longest, member)
     symbols = len(automaton.step[0])
     limits = np.ones((longest + 1, len(automaton.step), symbols - 1))

@@ -1,4 +1,4 @@
-"""Strings of a language as batches: BOS in front, padding behind, latents beside.
+"""Turn strings of a language into batches: BOS in front, padding behind, program lines as latents.
 
     id 0 = BOS,   1 … = the letters that the program names, sorted,   last = any other, and padding
 
@@ -42,7 +42,7 @@ _Lengths = Int[np.ndarray, "batch"]
 
 
 def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
-    """Note bins that are none, and bins in whose lengths the language has no string."""
+    """Record bins that are not pairs of lengths, or in whose range the language has no string."""
     problems.need(len(bins) > 0, "bins", "must name a bin of lengths", bins, "e.g. ((3, 30),)")
     for pair in bins:
         good = len(pair) == 2 and 1 <= pair[0] <= pair[-1]
@@ -54,19 +54,21 @@ def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:
 
 
 def check_target_form(form: str, problems: Problems) -> None:
-    """Note an unknown kind of targets."""
+    """Record a form of targets that is not known."""
     known = get_args(TargetForm)
     rule = f"must be one of {', '.join(known)}"
     problems.need(form in known, "targets", rule, form, "pick one")
 
 
 def rows_of_bins(n: int, bins: Bins) -> list[int]:
-    """n rows shared out: equal numbers, the first bins one more if they must."""
+    """How many of n rows each bin gets: equal numbers, with any remainder given to the first
+    bins."""
     return [n // len(bins) + (number < n % len(bins)) for number in range(len(bins))]
 
 
 def draw_lengths(n: int, bins: Bins, spoken: Language, generator: np.random.Generator) -> _Lengths:
-    """Bin after bin, uniform over the bin's lengths of which the language has strings."""
+    """Draw n lengths, bin after bin, uniformly over those lengths of a bin that the language
+    has."""
     drawn = [
         generator.choice(_inhabited(spoken, pair), rows)
         for pair, rows in zip(bins, rows_of_bins(n, bins), strict=True)
@@ -75,14 +77,14 @@ def draw_lengths(n: int, bins: Bins, spoken: Language, generator: np.random.Gene
 
 
 def run(program: Program, codes: _Codes, spoken: Language, lengths: _Lengths) -> Evaluation:
-    """The program on codes of the language's letters."""
+    """Evaluate the program on strings given as codes of the language's letters."""
     return evaluate_codes(program, codes, spoken.letters, lengths)
 
 
 def to_inputs(
     program: Program, codes: _Codes, letters: Sequence[str], longest: int
 ) -> Int[Tensor, "batch one_more"]:
-    """Token ids ``[batch, 1 + longest]``."""
+    """The model's token ids ``[batch, 1 + longest]``: BOS, the string, padding."""
     named = alphabet(program)
     other = len(named) + 1
     known = [named.index(letter) + 1 if letter in named else other for letter in letters]
@@ -93,12 +95,13 @@ def to_inputs(
 
 
 def targets_of(answer: Tensor, form: TargetForm) -> Tensor:
-    """``[batch, pos]`` classes or ``[batch, pos, 1]`` bits."""
+    """The answers as targets: classes ``[batch, pos]`` or bits ``[batch, pos, 1]``."""
     return answer.long() if form == "classes" else answer[..., None]
 
 
 def latents_of(found: Evaluation, longest: int) -> dict[str, Tensor]:
-    """Line → its value ``[batch, 1 + longest]`` as float32; 0 at BOS and past the end."""
+    """Each program line's values as a latent ``[batch, 1 + longest]`` in float32, 0 at BOS and past
+    the string's end."""
     latents = {}
     for name, values in found.values.items():
         held = np.zeros((len(values), longest + 1), dtype=np.float32)

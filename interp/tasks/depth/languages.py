@@ -47,12 +47,13 @@ class Language:
     """A language with its programs, its exact counts and its uniform draws.
 
     Attributes:
-        name: As given.
+        name: The name it was asked for by, such as ``L_4``.
         letters: Its alphabet, sorted: code c stands for ``letters[c]``.
-        membership: Whose last line, at the last position, says whether a string is in it.
-        prediction: Whose last line says at every position, on strings promised to be in it,
-            whether what was read so far is in it too.
-        automaton: Longest length → an automaton that is right up to it.
+        membership: The program whose last line says, at the last position, whether a string is in
+            it.
+        prediction: The program whose last line says at every position, for strings promised to be
+            in the language, whether the prefix read so far is in it too.
+        automaton: Given a longest length, an automaton that is right for all strings up to it.
     """
 
     name: str
@@ -62,29 +63,31 @@ class Language:
     automaton: Callable[[int], Automaton]
 
     def size(self, length: int, *, member: bool = True) -> int:
-        """The number of its strings of this length, or of the others."""
+        """How many strings of this length are in the language (or, not ``member``, are not)."""
         return number_of_strings(self.automaton(length), length, member=member)
 
     def draw(
         self, lengths: _Lengths, generator: np.random.Generator, *, member: bool = True
     ) -> _Codes:
-        """Uniform strings of these lengths, in it or not: codes, −1 past the end."""
+        """Draw uniform strings of these lengths, in the language or not, as codes with −1 past the
+        end."""
         longest = int(lengths.max(initial=0))
         return draw_codes(self.automaton(longest), lengths, generator, member=member)
 
 
 class EqualBlocks(Language):
-    """aⁿbⁿcⁿ: one string for each length that three divides, by hand."""
+    """The language aⁿbⁿcⁿ, which has one string of every length that three divides."""
 
     def size(self, length: int, *, member: bool = True) -> int:
-        """1 or 0 members."""
+        """How many strings of this length are in the language: 0 or 1; or how many are not."""
         members = int(length > 0 and length % 3 == 0)
         return members if member else 3**length - members
 
     def draw(
         self, lengths: _Lengths, generator: np.random.Generator, *, member: bool = True
     ) -> _Codes:
-        """Members have no choice; the others are uniform strings, drawn again if they are one."""
+        """As in :class:`Language`: the only member of each length, or uniform strings that are no
+        member."""
         place = np.arange(int(lengths.max(initial=0)))
         blocks = np.where(place < lengths[:, None], 3 * place // lengths[:, None], -1)
         if member:
@@ -97,10 +100,10 @@ class EqualBlocks(Language):
 
 @lru_cache(maxsize=64)
 def language(name: str) -> Language:
-    """The language of that name.
+    """The language with this name.
 
     Raises:
-        ArgumentError: for other names.
+        ArgumentError: for a name that is none of :data:`NAMES`.
     """
     if found := _NUMBERED.fullmatch(name):
         k = int(found[2])
@@ -135,12 +138,12 @@ def _language(
 
 
 def _fixed(automaton: Automaton) -> Callable[[int], Automaton]:
-    """The same for every length."""
+    """An automaton that is right for every length, as a function of the longest length."""
     return lambda longest: automaton
 
 
 def _blocks(k: int) -> Automaton:
-    """State j < k + 1: in block j; k + 1: lost."""
+    """The automaton of k blocks: state j ≤ k means in block j, state k + 1 means rejected."""
     word = block_word(k)
     step = [(1, k + 1)]
     for block in range(1, k + 1):
@@ -150,7 +153,8 @@ def _blocks(k: int) -> Automaton:
 
 
 def _subsequence(word: str, letters: str) -> Automaton:
-    """State j: the first j letters are found."""
+    """The automaton of strings that contain ``word`` as a subsequence: state j has found j
+    letters."""
     step = [tuple(j + (letter == wanted) for letter in letters) for j, wanted in enumerate(word)]
     end = len(word)
     return Automaton((*step, (end,) * len(letters)), tuple(j == end for j in range(end + 1)))
@@ -158,7 +162,7 @@ def _subsequence(word: str, letters: str) -> Automaton:
 
 @lru_cache(maxsize=16)
 def _dyck(longest: int) -> Automaton:
-    """State h: h brackets are open; the last one: lost."""
+    """The automaton of balanced brackets: state h has h open brackets, the last state rejects."""
     lost = longest + 1
     step = [(min(h + 1, lost), h - 1 if h else lost) for h in range(lost)]
     return Automaton((*step, (lost, lost)), tuple(h == 0 for h in range(lost + 1)))
@@ -166,7 +170,10 @@ def _dyck(longest: int) -> Automaton:
 
 @lru_cache(maxsize=16)
 def _majority(longest: int) -> Automaton:
-    """State 2d or −2d − 1: d more a than b; at most ``longest``, beyond which nothing is asked."""
+    """The automaton that counts how many more a than b were read, up to ``longest``.
+
+    A lead d ≥ 0 is state 2d, a lead d < 0 is state −2d − 1.
+    """
     states = 2 * longest + 2
 
     def state(lead: int) -> int:

@@ -36,10 +36,10 @@ _TRIES = 50
 
 @dataclass(frozen=True)
 class Membership(StringTask):
-    """One question a string, asked at its last position (`depth` §3.2).
+    """Is the whole string in the language? Asked at its last position (`depth` §3.2).
 
     Attributes:
-        language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
+        language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin,
             and equally many in each bin that are in the language and that are not.
         targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
@@ -53,7 +53,7 @@ class Membership(StringTask):
 
     @property
     def program(self) -> Program:
-        """Answers at the last position; its lines are the latents."""
+        """The C-RASP program that answers at the last position; its lines are the latents."""
         return language(self.language).membership
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
@@ -83,7 +83,7 @@ class Membership(StringTask):
 
 
 def _kinds(rows: int) -> np.ndarray:
-    """0 member, 1 outsider, 2 near miss: a half and two quarters, members first."""
+    """The kind of each row, in a cycle: 0 member (half of all), 1 other string, 2 near miss."""
     return np.array([(0, 1, 0, 2)[row % 4] for row in range(rows)], dtype=np.int64)
 
 

@@ -1,4 +1,4 @@
-"""Prefix-prediction (`depth` §3.3): is what was read so far in the language already?
+"""Prefix prediction (`depth` §3.3): is the part of the string read so far in the language already?
 
 Strings are promised to be in the language. For L_k the answer is 0 before the last block and 1 from
 its start on, which takes k − 2 nested counts instead of the k of membership. Rows are drawn length
@@ -42,7 +42,7 @@ class PrefixPrediction(StringTask):
     """At every position of a string of the language: is the prefix in it (`depth` §3.3)?
 
     Attributes:
-        language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
+        language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
         targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
             ``[batch, pos, 1]``, which is what a compiled program gives.
@@ -55,11 +55,11 @@ class PrefixPrediction(StringTask):
 
     @property
     def program(self) -> Program:
-        """Answers at every position; its lines are the latents."""
+        """The C-RASP program that answers at every position; its lines are the latents."""
         return language(self.language).prediction
 
     def of_one_length(self) -> PrefixPrediction:
-        """The same task on strings of the longest length alone."""
+        """The same task, restricted to strings of the longest length."""
         return replace(self, bins=((self.longest, self.longest),))
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
@@ -93,7 +93,8 @@ class PrefixPrediction(StringTask):
     def _answer_if(
         self, program: Program, line: str, base: Batch, source: Batch
     ) -> Int[torch.Tensor, "batch pos"] | Float[torch.Tensor, "batch pos 1"]:
-        """The program on the base with one line's values from the source."""
+        """The program's answers on the base rows if one line had its values from the source
+        rows."""
         given = {line: _lines(program, source, {}).values[line]}
         found = _lines(program, base, given)
         answer = latents_of(found, base.inputs.shape[1] - 1)[found.answer]
@@ -101,13 +102,13 @@ class PrefixPrediction(StringTask):
 
 
 def _lines(program: Program, batch: Batch, given: Mapping[str, np.ndarray]) -> Evaluation:
-    """What a program says of a batch's strings."""
+    """The values of a program's lines on the strings of a batch."""
     codes = batch.inputs[:, 1:].cpu().numpy() - 1
     lengths = batch.mask.sum(1).cpu().numpy()
     return evaluate_codes(program, codes, alphabet(program), lengths, given=given)
 
 
 def _inside(lengths: np.ndarray, longest: int) -> torch.Tensor:
-    """True at a string's own positions."""
+    """Which positions ``[batch, pos]`` lie inside a row's string, BOS and padding left out."""
     place = np.arange(longest + 1)
     return torch.from_numpy((place >= 1) & (place <= lengths[:, None]))

@@ -17,7 +17,7 @@ class StringTask:
     """A question about strings of a language.
 
     Attributes:
-        language: Its name: see :data:`interp.tasks.depth.languages.NAMES`.
+        language: The language's name: see :data:`interp.tasks.depth.languages.NAMES`.
         bins: (shortest, longest) lengths in symbols; a batch has equally many rows of each bin.
         targets: Targets as ``classes`` 0 and 1 ``[batch, pos]``, or as real ``bits``
             ``[batch, pos, 1]``, which is what a compiled program gives.
@@ -40,12 +40,12 @@ class StringTask:
 
     @property
     def name(self) -> str:
-        """The kind of question and the language."""
+        """The kind of question and the language, e.g. ``membership-L_4``."""
         return f"{self.kind.replace('_', '-')}-{self.language}"
 
     @property
     def longest(self) -> int:
-        """Symbols of the longest string; rows have one position more."""
+        """The length of the longest string; a row has one position more, for BOS."""
         return max(longest for _, longest in self.bins)
 
     def to_dict(self) -> dict[str, Any]:

@@ -44,16 +44,16 @@ class AdaptiveMemory:
     """Memories whose locations are read from the tokens (`memory` Task II).
 
     Attributes:
-        locations: The lags a table may name, distinct and at least 1.
-        rounds: K, memories fetched one after another.
-        concurrent: C, memories fetched together after them.
-        bits: Address channels of a token.
-        readout: f: of ``signs`` any readout, of ``gaussian`` values a real one.
-        inputs: Values: ``signs`` (±1) or ``gaussian`` (standard normal).
+        locations: The lags that a table may name, distinct and at least 1.
+        rounds: K, how many memories are fetched one after another.
+        concurrent: C, how many memories are fetched together after those.
+        bits: How many address channels a token has.
+        readout: The function f: any readout if inputs are ``signs``, a real one if ``gaussian``.
+        inputs: How values are drawn: ``signs`` (±1) or ``gaussian`` (standard normal).
         length: Positions of a row; targets count from position max(locations) on.
-        table_seed: Of the tables g_i.
-        readout_seed: Of ``table`` and ``network``.
-        frequency: Of ``waves``.
+        table_seed: Seed of the tables g_i.
+        readout_seed: Seed of the readouts ``table`` and ``network``.
+        frequency: Frequency of the readout ``waves``.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -74,7 +74,7 @@ class AdaptiveMemory:
         problems = Problems("AdaptiveMemory")
         need, lags = problems.need, self.locations
         need(len(lags) >= 2, "locations", "must be two or more", lags, "one is a fixed memory")
-        need(all(lag >= 1 for lag in lags), "locations", "must be at least 1", lags, "x_t is in")
+        need(all(lag >= 1 for lag in lags), "locations", "must be at least 1", lags, "0 is x_t")
         distinct = len(set(lags)) == len(lags)
         need(distinct, "locations", "must be distinct", lags, "drop duplicates")
         need(self.rounds >= 0, "rounds", "must be at least 0", self.rounds, "0 nests nothing")
@@ -106,28 +106,29 @@ class AdaptiveMemory:
 
     @property
     def sequential_rounds(self) -> int:
-        """R, the rounds that follow one another."""
+        """R, how many rounds follow one another: K, and one more if C > 0."""
         return self.rounds + (self.concurrent > 0)
 
     @property
     def name(self) -> str:
-        """E.g. ``adaptive-memory-single-2+0-at-1-2-4``."""
+        """The task's name in stores and reports, e.g. ``adaptive-memory-single-2+0-at-1-2-4``."""
         depth = f"{self.rounds}+{self.concurrent}"
         return "-".join(["adaptive-memory", self.readout, depth, "at", *map(str, self.locations)])
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The latents that f reads: ``x[t]`` and one ``x[t-t_i]`` a memory."""
+        """The names of the latents that f reads: ``x[t]`` and one ``x[t-t_i]`` per memory."""
         return ("x[t]", *(f"x[t-t_{i}]" for i in range(1, self.memory_count + 1)))
 
     @property
     def f(self) -> Readout:
-        """The readout."""
+        """The function f that is applied to the current input and the memories."""
         seed, frequency = self.readout_seed, self.frequency
         return Readout(self.readout, self.memory_count, seed=seed, frequency=frequency)
 
     def location_tables(self) -> tuple[tuple[int, ...], ...]:
-        """g_1 … g_M: the lag of each address, addresses counted in binary, first channel highest.
+        """The tables g_1 … g_M, each a lag per address; an address is read as a binary number whose
+        highest digit is the first channel.
 
         Memories fetched together share one table, moved on by one location each.
         """
@@ -138,8 +139,11 @@ class AdaptiveMemory:
         return tuple(tables)
 
     def _tables(self, count: int, generator: torch.Generator) -> list[tuple[int, ...]]:
-        """``count`` tables, drawn until none is affine: two in three draws at most are turned down
-        for the smallest case, two bits and two locations, and fewer beyond."""
+        """Draw ``count`` tables until none of them is an affine function of the address channels.
+
+        Of the smallest case (two bits, two locations) at most two in three draws are refused, of
+        larger ones fewer.
+        """
         lags, codes = sorted(self.locations), 2**self.bits
         while True:
             order = torch.randperm(codes, generator=generator) % len(lags)
@@ -148,14 +152,16 @@ class AdaptiveMemory:
                 return found
 
     def memories(self) -> tuple[Memory, ...]:
-        """One content a memory, at a location that is itself read, in the round that fetches it."""
+        """One memory per fetched content: its location is a latent, its round the one that fetches
+        it."""
         return tuple(
             Memory(f"x[t-t_{i}]", f"t_{i}", min(i, self.rounds + 1))
             for i in range(1, self.memory_count + 1)
         )
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """``f``, computed from :attr:`arguments`; and the locations, from what the tables read."""
+        """The latents that are computed: ``f`` from :attr:`arguments`, and the locations from the
+        addresses."""
         locations = [f"t_{i}" for i in range(1, self.memory_count + 1)]
         return {"f": self.arguments} | dict.fromkeys(locations, ())
 
@@ -184,12 +190,12 @@ class AdaptiveMemory:
         pointer: Float[Tensor, "batch pos bit"] | None = None,
         given: Mapping[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Locations, contents and addresses, memory after memory.
+        """The locations, contents and addresses that are fetched, memory after memory.
 
         Args:
-            x, address: Of the tokens that are fetched.
-            pointer: The address that the first location is read from; ``address`` by default.
-            given: Latents that are not computed but have these values.
+            x, address: Values and addresses of the tokens that are fetched from.
+            pointer: The addresses from which the first location is read; ``address`` by default.
+            given: Latents that are set to these values instead of being computed.
         """
         found: dict[str, Tensor] = {}
         given, pointer = given or {}, address if pointer is None else pointer
@@ -229,7 +235,8 @@ class AdaptiveMemory:
         return self._read(base, source, {})
 
     def _read(self, base: Batch, fetched: Batch, given: Mapping[str, Tensor]) -> Tensor:
-        """The answers of ``base`` with memories fetched from other rows, some of them given."""
+        """The answers of ``base`` if its memories are fetched from ``fetched``, with some latents
+        set."""
         x, address = fetched.latents["x[t]"], fetched.latents["a[t]"]
         found = self._fetched(x, address, base.latents["a[t]"], given)
         f = self.f([base.latents["x[t]"], *(found[name] for name in self.arguments[1:])])

@@ -27,12 +27,12 @@ class FixedMemory(LaggedMemory):
     """A Boolean function of the current input and of inputs at fixed lags (`memory` Task I).
 
     Attributes:
-        lags: T_1, …, T_M, distinct and at least 1.
-        readout: f: ``parity`` (the product of the ±1 arguments), ``majority`` (of an odd number),
-            ``multiplexer`` (x_t = +1 chooses the first of two memories, −1 the second), or
-            ``table`` (a random truth table drawn from ``table_seed``).
+        lags: The lags T_1, …, T_M, distinct and at least 1.
+        readout: The function f: ``parity`` (the product of the ±1 arguments), ``majority`` (of an
+            odd number), ``multiplexer`` (x_t = +1 chooses the first of two memories, −1 the
+            second), or ``table`` (a random truth table drawn from ``table_seed``).
         length: Positions of a row; targets count from position max(lags) on.
-        table_seed: Of the truth table.
+        table_seed: Seed of the random truth table.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -59,16 +59,17 @@ class FixedMemory(LaggedMemory):
 
     @property
     def name(self) -> str:
-        """E.g. ``fixed-memory-parity-1-3``."""
+        """The task's name in stores and reports, e.g. ``fixed-memory-parity-1-3``."""
         return "-".join(["fixed-memory", self.readout, *map(str, self.lags)])
 
     @property
     def f(self) -> Readout:
-        """The readout."""
+        """The function f that is applied to the current input and the memories."""
         return Readout(self.readout, len(self.lags), seed=self.table_seed)
 
     def truth_table(self) -> dict[tuple[int, ...], int]:
-        """f on every corner of {−1, +1}^{M+1}, arguments in the order of :attr:`arguments`."""
+        """The value of f at every corner of {−1, +1}^{M+1}, arguments in the order of
+        :attr:`arguments`."""
         return self.f.truth_table()
 
     def to_dict(self) -> dict[str, Any]:

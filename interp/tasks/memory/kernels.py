@@ -69,7 +69,7 @@ _TERM = re.compile(
 
 @dataclass(frozen=True)
 class Term:
-    """``weight · shape(parameters)``."""
+    """One term of a kernel: ``weight · shape(parameters)``."""
 
     weight: float
     shape: str
@@ -82,17 +82,17 @@ class Term:
 
 @dataclass(frozen=True)
 class MemoryKernel:
-    """ρ, a sum of terms."""
+    """A memory kernel ρ: a sum of terms."""
 
     terms: tuple[Term, ...]
 
     @classmethod
     def parse(cls, text: str) -> MemoryKernel:
-        """The kernel a text names, e.g. ``"0.5 exponential(0.3) + 2 bump(8, 1.5)"``.
+        """Read the kernel from text, e.g. ``"0.5 exponential(0.3) + 2 bump(8, 1.5)"``.
 
         Raises:
-            ArgumentError: for text that is no sum of terms, unknown shapes and parameters that a
-                shape refuses, all at once.
+            ArgumentError: for text that is not a sum of terms, unknown shapes, and parameters that
+                a shape refuses; all problems are named at once.
         """
         problems = Problems("MemoryKernel")
         terms = [_term(part, problems) for part in re.split(r"(?<=\))\s*\+", text)]
@@ -103,7 +103,7 @@ class MemoryKernel:
         return " + ".join(map(str, self.terms))
 
     def values(self, s: Lags) -> Lags:
-        """ρ at lags ``s`` ≥ 0, the same shape."""
+        """The values ρ(s) at lags ``s`` ≥ 0, in the shape of ``s``."""
         total = np.zeros_like(s, dtype=np.float64)
         for term in self.terms:
             total += term.weight * SHAPES[term.shape].formula(s, *term.parameters)
@@ -140,13 +140,14 @@ class KernelMemory:
     """A Lipschitz function of kernel averages of the inputs (`memory` Task III).
 
     Attributes:
-        kernels: ρ_1, …, ρ_M as texts.
-        readout: f of the M averages: ``single``, ``mean``, ``maximum``, ``waves``, ``network``.
+        kernels: The kernels ρ_1, …, ρ_M as texts, e.g. ``"0.5 exponential(0.3)"``.
+        readout: The function f of the M averages: ``single``, ``mean``, ``maximum``, ``waves``,
+            ``network``.
         inputs: ``gaussian`` (standard normal) or ``signs`` (±1).
         length: Positions of a row.
-        burn_in: Targets count from this position on.
-        readout_seed: Of ``network``.
-        frequency: Of ``waves``.
+        burn_in: The first position that is scored.
+        readout_seed: Seed of the readout ``network``.
+        frequency: Frequency of the readout ``waves``.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -180,14 +181,14 @@ class KernelMemory:
 
     @property
     def name(self) -> str:
-        """E.g. ``kernel-memory-single-heavy``."""
+        """The task's name in stores and reports, e.g. ``kernel-memory-single-heavy``."""
         kernels = [MemoryKernel.parse(text) for text in self.kernels]
         shapes = ["+".join(term.shape for term in kernel.terms) for kernel in kernels]
         return "-".join(["kernel-memory", self.readout, *shapes])
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The latents that f reads: ``rho_i*x``, i from 1."""
+        """The names of the latents that f reads: ``rho_i*x``, counted from 1."""
         return tuple(f"rho_{i}*x" for i in range(1, len(self.kernels) + 1))
 
     @property
@@ -197,12 +198,12 @@ class KernelMemory:
 
     @property
     def f(self) -> Readout:
-        """The readout; x_t is not among its arguments."""
+        """The function f that is applied to the averages; x_t is not among its arguments."""
         m, seed = len(self.kernels), self.readout_seed
         return Readout(self.readout, m, now=False, seed=seed, frequency=self.frequency)
 
     def memories(self) -> tuple[Memory, ...]:
-        """One average a kernel, with the kernel's values at every lag of a row."""
+        """One memory per kernel: the average, with the kernel's value at every lag of a row."""
         lags = np.arange(self.length, dtype=np.float64)
         return tuple(
             Memory(name, MemoryKernel.parse(text).values(lags))
@@ -210,7 +211,7 @@ class KernelMemory:
         )
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """``f``, computed from :attr:`arguments`."""
+        """The latent that is computed: ``f``, from :attr:`arguments`."""
         return {"f": self.arguments}
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:

@@ -32,16 +32,16 @@ class LaggedMemory:
 
         @property
         def f(self) -> Readout:
-            """The readout."""
+            """The function f that is applied to the current input and the memories."""
 
     @property
     def inputs(self) -> str:
-        """How x is drawn: ±1, unless a task says otherwise."""
+        """How the inputs are drawn: ``signs`` (±1), unless a task says otherwise."""
         return "signs"
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """The latents that f reads: ``x[t]`` and one ``x[t-T]`` a lag."""
+        """The names of the latents that f reads: ``x[t]`` and one ``x[t-T]`` per lag."""
         return ("x[t]", *(f"x[t-{lag}]" for lag in self.lags))
 
     @property
@@ -50,19 +50,19 @@ class LaggedMemory:
         return max(self.lags)
 
     def memories(self) -> tuple[Memory, ...]:
-        """One content a lag."""
+        """One memory per lag."""
         return tuple(
             Memory(name, lag) for name, lag in zip(self.arguments[1:], self.lags, strict=True)
         )
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """``f``, computed from :attr:`arguments`."""
+        """The latent that is computed: ``f``, from :attr:`arguments`."""
         return {"f": self.arguments}
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs ``[batch, pos, 1]``, targets ``[batch, pos, 1]``.
 
-        Latents before the start, and the answer where an argument is, are 0.
+        Latents that would lie before the row's start are 0, and so is an answer that needs one.
         """
         x = inputs_like(self.inputs, n, self.length, torch.Generator().manual_seed(seed))
         arguments = [x, *(shifted(x, lag) for lag in self.lags)]
@@ -86,10 +86,11 @@ class LaggedMemory:
 
 
 def check_lags(problems: Problems, lags: tuple[int, ...], length: int) -> None:
-    """Record every rule that lags break: some, at least 1, distinct, shorter than the rows."""
+    """Record every rule that lags break: at least one, each at least 1, distinct, and shorter than
+    the rows."""
     need = problems.need
     need(len(lags) > 0, "lags", "must name at least one memory", lags, "e.g. (1, 3)")
-    need(all(lag >= 1 for lag in lags), "lags", "must be at least 1", lags, "x_t is in")
+    need(all(lag >= 1 for lag in lags), "lags", "must be at least 1", lags, "0 is x_t itself")
     need(len(set(lags)) == len(lags), "lags", "must be distinct", lags, "drop duplicates")
     longest = max(lags, default=0)
     rule = f"must exceed the largest lag {longest}"
@@ -97,5 +98,5 @@ def check_lags(problems: Problems, lags: tuple[int, ...], length: int) -> None:
 
 
 def shifted(x: Float[Tensor, "batch pos"], lag: int) -> Float[Tensor, "batch pos"]:
-    """x_{t−lag}, zero before the start."""
+    """The input ``lag`` positions earlier, x_{t−lag}, and zero before the row's start."""
     return torch.nn.functional.pad(x, (lag, 0))[:, : x.shape[1]]

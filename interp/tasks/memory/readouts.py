@@ -1,4 +1,4 @@
-"""What is done with the memories: f, a Boolean function of ±1 or a Lipschitz function of reals.
+"""Readouts: the function f of the memories, Boolean on ±1 or Lipschitz on real numbers.
 
 Boolean (arguments ±1, held as a truth table):
 
@@ -42,14 +42,14 @@ _NEURONS = 16
 
 @dataclass(frozen=True)
 class Readout:
-    """f by name.
+    """The function f of a memory task, named and checked.
 
     Attributes:
         name: One of :data:`BOOLEAN` or :data:`REAL`.
         memories: M, how many memories f reads.
-        now: Whether x_t is its first argument, before the memories.
-        seed: Of ``table`` and ``network``.
-        frequency: Of ``waves``.
+        now: Whether the current input x_t is the first argument, before the memories.
+        seed: Seed of the readouts ``table`` and ``network``.
+        frequency: Frequency of the readout ``waves``.
     """
 
     name: str
@@ -65,12 +65,18 @@ class Readout:
 
     @property
     def lipschitz(self) -> float:
-        """L, for a real readout: |f(u) − f(v)| ≤ L ‖u − v‖₂."""
+        """The Lipschitz bound L of a real readout: |f(u) − f(v)| ≤ L ‖u − v‖₂."""
         bounds = {"mean": 1 / sqrt(self.n), "waves": self.frequency}
         return bounds.get(self.name, 1.0)
 
     def check(self, problems: Problems, allowed: Sequence[str], memories: str) -> None:
-        """Record what is wrong with it; the argument ``memories`` says how many there are."""
+        """Record every rule that the readout breaks.
+
+        Args:
+            problems: Where they are recorded.
+            allowed: The readouts that the task allows.
+            memories: The task's argument that fixes the number of memories, named in the messages.
+        """
         need, m = problems.need, self.memories
         rule = f"must be one of {', '.join(allowed)}"
         need(self.name in allowed, "readout", rule, self.name, "pick one")
@@ -87,7 +93,7 @@ class Readout:
         need(good, "frequency", "must be positive and finite", self.frequency, "1.0 is smooth")
 
     def truth_table(self) -> dict[tuple[int, ...], int]:
-        """A Boolean f on every corner of {−1, +1}^n."""
+        """The value of a Boolean f at every corner of {−1, +1}^n."""
         corners = list(product((-1, 1), repeat=self.n))
         if self.name == "table":
             generator = torch.Generator().manual_seed(self.seed)
@@ -96,7 +102,8 @@ class Readout:
         return {corner: _BOOLEAN[self.name](corner) for corner in corners}
 
     def __call__(self, arguments: Sequence[Float[Tensor, "batch pos"]]) -> Tensor:
-        """f at every position, ``[batch, pos]``; Boolean readouts take arguments of ±1."""
+        """The value of f at every position, ``[batch, pos]``; Boolean readouts take arguments
+        ±1."""
         if self.name in BOOLEAN:
             return self._looked_up(torch.stack(list(arguments)))
         return self._computed(torch.stack(list(arguments), dim=-1))
@@ -119,7 +126,8 @@ class Readout:
         return torch.relu(u @ weights + bias) @ signs / _NEURONS
 
     def neurons(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Of ``network``: w_k ``[argument, neuron]``, b_k and the signs ``[neuron]``."""
+        """The random ``network``: weights w_k ``[argument, neuron]``, biases and signs
+        ``[neuron]``."""
         generator = torch.Generator().manual_seed(self.seed)
         weights = torch.randn(self.n, _NEURONS, generator=generator)
         weights, bias = weights / weights.norm(dim=0), torch.randn(_NEURONS, generator=generator)
@@ -128,7 +136,7 @@ class Readout:
 
 
 def inputs_like(kind: str, n: int, length: int, generator: torch.Generator) -> Tensor:
-    """Independent inputs ``[n, length]``: ``signs`` are ±1, ``gaussian`` standard normal."""
+    """Draw independent inputs ``[n, length]``: ``signs`` are ±1, ``gaussian`` standard normal."""
     if kind == "signs":
         return torch.randint(2, (n, length), generator=generator) * 2.0 - 1.0
     return torch.randn(n, length, generator=generator)

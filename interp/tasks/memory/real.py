@@ -25,12 +25,12 @@ class RealMemory(LaggedMemory):
     """A Lipschitz function of the current input and of inputs at fixed lags (`memory` Task I).
 
     Attributes:
-        lags: T_1, …, T_M, distinct and at least 1.
-        readout: f, one of ``single``, ``mean``, ``maximum``, ``waves``, ``network``.
+        lags: The lags T_1, …, T_M, distinct and at least 1.
+        readout: The function f: ``single``, ``mean``, ``maximum``, ``waves`` or ``network``.
         inputs: ``gaussian`` (standard normal) or ``signs`` (±1).
         length: Positions of a row; targets count from position max(lags) on.
-        readout_seed: Of ``network``.
-        frequency: Of ``waves``.
+        readout_seed: Seed of the readout ``network``.
+        frequency: Frequency of the readout ``waves``.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -54,12 +54,12 @@ class RealMemory(LaggedMemory):
 
     @property
     def name(self) -> str:
-        """E.g. ``real-memory-single-3``."""
+        """The task's name in stores and reports, e.g. ``real-memory-single-3``."""
         return "-".join(["real-memory", self.readout, *map(str, self.lags)])
 
     @property
     def f(self) -> Readout:
-        """The readout, with its Lipschitz bound."""
+        """The function f that is applied to the current input and the memories."""
         return Readout(
             self.readout, len(self.lags), seed=self.readout_seed, frequency=self.frequency
         )

@@ -30,22 +30,25 @@ __all__ = [
 
 
 def same_different(**options: Any) -> TemplateTask:
-    """αα → +1, αβ → −1."""
+    """The templates αα (label +1) and αβ (label −1): are two symbols the same?"""
     return TemplateTask(("αα", "αβ"), (1.0, -1.0), title="same-different", **options)
 
 
 def aba_abb(**options: Any) -> TemplateTask:
-    """αβα → +1, αββ → −1."""
+    """The templates αβα (label +1) and αββ (label −1)."""
     return TemplateTask(("αβα", "αββ"), (1.0, -1.0), title="aba-abb", **options)
 
 
 def aabb_abab(**options: Any) -> TemplateTask:
-    """ααββ → +1, αβαβ → −1: the last row of the equality matrix tells them apart too."""
+    """The templates ααββ (label +1) and αβαβ (label −1).
+
+    The last row of the equality matrix is enough to tell them apart.
+    """
     return TemplateTask(("ααββ", "αβαβ"), (1.0, -1.0), title="aabb-abab", **options)
 
 
 def majority(length: int = 3, **options: Any) -> TemplateTask:
-    """Of two symbols in any order, the one that is there more often.
+    """Of two symbols in any order, the label is the one that occurs more often.
 
     Raises:
         ArgumentError: for an even length, or one beyond 9 (2^(length−1) templates).
@@ -60,16 +63,17 @@ def majority(length: int = 3, **options: Any) -> TemplateTask:
 
 
 def match_to_sample(**options: Any) -> TemplateTask:
-    """Relational match to sample: which of two pairs stands in the sample pair's relation.
+    """Relational match to sample: which of two pairs has the relation of the sample pair?
 
-    Sample, first pair, second pair; +1 for the first, −1 for the second.
+    A row is the sample, the first pair and the second pair; the label is +1 for the first pair and
+    −1 for the second.
     """
     rows = {"ααββγδ": 1.0, "ααβγδδ": -1.0, "αβγδεε": 1.0, "αβγγδε": -1.0}
     return TemplateTask(tuple(rows), tuple(rows.values()), title="match-to-sample", **options)
 
 
 def distribution_of_three(**options: Any) -> TemplateTask:
-    """Three objects, then two of them in any order: the one that is missing."""
+    """Three objects, then two of them in any order; the label is the missing one."""
     rows = {
         f"αβγ{one}{two}": ({*"αβγ"} - {one, two}).pop()
         for one, two in product("αβγ", repeat=2)
@@ -79,20 +83,21 @@ def distribution_of_three(**options: Any) -> TemplateTask:
 
 
 def identity_rules(**options: Any) -> TemplateTask:
-    """A rule shown once (ABA, ABB or AAA), then two new objects: what the rule puts third."""
+    """A rule shown once (ABA, ABB or AAA), then two new objects; the label is what the rule puts
+    third."""
     rows = {"αβαγδ": "γ", "αββγδ": "δ", "αααββ": "β"}
     return TemplateTask(tuple(rows), tuple(rows.values()), title="identity-rules", **options)
 
 
 def copying(template: str = "αβα", source: str = "β", **options: Any) -> TemplateTask:
-    """One template whose label is one of its wildcards."""
+    """One template whose label is one of its wildcards, so the symbol there is to be copied."""
     return TemplateTask((template,), (source,), title=f"copying-{template}-{source}", **options)
 
 
 def induction_style(length: int = 5, **options: Any) -> TemplateTask:
-    """Distinct symbols, then one of them again: what followed it the first time.
+    """Distinct symbols, then one of them again; the label is the symbol that followed it before.
 
-    One template for each position but the last, so no fixed position can be copied.
+    There is one template for each position but the last, so no fixed position can be copied.
 
     Raises:
         ArgumentError: for fewer than three or more than ten positions.
@@ -115,8 +120,11 @@ def random_task(
     seed: int = 0,
     **options: Any,
 ) -> TemplateTask:
-    """Random templates; labels alternate ±1, or are the wildcard at a position that the seed and
-    the template's number choose."""
+    """A task of random templates with alternating or symbolic labels.
+
+    Real labels alternate ±1. A symbolic label is the wildcard at a position that the seed and the
+    template's number choose.
+    """
     templates = random_templates(count, length, wildcards=wildcards, regular=regular, seed=seed)
     title = f"random-{count}x{length}-{wildcards}w{regular}r-{seed}"
     if not symbolic:
@@ -137,4 +145,4 @@ NAMED = {
     "copying": copying,
     "induction-style": induction_style,
 }
-"""Name → task of the function's defaults."""
+"""The name of each task → the function that makes it, with defaults."""

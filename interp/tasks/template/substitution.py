@@ -29,7 +29,7 @@ Law = Literal["uniform", "zipf"]
 
 
 def weights(law: str, symbols: int, exponent: float) -> Float64[np.ndarray, "symbol"]:
-    """Weights of the symbols by rank under a :data:`Law`, summing to 1."""
+    """The probability of each symbol, by rank, under a :data:`Law`; they sum to 1."""
     rank = np.arange(1, symbols + 1, dtype=np.float64)
     weight = rank**-exponent if law == "zipf" else np.ones(symbols)
     return np.asarray(weight / weight.sum())
@@ -38,14 +38,15 @@ def weights(law: str, symbols: int, exponent: float) -> Float64[np.ndarray, "sym
 def draw_symbols(
     weight: Float64[np.ndarray, "symbol"], n: int, wildcards: int, generator: torch.Generator
 ) -> Int64[Tensor, "row wildcard"]:
-    """Ranks (from 0) of the symbols that n rows put for their wildcards, distinct in each row."""
+    """The symbols that n rows substitute for their wildcards, as ranks from 0, distinct in each
+    row."""
     uniform = torch.rand(n, len(weight), generator=generator, dtype=torch.float64)
     clocks = -torch.log1p(-uniform) / torch.from_numpy(weight)
     return clocks.topk(wildcards, dim=1, largest=False, sorted=True).indices
 
 
 def diversity(weight: Float64[np.ndarray, "symbol"], wildcards: int) -> float:
-    """ρ for templates of at most ``wildcards`` wildcards; infinite without any."""
+    """The diversity ρ for templates of at most ``wildcards`` wildcards; infinite without any."""
     if wildcards == 0:
         return float("inf")
     if np.ptp(weight) == 0:
@@ -56,7 +57,7 @@ def diversity(weight: Float64[np.ndarray, "symbol"], wildcards: int) -> float:
 
 
 def _fewer(rung: Float64[np.ndarray, "symbol"], m: int) -> float:
-    """P(fewer than m of independent events happen)."""
+    """The probability that fewer than m of several independent events happen."""
     count = np.zeros(m)
     count[0] = 1.0
     for p in rung:

@@ -44,15 +44,15 @@ class TemplateTask:
     """Strings of templates with their labels.
 
     Attributes:
-        templates: Of one length, no two equivalent; small Greek letters are wildcards.
+        templates: Strings of one length, no two equivalent; small Greek letters are wildcards.
         labels: One a template: numbers, or single characters (wildcards of the template or
             regular tokens).
-        train: First symbol and one past the last of the training alphabet.
-        test: The same of the test alphabet; disjoint from ``train``.
-        split: Which alphabet rows are drawn from.
+        train: The training alphabet: its first symbol and one past its last.
+        test: The test alphabet in the same form; disjoint from ``train``.
+        split: The alphabet that rows are drawn from, ``train`` or ``test``.
         substitution: ``uniform`` or ``zipf`` (the alphabet's k-th symbol has weight k^−exponent).
-        exponent: Of Zipf's law.
-        title: In the task's name, in place of the templates.
+        exponent: Exponent of Zipf's law; 1.0 without it.
+        title: What the task's name says in place of the templates.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule; equivalent templates and
@@ -76,7 +76,7 @@ class TemplateTask:
         rule = f"must be one of {', '.join(get_args(Law))}"
         need = problems.need
         need(self.substitution in get_args(Law), "substitution", rule, self.substitution, "pick")
-        need(self.split in _SPLITS, "split", "must be train or test", self.split, "pick")
+        need(self.split in _SPLITS, "split", "must be train or test", self.split, "pick one")
         idle = self.substitution == "zipf" or self.exponent == 1.0
         need(idle, "exponent", "has no effect without zipf", self.exponent, "leave it 1.0")
         need(self.exponent > 0, "exponent", "must be positive", self.exponent, "raise it")
@@ -84,7 +84,7 @@ class TemplateTask:
 
     @property
     def name(self) -> str:
-        """E.g. ``template-same-different``; ``-unseen`` on the test alphabet."""
+        """The task's name in stores and reports, e.g. ``template-same-different-unseen``."""
         told = self.title or "-".join(self.templates)
         return f"template-{told}" + ("-unseen" if self.split == "test" else "")
 
@@ -95,12 +95,12 @@ class TemplateTask:
 
     @property
     def symbolic(self) -> bool:
-        """Whether labels are tokens."""
+        """Whether the labels are tokens rather than numbers."""
         return isinstance(self.labels[0], str)
 
     @property
     def regular(self) -> tuple[str, ...]:
-        """The regular tokens; their ids are their places here."""
+        """The regular tokens; a token's id is its index here."""
         labels = tuple(label for label in self.labels if isinstance(label, str))
         return regular_tokens((*self.templates, *labels))
 
@@ -115,11 +115,12 @@ class TemplateTask:
         return diversity(self._weights, max(len(wildcards(z)) for z in self.templates))
 
     def unseen(self) -> TemplateTask:
-        """The same task on the test alphabet, substituted uniformly."""
+        """The same task on the test alphabet, with uniform substitution."""
         return replace(self, split="test", substitution="uniform", exponent=1.0)
 
     def equality(self, template: int) -> Float64[np.ndarray, "pos pos"]:
-        """XXᵀ of any string of a template, 0/1."""
+        """The equality matrix XXᵀ of any string of a template: 1 where two positions hold one
+        token."""
         letters = np.array(list(self.templates[template]))
         return (letters[:, None] == letters).astype(np.float64)
 
@@ -128,11 +129,13 @@ class TemplateTask:
         return self.templates[template].find(str(self.labels[template])) if self.symbolic else -1
 
     def answers(self) -> dict[str, tuple[str, ...]]:
-        """The symbol's source where labels are tokens, else the label."""
+        """The latent that is the answer: the symbol's ``source`` for token labels, else
+        ``label``."""
         return {"source" if self.symbolic else "label": ()}
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
-        """Draw ``n`` rows: inputs ``[batch, pos]``; targets ``[batch, pos, 1]`` or ids.
+        """Draw ``n`` rows: inputs ``[batch, pos]``; targets ``[batch, pos, 1]``, or ids for token
+        labels.
 
         Templates are drawn uniformly, then their substitutions.
         """
@@ -198,7 +201,7 @@ class TemplateTask:
 
 
 def _answer_at_source(base: Batch, source: Batch) -> Tensor:
-    """The base's token where the source's answer stands."""
+    """The base's token at the position where the source row's answer stands."""
     at = source.latents["source"]
     return base.inputs.gather(1, at.clamp_min(0)).masked_fill(at < 0, UNKNOWN)
 
@@ -220,8 +223,8 @@ def _check_templates(templates: tuple[str, ...], problems: Problems) -> None:
 
 def _check_labels(task: TemplateTask, problems: Problems) -> None:
     need, labels = problems.need, task.labels
-    rule = f"must be one a template ({len(task.templates)})"
-    need(len(labels) == len(task.templates), "labels", rule, labels, "add or drop labels")
+    rule = f"must be one per template ({len(task.templates)})"
+    need(len(labels) == len(task.templates), "labels", rule, labels, "give each template a label")
     kinds = [isinstance(label, str) for label in labels]
     real = all(isinstance(v, int | float) and not isinstance(v, bool) for v in labels)
     need(real or all(kinds), "labels", "must be all numbers or all characters", labels, "choose")

@@ -35,12 +35,12 @@ def is_wildcard(character: str) -> bool:
 
 
 def wildcards(template: str) -> tuple[str, ...]:
-    """The wildcards of a template, each once, by first appearance."""
+    """The wildcards of a template, each once, in the order in which they first appear."""
     return tuple(c for c in dict.fromkeys(template) if is_wildcard(c))
 
 
 def regular_tokens(texts: Sequence[str]) -> tuple[str, ...]:
-    """The regular tokens of several templates or labels, each once, by code point."""
+    """The regular tokens of several templates or labels, each once, sorted by code point."""
     return tuple(sorted(dict.fromkeys(c for text in texts for c in text if not is_wildcard(c))))
 
 
@@ -59,14 +59,15 @@ def random_templates(
     """Distinct random templates of one length, none equivalent to another, in canonical form.
 
     Args:
-        count: How many.
-        length: Characters of each.
+        count: How many templates to draw.
+        length: Characters of each template.
         wildcards: How many different wildcards each has.
         regular: How many positions hold a regular token, drawn from as many different letters.
-        seed: Of the draw; the same on every machine.
+        seed: Seed of the draw, which is the same on every machine.
 
     Raises:
-        ArgumentError: if they do not fit into the length, or there are not so many.
+        ArgumentError: if wildcards and regular tokens do not fit into the length, or if fewer than
+            ``count`` such templates exist.
     """
     problems = Problems("random_templates")
     free, rule = length - regular, "must leave a position for every wildcard"
@@ -90,7 +91,7 @@ def random_templates(
 
 
 def _draw(length: int, wildcards: int, regular: int, rng: np.random.Generator) -> str:
-    """Every wildcard at least once, then any of them; regular tokens at random places."""
+    """Draw a template with every wildcard at least once and regular tokens at random positions."""
     extra: Iterable[int] = []
     if wildcards:
         extra = rng.integers(wildcards, size=length - regular - wildcards)
