@@ -1,4 +1,5 @@
 from probes.curves import curve_table as curve_table
+from probes.induction import measure_induction as measure_induction
 from probes.interchange import interchange_table as interchange_table
 from probes.kernels import kernel_null as kernel_null
 from probes.kernels import kernel_table as kernel_table

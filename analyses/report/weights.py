@@ -18,13 +18,12 @@ from typing import Any
 import pandas as pd
 
 from analyses.report.weights_page import weights_page
-from interp.attention.induction import InductionFloors
 from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
 from interp.figures.pairs import Pair, pair_lines
 from interp.figures.style import save
 from interp.output import output_file, output_folder
 from interp.stats.head_table import COLUMNS
-from interp.weights.composition import COMPOSITIONS
+from interp.weights.composition import CLEAR_EXCESS, COMPOSITIONS
 from interp.weights.head_weights import HeadWeights
 from interp.weights.weight_table import SINGULAR, circuit_crop
 
@@ -47,7 +46,6 @@ Watch = Callable[[Sequence[Any]], Iterable[Any]]
 _PAIRS = 24
 _FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
 _LEVEL = 0.01  # of q: what is named is above the null
-_PAIR_FLOOR = InductionFloors.composition  # least composition over random directions, minus 1
 _UNTIED = (
     "Signs are of residual directions, not of tokens: embedding and unembedding are two matrices "
     "here, so a head that writes the negative of a direction may raise the token it read. "
@@ -163,14 +161,14 @@ def _meanings(basis: str, tied: bool) -> tuple[tuple[str, str, str], ...]:
 
 
 def _pairs(pairs: pd.DataFrame, n: int) -> str:
-    above = pairs["score"] >= (1 + _PAIR_FLOOR) * pairs["null_mean"]
+    above = pairs["score"] >= (1 + CLEAR_EXCESS) * pairs["null_mean"]
     top = pairs[above & (pairs["q"] < _LEVEL)].nlargest(n, "effect")
     listed = (
         f"{r.target} → L{r.layer}H{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
         for r in top.itertuples()
     )
     return ", ".join(listed) or (
-        f"none of {len(pairs)} pairs is {1 + _PAIR_FLOOR:g} times that of random directions "
+        f"none of {len(pairs)} pairs is {1 + CLEAR_EXCESS:g} times that of random directions "
         f"(q < {_LEVEL})"
     )
 

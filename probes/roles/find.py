@@ -83,8 +83,6 @@ def find_roles(
         HookError: for a model whose attention patterns no hook shows.
     """
     known = memories, answers or {}
-    first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
-    _check(model, 0 if first is None else len(first), any(map(bool, known)), profile)
     with evaluating(model):
         evidence = evidence_of(
             model, rows, profile, latents=any(map(bool, known)), targets=targets, seed=seed
@@ -108,7 +106,12 @@ def evidence_of(
         model, rows, profile, targets, seed: As for :func:`find_roles`.
         latents: Whether the residual stream is to be read by probes.
         stores: Kind of rows → a store with the patterns on these rows, to be read instead.
+
+    Raises:
+        ArgumentError, HookError: as :func:`find_roles`, before anything is run.
     """
+    first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
+    _check(model, 0 if first is None else len(first), latents, profile)
     if profile.unit == "variance":
         if not isinstance(rows, Batch):
             raise ArgumentError("rows must be one batch for profile 'task', got several: give one")

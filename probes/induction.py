@@ -1,40 +1,36 @@
-"""Induction heads from three kinds of evidence: attention, whose writes the keys read, the loss.
+"""Induction heads: whether a head is one, and by which earlier head it finds what it looks for.
 
-An induction head attends to the token after an earlier equal one (behaviour); it can find that
-token because an earlier head wrote each token's predecessor there (K-composition with a
-previous-token head); and without it the repeated tokens are predicted worse (effect). Each alone is
-weak. :func:`measure_induction` measures the three on a live model and joins them;
-:func:`induction_evidence` joins tables that are there already (from a store, a checkpoint).
+An induction head attends to the token after an earlier equal one; it can find that token because
+an earlier head wrote each token's predecessor there; and without that attention the repeated tokens
+are predicted worse. :func:`measure_induction` asks the role engine whether a head of a live model
+is one, and puts beside its answer what weights and ablation say; :func:`induction_evidence` joins
+tables that are there already (from a store, a checkpoint).
 
-**The rule.** ``holds`` where all three are beyond their null (q below the level) and beyond a
-floor: attention above other rows' tokens, the rise of the loss, and for K-composition
+**The rule** is that of the role ``induction`` (:mod:`probes.roles.registry`); there is no other:
+``status`` is what :func:`probes.roles.find_roles` says of the same rows. K-composition has no part
+in it, since it is about weights alone: the rule asks instead that the head's attention falls when
+the earlier heads no longer see the token before. K-composition tells *which* writer the keys read:
 
-    excess = score / null mean − 1
+    k_excess = score / null mean − 1
 
-with the head that is read most among those that attend to the token before. The floor is on this
-ratio because the score of random directions falls as 1/√n with the model's width n: 0.5 says that
-what the writer writes is read with more than twice the energy (1.5² = 2.25) that a random direction
-would get. In GPT-2 small one pair of heads in ten comes so far (95th percentile 0.6), its induction
-heads read L4H11 with 0.77 to 1.85, and those of the shipped models their writer with 0.8 to 0.9.
+over random directions, a ratio because their score falls as 1/√n with the model's width n.
 
 **When not to use it.** On rows that all repeat with one period: attention by position then looks
 the same, and nothing is above other rows' tokens. Where several heads do the same work none is
 missed alone, and the loss says nothing. **What a positive result does not establish**: that the
-head's keys get the predecessor from that writer (K-composition is about weights alone; patch the
-path to know), or that the head does nothing else.
+head's keys get the predecessor from the writer that is named (patch the path to know), or that the
+head does nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from interp.attention.attention_to_keys import attention_table
 from interp.errors import Problems
+from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import components
@@ -42,29 +38,13 @@ from interp.stats.head_table import adjust
 from interp.tasks.base import Batch
 from interp.weights.composition import composition_table
 from interp.weights.head_weights import HeadWeights, head_weights
+from probes.roles.find import decided, evidence_of
+from probes.roles.profile import LANGUAGE
 
-__all__ = ["InductionFloors", "induction_evidence", "measure_induction", "previous_writers"]
+__all__ = ["induction_evidence", "measure_induction", "previous_writers"]
 
 _HEAD = ["layer", "head"]
 _WRITER = ("writer", "previous", "k_composition", "k_excess", "k_p")
-
-
-@dataclass(frozen=True)
-class InductionFloors:
-    """The level for q and the least effects.
-
-    Attributes:
-        q: False-discovery rate that each of the three tests must stay below.
-        mass: Attention to the token after an earlier equal one, above other rows' tokens; and to
-            the token before, above permuted positions, for a head to count as a writer.
-        composition: Excess of K-composition over random directions, a ratio.
-        loss: Rise of the loss, in nats a token (or as a share of a real target's variance).
-    """
-
-    q: float = 0.01
-    mass: float = 0.3
-    composition: float = 0.5
-    loss: float = 0.05
 
 
 def measure_induction(
@@ -73,7 +53,6 @@ def measure_induction(
     *,
     factors: HeadWeights | None = None,
     fold_norm: bool = False,
-    floors: InductionFloors | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
     """The evidence of every head of a live model, on rows whose tokens repeat.
@@ -84,30 +63,29 @@ def measure_induction(
             repeated positions scored (:class:`~interp.tasks.induction.RepeatedTokens`).
         factors: The model's; made from the live model by default.
         fold_norm: Fold the scale of the norm before attention into the compositions.
-        floors: Level and floors of ``holds``.
-        seed: Of intervals and of the null of the loss.
+        seed: Of intervals, nulls and the rows in random order.
 
     Returns:
         As :func:`induction_evidence`.
 
     Raises:
         CheckpointError: if the model is of no known architecture; open its factors with a mapping.
-        ArgumentError: for a batch that has no tokens.
+        ArgumentError: for a batch that has no tokens, or too few rows.
     """
     factors = head_weights(model) if factors is None else factors
     composition = composition_table(factors, ["k_composition"], fold_norm=fold_norm)
-    content = attention_table(model, batch, seed=seed)
+    with evaluating(model):
+        evidence = evidence_of(model, batch, LANGUAGE, seed=seed)
+        content, roles = evidence.table("repeated"), decided(evidence)
     heads = [part for part in components(model) if part.kind == "head"]
-    losses = ablate(model, batch, heads, seed=seed)
-    return induction_evidence(content, composition, losses, floors=floors)
+    return induction_evidence(content, composition, ablate(model, batch, heads, seed=seed), roles)
 
 
 def induction_evidence(
     content: pd.DataFrame,
     composition: pd.DataFrame,
     losses: pd.DataFrame,
-    *,
-    floors: InductionFloors | None = None,
+    roles: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """One row a head.
 
@@ -117,19 +95,19 @@ def induction_evidence(
         composition: From :func:`interp.weights.composition.composition_table` (``k_composition``).
         losses: From :func:`interp.interventions.ablation_effects.ablate`, scored on repeats
             (:func:`interp.interventions.ablation_effects.next_tokens` with a ``start``).
-        floors: Level and floors of ``holds``.
+        roles: From :func:`probes.roles.find_roles` on the same rows; without it
+            ``status`` is empty.
 
     Returns:
-        ``layer``, ``head``, ``holds``; ``induction`` (share of attention), ``induction_effect``,
-        ``induction_q`` (against other rows' tokens); ``writer`` ("L0H1", see
-        :func:`previous_writers`; empty where there is none), ``previous`` (its attention to the
-        token before, above the null), ``k_composition``, ``k_excess``, ``k_p``, ``k_q``;
-        ``loss_increase``, ``loss_q``. NaN where there is none.
+        ``layer``, ``head``, ``status`` (of the role ``induction``: ``confirmed``, ``candidate`` or
+        empty); ``induction`` (share of attention), ``induction_effect``, ``induction_q`` (against
+        other rows' tokens); ``writer`` ("L0H1", see :func:`previous_writers`; empty where there is
+        none), ``previous`` (its attention to the token before, above the null), ``k_composition``,
+        ``k_excess``, ``k_p``, ``k_q``; ``loss_increase``, ``loss_q``. NaN where there is none.
 
     Raises:
         ArgumentError: if a table lacks the scores.
     """
-    floors = floors or InductionFloors()
     mass = content[content["metric"] == "attention_mass"]
     induction = mass[(mass["target"] == "after_same") & (mass["null"] == "tokens")]
     previous = mass[(mass["target"] == "previous") & (mass["null"] == "positions")]
@@ -141,13 +119,13 @@ def induction_evidence(
     names = {"score": "induction", "effect": "induction_effect", "q": "induction_q"}
     found = induction[[*_HEAD, *names]].rename(columns=names)
     masses = {f"L{r.layer}H{r.head}": float(r.effect) for r in _rows(previous)}
-    writers = previous_writers(composition, masses, least=floors.mass)
+    writers = previous_writers(composition, masses, least=LANGUAGE.floors.writer)
     found = found.merge(writers, on=_HEAD, how="left")
     names = {"score": "loss_increase", "q": "loss_q"}
     found = found.merge(lost[[*_HEAD, *names]].rename(columns=names), on=_HEAD, how="left")
     found["writer"] = found["writer"].fillna("")
     found["k_q"] = adjust(found["k_p"].to_numpy(dtype=float))
-    found.insert(2, "holds", _holds(found, floors))
+    found.insert(2, "status", _statuses(found, roles))
     return found.reset_index(drop=True)
 
 
@@ -181,14 +159,13 @@ def previous_writers(
     return chosen.reset_index(drop=True)
 
 
-def _holds(found: pd.DataFrame, floors: InductionFloors) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    tests = (
-        ("induction_effect", "induction_q", floors.mass),
-        ("k_excess", "k_q", floors.composition),
-        ("loss_increase", "loss_q", floors.loss),
-    )
-    passed = [(found[size] >= least) & (found[q] < floors.q) for size, q, least in tests]
-    return np.logical_and.reduce([one.to_numpy(dtype=bool) for one in passed])
+def _statuses(found: pd.DataFrame, roles: pd.DataFrame | None) -> list[str]:
+    """What the role engine says of each head."""
+    if roles is None:
+        return [""] * len(found)
+    mine = roles[roles["role"] == "induction"]
+    said = {(row.layer, row.head): str(row.status) for row in _rows(mine)}
+    return [said.get((row.layer, row.head), "") for row in _rows(found)]
 
 
 def _rows(table: pd.DataFrame) -> Any:

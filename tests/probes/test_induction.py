@@ -1,5 +1,6 @@
 """Induction: tables joined, the choice of the writer, and the whole way from live models."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -7,12 +8,6 @@ import pytest
 import torch
 
 import trained
-from interp.attention.induction import (
-    InductionFloors,
-    induction_evidence,
-    measure_induction,
-    previous_writers,
-)
 from interp.errors import ArgumentError
 from interp.models.checkpoint import save_checkpoint
 from interp.models.export import export_gpt2
@@ -24,8 +19,10 @@ from interp.stats.head_table import head_table, score_row
 from interp.stats.p_values import Null
 from interp.tasks.induction import RepeatedTokens
 from interp.tasks.relation import TokenRelation
-from interp.weights.composition import composition_table
+from interp.weights.composition import CLEAR_EXCESS, composition_table
 from interp.weights.head_weights import head_weights
+from probes.induction import induction_evidence, measure_induction, previous_writers
+from probes.roles import LANGUAGE
 
 
 def row(
@@ -53,27 +50,38 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     return head_table(content), head_table(pairs), head_table(losses)
 
 
-def test_the_three_kinds_of_evidence_stand_in_one_row() -> None:
-    found = induction_evidence(*tables()).set_index(["layer", "head"])
+def role_table(status: str) -> pd.DataFrame:
+    places = [("induction", 1, 0, status), ("copying", 0, 0, "confirmed")]
+    return pd.DataFrame(places, columns=["role", "layer", "head", "status"])
+
+
+@pytest.mark.parametrize("status", ["confirmed", "candidate"])
+def test_the_kinds_of_evidence_and_the_engines_answer_stand_in_one_row(status: str) -> None:
+    found = induction_evidence(*tables(), role_table(status)).set_index(["layer", "head"])
     one = found.loc[(1, 0)]
     assert one["induction"] == 0.9
     assert one["writer"] == "L0H1"
     assert (one["k_composition"], one["loss_increase"]) == (0.2, 2.5)
     assert (one["previous"], one["k_excess"]) == pytest.approx((0.85, 1.0))
-    assert one["holds"]
+    assert one["status"] == status
     first = found.loc[(0, 0)]
-    assert first["writer"] == ""
+    assert (first["writer"], first["status"]) == ("", "")
     assert pd.isna(first["k_composition"])
-    assert not first["holds"]
+    assert (induction_evidence(*tables())["status"] == "").all()
 
 
-@pytest.mark.parametrize(
-    "floors",
-    [{"mass": 0.81}, {"composition": 1.1}, {"loss": 2.6}, {"q": 0.001}, {"mass": 0.86}],
-)
-def test_each_floor_and_the_level_can_fail(floors: dict[str, float]) -> None:
-    found = induction_evidence(*tables(), floors=InductionFloors(**floors))
-    assert not found["holds"].any()
+@pytest.mark.parametrize("floors", [{"share": 1.01}, {"fall": 1.01}])
+def test_there_is_no_other_rule_than_the_role_engines(
+    floors: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the role table says of the same rows is the status: its floors are the only ones."""
+    shipped = trained.load("induction-attention")
+    batch = shipped.task.sample(12, seed=7)
+    strict = replace(LANGUAGE, floors=replace(LANGUAGE.floors, **floors))
+    monkeypatch.setattr("probes.induction.LANGUAGE", strict)
+    assert holding(measure_induction(shipped.model, batch)) == []
+    monkeypatch.undo()
+    assert holding(measure_induction(shipped.model, batch)) == [(1, 0, "L0H0")]
 
 
 def test_the_writer_is_the_one_read_most_and_p_pays_for_the_choice() -> None:
@@ -94,7 +102,7 @@ def test_tables_without_the_scores_are_refused() -> None:
 
 
 def holding(found: pd.DataFrame) -> list[tuple[int, int, str]]:
-    held = found[found["holds"]]
+    held = found[found["status"] == "confirmed"]
     return list(zip(held["layer"], held["head"], held["writer"], strict=True))
 
 
@@ -150,7 +158,7 @@ def test_gpt2_induction_heads_read_its_previous_token_head_and_others_do_not(
     pairs = composition_table(head_weights(gpt2_folder), ["k_composition"])
     previous = {"L4H11": 0.9, "L2H2": 0.5, "L3H2": 0.4}
     found = previous_writers(pairs, previous, least=0.3).set_index(["layer", "head"])
-    least = InductionFloors().composition
+    least = CLEAR_EXCESS
     for place in ((5, 0), (5, 1), (5, 5), (6, 9), (7, 2), (7, 10), (7, 11), (8, 1), (9, 9)):
         assert found.loc[place, "writer"] == "L4H11"
         assert found.loc[place, "k_excess"] > least + 0.2
