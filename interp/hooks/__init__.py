@@ -1,1 +1,1 @@
-"""How a run is watched: names of hooks and their sites, capture, conformance, TransformerLens."""
+"""Hooks: their names, where they sit in a model, capturing activations, and checking the hooks."""

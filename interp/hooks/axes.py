@@ -1,8 +1,9 @@
-"""What the axes of an activation mean: ``row, pos, d_model`` or ``row, head, query, key``.
+"""Name the axes of an activation, such as ``row, pos, d_model`` or ``row, head, query, key``.
 
-TransformerLens' names say it for the hooks it knows; for others the shape does, when only one
-axis can be the position. Where that is not so, axes are called ``axis1, axis2, …`` and no
-positions or heads can be picked from them: cutting a guessed axis would be silently wrong.
+For hooks that TransformerLens knows, the hook's name says what the axes are. For others the shape
+does, but only where a single axis can be the position. Otherwise axes are called ``axis1, axis2,
+…`` and no positions or heads can be picked from them: slicing a guessed axis would be silently
+wrong.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ def axis_labels(
     n_heads: int | None = None,
     pos_axis: int | None = None,
 ) -> tuple[str, ...]:
-    """Labels for ``shape`` = ``[row, …]``.
+    """Label each axis of an activation of shape ``[row, …]``.
 
     Args:
-        name: the hook's name.
-        shape: what it fired.
-        length: positions of the input that was run, or ``None`` if it has no position axis.
-        n_heads: heads of the model, if it says so.
-        pos_axis: the position axis, if the hook point says so.
+        name: The hook's name.
+        shape: The shape of the activation that the hook fired.
+        length: Positions of the input that was run, or ``None`` if it has no position axis.
+        n_heads: Heads of the model, if it says so.
+        pos_axis: The position axis, if the hook point says which it is.
     """
     for pattern, labels in (*_STANDARD, *_BRIDGE):
         if re.search(rf"(^|\.){pattern}$", name) and _fits(labels, shape, length):

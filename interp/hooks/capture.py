@@ -1,4 +1,4 @@
-"""Which hooks a model fires, and running it no further than the last one that is wanted.
+"""Find out which hooks a model fires, and run it only as far as the last hook that is wanted.
 
 Before any work a *survey* runs one or two rows through the whole model and writes down what each
 wanted hook fires: shape, dtype, order, under which other names the same memory appears, and
@@ -36,19 +36,19 @@ Hooked = Callable[[str, Any], None]
 
 
 class _LastHookFired(BaseException):
-    """Ends a forward pass; not an ``Exception``, so that no model can swallow it."""
+    """Ends a forward pass early; not an ``Exception``, so that no model's code can catch it."""
 
 
 @dataclass(frozen=True)
 class Firing:
-    """What one hook fires.
+    """What one hook fires in a forward pass.
 
     Attributes:
-        name: canonical name: the one under which the tensor is stored.
-        shape: ``[row, …]`` for the surveyed rows.
-        dtype: torch's name for it, such as ``float32``.
-        labels: one per axis.
-        rewritten: the model changes the tensor in place afterwards.
+        name: The canonical name, under which the tensor is stored.
+        shape: Its shape ``[row, …]`` on the surveyed rows.
+        dtype: Its torch dtype as text, such as ``float32``.
+        labels: The names of its axes.
+        rewritten: Whether the model changes the tensor in place after the hook has fired.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Firing:
 
 @dataclass(frozen=True)
 class Survey:
-    """The wanted hooks in the order they fire, and their other names.
+    """The wanted hooks in the order in which they fire, and their other names.
 
     Attributes:
-        hooks: one per distinct tensor.
-        aliases: other name → canonical name.
-        silent: wanted by ``*`` and not fired.
+        hooks: One entry per distinct tensor.
+        aliases: Other name of a hook → canonical name.
+        silent: Hooks that the glob ``*`` asks for and that did not fire.
     """
 
     hooks: tuple[Firing, ...]
@@ -74,7 +74,7 @@ class Survey:
 
 
 def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str], bool]:
-    """Names that globs ask for, and whether all that fires is wanted (``*`` alone).
+    """The hook names that globs ask for, and whether they ask for everything (``*`` alone).
 
     A pattern that starts with ``!`` takes names out again.
 
@@ -105,7 +105,7 @@ def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str],
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode without gradients, put back afterwards."""
+    """Put the model in evaluation mode without gradients, and restore its mode afterwards."""
     was_training = bool(getattr(model, "training", False))
     if was_training:
         model.eval()
@@ -147,7 +147,7 @@ def _run(model: Any, inputs: Tensor) -> Any:
 
 
 def survey(model: HookedModel, inputs: Tensor, patterns: Sequence[str]) -> Survey:
-    """Run ``inputs`` (a row or two) and see what the wanted hooks fire.
+    """Run ``inputs`` (a row or two) and record what each wanted hook fires.
 
     Raises:
         HookError: if a pattern matches nothing, or a wanted hook does not fire, fires more than
@@ -281,8 +281,8 @@ class Capture:
     Use as a context manager: the hooks are attached once.
 
     Args:
-        model: the model.
-        hooks: in the order in which they fire.
+        model: The model to run.
+        hooks: The wanted hooks, in the order in which they fire.
     """
 
     def __init__(self, model: HookedModel, hooks: Sequence[Firing]) -> None:
@@ -298,7 +298,7 @@ class Capture:
 
     @contextmanager
     def running(self) -> Iterator[Callable[[Tensor], dict[str, Tensor]]]:
-        """A function from inputs to ``{hook: tensor}``."""
+        """Give a function that runs the model on inputs and returns ``{hook name: tensor}``."""
         with evaluating(self._model), attached(self._model, self._names, self._catch):
             yield self._forward
 

@@ -65,7 +65,7 @@ class Check:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """All checks of a model; printing it gives one line a relation."""
+    """All checks of a model; printing it gives a table with one line per relation."""
 
     checks: tuple[Check, ...]
 
@@ -165,7 +165,8 @@ def _relate(relations: tuple[Relation, ...], values: Values) -> Iterator[Check]:
 def _relate_changed(
     relations: tuple[Relation, ...], values: Values, model: Any, args: tuple[Any, ...]
 ) -> Iterator[Check]:
-    """The relations again, with each hook on their right changed in all blocks at once."""
+    """Check the relations again, with each hook on their right side changed in all blocks at
+    once."""
     for kind in dict.fromkeys(kind for r in relations for kind in r.right):
         changed = {name for name in values if name.endswith("." + kind)}
         changed = {name for name in changed if not _read_only(model, name)}
@@ -195,7 +196,8 @@ def _run_changed(model: Any, values: Values, changed: set[str], args: tuple[Any,
 
 
 def _moved(value: Tensor) -> Tensor:
-    """The tensor plus noise of a third of its spread; masked entries stay masked."""
+    """The tensor with noise of a third of its standard deviation added; masked entries stay
+    masked."""
     live = value > torch.finfo(value.dtype).min / 2
     spread = value[live].std() if live.sum() > 1 else value.new_tensor(0.0)
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value)
@@ -253,7 +255,7 @@ def _read_only(model: Any, name: str) -> bool:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode inside, every module's own mode again outside."""
+    """Put every module in evaluation mode, and restore each one's own mode afterwards."""
     roots = (model, getattr(model, "original_model", None))
     training = [
         module

@@ -1,4 +1,4 @@
-"""Hook names: is a hook there, is a name TransformerLens', which of its axes is the position?"""
+"""Questions about hook names: is it there, is it TransformerLens', which axis is the position?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _IN_BLOCK = {
 
 
 def unknown_in_block(name: str) -> bool:
-    """Whether a name stands where TransformerLens' own do, without being one: a slip, surely.
+    """Whether a name looks like one of TransformerLens' hooks in a block but is not: surely a typo.
 
     Names of other tensors are free elsewhere, e.g. ``blocks.0.conv.hook_out``.
     """
@@ -32,7 +32,7 @@ def unknown_in_block(name: str) -> bool:
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three known names that look like this one."""
+    """Up to three known names that are spelled like this one."""
     return difflib.get_close_matches(name, list(known), 3, 0.5)
 
 
@@ -47,10 +47,12 @@ def position_axis(name: str) -> int:
 
 
 def require_hooks(names: Sequence[str], available: Iterable[str], what: str) -> None:
-    """Every name must be available.
+    """Check that every name is available.
 
-    Raises:
-        HookError: naming each absent hook and the nearest names there are.
+    Args:
+        names: The hooks that are asked for.
+        available: The hooks that there are.
+        what: The verb of the message: ``does not have`` or ``did not fire``.
     """
     present = set(available)
     absent = [name for name in names if name not in present]

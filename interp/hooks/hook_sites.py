@@ -1,6 +1,6 @@
-"""Where in a module a tensor is: a submodule, a side, an element, a part, a split into heads.
+"""Say where in a module a tensor is: which submodule, input or output, element, part and heads.
 
-A place is written as text, or as a :class:`HookSite` when it needs more:
+A site is written as text, or as a :class:`HookSite` when it needs more:
 
     "layers.0"                 what the submodule ``layers.0`` returns
     "layers.0:in"              its (first) argument
@@ -62,7 +62,7 @@ class HookSite:
         problems = Problems("HookSite")
         sides = ("out", "in", "read")
         rule = f"must be one of {', '.join(sides)}"
-        problems.need(self.side in sides, "side", rule, self.side, "pick")
+        problems.need(self.side in sides, "side", rule, self.side, "pick one")
         good = self.heads is None or self.heads >= 1
         problems.need(good, "heads", "must be at least 1", self.heads, "leave it out for no split")
         good = self.part is None or 0 <= self.part[0] < self.part[1]
@@ -70,7 +70,7 @@ class HookSite:
         problems.raise_if_any()
 
     def find(self, container: Any) -> Any:
-        """The element of a returned value, or of ``(args, kwargs)`` on the way in."""
+        """The site's element of a returned value, or of ``(args, kwargs)`` for an input."""
         if self.side == "out":
             return container if self.element is None else container[self.element]
         args, kwargs = container
@@ -81,7 +81,7 @@ class HookSite:
         return args[self.element or 0]
 
     def put(self, container: Any, value: Tensor) -> Any:
-        """The container with the element replaced; the original is left alone."""
+        """The container with the site's element replaced; the original object is not changed."""
         if self.side == "out":
             return value if self.element is None else _replaced(container, self.element, value)
         args, kwargs = container
@@ -92,10 +92,10 @@ class HookSite:
         return _replaced(args, self.element or 0, value), kwargs
 
     def view(self, tensor: Tensor) -> Tensor:
-        """The part of the tensor that is hooked, with its heads as an axis.
+        """The part of the tensor that is hooked, with heads as an axis of their own.
 
         Raises:
-            HookError: if the last axis cannot be split so.
+            HookError: if the last axis cannot be split into these parts or heads.
         """
         parts, heads = self.part[1] if self.part else 1, self.heads or 1
         width = tensor.shape[-1] if tensor.ndim else 0
@@ -122,10 +122,10 @@ class HookSite:
 
 
 def parse_hook_site(place: str | HookSite) -> HookSite:
-    """A place from its text; a :class:`HookSite` passes through.
+    """Read a hook site from text; a :class:`HookSite` is returned as it is.
 
     Raises:
-        HookError: saying what is wrong with it.
+        HookError: if the text is malformed, saying what is wrong with it.
     """
     if isinstance(place, HookSite):
         return place

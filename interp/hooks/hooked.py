@@ -1,8 +1,8 @@
-"""Running a hooked model without silent losses.
+"""Run a hooked model so that no mistake passes silently.
 
-TransformerLens' ``HookedRootModule`` ignores a hook name that nothing carries, keeps going when a
-requested hook does not fire, and guesses the position axis from a hook's name. The runs here are
-the same calls, with those turned into errors or done right.
+TransformerLens' ``HookedRootModule`` ignores hook names that do not exist, goes on when a requested
+hook does not fire, and guesses the position axis from a hook's name. The methods here are called
+the same way, but raise an error in the first two cases and know the position axis.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ __all__ = ["HookedModule", "watched"]
 
 
 class HookedModule(HookedRootModule):
-    """A ``HookedRootModule`` whose runs say when a hook is absent or silent."""
+    """A ``HookedRootModule`` that raises an error if a hook it is asked for is absent or does not
+    fire."""
 
     def run_with_cache(
         self,
@@ -87,7 +88,7 @@ class HookedModule(HookedRootModule):
 
 
 def watched(name: Any, function: Callable[..., Any], fired: set[str]) -> Callable[..., Any]:
-    """``function``, which also notes that the hook of this name fired."""
+    """Wrap ``function`` so that it also notes that the hook of this name fired."""
     if not isinstance(name, str):
         return function
 
@@ -99,7 +100,7 @@ def watched(name: Any, function: Callable[..., Any], fired: set[str]) -> Callabl
 
 
 def _pick(value: Tensor, axis: int, positions: Any) -> Tensor:
-    """``positions`` of one axis, which stays; they are TransformerLens' ``SliceInput``."""
+    """Select ``positions`` (an int, tuple, list or slice) along one axis, which is kept."""
     if isinstance(positions, int):
         positions = [positions]
     if isinstance(positions, tuple):

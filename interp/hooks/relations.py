@@ -1,4 +1,4 @@
-"""Which activations of a block follow from which others.
+"""Which activations of a block are determined by which others.
 
 A relation has one hook on the left and the hooks it follows from on the right; it holds inside a
 block, or from a block to the next. The forms depend on what the model says of itself: without a
@@ -32,9 +32,10 @@ def _as_they_are(got: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class Relation:
-    """``left`` of a block (or, with ``step`` 1, of the next) is ``of`` the hooks on the ``right``.
+    """One equation between hooks: ``left`` = ``of``(the hooks on the ``right``).
 
-    ``compare`` brings both sides into the form in which they should be equal.
+    The left hook is in the same block, or in the next one if ``step`` is 1. ``compare`` brings both
+    sides into the form in which they should be equal.
     """
 
     name: str
@@ -53,12 +54,12 @@ class Relation:
         return sorted(i for i in named if i + self.step in layers)
 
     def absent(self, values: Values, layer: int) -> list[str]:
-        """Hooks of the relation that did not fire."""
+        """The relation's hooks that did not fire in this layer."""
         names = self._names(layer)
         return [name for name in names if name not in values]
 
     def sides(self, values: Values, layer: int) -> tuple[Tensor, Tensor]:
-        """What the left hook carries, and what the right ones make of it."""
+        """The value of the left hook, and the value computed from the right ones."""
         left, *right = (values[name] for name in self._names(layer))
         return self.compare(left, self.of(*right, layer=layer))
 
@@ -70,7 +71,7 @@ class Relation:
 def block_relations(
     model: Any, normalizer: Callable[[Tensor], Tensor] | None = None
 ) -> tuple[Relation, ...]:
-    """The relations that a model of this kind should fulfil."""
+    """The relations that should hold in a model with this configuration."""
     return (*_stream(model), *_attention(model, normalizer))
 
 

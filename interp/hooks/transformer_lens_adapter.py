@@ -1,4 +1,4 @@
-"""The one door to TransformerLens.
+"""The only module that imports TransformerLens.
 
 Importing ``transformer_lens`` takes seconds, so nothing else in the library imports it and this
 module does so only when a name is first used (:pep:`562`). A model that subclasses
@@ -75,7 +75,7 @@ class HookedModel(Protocol):
 
 
 def vocabulary_of(model: Any) -> int | None:
-    """How many token ids a model knows; None for real inputs, or where nothing says."""
+    """How many token ids a model has; None for real inputs, or if the model does not say."""
     spec: Any = getattr(model, "spec", None)
     if hasattr(spec, "input"):
         return int(spec.d_in) if spec.input == "tokens" else None

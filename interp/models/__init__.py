@@ -1,4 +1,5 @@
-"""Who learns it: one hooked transformer for every task, baselines, and the door to other models."""
+"""Models: one hooked transformer for every task, baselines, and ways to load or wrap other
+models."""
 
 from interp.lazy import lazy
 

@@ -1,4 +1,4 @@
-"""What a transformer is compared with: MLP, recurrent network, LSTM.
+"""Baselines that a transformer is compared with: an MLP, a recurrent network and an LSTM.
 
     MLP    y = W_L act(… act(W_1 [x_1 … x_n, pairs] + b_1) …) + b_L      one answer for a whole row
     RNN    h_t = act(x_t W + h_{t−1} U + b),  y_t = h_t W_U + b_U        act: tanh or none
@@ -43,7 +43,8 @@ __all__ = ["LSTM", "MLP", "RNN", "Baseline", "BaselineSpec", "LSTMSpec", "MLPSpe
 
 @dataclass(frozen=True)
 class BaselineSpec:
-    """What all baselines have; use :class:`MLPSpec`, :class:`RNNSpec` or :class:`LSTMSpec`.
+    """Options that all baselines share; use :class:`MLPSpec`, :class:`RNNSpec` or
+    :class:`LSTMSpec`.
 
     Attributes:
         d_in: Channels of a real input, or size of the vocabulary.
@@ -51,7 +52,7 @@ class BaselineSpec:
         n_ctx: Longest input, in positions (for an MLP: of every input).
         input: ``tokens`` ([batch, pos]) or ``real`` ([batch, pos, d_in]).
         d_embed: Width of a learned embedding; 0 for one-hot tokens or the real input itself.
-        dtype: Of the parameters.
+        dtype: Dtype of the parameters.
     """
 
     kind: ClassVar[str] = ""
@@ -81,7 +82,7 @@ class BaselineSpec:
         problems.raise_if_any()
 
     def _check(self, problems: Problems) -> None:
-        """What a subclass demands besides."""
+        """Record further rules that a subclass has; none by default."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -99,7 +100,7 @@ class BaselineSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Any:
-        """The spec of :meth:`to_dict`.
+        """Rebuild the spec from what :meth:`to_dict` gave.
 
         Raises:
             ArgumentError: for unknown or missing keys, or values the spec refuses.
@@ -123,7 +124,8 @@ class MLPSpec(BaselineSpec):
     Attributes:
         hidden: Widths of the hidden layers; ``()`` is a linear model.
         activation: ``relu`` or ``gelu``.
-        pairs: Features X Xᵀ besides: ``none``, ``whole``, or ``masked`` (no diagonal).
+        pairs: Whether the MLP also gets the entries of X Xᵀ: ``none``, ``whole``, or ``masked``
+            (without the diagonal).
     """
 
     kind: ClassVar[str] = "mlp"
@@ -151,7 +153,7 @@ class RNNSpec(BaselineSpec):
 
     Attributes:
         d_hidden: Width of the state.
-        n_layers: Layers, each reading the states below.
+        n_layers: Number of layers; each reads the states of the layer below.
         activation: ``tanh``, or ``linear`` for none.
     """
 
@@ -173,7 +175,7 @@ class LSTMSpec(BaselineSpec):
 
     Attributes:
         d_hidden: Width of the state and of the cell.
-        n_layers: Layers, each reading the states below.
+        n_layers: Number of layers; each reads the states of the layer below.
     """
 
     kind: ClassVar[str] = "lstm"
@@ -184,11 +186,12 @@ class LSTMSpec(BaselineSpec):
 
 
 class Baseline(HookedModule):
-    """Embedding and readout around what a subclass does in between.
+    """The part that all baselines share: embedding and readout, with a subclass's layers in
+    between.
 
     Args:
         spec: Sizes and options.
-        seed: Of the initial weights (Gaussian with variance 1/fan-in; biases start at zero).
+        seed: Seed of the initial weights (Gaussian with variance 1/fan-in; biases start at zero).
     """
 
     spec: BaselineSpec
@@ -220,11 +223,12 @@ class Baseline(HookedModule):
         return output.expand(-1, inputs.shape[1], -1)
 
     def _make(self) -> int:
-        """Make the layers; give the width of what the readout reads."""
+        """Make the layers and return the width of the activations that the readout reads."""
         raise NotImplementedError
 
     def _between(self, x: Tensor) -> Tensor:
-        """From ``hook_embed`` to what the readout reads: ``[batch, pos or 1, width]``."""
+        """The layers: from ``hook_embed`` to the activations that are read out ``[batch, pos or 1,
+        width]``."""
         raise NotImplementedError
 
     def _embed(self, inputs: Tensor) -> Tensor:
@@ -258,14 +262,14 @@ class Baseline(HookedModule):
         problems.raise_if_any()
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Baseline:
-        """``to``, ``double`` …: ``cfg`` follows."""
+        """Keep ``cfg`` in step when ``to``, ``double`` … move or convert the parameters."""
         super()._apply(fn, recurse)
         self.cfg.device, self.cfg.dtype = str(self.W_U.device), self.W_U.dtype
         return self
 
 
 class MLP(Baseline):
-    """One answer a row, from all of its positions at once."""
+    """An MLP that reads all positions of a row at once and gives one answer for the row."""
 
     spec: MLPSpec
 
@@ -311,7 +315,7 @@ class RecurrentLayer(nn.Module):
 
 
 class RNN(Baseline):
-    """A vanilla recurrent network."""
+    """A vanilla recurrent network, with one or more layers."""
 
     spec: RNNSpec
 
@@ -332,7 +336,7 @@ class RNN(Baseline):
 
 
 class LSTM(Baseline):
-    """A long short-term memory."""
+    """A long short-term memory network, with one or more layers."""
 
     spec: LSTMSpec
 

@@ -1,7 +1,7 @@
 """What is known about a loaded model besides its weights: ``model.card``.
 
-A model is handed around as itself, so that everything which takes a model takes it from any door;
-what only some ask for (the task it learned, its tokenizer, which numbers it reached) stands on the
+A loaded model is handed around as a plain model, so that every function which takes a model takes
+it however it was loaded. What only some functions ask for (its task, tokenizer, metrics) is on the
 card. A field that nothing says is empty; it is never guessed. What a card says was read beside the
 weights and not checked against them: run the model on rows of ``task`` to see what it reaches.
 """
@@ -20,16 +20,17 @@ class ModelCard:
     """What is known about a model.
 
     Attributes:
-        name: As it was asked for.
+        name: The name under which it was loaded.
         family: ``prooflens`` for ours, otherwise the ``model_type`` of its configuration.
         task: What it was trained on; None where nothing says.
-        test: Another task that ``metrics`` are of, such as longer rows; None for ``task`` itself.
-        metrics: What it reaches on fresh rows, by name.
-        about: What it is, in words.
+        test: The task that ``metrics`` were measured on, such as longer rows; None if it is
+            ``task``.
+        metrics: What it reaches on fresh rows: metric name → value.
+        about: A description in words.
         claim: The id of the claim it serves, or empty.
-        tokenizer: From text to ids; None where there is none.
-        vocabulary: Token ids are below this; 0 for a model of real values.
-        n_ctx: The longest row it takes.
+        tokenizer: Its tokenizer; None where there is none.
+        vocabulary: Number of token ids; 0 for a model of real-valued inputs.
+        n_ctx: Length of the longest row it takes, in positions.
         bos: Id of the token that a row begins with; −1 where nothing names one.
         notes: What a reader of results should know.
     """

@@ -36,7 +36,7 @@ def save_checkpoint(
     about: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Write ``model`` to the folder ``path``, all of it or nothing.
+    """Write ``model`` to the folder ``path``; a failure leaves no half-written checkpoint.
 
     Args:
         about: JSON data kept beside the spec (task, recipe hash, metrics …).
@@ -76,10 +76,10 @@ def save_checkpoint(
 
 
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """The JSON side of a checkpoint, checked for format and version.
+    """Read a checkpoint's ``model.json``, checked for format and version.
 
     Raises:
-        CheckpointError: if it is missing, no JSON, of another format or of a newer version.
+        CheckpointError: if it is missing, not JSON, of another format or of a newer version.
     """
     file = Path(path) / _METADATA
     try:

@@ -30,12 +30,12 @@ __all__ = ["Convolution", "ConvolutionSpec"]
 
 @dataclass(frozen=True)
 class ConvolutionSpec(BaselineSpec):
-    """A stack of dilated convolutions.
+    """Options of a stack of dilated convolutions.
 
     Attributes:
-        d_hidden: Channels of every layer.
-        n_layers: Layers; the dilation of layer i is 2^i.
-        taps: Positions a layer reads, odd.
+        d_hidden: Number of channels of every layer.
+        n_layers: Number of layers; layer i has dilation 2^i.
+        taps: How many positions a layer reads; an odd number.
         activation: ``relu`` or ``gelu``.
     """
 
@@ -53,7 +53,7 @@ class ConvolutionSpec(BaselineSpec):
 
     def _check(self, problems: Problems) -> None:
         odd = isinstance(self.taps, int) and self.taps % 2 == 1
-        problems.need(odd, "taps", "must be odd", self.taps, "a layer looks as far to either side")
+        problems.need(odd, "taps", "must be odd", self.taps, "both sides get equally many")
 
 
 class Convolution(Baseline):

@@ -30,14 +30,14 @@ def coupling_spec(
     """The spec of the single-layer model.
 
     Args:
-        d_in: Channels of the input.
-        d_out: Channels of the output.
-        n_ctx: Longest input.
-        m_h: Width of the head, the largest rank of its scores.
-        n: Feature width, of f̂'s output.
-        width: Of the two hidden layers of f̂ and of F̂.
+        d_in: Number of channels of the input.
+        d_out: Number of channels of the output.
+        n_ctx: Longest input, in positions.
+        m_h: Width of the head, which is the largest rank that its scores can have.
+        n: Width of the features, the output of f̂.
+        width: Width of the two hidden layers of f̂ and of F̂.
         positions: ``learned`` where the target depends on positions.
-        mask_self: A position does not attend to itself.
+        mask_self: Whether a position is kept from attending to itself.
 
     Raises:
         ArgumentError: naming every size that is out of range.

@@ -1,4 +1,4 @@
-"""Where a sequence enters and leaves: embedding, positions, unembedding.
+"""How a sequence enters and leaves the model: embedding, positions, unembedding.
 
 Real inputs are embedded linearly (``x W_E``, in the model's dtype), tokens by row; the output is
 read linearly.
@@ -18,7 +18,7 @@ __all__ = ["Embed", "PosEmbed", "TiedUnembed", "Unembed", "sinusoids"]
 
 
 class Embed(nn.Module):
-    """``W_E`` [d_in, d_model]."""
+    """The embedding ``W_E`` [d_in, d_model]: linear for real inputs, a lookup for tokens."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Embed(nn.Module):
     def forward(
         self, inputs: Float[Tensor, "batch pos d_in"] | Int[Tensor, "batch pos"]
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The embedded sequence."""
+        """The embedded sequence ``[batch, pos, d_model]``."""
         if self.real:
             return inputs.to(self.W_E.dtype) @ self.W_E
         return F.embedding(inputs, self.W_E)  # refuses ids out of range, negative ones too
 
 
 class PosEmbed(nn.Module):
-    """``W_pos`` [n_ctx, d_model], learned or sinusoidal."""
+    """The absolute positions ``W_pos`` [n_ctx, d_model], learned or sinusoidal."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -48,13 +48,13 @@ class PosEmbed(nn.Module):
     def forward(
         self, embedded: Float[Tensor, "batch pos d_model"]
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The positions' code, for every row of the batch."""
+        """The code of each position, expanded to every row of the batch."""
         # A copy: a hook may edit it in place, and must not reach the parameter.
         return self.W_pos[: embedded.shape[1]].expand_as(embedded).clone()
 
 
 def sinusoids(n_ctx: int, d_model: int) -> Float[Tensor, "n_ctx d_model"]:
-    """Fixed position codes in float64."""
+    """Sinusoidal position codes in float64."""
     even = torch.arange(0, d_model, 2, dtype=torch.float64)
     angle = torch.arange(n_ctx, dtype=torch.float64)[:, None] * 10_000.0 ** (-even / d_model)
     waves = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(start_dim=1)
@@ -62,7 +62,7 @@ def sinusoids(n_ctx: int, d_model: int) -> Float[Tensor, "n_ctx d_model"]:
 
 
 class Unembed(nn.Module):
-    """``x W_U + b_U`` with ``W_U`` [d_model, d_out]."""
+    """The unembedding ``x W_U + b_U`` with ``W_U`` [d_model, d_out]."""
 
     def __init__(self, spec: TransformerSpec) -> None:
         super().__init__()
@@ -78,7 +78,8 @@ class Unembed(nn.Module):
 
 
 class TiedUnembed(nn.Module):
-    """``x W_Eᵀ + b_U``; the weight belongs to the embedding and is kept there alone."""
+    """The unembedding ``x W_Eᵀ + b_U``, whose weight is shared with the embedding and stored
+    there."""
 
     embed: Embed
 
@@ -89,7 +90,7 @@ class TiedUnembed(nn.Module):
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_out"]:
-        """The embedding, transposed."""
+        """The embedding matrix, transposed."""
         return self.embed.W_E.T
 
     def forward(

@@ -1,4 +1,4 @@
-"""Our transformer as a Hugging Face GPT-2 folder: the same function under the names others read.
+"""Save our transformer as a Hugging Face GPT-2 folder: the same function under GPT-2's names.
 
     config.json           sizes, activation, ε; no tokenizer, since our tokens are numbers
     model.safetensors     GPT-2's names and layouts (matrices are [in, out], Q K V side by side)
@@ -58,9 +58,9 @@ def export_gpt2(
     """Write ``model`` as a folder that Hugging Face and TransformerBridge load as a GPT-2.
 
     Args:
-        model: A model whose options are GPT-2's.
-        folder: Where to; all of it or nothing.
-        bos: Id of the token that begins a row, for the configuration; −1 for none.
+        model: A model that uses only options that GPT-2 has.
+        folder: The folder to write; a failure leaves no half-written one.
+        bos: Token id that begins a row, recorded in the configuration; −1 for none.
         overwrite: Replace an existing folder of this kind.
 
     Raises:
@@ -178,12 +178,12 @@ def _block(block: Block, spec: TransformerSpec) -> dict[str, Tensor]:
 
 
 def _affine(norm: Norm) -> tuple[Tensor, Tensor]:
-    """Gain and bias of a norm that has them."""
+    """The gain and bias of a LayerNorm that has both."""
     return cast("tuple[Tensor, Tensor]", (norm.w, norm.b))
 
 
 def _carried(model: SequenceTransformer) -> Tensor:
-    """What the final norm's bias must add so that the logits get b_U; least squares in float64."""
+    """The bias of the final norm that makes the logits include b_U, by least squares in float64."""
     wanted, W_U = model.unembed.b_U.double(), model.W_U.double()
     if not wanted.any():
         return torch.zeros_like(model.ln_final.b)

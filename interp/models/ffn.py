@@ -1,4 +1,4 @@
-"""Pointwise networks, with one or more hidden layers, and TransformerLens' hooks.
+"""Feed-forward networks with one or more hidden layers, with TransformerLens' hooks.
 
     pre = x W_in + b_in,  post = act(pre),  out = post W_out + b_out
 
@@ -25,7 +25,7 @@ __all__ = ["FFN", "activate"]
 
 
 def activate(kind: Activation, x: Float[Tensor, "... width"]) -> Float[Tensor, "... width"]:
-    """ReLU, GELU (exact), or the pairwise sign."""
+    """Apply the activation function: ReLU, exact GELU, or the sign of each pair of neurons."""
     if kind == "relu":
         return F.relu(x)
     if kind == "gelu":

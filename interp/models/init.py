@@ -24,8 +24,9 @@ _SMALL = 0.02
 
 @runtime_checkable
 class Weights(Protocol):
-    """The parts whose weights are drawn; a :class:`~interp.models.transformer.SequenceTransformer`
-    has them."""
+    """The parts of a model whose weights are drawn, such as of a
+    :class:`~interp.models.transformer.SequenceTransformer`.
+    """
 
     spec: TransformerSpec
     embed: Any
@@ -37,7 +38,8 @@ class Weights(Protocol):
 
 @torch.no_grad()
 def initialize(model: Weights, seed: int) -> None:
-    """Draw every weight matrix of ``model``; heads, widths and neurons a layer lacks stay zero."""
+    """Draw every weight matrix of ``model``; heads, widths and neurons that a layer lacks stay
+    zero."""
     generator = torch.Generator().manual_seed(seed)
     spec = model.spec
     tokens = spec.input == "tokens"

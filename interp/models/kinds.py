@@ -1,6 +1,6 @@
-"""Which model a spec makes: the transformer, or a baseline it is compared with.
+"""The kinds of models: the transformer, and the baselines it is compared with.
 
-A spec written as JSON or TOML names its ``kind``; without one it is a transformer's.
+A spec written as JSON or TOML names its ``kind``; a spec without one is a transformer's.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "lstm": (LSTMSpec, LSTM),
     "convolution": (ConvolutionSpec, Convolution),
 }
-"""Kind → class of the spec, class of the model."""
+"""Kind → (class of the spec, class of the model)."""
 
 
 def build(spec: Any, *, seed: int = 0) -> Any:
-    """The model of a spec, with the initial weights of ``seed``.
+    """Build the model that a spec describes, with initial weights drawn from ``seed``.
 
     Args:
-        spec: Of any kind in :data:`KINDS`.
+        spec: A spec of any kind in :data:`KINDS`.
         seed: The same seed gives the same weights.
 
     Raises:
-        ArgumentError: for something that is no spec.
+        ArgumentError: for an object that is not a spec.
     """
     return KINDS[kind_of(spec)][1](spec, seed=seed)
 
 
 def kind_of(spec: Any) -> str:
-    """The name of a spec's kind.
+    """The kind of a spec, as named in :data:`KINDS`.
 
     Raises:
-        ArgumentError: for something that is no spec.
+        ArgumentError: for an object that is not a spec.
     """
     found = [kind for kind, (known, _) in KINDS.items() if type(spec) is known]
     problems = Problems("build")
@@ -57,7 +57,7 @@ def kind_of(spec: Any) -> str:
 
 
 def spec_from_dict(data: Mapping[str, Any]) -> Any:
-    """The spec of a ``to_dict``, of any kind.
+    """Rebuild a spec of any kind from what its ``to_dict`` gave.
 
     Raises:
         ArgumentError: for an unknown kind, unknown or missing keys, or values the spec refuses.

@@ -21,7 +21,7 @@ __all__ = ["Norm"]
 
 
 class Norm(nn.Module):
-    """One norm of a model; ``active`` false gives the identity."""
+    """One pre-norm of a model; with ``active`` false it is the identity."""
 
     def __init__(self, spec: TransformerSpec, active: bool = True) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Norm(nn.Module):
         return normalized
 
     def apply_to(self, x: Float[Tensor, "... d_model"]) -> Float[Tensor, "... d_model"]:
-        """The same function without firing hooks, for per-head copies of the stream."""
+        """The same function without firing hooks, for the per-head copies of the stream."""
         x, scale = self._split(x)
         return self._gain(x / scale)
 

@@ -41,23 +41,24 @@ _TOKENIZER_FILES = (
     "special_tokens_map.json",
 )
 _ABLATED = ("hook_z", "hook_result", "hook_mlp_out")
-"""What :mod:`interp.interventions.ablate` patches where a model cannot be run from the middle
-on."""
+"""The hooks that :mod:`interp.interventions.ablate` patches where a model cannot be run from a
+middle layer on."""
 _CONTEXTS = ("n_positions", "max_position_embeddings", "n_ctx", "max_sequence_length", "seq_length")
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model and what is known about it.
+    """A loaded model and what is known about it.
 
     Attributes:
-        name: As the user gave it.
-        model: Fires TransformerLens' hooks; takes token ids ``[batch, pos]``.
+        name: The path or id as the user gave it.
+        model: The hooked model; it fires TransformerLens' hooks and takes token ids ``[batch,
+            pos]``.
         family: ``model_type`` of its configuration, or ``prooflens``.
-        vocabulary: Token ids are below this.
-        n_ctx: Longest row.
+        vocabulary: Number of token ids; ids are below it.
+        n_ctx: Length of the longest row it takes, in positions.
         bos: Id of the token a row begins with; −1 where the model names none.
-        tokenizer: From text to ids; None where the files hold none.
+        tokenizer: Its tokenizer; None where the files hold none.
         notes: What a reader of results should know.
     """
 
@@ -130,7 +131,8 @@ def _own(name: str, device: str) -> Pretrained:
 
 
 def _check_config(source: Source, trust_remote_code: bool) -> None:
-    """There is one, and it names an architecture that transformers knows, or code may be run."""
+    """Check that there is a configuration whose architecture transformers knows, or may run code
+    for."""
     from transformers import CONFIG_MAPPING
 
     kind = source.config.get("model_type")
@@ -175,7 +177,7 @@ def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -
 
 
 def _tokenizer(name: str, options: Mapping[str, Any]) -> Any:
-    """From text to ids; None where the files hold none (transformers would make an empty one)."""
+    """Load the tokenizer; None where the files hold none (transformers would make an empty one)."""
     from transformers import AutoTokenizer
 
     folder = Path(name).expanduser()
@@ -203,7 +205,8 @@ def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel
 
 
 def _stand_in(vocabulary: int) -> Any:
-    """A tokenizer whose words are the ids: the bridge looks for one itself, and fails, without."""
+    """A placeholder tokenizer whose words are the ids: without one the bridge looks for one and
+    fails."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -215,7 +218,8 @@ def _stand_in(vocabulary: int) -> Any:
 
 
 def _checked(found: Pretrained) -> Pretrained:
-    """The same, with notes; refuses hooks that carry what their names do not say."""
+    """The model with notes on its hooks; hooks that carry what their names do not say are
+    refused."""
     generator = torch.Generator().manual_seed(0)
     length = min(_ROW, found.n_ctx)
     tokens = torch.randint(found.vocabulary, (2, length), generator=generator)
@@ -235,7 +239,7 @@ def _checked(found: Pretrained) -> Pretrained:
 
 
 def _consequence(relation: str) -> str:
-    """What a relation that fails when a hook is changed means for a reader of the numbers."""
+    """What a relation that fails when a hook is changed means for someone who reads the numbers."""
     what, _, changed = relation.removesuffix(" changes").partition(", when ")
     told = f"patching {changed or 'hooks'} yourself: {what} does not hold then in this wrapping; "
     if not changed or changed in _ABLATED:
@@ -251,7 +255,7 @@ def _bos(config: Any) -> int:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Whatever other libraries raise, as one line."""
+    """Turn any error of another library into a one-line :class:`CheckpointError`."""
     try:
         yield
     except Exception as error:
@@ -261,7 +265,7 @@ def _told(what: str) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Transformers' progress bars and warnings off: what matters is checked and raised."""
+    """Switch off transformers' progress bars and warnings: what matters is checked and raised."""
     from transformers.utils import logging
 
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

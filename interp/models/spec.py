@@ -1,8 +1,8 @@
-"""Which transformer: every option of :class:`~interp.models.transformer.SequenceTransformer`.
+"""The options of the transformer :class:`~interp.models.transformer.SequenceTransformer`.
 
-A spec is frozen, validated as a whole (all problems in one error) and round-trips through JSON.
-One class of models covers the four papers, because attention is a *sum of score terms, then a
-normaliser*: the spec names the terms. Options that would do nothing are refused rather than
+A spec is frozen, is checked as a whole (all problems in one error) and can be saved as JSON. One
+class of models covers the four papers, because attention is a *sum of score terms, then a
+normaliser*, and the spec names the terms. Options that would have no effect are refused rather than
 ignored: a query-side scalar under a softmax, for instance, cancels (`memory` §1.1).
 """
 
@@ -48,10 +48,10 @@ class TransformerSpec:
         n_ctx: Longest input, in positions.
         d_model: Width of the residual stream.
         n_layers: Number of blocks; 0 is embedding then unembedding.
-        n_heads: Heads in a layer, or one number a layer (0 for a layer that does not attend).
-        d_head: Width of a head, or one number a layer.
+        n_heads: Heads in a layer, or one number per layer (0 for a layer that does not attend).
+        d_head: Width of a head, or one number per layer.
         ffn: Widths of the FFN's hidden layers: ``()`` for attention-only, ``(64,)`` for the usual
-            one, ``(64, 32)`` for a deeper one; or one such tuple a layer.
+            one, ``(64, 32)`` for a deeper one; or one such tuple per layer.
         input: ``real`` ([batch, pos, d_in]) or ``tokens`` ([batch, pos]).
         score: ``dot`` ⟨W_Q x_t, W_K x_j⟩/√d_head; ``scalar_gate`` ⟨w_h, x_t⟩; ``slope`` a
             query-dependent slope (p_h + ⟨w_h, x_t⟩) φ(s); ``none`` (dot-product-free).
@@ -60,22 +60,24 @@ class TransformerSpec:
         positions: What is added to (or rotates) the input: ``none``, ``learned``, ``sinusoidal``,
             ``rope`` (rotates queries and keys).
         normalizer: ``softmax``, or ``none``: the numerator exp(score) alone.
-        causal: Attend to the past only; otherwise to every position, lin and log seeing |s|.
-        mask_self: A position may not attend to itself.
-        identity_qk: Add a_h · X Xᵀ to the scores (`template` §2.2), a_h starting at 0.
-        identity_ov: Add b_h · pattern @ X to each head's result, b_h starting at 0.
-        identity_mask_self: Leave a position's match with itself out of a's term.
-        identity_multiplier: a and b act multiplied by this (a larger learning rate for them).
-        norm: Pre-norm: ``none``, ``layernorm`` or ``rmsnorm``.
-        norm_gain: The norm has a trained gain (and, for LayerNorm, a bias).
-        norm_final: A norm before the unembedding too.
-        norm_eps: Added to the variance (LayerNorm) or mean square (RMSNorm).
-        residual: Blocks add to their input; otherwise they replace it.
-        activation: Of the FFN: ``relu``, ``gelu``, ``pair_sign`` (`depth` §3.3), or one a hidden
-            layer.
+        causal: Whether queries attend to the past only; otherwise to every position, and ``lin``
+            and ``log`` use |s|.
+        mask_self: Whether a position is kept from attending to itself.
+        identity_qk: Whether a_h · X Xᵀ is added to the scores (`template` §2.2), a_h starting at 0.
+        identity_ov: Whether b_h · pattern @ X is added to each head's result, b_h starting at 0.
+        identity_mask_self: Whether the diagonal (a position's match with itself) is left out of a_h
+            · X Xᵀ.
+        identity_multiplier: A factor on a_h and b_h, which acts as a larger learning rate for them.
+        norm: The norm before each sublayer: ``none``, ``layernorm`` or ``rmsnorm``.
+        norm_gain: Whether the norm has a trained gain (and, for LayerNorm, a bias).
+        norm_final: Whether there is a norm before the unembedding too.
+        norm_eps: What is added to the variance (LayerNorm) or mean square (RMSNorm).
+        residual: Whether blocks add to their input; otherwise they replace it.
+        activation: The FFN's activation: ``relu``, ``gelu``, ``pair_sign`` (`depth` §3.3), or one
+            per hidden layer.
         input_ffn: Hidden widths of a pointwise FFN before the first block; ``()`` for none.
-        tied_unembedding: W_U = W_Eᵀ.
-        dtype: Of the parameters.
+        tied_unembedding: Whether the unembedding is the embedding transposed, W_U = W_Eᵀ.
+        dtype: Dtype of the parameters.
 
     Raises:
         ArgumentError: naming every option that is out of range, unknown, or without effect.
@@ -121,29 +123,29 @@ class TransformerSpec:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """Heads of each layer."""
+        """The number of heads of each layer."""
         return _per_layer(self.n_heads, self.n_layers)
 
     @property
     def head_widths(self) -> tuple[int, ...]:
-        """d_head of each layer."""
+        """The head width d_head of each layer."""
         return _per_layer(self.d_head, self.n_layers)
 
     @property
     def ffn_widths(self) -> tuple[tuple[int, ...], ...]:
-        """Hidden widths of each layer's FFN."""
+        """The hidden widths of each layer's FFN."""
         if self.ffn and isinstance(self.ffn[0], tuple):
             return self.ffn
         return (cast("tuple[int, ...]", self.ffn),) * self.n_layers
 
     @property
     def uses_queries(self) -> bool:
-        """Whether a score term reads W_Q."""
+        """Whether a score term needs queries, so that the model has W_Q."""
         return self.score == "dot" or self.lag_bias == "relative_keys"
 
     @property
     def uses_keys(self) -> bool:
-        """Whether a score term reads W_K."""
+        """Whether a score term needs keys, so that the model has W_K."""
         return self.score == "dot"
 
     @property
@@ -152,7 +154,7 @@ class TransformerSpec:
         return cast("torch.dtype", getattr(torch, self.dtype))
 
     def activation_of(self, hidden: int) -> Activation:
-        """The activation of an FFN's hidden layer number ``hidden``."""
+        """The activation of the FFN's hidden layer ``hidden``, counted from 0."""
         return self.activation if isinstance(self.activation, str) else self.activation[hidden]
 
     def to_dict(self) -> dict[str, Any]:
@@ -161,7 +163,7 @@ class TransformerSpec:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> TransformerSpec:
-        """The spec of :meth:`to_dict`.
+        """Rebuild the spec from what :meth:`to_dict` gave.
 
         Raises:
             ArgumentError: for unknown or missing keys, or values the spec refuses.

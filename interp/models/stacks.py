@@ -1,4 +1,4 @@
-"""A model's weights as TransformerLens names and stacks them.
+"""Give access to a model's weights under TransformerLens' names, stacked over layers.
 
 ``W_Q, W_K, W_V`` [layer, head, d_model, d_head], ``W_O`` [layer, head, d_head, d_model], ``W_in``
 [layer, d_model, d_mlp], ``W_out`` [layer, d_mlp, d_model] and the biases. Layers with fewer or
@@ -22,7 +22,8 @@ _STACKED = {
 
 
 class WeightStacks:
-    """Mixed into a model with ``blocks``, ``embed``, ``pos_embed``, ``ln_final``, ``unembed``."""
+    """A mixin for models with ``blocks``, ``embed``, ``pos_embed``, ``ln_final`` and
+    ``unembed``."""
 
     blocks: Any
     embed: Any
@@ -31,19 +32,20 @@ class WeightStacks:
     unembed: Any
 
     def __getattr__(self, name: str) -> Any:
-        """``W_Q`` … ``b_out`` stacked over layers; other names as ``torch.nn.Module`` has them."""
+        """``W_Q`` … ``b_out`` stacked over layers; other names are looked up as in
+        ``torch.nn.Module``."""
         if name not in _STACKED:
             return super().__getattr__(name)  # type: ignore[misc]
         return self._stack(_STACKED[name], name)
 
     @property
     def W_E(self) -> Float[Tensor, "d_in d_model"]:
-        """The embedding."""
+        """The embedding matrix."""
         return self.embed.W_E
 
     @property
     def W_pos(self) -> Float[Tensor, "n_ctx d_model"]:
-        """The positions' codes.
+        """The absolute position codes.
 
         Raises:
             AttributeError: for a model without absolute positions.
@@ -54,7 +56,7 @@ class WeightStacks:
 
     @property
     def W_U(self) -> Float[Tensor, "d_model d_out"]:
-        """The unembedding."""
+        """The unembedding matrix."""
         return self.unembed.W_U
 
     @property
@@ -65,7 +67,8 @@ class WeightStacks:
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, "d_model"]:
-        """Sum of the output biases written before ``layer`` (``mlp_input``: and its attention)."""
+        """The sum of the output biases written before ``layer``; ``mlp_input`` also counts its
+        attention."""
         total = torch.zeros_like(self.embed.W_E[0])
         for block in self.blocks[: layer + 1 if mlp_input else layer]:
             total = total + block.attn.b_O
@@ -75,7 +78,7 @@ class WeightStacks:
         return total
 
     def tokens_to_residual_directions(self, tokens: int | Tensor) -> Float[Tensor, "... d_model"]:
-        """Directions that the outputs read, with the final norm's gain folded in."""
+        """The residual-stream directions of output tokens, with the final norm's gain folded in."""
         directions = self.W_U[:, torch.as_tensor(tokens)].movedim(0, -1)
         gain = self.ln_final.w
         return directions if gain is None else directions * gain

@@ -1,4 +1,4 @@
-"""One transformer for four papers, hooked the TransformerLens way.
+"""One transformer for all four papers, with TransformerLens' hooks.
 
     x_0 = embed(input) (+ positions) (→ input FFN)
     x ← x + Attention(norm(x));  x ← x + FFN(norm(x))         each block
@@ -54,10 +54,11 @@ Residual = Float[Tensor, "batch pos d_model"]
 
 
 class Block(nn.Module):
-    """Attention, then FFN, each behind a pre-norm and added to (or replacing) its input."""
+    """One block: attention, then FFN, each behind a pre-norm and added to (or replacing) its
+    input."""
 
     hook_out_is_single_residual_stream = True
-    """TransformerLens' word for: the block's output is one residual stream."""
+    """TransformerLens reads this: the block's output is a single residual stream."""
 
     def __init__(self, spec: TransformerSpec, layer: int, cfg: Any) -> None:
         super().__init__()
@@ -92,7 +93,7 @@ class SequenceTransformer(WeightStacks, HookedModule):
 
     Args:
         spec: Sizes and options.
-        seed: Of the initial weights; the same seed gives the same weights.
+        seed: Seed of the initial weights; the same seed gives the same weights.
 
     Attributes:
         cfg: TransformerLens' configuration of the same model. Set ``cfg.use_split_qkv_input`` or
@@ -157,7 +158,7 @@ class SequenceTransformer(WeightStacks, HookedModule):
         self.cfg.use_hook_mlp_in = use
 
     def to_tokens(self, tokens: Tensor, **_: Any) -> Int[Tensor, "batch pos"]:
-        """Token tensors pass through, as ``detect_head`` needs; there is no tokenizer.
+        """Return token tensors unchanged, as ``detect_head`` needs; there is no tokenizer.
 
         Raises:
             ArgumentError: for anything but a tensor of token ids.
@@ -170,11 +171,12 @@ class SequenceTransformer(WeightStacks, HookedModule):
         return tokens if tokens.ndim == 2 else tokens[None]
 
     def to_single_token(self, token: int) -> int:
-        """Token ids pass through; there is no tokenizer."""
+        """Return the token id unchanged; there is no tokenizer."""
         return int(token)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SequenceTransformer:
-        """``to``, ``double`` …: ``cfg`` follows, because TransformerLens' tools read it."""
+        """Keep ``cfg`` in step when ``to``, ``double`` … change the parameters: TransformerLens
+        reads it."""
         super()._apply(fn, recurse)
         self.cfg.device, self.cfg.dtype = str(self.W_E.device), self.W_E.dtype
         return self

@@ -1,4 +1,4 @@
-"""Your own module, hooked like every other model here.
+"""Hook a module of your own, so that it can be used like every other model here.
 
     model = wrap(module, {"blocks.0.hook_resid_pre": "layers.0:in", …}, example=inputs)
 
@@ -38,12 +38,12 @@ __all__ = ["HookSite", "WrappedModule", "wrap"]
 
 
 class WrappedModule(HookedModule):
-    """A module behind hook points; made by :func:`wrap`.
+    """A module with hook points on its tensors; made by :func:`wrap`.
 
     Attributes:
-        module: The user's module, whose parameters these are.
-        sites: Hook name → site.
-        cfg: What TransformerLens' tools read.
+        module: The user's module, which keeps its parameters.
+        sites: Hook name → where its tensor is in the module.
+        cfg: The configuration that TransformerLens' tools read.
         report: The conformance report of the example; ``None`` if it was not checked.
     """
 
@@ -64,7 +64,7 @@ class WrappedModule(HookedModule):
         self.training = module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns (or the element of it named by ``output``).
+        """What the module returns, or the element of it that ``output`` names.
 
         Raises:
             HookError: if a hook fires twice, or one in use does not fire.
@@ -105,7 +105,8 @@ class WrappedModule(HookedModule):
         return lambda module, args, kwargs: self._pass(name, site, (args, kwargs))
 
     def _pass(self, name: str, site: HookSite, container: Any) -> Any:
-        """Send the tensor at a site through its hook point; ``None`` where nothing changes."""
+        """Send the tensor at a site through its hook point; return ``None`` where nothing
+        changes."""
         self._fired[name] += 1
         if self._fired[name] > 1:
             raise HookError(
@@ -215,7 +216,7 @@ def wrap(
 
 
 def _sites(module: nn.Module, names: Mapping[str, str | HookSite]) -> dict[str, HookSite]:
-    """The sites named, all problems reported at once."""
+    """Read all the sites, reporting every problem with them at once."""
     problems = Problems("wrap")
     problems.need(bool(names), "names", "must map at least one hook", names, "see docs/howto-wrap")
     submodules = {path for path, _ in module.named_modules(remove_duplicate=False)}
@@ -238,7 +239,8 @@ def _sites(module: nn.Module, names: Mapping[str, str | HookSite]) -> dict[str, 
 
 
 def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:
-    """What the activations of a run say of the model; the rest is left out, not guessed."""
+    """The configuration as far as a run's activations show it; the rest is left out, not
+    guessed."""
     layers = [int(name.split(".")[1]) for name in cache if name.startswith("blocks.")]
     seen: dict[str, Any] = {"n_layers": max(layers, default=-1) + 1, "attn_only": False}
     seen["n_key_value_heads"] = None

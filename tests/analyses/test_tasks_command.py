@@ -32,7 +32,7 @@ def test_every_kind_is_described(kind: str) -> None:
 
 def test_arguments_have_types_defaults_and_meanings() -> None:
     told = run("fixed_memory")
-    assert "lags: list of integers; must be given\n    T_1, …, T_M, distinct" in told
+    assert "lags: list of integers; must be given\n    The lags T_1, …, T_M, distinct" in told
     assert 'readout: one of parity, majority, multiplexer, table; default "parity"' in told
     assert "--task fixed_memory:lags=…    (values as JSON" in told
     with pytest.raises(ArgumentError, match=r"KIND must be one of fixed_memory, .*got 'fixed'"):

@@ -40,7 +40,7 @@ Residual = Float[Tensor, "batch pos d_model"]
 
 
 class Attention(nn.Module):
-    """One layer's heads.
+    """The attention heads of one layer.
 
     Parameters are TransformerLens': ``W_Q, W_K, W_V`` [head, d_model, d_head], ``W_O`` [head,
     d_head, d_model], ``b_Q, b_K, b_V`` [head, d_head], ``b_O`` [d_model]; W_Q and W_K exist only
@@ -83,7 +83,8 @@ class Attention(nn.Module):
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
 
     def forward(self, resid: Residual, norm: Norm) -> Residual:
-        """What the heads write, from the residual stream and the norm in front of them."""
+        """The sum of what the heads write to the stream, given the residual stream and the norm
+        before it."""
         x_query, x_key, x_value = self._inputs(resid, norm)
         pattern = self._pattern(x_query, x_key)
         v = self.hook_v(_project(x_value, self.W_V) + self.b_V)
@@ -102,7 +103,8 @@ class Attention(nn.Module):
 
     @property
     def effective_b(self) -> Float[Tensor, "head"]:
-        """b as it acts: times the multiplier, zero for the heads a narrower layer lacks."""
+        """The effective identity scalar b of each head: times the multiplier, zero for unused
+        heads."""
         return self.multiplier * self.b * self.used_heads
 
     def _fires_result(self) -> bool:
@@ -110,7 +112,7 @@ class Attention(nn.Module):
         return self.spec.identity_ov or self.cfg.use_attn_result or hooked
 
     def _watched(self) -> bool:
-        """Whether something is hooked to the scores or the pattern."""
+        """Whether a hook function is attached to the scores or the pattern."""
         terms = [term.hook_score for term in self.terms.values()]
         return any(map(_hooked, (*terms, self.hook_attn_scores, self.hook_pattern)))
 
@@ -158,7 +160,7 @@ class Attention(nn.Module):
 
 
 def _hooked(hook: HookPoint) -> bool:
-    """Whether something is hooked to it, by TransformerLens' methods or by PyTorch's."""
+    """Whether a hook function is attached, through TransformerLens' methods or PyTorch's."""
     return bool(hook._forward_hooks or hook._forward_pre_hooks or hook._backward_hooks)
 
 

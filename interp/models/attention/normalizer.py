@@ -1,4 +1,4 @@
-"""From scores to a pattern: softmax, or the numerator alone.
+"""Turn scores into an attention pattern, by a softmax or by its numerator alone.
 
     softmax   exp(score) / Σ_keys exp(score)
     none      exp(score)
@@ -20,7 +20,7 @@ __all__ = ["allowed_keys", "normalize"]
 def allowed_keys(
     n: int, *, causal: bool, mask_self: bool, device: torch.device
 ) -> Bool[Tensor, "query key"]:
-    """True where a query may attend to a key."""
+    """The attention mask: true where a query may attend to a key."""
     allowed = torch.ones(n, n, dtype=torch.bool, device=device)
     if causal:
         allowed = allowed.tril()
@@ -34,6 +34,7 @@ def normalize(
 ) -> Float[Tensor, "#batch head query key"]:
     """The attention pattern of masked scores, which are −inf where a query may not attend.
 
-    Rows of a query that may attend to nothing must be finite; what they get means nothing.
+    For a query that may attend to nothing, pass finite scores; its row of the pattern means
+    nothing.
     """
     return scores.softmax(dim=-1) if softmax else scores.exp()

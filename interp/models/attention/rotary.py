@@ -18,7 +18,7 @@ _BASE = 10_000.0
 def rotate(
     x: Float[Tensor, "batch pos head d_head"], width: int
 ) -> Float[Tensor, "batch pos head d_head"]:
-    """Turn the first ``width`` dimensions of each vector by its position; the rest is padding."""
+    """Rotate the first ``width`` dimensions of each vector by its position; the rest is padding."""
     half = width // 2
     exact = torch.promote_types(x.dtype, torch.float32)  # half precision cannot count past 256
     inverse = _BASE ** (-torch.arange(half, device=x.device, dtype=exact) / half)

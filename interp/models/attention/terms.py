@@ -1,4 +1,4 @@
-"""Score terms: attention scores are their sum.
+"""The terms whose sum is the attention score.
 
 Each term is one small module that gives ``[batch, head, query, key]`` (or a shape that broadcasts
 to it) and fires ``hook_score`` with its contribution, in full shape, so a measurement can ask what
@@ -37,12 +37,13 @@ Scores = Float[Tensor, "#batch #head query #key"]
 
 @dataclass(frozen=True)
 class ScoreInputs:
-    """What a score term can be computed from.
+    """The quantities that a score term may be computed from.
 
     Attributes:
-        x_query, x_key: ``[batch, pos, 1 or head, d_model]``, the (normed) residual stream.
-        q, k: ``[batch, pos, head, d_head]``; empty where the model has no W_Q or W_K.
-        lags: ``[query, key]``, query − key.
+        x_query, x_key: The (normed) residual stream ``[batch, pos, 1 or head, d_model]``.
+        q, k: Queries and keys ``[batch, pos, head, d_head]``; empty where the model has no W_Q or
+        W_K.
+        lags: The lag of each pair ``[query, key]``, query position − key position.
     """
 
     x_query: Float[Tensor, "batch query #head d_model"]
@@ -53,7 +54,8 @@ class ScoreInputs:
 
 
 class ScoreTerm(nn.Module):
-    """Base of all terms: :meth:`score` is the formula, ``hook_score`` sees its value."""
+    """Base class of score terms: :meth:`score` is the formula, ``hook_score`` fires with its
+    value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +74,7 @@ class ScoreTerm(nn.Module):
 
 
 class Dot(ScoreTerm):
-    """⟨q_t, k_j⟩ / √d_head."""
+    """The dot product of query and key, ⟨q_t, k_j⟩ / √d_head."""
 
     def __init__(self, d_head: int) -> None:
         super().__init__()
@@ -103,7 +105,7 @@ class Identity(ScoreTerm):
         self.register_buffer("multiplier", torch.tensor(multiplier, dtype=dtype), persistent=False)
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """a_h X Xᵀ."""
+        """The inner products a_h ⟨x_t, x_j⟩ of the residual stream at query and key."""
         products = einsum(inputs.x_query, inputs.x_key, "b query h d, b key h d -> b h query key")
         if self.mask_self:
             products = products.masked_fill(inputs.lags == 0, 0.0)
@@ -111,19 +113,20 @@ class Identity(ScoreTerm):
 
 
 class Gate(ScoreTerm):
-    """⟨w_h, x_t⟩, the same for every key: acts only without a softmax."""
+    """A gate ⟨w_h, x_t⟩ that is the same for every key; it has an effect only without a softmax."""
 
     def __init__(self, n_heads: int, d_model: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.zeros(n_heads, d_model, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """A query-side scalar, broadcast over keys."""
+        """The gate's value at each query, broadcast over keys."""
         return _query_scalar(inputs, self.w)
 
 
 class Lag(ScoreTerm):
-    """−p_h φ(s), with a query-dependent slope if ``adaptive``."""
+    """A bias −p_h φ(s) that falls with the lag s; with ``adaptive`` the query adds to the slope
+    p_h."""
 
     def __init__(
         self, n_heads: int, d_model: int, log: bool, adaptive: bool, dtype: torch.dtype
@@ -135,7 +138,7 @@ class Lag(ScoreTerm):
         self.w = nn.Parameter(torch.zeros(n_heads, d_model, dtype=dtype)) if adaptive else None
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """Minus slope times φ(|lag|)."""
+        """The bias −slope · φ(|lag|)."""
         phi = inputs.lags.abs().to(_wide(self.p))
         phi = phi.log1p() if self.log else phi
         slope = self.p.abs()[None, :, None, None]
@@ -153,12 +156,12 @@ class Table(ScoreTerm):
         self.bias = nn.Parameter(torch.zeros(n_heads, n_ctx + self.offset, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """bias[head, lag]; lags of the future, masked anyway, read lag 0."""
+        """The learned bias of each pair's lag; future lags, which are masked anyway, read lag 0."""
         return self.bias[:, (inputs.lags + self.offset).clamp(min=0)][None]
 
 
 class RelativeKeys(ScoreTerm):
-    """⟨q_t, r_s⟩ / √d_head with one learned key per head and lag."""
+    """The dot product ⟨q_t, r_s⟩ / √d_head of the query with a learned key per head and lag."""
 
     def __init__(
         self, n_heads: int, d_head: int, width: int, n_ctx: int, causal: bool, dtype: torch.dtype
@@ -169,7 +172,7 @@ class RelativeKeys(ScoreTerm):
         self.r = nn.Parameter(torch.zeros(n_heads, n_ctx + self.offset, width, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """Query against the key of the lag."""
+        """The scaled product of each query with the key of the pair's lag."""
         n = inputs.lags.shape[0]
         first = max(self.offset - (n - 1), 0)
         keys = self.r[:, first : self.offset + n]
@@ -188,14 +191,15 @@ class Bump(ScoreTerm):
         self.w = nn.Parameter(torch.zeros(n_heads, d_model, dtype=dtype))
 
     def score(self, inputs: ScoreInputs) -> Scores:
-        """A parabola in the lag whose top the query moves."""
+        """A parabola in the lag; the query moves the lag at which it is largest."""
         s = inputs.lags.to(_wide(self.p))
         top = self.c[None, :, None, None] + _query_scalar(inputs, self.w)
         return (-self.p.abs()[:, None, None] * s**2 / 2 + top * s).to(self.p.dtype)
 
 
 def _wide(weight: Tensor) -> torch.dtype:
-    """At least float32: half precision counts lags exactly only to 256 (or 2048)."""
+    """The weight's dtype, but at least float32: half precision counts exactly only to 256 or
+    2048."""
     return torch.promote_types(weight.dtype, torch.float32)
 
 
