@@ -52,11 +52,11 @@ def ablation_table(
     """Mean-ablate every head and FFN of a model on a batch, and groups of heads at once.
 
     Args:
-        model: Which.
+        model: The model that was run.
         batch: Rows with targets.
         latents: Those whose decodability is followed.
         groups: Name → heads of one layer that act together.
-        seed: Of the nulls.
+        seed: Seed of the nulls.
 
     Returns:
         A head table with metrics ``loss_increase`` and ``decodability_drop`` (target = latent),

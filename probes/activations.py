@@ -115,7 +115,7 @@ def collect(
         hooks: Names of hooks ``[row, pos, …]``.
         positions: Which, ``[sample]`` of every row or ``[row, sample]``, taken as they are, shared
             prefixes too; or the places of other samples; :func:`sample_positions` by default.
-        batch: Rows at a time.
+        batch: How many rows are run at a time.
         seed: Of the default's positions.
 
     Raises:

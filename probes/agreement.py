@@ -141,11 +141,11 @@ def roles_and_layers(
     nowhere), from one clean pass of a model.
 
     Args:
-        model: Which.
+        model: The model that was run.
         batch: Rows of the task.
         task: What says which memories and answers there are.
         names: Latents of the formulas.
-        seed: Of permutations and fresh models.
+        seed: Seed of the permutations and of the freshly initialised models.
     """
     known, layers = (memories_of(task), answers_of(task)), dict[str, Readable]()
     read = bool(names) or any(map(bool, known))

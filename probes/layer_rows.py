@@ -64,7 +64,7 @@ class LayerRows:
             ``attn.hook_v`` and ``hook_resid_mid`` of the layer (and ``ln1.hook_normalized`` with
             ``identity_ov``).
         layer: Which.
-        batch: Rows at a time.
+        batch: How many rows are run at a time.
 
     Attributes:
         positions: A few positions, scored in every row.

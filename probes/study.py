@@ -53,7 +53,7 @@ class Study:
 
     Attributes:
         name: Of the model, in words.
-        model: Which.
+        model: The model that was run.
         task: The task it was measured on.
         store: Its activations, with the tables.
         scores: Every score with its null (a head table).
@@ -101,7 +101,7 @@ def study(
         model: A causal model of one layer: in a deeper one a head's lag is not the memory's.
         task: A fixed-memory task.
         out: Folder of the activation store.
-        seed: Of the rows and of the nulls.
+        seed: Seed of the rows and of the nulls.
         null: The kernels' null of another study with the same spec, task and seed, to save time.
 
     Raises:

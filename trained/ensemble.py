@@ -68,7 +68,7 @@ class Ensemble:
 
     Args:
         runs: The members; equal steps and batch.
-        device: Where to compute.
+        device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         compiled: Compile the step with ``torch.compile``.
     """
 

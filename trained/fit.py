@@ -58,7 +58,7 @@ def fit(recipe: Recipe | Run, *, device: str = "cpu", progress: bool = False) ->
 
     Args:
         recipe: What to train and how: a recipe or a run.
-        device: Where to compute.
+        device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         progress: Show a bar on the terminal.
 
     Raises:

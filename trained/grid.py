@@ -57,7 +57,7 @@ def train(
         runs: What to train, runs or recipes; names are unique.
         folder: Where states and metrics are kept; nothing is kept without one.
         resume: Go on with what an interrupted training left in ``folder``.
-        device: Where to compute.
+        device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         backend: ``local``, or ``ray`` for Ray tasks on a cluster or on this machine.
         progress: Show a bar on the terminal.
         together: Size of a stack; measured by default.

@@ -53,7 +53,7 @@ def load(
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Run the Python code of a repository whose architecture transformers does
             not know. Read it first.
-        device: Where to put the model.
+        device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
 
     Returns:
         A :class:`~interp.models.transformer.SequenceTransformer`, one of the baselines it is

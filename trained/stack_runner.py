@@ -24,7 +24,7 @@ class Options:
     """How stacks are trained.
 
     Attributes:
-        device: Where to compute.
+        device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         compiled: Compile the step with ``torch.compile``.
         minutes: Between two saves.
     """

@@ -52,7 +52,7 @@ class Subject:
         case: What is built.
         seed: Of the rows, and of the random basis.
         hidden: Measure it in a random basis.
-        decoy: Nothing is to be found in it.
+        decoy: Whether it is a decoy, in which nothing is to be found.
         peer: TransformerLens' detector runs on it.
         rows: Of the task.
     """

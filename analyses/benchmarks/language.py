@@ -78,7 +78,7 @@ class LanguageSubject:
         name: What it is.
         make: Builds or trains it.
         seed: Of the rows and nulls.
-        decoy: Nothing is to be found in it.
+        decoy: Whether it is a decoy, in which nothing is to be found.
     """
 
     name: str

@@ -35,7 +35,7 @@ class Setting:
         options: The profile's table in the ledger.
         folder: The claim's own; what it writes there survives an interruption.
         resume: Use what an interrupted run left in ``folder``.
-        device: Where to compute.
+        device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         backend: ``local`` or ``ray``.
         progress: Show bars on a terminal.
     """

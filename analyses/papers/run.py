@@ -44,7 +44,7 @@ class Order:
         resume: Keep what is there.
         overwrite: Replace results by the same rule.
         backend: ``local`` or ``ray``.
-        device: Where to compute.
+        device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         options: Given by the user, in place of the profile's (a text file, a model's folder …).
         progress: Show bars.
     """

@@ -70,7 +70,7 @@ def measure_model(
         task: Drawn from the catalogue.
         folder: Of the store that is made.
         rows: How many.
-        seed: Of the rows and of the nulls.
+        seed: Seed of the rows and of the nulls.
         about: JSON data: what the model and the task are called.
         profile: ``language`` where the task's rows are tokens that repeat.
     """
@@ -92,7 +92,7 @@ def measure_store(
         path: The store.
         model: The one that it was made of (:func:`model_of`); without, the patterns alone speak,
             and nothing is more than a candidate.
-        seed: Of the nulls.
+        seed: Seed of the nulls.
         profile: ``language`` where the store's rows are tokens that repeat.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where heads look: attention by lag and by key set, on given, shuffled and repeated rows."""
+"""Where heads attend: by lag and by kind of key, on given, shuffled and repeated rows."""
 
 from interp.lazy import lazy
 

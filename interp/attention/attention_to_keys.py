@@ -61,11 +61,11 @@ Keys = Bool[Tensor, "row query key"]
 
 
 class AttentionMass(RunningMass):
-    """Attention by class of key that grows batch by batch; :meth:`table` gives what has been seen.
+    """Attention by class of key, added up batch by batch; :meth:`table` gives the result so far.
 
     Args:
-        seed: Of the bootstrap's counts.
-        resamples: Of the bootstrap; 0 for no intervals.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples; 0 for no intervals.
         attention_mask: Which keys a query may attend to; None to see it from the first batch's
             patterns.
         combinations: Signed combinations of a layer's heads, measured beside them.
@@ -88,13 +88,13 @@ class AttentionMass(RunningMass):
         mask: Bool[Tensor, "row query"],
         heads: Sequence[int] | None = None,
     ) -> None:
-        """Take in one batch.
+        """Add one batch of rows.
 
         Args:
-            patterns: Layer → attention, normalised or not.
+            patterns: Layer → attention ``[row, head, query, key]``, normalised or not.
             positions: Classes that depend on positions alone.
             contents: Classes that depend on what a row holds.
-            mask: Queries that count.
+            mask: Which queries are scored, ``[row, query]``.
             heads: Which heads the patterns hold; all by default.
 
         Raises:
@@ -130,7 +130,7 @@ def attention_mass(
             belong.
         combinations: Layer → name → a signed coefficient for each of its heads: what they attend
             to together (:mod:`interp.attention.combinations`).
-        seed, resamples: Of the bootstrap.
+        seed, resamples: Seed and number of resamples of the bootstrap.
 
     Raises:
         ArgumentError: if no row came, a latent is not there, or attention is not finite.
@@ -168,7 +168,7 @@ def attention_table(
             ``hook_pattern`` stored.
         inputs: For a model: tokens ``[row, pos]``, real inputs, or a
             :class:`~interp.tasks.base.Batch` (its mask and latents are used). None for a store.
-        layers: Which; all (that are stored) by default.
+        layers: The layers to measure; all (that are stored) by default.
         batch: Rows at a time; with the sequence length it decides the memory used.
         options: As for :func:`attention_mass`.
 
@@ -194,7 +194,7 @@ def _measured(
     mask: Bool[Tensor, "row query"],
     seen: Bool[Tensor, "query key"],
 ) -> Iterator[tuple[tuple[str, str], RowScores]]:
-    """(class, null) → rows."""
+    """Yield (class, null) and the scores of each row."""
     n = seen.sum(-1).double()
     mask, n = mask & (n > 0), n.clamp_min(1)
     yield ("uniform", "positions"), _uniform(share, mask, n)
@@ -219,7 +219,7 @@ def _scores(
     variance: Float[Tensor, "head"],
     kept: Int[Tensor, "row"],
 ) -> RowScores:
-    """Of one class, in the rows that have a query with such a key."""
+    """The scores of one class, for the rows that have a query with such a key."""
     counted = torch.ones(len(kept), 1, dtype=torch.bool)
     return RowScores(score[..., None], mean[..., None], variance[..., None], counted, kept)
 

@@ -55,12 +55,12 @@ def copying_table(
     """How much every head raises the tokens it attends to, in logits (see the module).
 
     Args:
-        model: Whose ``W_O``, final norm and unembedding are used.
+        model: The model whose ``W_O``, final norm and unembedding are used.
         batches: Patterns, ``hook_z`` and :data:`SCALE`, from
             :func:`interp.store.rows.read_batches`. A model with ``identity_ov`` writes more
             than z W_O: ``hook_result`` instead of ``hook_z``. A batch of one row has nothing to
             be compared with and is left out.
-        seed, resamples: Of the bootstrap.
+        seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
         A head table with ``low`` and ``high``: metric ``copying``, null ``tokens``;
@@ -84,7 +84,7 @@ def positional_table(
 
     Args:
         batches: Patterns; rows of a batch are compared in pairs, an odd one out is left.
-        seed, resamples: Of the bootstrap.
+        seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
         A head table with ``low`` and ``high``: metric ``positional``, null ``positions``.
@@ -100,11 +100,11 @@ def positional_table(
 
 
 class Copying:
-    """:func:`copying_table`, batch by batch.
+    """What :func:`copying_table` measures, added up batch by batch.
 
     Args:
-        model: Whose ``W_O``, final norm and unembedding are used.
-        seed, resamples: Of the bootstrap.
+        model: The model whose ``W_O``, final norm and unembedding are used.
+        seed, resamples: Seed and number of resamples of the bootstrap.
     """
 
     def __init__(self, model: Any, *, seed: int = 0, resamples: int = RESAMPLES) -> None:
@@ -113,7 +113,7 @@ class Copying:
         self._output = model.W_O.detach().float().cpu()
 
     def add(self, rows: Rows) -> None:
-        """Take in a batch; one of a single row has nothing to be compared with and is left out."""
+        """Add a batch; a batch of one row has no other row to be compared with and is left out."""
         model, unembedding = self._model, self._unembedding
         _check_tokens(rows, len(unembedding.T))
         if len(rows) < 2:
@@ -130,22 +130,22 @@ class Copying:
             self._sums.add(layer, heads, *_permuted(paired), counts)
 
     def table(self) -> pd.DataFrame:
-        """As :func:`copying_table`."""
+        """The table that :func:`copying_table` gives."""
         return self._sums.table("two-sided")
 
 
 class Alike:
-    """:func:`positional_table`, batch by batch.
+    """What :func:`positional_table` measures, added up batch by batch.
 
     Args:
-        seed, resamples: Of the bootstrap.
+        seed, resamples: Seed and number of resamples of the bootstrap.
     """
 
     def __init__(self, *, seed: int = 0, resamples: int = RESAMPLES) -> None:
         self._sums = _Sums("positional", "positions", seed, resamples)
 
     def add(self, rows: Rows) -> None:
-        """Take in a batch, whose rows are compared in pairs."""
+        """Add a batch, whose rows are compared in pairs."""
         pairs = len(rows) // 2
         counts = self._sums.counts.draw(pairs)
         for layer, share in _shares(rows).items() if pairs else ():
@@ -156,12 +156,12 @@ class Alike:
             self._sums.add(layer, heads, score, mean, variance.sum(0), counts)
 
     def table(self) -> pd.DataFrame:
-        """As :func:`positional_table`."""
+        """The table that :func:`positional_table` gives."""
         return self._sums.table("greater")
 
 
 class _Sums:
-    """Running means of every layer's heads."""
+    """Running means of a score for the heads of every layer."""
 
     def __init__(self, metric: str, null: str, seed: int, resamples: int) -> None:
         self._metric, self._null = metric, null
@@ -205,7 +205,8 @@ class _Sums:
 
 
 def _written(model: Any, rows: Rows, layer: int) -> tuple[str, Float[Tensor, "row query head d"]]:
-    """Hook and values of what heads write, before W_O or after it, over the final norm's scale."""
+    """The hook at which heads' writes are read (before or after W_O) and their values over the
+    norm's scale."""
     names = [f"blocks.{layer}.attn.hook_{kind}" for kind in ("z", "result")]
     spec = getattr(model, "spec", None)
     names = names[1:] if spec is not None and spec.identity_ov else names
@@ -225,7 +226,7 @@ def _paired_logits(
     output: Float[Tensor, "head d d_model"] | None,
     embedded: Float[Tensor, "row key d_model"],
 ) -> Float[Tensor, "row content head"]:
-    """The attention and writes of one row with the tokens of another."""
+    """The logits that one row's attention and writes give another row's tokens, for all pairs."""
     gathered = torch.einsum("rhqk,rqhd->rkhd", share, written) / share.shape[2]
     if output is None:
         return torch.einsum("rkhm,skm->rsh", gathered, embedded).double()
@@ -234,8 +235,12 @@ def _paired_logits(
 
 
 def _permuted(paired: Float[Tensor, "row content head"]) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each row paired[r, r] and its mean over random pairings of rows, half of it as the one
-    whose tokens, half as the one whose writes they are; the variance of the sum over rows."""
+    """The score of each row, and its mean and variance when rows are paired with tokens at random.
+
+    Row r's score is paired[r, r]. Its mean under random pairings is half from pairs in which r
+    gives the tokens, half from pairs in which it gives the writes; the variance is that of the sum
+    over rows.
+    """
     n = len(paired)
     score = torch.diagonal(paired, dim1=0, dim2=1).T
     by_row, by_content = paired.mean(1), paired.mean(0)
@@ -261,7 +266,7 @@ def _alike(
 
 
 def _shares(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
-    """Layer → attention as shares of one."""
+    """Layer → attention patterns, normalised so that a query's weights sum to one."""
     patterns, seen = _patterns(rows), _seen(rows)
     return {
         layer: attention_shares(layer, pattern, seen, _named(rows, pattern))
@@ -282,7 +287,7 @@ def _patterns(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
 
 
 def _named(rows: Rows, pattern: Float[Tensor, "row head query key"]) -> tuple[int, ...]:
-    """The heads that the head axis holds."""
+    """The numbers of the heads that the pattern's head axis holds."""
     return tuple(range(pattern.shape[1])) if rows.heads is None else rows.heads
 
 

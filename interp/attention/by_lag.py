@@ -35,16 +35,16 @@ from interp.store.rows import layer_hooks, read_batches
 __all__ = ["LAGS", "LagMass", "lag_table"]
 
 LAGS = 32
-"""Lags 0 … LAGS − 1 are measured, unless told otherwise."""
+"""Lags 0 … LAGS − 1 are measured unless the caller names others."""
 
 
 class LagMass(RunningMass):
-    """Attention by lag that grows batch by batch.
+    """Attention by lag, added up batch by batch.
 
     Args:
-        lags: Which.
-        seed: Of the bootstrap's counts.
-        resamples: Of the bootstrap; 0 for no intervals.
+        lags: The lags to measure.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples; 0 for no intervals.
         attention_mask: Which keys a query may attend to; None to see it from the first batch's
             patterns.
         combinations: Signed combinations of a layer's heads, measured beside them.
@@ -70,11 +70,11 @@ class LagMass(RunningMass):
         mask: Bool[Tensor, "row query"],
         heads: Sequence[int] | None = None,
     ) -> None:
-        """Take in one batch.
+        """Add one batch of rows.
 
         Args:
-            patterns: Layer → attention, normalised or not.
-            mask: Queries that count.
+            patterns: Layer → attention ``[row, head, query, key]``, normalised or not.
+            mask: Which queries are scored, ``[row, query]``.
             heads: Which heads the patterns hold; all by default.
 
         Raises:
@@ -89,7 +89,8 @@ class LagMass(RunningMass):
         self.take(patterns, len(mask), heads, measure)
 
     def by_lag(self, layer: int) -> Float[np.ndarray, "head lag"]:
-        """Mean shares of a layer; NaN for lags that no query has."""
+        """The mean share of attention at each lag for a layer's heads; NaN for lags that no query
+        has."""
         return self.mass(layer, self._kind)
 
 
@@ -111,13 +112,13 @@ def lag_table(
             ``hook_pattern`` stored.
         inputs: For a model: tokens ``[row, pos]``, real inputs, or a
             :class:`~interp.tasks.base.Batch` (its mask is used). None for a store.
-        layers: Which; all (that are stored) by default.
+        layers: The layers to measure; all (that are stored) by default.
         lags: Which, negative ones for keys after the query. By default those from 0 to 31 that
             some query has, and where attention looks both ways those from −31 too.
         combinations: Layer → name → a signed coefficient for each of its heads: what they attend
             to together (:mod:`interp.attention.combinations`).
         batch: Rows at a time; with the sequence length it decides the memory used.
-        seed, resamples: Of the bootstrap.
+        seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
         A head table with ``low`` and ``high``: metric ``lag_mass``, targets ``lag S``

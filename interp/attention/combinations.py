@@ -27,13 +27,13 @@ Combinations = Mapping[int, Mapping[str, Sequence[float] | np.ndarray]]
 """Layer → name → a coefficient for each head that the patterns hold."""
 
 Named = tuple[int | str, ...]
-"""Heads by number, combinations by name."""
+"""How the rows of a pattern are named: heads by number, combinations by name."""
 
 
 def with_combinations(
     layer: int, pattern: Pattern, heads: Sequence[int], combinations: Combinations | None
 ) -> tuple[Named, Float[Tensor, "row named query key"]]:
-    """A layer's patterns followed by those of its combinations, and what they are called.
+    """A layer's patterns followed by those of its combinations, with the name of each.
 
     Raises:
         ArgumentError: for coefficients that are not one finite number a head, or all zero.
@@ -54,7 +54,7 @@ def with_combinations(
 
 
 def name_columns(named: int | str) -> dict[str, Any]:
-    """How a head, or a combination, is named in a head table."""
+    """The columns that name a head, or a combination of heads, in a head table."""
     if isinstance(named, str):
         return {"component": "group", "group": named}
     return {"component": "head", "head": named}

@@ -19,7 +19,8 @@ __all__ = ["lag_key_set", "positional_key_sets", "repeated_tokens", "token_key_s
 def positional_key_sets(
     rows: int, length: int, window: int, *, causal: bool = True
 ) -> dict[str, Bool[Tensor, "row q k"]]:
-    """``previous``, ``own``, ``first`` and ``local``, which looks both ways if not causal.
+    """The key sets ``previous``, ``own``, ``first`` and ``local`` (both sides of the query if not
+    causal).
 
     Raises:
         ArgumentError: if the window is empty.
@@ -41,11 +42,11 @@ def positional_key_sets(
 def token_key_sets(
     tokens: Int[Tensor, "row pos"], *, causal: bool = True
 ) -> dict[str, Bool[Tensor, "row q k"]]:
-    """``same``: earlier tokens equal to the query's (later ones too, if not causal);
-    ``after_same``: the tokens right after them.
+    """The key sets that depend on tokens: ``same`` and ``after_same``.
 
-    The query itself belongs to neither, so of two equal neighbours the second has no
-    ``after_same`` in the first.
+    ``same`` holds the earlier tokens equal to the query's (later ones too, if not causal) and
+    ``after_same`` the tokens right after them. The query itself belongs to neither, so of two equal
+    neighbours the second has no ``after_same`` in the first.
     """
     others = ~torch.eye(tokens.shape[1], dtype=torch.bool)
     others = others.tril() if causal else others
@@ -56,8 +57,9 @@ def token_key_sets(
 
 
 def lag_key_set(lags: Tensor, *, causal: bool = True) -> Bool[Tensor, "row q k"]:
-    """The one key i − t_i of each query; queries whose key would lie before the start, or whose
-    lag is no whole number, have none.
+    """The key set that holds the one key i − t_i of each query i.
+
+    Queries whose key would lie before the start, or whose lag is not a whole number, have no key.
 
     Args:
         lags: ``[row, pos]``, each t_i ≥ 0 if causal.
@@ -77,9 +79,9 @@ def repeated_tokens(
     With one period for all rows a head could attend by position alone and look like induction.
 
     Args:
-        rows, length: How many.
+        rows, length: How many rows, and of how many positions.
         vocabulary: Tokens are drawn from 0 … vocabulary − 1, ``bos`` left out.
-        seed: Of the draws.
+        seed: Seed of the random draws.
         bos: A token to stand first in each row, in front of the repeated ones.
     """
     problems = Problems("repeated_tokens")

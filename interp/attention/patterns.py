@@ -55,7 +55,7 @@ ByLag = Float[np.ndarray, "head lag"]
 ByOffset = Float[np.ndarray, "head offset"]
 
 _SINGULAR = 1e-12
-"""Regressors' variance, over the largest, below which a direction of theirs counts as constant."""
+"""A direction of the regressors counts as constant below this share of the largest variance."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ValueSums:
         self._shift: NDArray[np.float64] | None = None
 
     def add(self, values: Values) -> None:
-        """Take in ⟨w, v_j W_O⟩ of some rows."""
+        """Add the values ⟨w, v_j W_O⟩ of some rows."""
         flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
         if self._shift is None:  # large means then cost no digits
             self._shift = flat.mean(0)
@@ -95,8 +95,10 @@ class ValueSums:
         self._most = np.maximum(self._most, flat.max(0) + self._shift)
 
     def signal(self) -> Signal:
-        """The first principal component of the values, each over its largest distance from its
-        mean."""
+        """The signal that heads share: the first principal component of their scaled values.
+
+        Each head's values are first divided by their largest distance from their mean.
+        """
         if self._shift is None:
             return Signal(np.zeros(0), np.zeros(0), np.zeros(0))
         off = self._total / self._count
@@ -111,12 +113,12 @@ class ValueSums:
 
 
 class KernelSums:
-    """Running sums of pattern · u_h · u by offset s − t_i.
+    """Running sums of pattern · u_h · u by the offset s − t_i from the location.
 
     Args:
-        signal: From :meth:`ValueSums.signal`, of all rows.
+        signal: The signal of all rows, from :meth:`ValueSums.signal`.
         length: Positions of the rows.
-        seed: Of the bootstrap's counts.
+        seed: Seed of the bootstrap.
         resamples: Of the bootstrap over rows; 0 for none.
     """
 
@@ -132,7 +134,7 @@ class KernelSums:
         mask: Mask,
         lags: Float[np.ndarray, "row query"] | None = None,
     ) -> None:
-        """Take in some rows; see :func:`kernel_by_offset`. Without lags, all are 0."""
+        """Add some rows; see :func:`kernel_by_offset`. Without ``lags``, all lags are 0."""
         rows, n, wide = len(mask), self.length, 2 * self.length - 1
         place = np.arange(n)
         lag = place[:, None] - place
@@ -159,21 +161,22 @@ class KernelSums:
         return self._sums.size
 
     def kernel(self) -> ByOffset:
-        """Each head's signed kernel; 0 at offsets that no query has."""
+        """Each head's signed kernel over offsets; 0 at offsets that no query has."""
         return _peak_up(np.nan_to_num(self._sums.scores()))
 
     def draws(self) -> Float[np.ndarray, "resample head offset"]:
-        """The same of rows drawn anew, with any sign; direction and signal as they are."""
+        """The kernel on each bootstrap resample of the rows, its sign not fixed; the signal is
+        kept."""
         return np.nan_to_num(self._sums.draws())
 
 
 class RegressionSums:
-    """Running moments of contents, their past, and what heads write.
+    """Running moments of the contents x_{t−s} and of what heads write, for a regression.
 
     Args:
         lags: Lags 0 … lags − 1 are the regressors.
-        heads: How many.
-        seed: Of the bootstrap's counts.
+        heads: Number of heads.
+        seed: Seed of the bootstrap.
         resamples: Of the bootstrap over rows; 0 for none.
     """
 
@@ -189,7 +192,7 @@ class RegressionSums:
         contents: Float[np.ndarray, "row pos"],
         mask: Mask,
     ) -> None:
-        """Take in some rows; see :func:`kernel_by_regression`."""
+        """Add some rows; see :func:`kernel_by_regression`."""
         counted = (mask & (np.arange(contents.shape[1]) >= self.lags - 1)).astype(np.float64)
         past = np.stack([np.roll(contents, s, axis=1) for s in range(self.lags)], axis=-1)
         both = np.concatenate([past, written], axis=-1).astype(np.float64)
@@ -210,7 +213,7 @@ class RegressionSums:
         return _peak_up(self._slopes(self._products))
 
     def draws(self) -> Float[np.ndarray, "resample head lag"]:
-        """The same of rows drawn anew, with any sign."""
+        """The regression slopes on each bootstrap resample of the rows, their sign not fixed."""
         return self._slopes(self._drawn)
 
     def _slopes(self, products: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -277,7 +280,7 @@ def kernel_by_regression(
 
     Args:
         written: ⟨w, what the head writes⟩ at each position.
-        contents: x_t, whose past the memories are.
+        contents: The contents x_t, whose past values are the regressors.
         mask: Scored positions.
         lags: Lags 0 … lags − 1 are the regressors.
     """
@@ -287,12 +290,12 @@ def kernel_by_regression(
 
 
 def concentration(kernel: Float[np.ndarray, "lag"], lag: int) -> float:
-    """|K(lag)| / Σ_s |K(s)|; 0 for a kernel that is zero."""
+    """The share of the kernel that lies at one lag, |K(lag)| / Σ_s |K(s)|; 0 for a zero kernel."""
     size = float(np.abs(kernel).sum())
     return float(abs(kernel[lag])) / size if size > 0 else 0.0
 
 
 def _peak_up(kernel: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Signed so that the heads' sum has its peak upwards."""
+    """The kernel with its sign chosen so that the largest peak of the heads' sum is positive."""
     together = kernel.sum(0)
     return kernel * (np.sign(together[np.abs(together).argmax()]) or 1.0)

@@ -1,4 +1,4 @@
-"""One average of attention over rows and queries, grown batch by batch.
+"""Average attention over rows and queries, added up batch by batch.
 
     share_h(i, j) = pattern_h(i, j) / Σ_j pattern_h(i, j)
     mass_h(K)     = mean over rows of the mean over the row's counted queries i that have a key in K
@@ -34,20 +34,20 @@ from interp.store.attention_mask import AttentionMask, Pattern, attention_shares
 __all__ = ["Kind", "Measure", "RowScores", "RunningMass", "query_weights"]
 
 Kind = tuple[str, tuple[str, ...]]
-"""What chance is, and the names of classes of keys."""
+"""A null's name, and the names of the classes of keys that it is the null of."""
 
 
 @dataclass(frozen=True)
 class RowScores:
-    """Some classes' mass in each row of a batch, under one null.
+    """The attention mass of some classes of keys in each row of a batch, under one null.
 
     Attributes:
-        score: ``[row, head, class]``, the mean over the row's queries.
-        mean: Its expectation under the null, likewise.
-        variance: Of the sum of ``score`` over rows, ``[head, class]``.
-        counted: ``[row, class]``, whether the row has a query with such a key; the others' scores
-            are 0.
-        kept: Which rows of the batch these are.
+        score: The mean over the row's queries, ``[row, head, class]``.
+        mean: Its expectation under the null, in the same shape.
+        variance: Variance under the null of the sum of ``score`` over rows, ``[head, class]``.
+        counted: Whether the row has a query with such a key, ``[row, class]``; scores are 0 where
+            it has none.
+        kept: The indices of these rows in the batch.
     """
 
     score: Float[Tensor, "row head class"]
@@ -58,23 +58,23 @@ class RowScores:
 
 
 Measure = Callable[[Pattern, Bool[Tensor, "query key"]], Iterator[tuple[Kind, RowScores]]]
-"""From shares ``[row, head, query, key]`` and the keys a query may attend to, to scores."""
+"""A function from attention shares ``[row, head, query, key]`` and the allowed keys to scores."""
 
 
 class RunningMass:
-    """Mass of every head in some classes of keys, over all rows seen so far.
+    """The attention mass of every head on some classes of keys, over all rows seen so far.
 
     Args:
-        metric: Its name in tables.
-        seed: Of the bootstrap's counts.
-        resamples: Of the bootstrap; 0 for no intervals.
+        metric: The metric's name in tables.
+        seed: Seed of the bootstrap.
+        resamples: Number of bootstrap resamples; 0 for no intervals.
         attention_mask: Which keys a query may attend to; None to see it from the first batch's
             patterns.
         combinations: Signed combinations of a layer's heads, measured beside them.
     """
 
     family: ClassVar[Sequence[str]] = TEST
-    """Over which rows of the table q is taken."""
+    """The columns in which the rows of one family agree, over which q is computed."""
 
     def __init__(
         self,
@@ -95,13 +95,13 @@ class RunningMass:
         heads: Sequence[int] | None,
         measure: Measure,
     ) -> None:
-        """Add one batch.
+        """Add one batch of rows.
 
         Args:
-            patterns: Layer → attention, normalised or not.
-            rows: How many the batch has.
+            patterns: Layer → attention ``[row, head, query, key]``, normalised or not.
+            rows: How many rows the batch has.
             heads: Which heads the patterns hold; all by default.
-            measure: The classes' scores.
+            measure: A function that gives the classes' scores.
 
         Raises:
             ArgumentError: if attention is not finite, or lies on keys that should be masked.
@@ -125,13 +125,15 @@ class RunningMass:
         return sum(sums.size for _, sums in self._sums.values())
 
     def mass(self, layer: int, kind: Kind) -> Float[np.ndarray, "head class"]:
-        """A layer's means; NaN for classes that no query has."""
+        """The mean mass of a layer's heads on each class; NaN for classes that no query has."""
         return self._sums[layer, kind][1].scores()
 
     def table(self) -> pd.DataFrame:
-        """A head table: target = the class, null = what is permuted, component ``group`` for
-        combinations; ``low`` and ``high`` bound the effect. NaN where no counted query has a key
-        of the class."""
+        """The results as a head table, with ``low`` and ``high`` bounds of the effect.
+
+        ``target`` is the class, ``null`` says what is permuted, and combinations have the component
+        ``group``. Numbers are NaN where no counted query has a key of the class.
+        """
         return head_table(self._lines(), family=self.family)
 
     def _lines(self) -> Iterator[dict[str, Any]]:
@@ -152,5 +154,5 @@ class RunningMass:
 def query_weights(
     eligible: Bool[Tensor, "row query *class"],
 ) -> Float[Tensor, "row query *class"]:
-    """1/(number of the row's eligible queries) on each of them, 0 elsewhere."""
+    """The weight of each query in its row's mean: 1/(number of eligible queries), 0 elsewhere."""
     return eligible.double() / eligible.sum(1, keepdim=True).clamp_min(1)

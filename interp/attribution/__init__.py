@@ -1,1 +1,1 @@
-"""Who wrote it: the residual stream as a sum of what each component added to it."""
+"""Which component wrote what: the residual stream as a sum of the components' writes."""

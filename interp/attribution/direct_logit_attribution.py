@@ -53,17 +53,18 @@ __all__ = ["Direction", "direct_logit_attribution"]
 _WEIGHTS = ("blocks", "W_U", "ln_final")
 
 _Result = tuple[str, float, Null, tuple[float, float]]
-"""Label, score, null, and the effect's interval."""
+"""A part's label, score and null, and the interval of its effect."""
 
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction of the residual stream at some place.
+    """A direction in the residual stream at one place of the model.
 
     Attributes:
-        vector: ``[d_model]``.
-        layer: The stream that enters this layer; ``n_layers`` is the one before the final norm.
-        between: The stream between this layer's attention and FFN instead.
+        vector: The direction, ``[d_model]``.
+        layer: The layer whose incoming stream is meant; ``n_layers`` means the stream before the
+            final norm.
+        between: Whether the stream between this layer's attention and FFN is meant instead.
     """
 
     vector: Float[Tensor, "d_model"]
@@ -80,7 +81,7 @@ def direct_logit_attribution(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Direct contributions of every head, FFN and embedding.
+    """The direct contributions of every head, FFN and embedding to logits or along directions.
 
     Args:
         model: A hooked model; its weights are needed for a store, too.
@@ -91,8 +92,8 @@ def direct_logit_attribution(
         directions: Name → direction, e.g. a latent's readout from
             :func:`probes.linear.direction`. None for the output: one direction for each output
             channel, or the target token's logit for token targets.
-        batch: Rows at a time.
-        seed, resamples: Of the bootstrap.
+        batch: How many rows are run at a time.
+        seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:
         A head table with ``low`` and ``high``: components ``head``, ``ffn`` and, with layer −1,
@@ -177,7 +178,7 @@ def _along(model: Any, directions: Mapping[str, Direction] | None) -> list[_Alon
 
 
 class _SharesByDirection:
-    """Shares of every part along some directions."""
+    """The variance shares of every part along some directions."""
 
     def __init__(
         self, rows: ResidualDecomposition, along: Sequence[_Along], counts: RowCounts
@@ -187,7 +188,7 @@ class _SharesByDirection:
         rows.need([one.place for one in along], stream=True, scale=any(o.output for o in along))
 
     def add(self, group: Ids, start: int, stop: int) -> None:
-        """Take in some rows of a group."""
+        """Add some rows of a group."""
         ids, counts = group[start:stop], self._counts.draw(stop - start)
         cache, (_, mask) = self._rows.cache(ids), self._rows.aims(ids)
         for place in dict.fromkeys(one.place for one in self._along):
@@ -204,7 +205,7 @@ class _SharesByDirection:
                 )
 
     def results(self) -> Iterator[tuple[str, _Result]]:
-        """Name of the direction, and of each part what :class:`VarianceExplained` gives."""
+        """The name of each direction, with each part's result from :class:`VarianceExplained`."""
         for one in self._along:
             yield from ((one.name, found) for found in self._sums[one.name].results())
 

@@ -1,4 +1,4 @@
-"""What every part of the final stream adds to the target token's logit, and its null.
+"""What every part of the final residual stream adds to the target token's logit, and the null.
 
     score_r   mean over the scored positions t of row r of ⟨R[token_rt], c_rt / scale_rt⟩
     null      the same with the targets of another row s of its block: rows are cut into blocks of
@@ -29,18 +29,18 @@ __all__ = ["TargetLogits"]
 
 _BLOCK = 16
 _ROUNDING = 1e-24
-"""Variance over the sum of squares up to which there is none: rounding of float64."""
+"""Variances below this share of the sum of squares are float64 rounding and count as zero."""
 
 
 class TargetLogits:
     """Running means of what every part adds to the target token's logit.
 
     Args:
-        rows: With tokens for targets.
-        counts: Of the bootstrap.
+        rows: Rows whose targets are tokens.
+        counts: The bootstrap's row counts.
 
     Raises:
-        HookError: for what is not in the rows.
+        HookError: if the rows lack an activation that is needed.
     """
 
     def __init__(self, rows: ResidualDecomposition, counts: RowCounts) -> None:
@@ -89,7 +89,7 @@ class TargetLogits:
         return torch.cat((paired, constant[..., None]), dim=2)
 
     def _close(self, paired: Float[Tensor, "row row part"]) -> None:
-        """Take in a block of which every row has been paired with every other."""
+        """Add a block of rows, each of which has been paired with every other."""
         if self._sums is None:
             self._sums = RowMeans((paired.shape[2],), self._counts.resamples)
         rows, own = len(paired), torch.diagonal(paired, dim1=0, dim2=1).T
@@ -115,7 +115,7 @@ def _blocks(rows: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
 
 
 def _known_tokens(targets: Tensor, mask: Tensor, vocabulary: int) -> Tensor:
-    """Targets as indices, anything where nothing is scored."""
+    """The targets as token ids; where nothing is scored the id is arbitrary."""
     targets = targets.long().where(mask, 0)
     problems = Problems("direct_logit_attribution")
     low, high = int(targets.min()), int(targets.max())

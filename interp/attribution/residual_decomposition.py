@@ -1,4 +1,4 @@
-"""What a residual stream is the sum of, on the rows of a live model or of a store.
+"""The residual stream as a sum of what components wrote, from a live model or from a store.
 
     stream = Σ heads z W_O (or their results) + Σ FFNs + embedding + positions + output biases
 
@@ -36,10 +36,10 @@ StreamPlace = tuple[int, bool]
 """(layer, between): the stream that enters a layer, or is between its attention and its FFN."""
 
 Ids = Int[np.ndarray, "id"]
-"""Of rows, in their batch or store."""
+"""Indices of rows in their batch or store."""
 
 _EMBEDDED: StreamPlace = (0, False)
-"""What enters the first layer: no head has written yet."""
+"""The stream that enters the first layer, to which no head has written yet."""
 
 _SUMMANDS = ("hook_embed", "hook_pos_embed", "hook_mlp_out", SCALE)
 
@@ -50,7 +50,7 @@ def residual_decomposition(
     """What every part of a model adds to the residual stream that enters a layer.
 
     Args:
-        model: Ours, or a ``TransformerBridge``.
+        model: One of our models, or a ``TransformerBridge``.
         source: Inputs, a batch, or a store of the model's activations; rows of one length.
         layer: Counted from 0; by default the stream behind the last one, that the unembedding
             reads.
@@ -85,14 +85,14 @@ def decomposed(model: Any, source: Any) -> ResidualDecomposition:
 
 
 class ResidualDecomposition(ABC):
-    """Rows, and what their streams are the sum of.
+    """Rows of a model or store, and the components that their residual streams are the sum of.
 
     Attributes:
         model: Hooked, with TransformerLens' weight names.
         groups: Ids of the rows of one length in which something is scored.
         length: Positions of the longest row.
-        real: Whether targets are numbers.
-        partial: Whether some heads only are there.
+        real: Whether targets are real numbers rather than tokens.
+        partial: Whether only some heads' activations are available.
     """
 
     model: Any
@@ -103,29 +103,29 @@ class ResidualDecomposition(ABC):
 
     @abstractmethod
     def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
-        """Targets and mask of rows of one length; no activation is read for it."""
+        """The targets and mask of rows of one length, without reading any activation."""
 
     @abstractmethod
     def cache(self, rows: Ids) -> Any:
-        """A TransformerLens cache of rows of one length."""
+        """A TransformerLens ``ActivationCache`` of rows of one length."""
 
     @abstractmethod
     def need(self, places: Sequence[StreamPlace], *, stream: bool, scale: bool) -> None:
-        """See that everything is there that streams at some places are the sum of.
+        """Check that all activations are available that the streams at some places are the sum of.
 
         Args:
-            places: Where.
-            stream: Whether the sum itself is asked for.
-            scale: Whether the final norm's denominator is.
+            places: The places in the stream.
+            stream: Whether the stream itself is needed too.
+            scale: Whether the final norm's denominator is needed too.
 
         Raises:
-            HookError: naming what is not.
+            HookError: naming the activations that are missing.
         """
 
     def parts(
         self, cache: Any, place: StreamPlace
     ) -> tuple[list[str], Float[Tensor, "part row pos d_model"]]:
-        """Labels, as TransformerLens has them (``L0H1``, ``0_mlp_out``), and what parts write.
+        """What each part writes, with its label as in TransformerLens (``L0H1``, ``0_mlp_out``).
 
         Raises:
             ArgumentError: naming parts whose writes are not finite.
@@ -145,7 +145,7 @@ class ResidualDecomposition(ABC):
     def stream(
         self, cache: Any, place: StreamPlace, stack: Float[Tensor, "part row pos d_model"]
     ) -> Float[Tensor, "row pos d_model"]:
-        """The residual stream itself, which all parts add up to."""
+        """The residual stream itself, which is the sum of all parts."""
         if not self.partial or place == _EMBEDDED:
             return stack.sum(0)
         name = next(name for name in _stream_hooks(self.model, place) if name in cache.cache_dict)
@@ -154,7 +154,7 @@ class ResidualDecomposition(ABC):
         return found
 
     def scale(self, cache: Any) -> Float[Tensor, "row pos 1"]:
-        """The final norm's denominator; ones without a norm."""
+        """The denominator of the final norm; ones for a model without a final norm."""
         if not has_final_norm(self.model):
             return torch.ones_like(cache["hook_embed"][..., :1], dtype=torch.float64).cpu()
         found: Tensor = cache[SCALE].detach().double().cpu()
@@ -260,13 +260,13 @@ class _Stored(ResidualDecomposition):
 
 
 def _head_writes(model: Any) -> list[str]:
-    """Hooks of what heads write, before and after W_O, of every layer."""
+    """The hooks with what heads write, before and after W_O, in every layer."""
     layers = range(model.cfg.n_layers)
     return [f"blocks.{i}.attn.hook_{kind}" for i in layers for kind in ("z", "result")]
 
 
 def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tuple[str, ...]]:
-    """What streams are the sum of: one or the other of each."""
+    """The hooks that the streams are the sum of; of each tuple one hook is enough."""
     upto = max((layer for layer, _ in places), default=model.cfg.n_layers)
     spec = getattr(model, "spec", None)
     has_positions = "hook_pos_embed" if spec is not None else "pos_embed.hook_out"
@@ -282,7 +282,7 @@ def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tupl
 
 
 def _stream_hooks(model: Any, place: StreamPlace) -> tuple[str, ...]:
-    """Where the stream itself can be read."""
+    """The hooks at which the stream itself can be read; one of them is enough."""
     layer, between = place
     if between:
         return (f"blocks.{layer}.hook_resid_mid",)

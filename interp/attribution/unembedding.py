@@ -1,4 +1,4 @@
-"""How the final residual stream is read as logits, the final norm's gain included.
+"""The linear map from the final residual stream to logits, including the final norm's gain.
 
     logits = (resid / scale) @ (gain · W_U) + bias @ W_U + b_U
 
@@ -26,7 +26,7 @@ SCALE = "ln_final.hook_scale"
 
 @torch.no_grad()
 def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model vocab"]:
-    """From the final residual stream, divided by the norm's scale, to logits.
+    """The matrix from the final residual stream, divided by the norm's scale, to logits.
 
     Args:
         model: Ours or a bridge, with ``ln_final`` and ``W_U``.
@@ -59,7 +59,7 @@ def logit_offset(model: Any, *, centred: bool = True) -> Float[Tensor, "vocab"]:
 
 
 def has_final_norm(model: Any) -> bool:
-    """Whether the model has a final norm, by whose scale the stream is divided."""
+    """Whether the model has a final norm, whose scale divides the stream."""
     return str(model.cfg.normalization_type or "") in ("LN", "LNPre", "RMS", "RMSPre")
 
 

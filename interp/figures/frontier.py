@@ -51,7 +51,7 @@ def shallower_at_best(
         trained: Columns ``k``, ``depth``, ``exact_match``: one row a model, one range of lengths.
         bounds: Columns ``k``, ``exact_match_at_most`` of any predictor of one layer.
         programs: Columns ``k``, ``exact_match`` of the best program found of depth k − 3.
-        label: What is shown, with its unit.
+        label: The axis label: what is shown, with its unit.
     """
     blocks = sorted({k for k in trained["k"] if k >= 4})
     lacking = trained["k"] - trained["depth"]

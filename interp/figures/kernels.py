@@ -26,7 +26,7 @@ class KernelPanel:
     """One panel of the figure: a memory kernel and the fits to it.
 
     Attributes:
-        title: Above it.
+        title: The title above the figure.
         values: ρ at lags 0, 1, …, ``[lag]``.
         fits: Legend → what a sum holds at the same lags, ``[lag]``; ``lin …`` and ``log …`` have
             their colours.

@@ -31,7 +31,7 @@ class Panel:
     """One map of the figure: a matrix of shares with the names of its rows.
 
     Attributes:
-        title: Above it.
+        title: The title above the figure.
         values: ``[row, column]``; NaN where nothing was measured.
         rows: Names down the side.
     """

@@ -27,7 +27,7 @@ class RoundsPanel:
     """One column of the figure: what was measured on one model.
 
     Attributes:
-        title: Above it.
+        title: The title above the figure.
         places: Names of the places in the residual stream, in order.
         latents: Names of the latents, in the order of the rounds.
         decodable: Squared correlation of held-out predictions, ``[place, latent]``.

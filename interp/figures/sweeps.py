@@ -53,8 +53,8 @@ def sweep(
         x: Column that was varied.
         across: What it is, with its unit.
         by: Column of the lines.
-        label: What is shown, with its unit.
-        y: Column that is shown.
+        label: The axis label: what is shown, with its unit.
+        y: The column that is plotted on the vertical axis.
         panel: Column with a panel a value.
         dashed: Values of ``by`` that are drawn dashed, without dots.
         levels: Legend → height of a horizontal line.
@@ -138,7 +138,7 @@ def strips(
     Args:
         table: Tidy, one row a trained model.
         group: Column of the settings, shown down the side in order of appearance.
-        y: Column that is shown.
+        y: The column that is plotted on the vertical axis.
         label: What that is, with its unit.
         by: Column of the models.
         chance: What guessing gives.

@@ -1,4 +1,5 @@
-"""What changes without it: ablation, patching, counterfactual rows, paths, prefix reuse."""
+"""Interventions: ablation, patching, path patching, and rerunning a model with changed
+activations."""
 
 from interp.lazy import lazy
 

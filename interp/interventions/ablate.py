@@ -1,4 +1,4 @@
-"""The output without each component, all of them in a few batches.
+"""The model's output with each component ablated, for all components in a few batches.
 
     ablate(component):  stream after it ← stream + (replacement − what it wrote)
 
@@ -41,11 +41,11 @@ __all__ = ["ablated", "ablated_by_rows", "every_component", "head_hooks"]
 
 _TOKENS = 1024
 _PLACES = (("position",), ("head",), ("ffn", "layer"))
-"""Kinds whose stream is changed at one place: before, inside and after a layer."""
+"""Kinds of components grouped by where they change the stream: before, inside, after a layer."""
 
 
 def every_component(model: HookedModel, length: int = 0) -> tuple[Component, ...]:
-    """Heads, FFNs and layers; and, for ``length`` > 0, every position before every layer."""
+    """All heads, FFNs and layers; and, for ``length`` > 0, every position before every layer."""
     inside = components(model)
     layers = range(model.cfg.n_layers)
     return (
@@ -65,18 +65,18 @@ def ablated(
     seed: int = 0,
     tokens: int = _TOKENS,
 ) -> Iterator[tuple[Component, Tensor]]:
-    """Each component, and the output without it.
+    """Yield each component with the model's output when it is ablated.
 
     Memory follows ``tokens``, but for one output and, where the rows are more than that, the
     stream that enters each ablated layer.
 
     Args:
-        model: Ours, a bridge or a wrapped module.
+        model: One of our models, a ``TransformerBridge`` or a wrapped module.
         inputs: ``[row, pos(, channel)]``.
-        parts: Which; every head, FFN and layer by default.
+        parts: The components to ablate; every head, FFN and layer by default.
         how: What stands in for a component: ``mean``, ``zero``, ``resample`` or ``swap``.
         reference: Inputs that means and other rows' values come from; ``inputs`` by default.
-        seed: Of the rows that are drawn for ``resample``.
+        seed: Seed of the rows that are drawn for ``resample``.
         tokens: Of one forward pass, at most (one row at least).
 
     Yields:
@@ -134,7 +134,7 @@ def _counterfactuals(
     seed: int,
     tokens: int,
 ) -> tuple[Counterfactuals, bool]:
-    """What stands in, and whether the model can be run from the middle on."""
+    """The replacement values, and whether the model can be run from a middle layer on."""
     problems = Problems("ablate")
     need_rows(problems, model, inputs, parts, how, reference, tokens)
     problems.raise_if_any()
@@ -148,7 +148,7 @@ def _counterfactuals(
 
 
 def _places(model: HookedModel, part: Component) -> list[str]:
-    """The hooks at which all that a component writes can be replaced."""
+    """The hooks at which everything that a component writes can be replaced."""
     if part.kind == "layer":
         return hooks_of(model, [p for p in components(model) if p.layer == part.layer])
     return hooks_of(model, [part])
@@ -168,7 +168,7 @@ def _without(
 def _by_copies(
     counterfactuals: Counterfactuals, trace: Trace, parts: Sequence[Component], tokens: int
 ) -> Iterator[tuple[Component, Tensor]]:
-    """The layers after each component, for many changed copies at once."""
+    """Yield each component's ablated output; later layers run on many changed copies at once."""
     inputs, layers = counterfactuals.inputs, {part.layer for part in parts}
     changes = Changes(counterfactuals, trace, layers)
     copies = max(1, tokens // (inputs.shape[0] * inputs.shape[1]))
@@ -183,7 +183,7 @@ def _by_copies(
 
 
 def _finished(changes: Changes, batch: Sequence[Component]) -> Tensor:
-    """The outputs without each of some components that are changed at one place."""
+    """The outputs without each of several components that change the stream at the same place."""
     layer, kind, trace = batch[0].layer, batch[0].kind, changes.trace
     with evaluating(trace.model):
         streams = torch.cat([changes.stream(part) for part in batch])

@@ -1,4 +1,4 @@
-"""How much worse the output is without each component: one row of a table each.
+"""How much worse the output is without each component, as a table with one row per component.
 
     loss_increase = mean over rows of (loss without the component − loss with it)
 
@@ -38,7 +38,8 @@ _ROUNDING = 1e-6  # what another batch size can make of the same loss
 
 
 def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
-    """Tokens ``[row, pos]`` whose target is the next one, scored from position ``start`` on."""
+    """A batch of tokens ``[row, pos]`` whose targets are the next tokens, scored from ``start``
+    on."""
     targets = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
     mask = torch.ones(tokens.shape, dtype=torch.bool)
     mask[:, :start], mask[:, -1] = False, False
@@ -59,7 +60,7 @@ def loss_unit(batch: Batch) -> float:
 
 
 def position_losses(output: Tensor, targets: Tensor) -> Float[Tensor, "row pos"]:
-    """The loss at each position: squared error, averaged over channels, or nats for tokens."""
+    """The loss at each position: squared error averaged over channels, or cross-entropy in nats."""
     output = output.detach().cpu().double()
     if targets.is_floating_point():
         return (output - targets.double()).square().mean(-1)
@@ -78,16 +79,16 @@ def ablate(
     seed: int = 0,
     tokens: int = 1024,
 ) -> pd.DataFrame:
-    """The loss without each component, against no difference.
+    """The increase of the loss when each component is ablated, tested against no increase.
 
     Args:
         model: Ours, a bridge, or a wrapped module (one forward pass a component).
         batch: Rows with targets; see :func:`next_tokens` for language models.
-        parts: Which; every head, FFN and layer by default.
+        parts: The components to ablate; every head, FFN and layer by default.
         how: What stands in; means and other rows come from the first ``rows`` rows.
         corrupted: The inputs that ``swap`` takes its values from, each row's from its own pair.
         rows: That means and other rows' values come from, and that are drawn for at a time.
-        seed: Of resampled rows and of intervals.
+        seed: Seed of the resampled rows and of the intervals.
         tokens: Of one forward pass, at most (one row at least); memory follows it.
 
     Returns:
@@ -118,13 +119,13 @@ def ablate(
 def effect_table(
     found: Mapping[Component, Float[np.ndarray, "row"]], batch: Batch, how: str, seed: int
 ) -> pd.DataFrame:
-    """Each component's loss increases on the rows of a batch, as a head table.
+    """Turn each component's loss increases on the rows of a batch into a head table.
 
     Args:
         found: Component → by how much each row's loss is higher, squared errors or nats.
         batch: The rows, whose targets say what a squared error is a share of.
-        how: What stood in for the components.
-        seed: Of the bootstrap.
+        how: What replaced the components' writes.
+        seed: Seed of the bootstrap.
     """
     unit = loss_unit(batch)
     rows = (_line(part, increases / unit, how, seed) for part, increases in found.items())
@@ -139,7 +140,7 @@ def _increases(
     rows: int,
     options: dict[str, Any],
 ) -> Iterator[tuple[Component, Float[Tensor, "row"]]]:
-    """Each component's increases, a few rows at a time."""
+    """Yield each component's loss increases, for a few rows at a time."""
     device = next(cast("nn.Module", model).parameters()).device
     for start in range(0, len(batch), rows):
         source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]

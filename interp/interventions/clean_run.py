@@ -1,4 +1,4 @@
-"""A model's run on some rows, kept so that the run can be repeated with something changed.
+"""A model's run on some rows, kept so that it can be repeated with something changed.
 
     clean = CleanRun.of(model, inputs)
     clean.output                                           as the model is
@@ -37,17 +37,17 @@ from interp.interventions.prefix_reuse import Trace, can_replay, not_finite
 __all__ = ["CleanRun", "Edit", "component_means"]
 
 Edit = tuple[str, Callable[..., Any]]
-"""A hook, and ``function(tensor, hook)``, whose result replaces the tensor there."""
+"""A hook's name and ``function(tensor, hook)``, whose result replaces the tensor there."""
 
 
 @dataclass(frozen=True)
 class CleanRun:
-    """What a model gave on some rows.
+    """A model's output on some rows, from which changed runs can be made.
 
     Attributes:
-        model: Which.
-        inputs: ``[row, pos(, channel)]``.
-        output: ``[row, pos, output]``.
+        model: The model that was run.
+        inputs: The inputs it was run on, ``[row, pos(, channel)]``.
+        output: The output it gave, ``[row, pos, output]``.
         trace: The streams that enter its layers; None where it cannot be run from the middle on.
     """
 
@@ -61,8 +61,8 @@ class CleanRun:
         """Run a model in evaluation mode.
 
         Args:
-            model: Ours, a bridge or a wrapped module.
-            inputs: ``[row, pos(, channel)]``; memory follows rows × layers.
+            model: One of our models, a ``TransformerBridge`` or a wrapped module.
+            inputs: ``[row, pos(, channel)]``; memory grows with rows × layers.
             replay: Whether it can be run from the middle on; found out by default
                 (:func:`~interp.interventions.prefix_reuse.can_replay`), which costs two passes
                 over two rows. Ask once where many rows are run a few at a time.
@@ -111,7 +111,7 @@ class CleanRun:
     def without(
         self, parts: Sequence[Component], values: Mapping[str, Tensor], keep: Sequence[str] = ()
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The output without some components, and the activations kept on the way.
+        """The output with some components replaced, and the activations kept on the way.
 
         Heads that work in a signed combination are to be ablated together: without one of them the
         others' cancelling parts are left standing, far from anything the model ever computes.
@@ -120,11 +120,11 @@ class CleanRun:
             parts: What to replace, all at once: heads, FFNs, positions.
             values: Hook → what stands in, ``[row, pos, …]`` or one row for all; see
                 :func:`component_means`.
-            keep: As for :meth:`edited`.
+            keep: Hooks whose activations are returned, as for :meth:`edited`.
 
         Raises:
             ArgumentError: for a component that the model does not have.
-            HookError: for one that has no hook.
+            HookError: for a component that has no hook.
         """
         problems = Problems("CleanRun.without")
         need_parts(problems, self.model, parts, self.inputs.shape[1])
@@ -147,7 +147,7 @@ def component_means(
     """Hook → mean over rows of what components write there, position by position: ``[1, pos, …]``.
 
     Args:
-        model: Ours, a bridge or a wrapped module.
+        model: One of our models, a ``TransformerBridge`` or a wrapped module.
         inputs: ``[row, pos(, channel)]``.
         parts: Heads, FFNs, positions.
         tokens: Of one forward pass, at most (one row at least).

@@ -1,4 +1,4 @@
-"""The parts of a model that can be taken out, and the hooks at which they are replaced.
+"""The parts of a model that can be ablated, and the hooks at which they are replaced.
 
 A head is replaced at ``hook_result`` (all it writes, the identity term included; of bridges and
 wrapped models at ``hook_z``, before W_O, which is the same there), an FFN at ``hook_mlp_out``, a
@@ -40,9 +40,9 @@ class Component:
     Attributes:
         kind: ``head``, ``ffn``, ``layer`` (its heads and its FFN) or ``position`` (the residual
             stream that enters the layer there).
-        layer: Counted from 0.
-        head: Of a head; −1 otherwise.
-        position: Of a position; −1 otherwise.
+        layer: The layer, counted from 0.
+        head: The head's number, for a head; −1 otherwise.
+        position: The position, for a position; −1 otherwise.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Component:
 
     @property
     def name(self) -> str:
-        """``L0H1``, ``L0 FFN``, ``L0`` or ``L0 position 3``."""
+        """The component's short name: ``L0H1``, ``L0 FFN``, ``L0`` or ``L0 position 3``."""
         position = f" position {self.position}"
         last = {"head": f"H{self.head}", "ffn": " FFN", "layer": "", "position": position}
         return f"L{self.layer}{last.get(self.kind, f' {self.kind}')}"
@@ -103,10 +103,10 @@ def need_parts(
     """Record, as one problem, every component that a model does not have.
 
     Args:
-        problems: Where.
-        model: Which.
-        parts: Components that were asked for.
-        length: Of the model's inputs, in positions.
+        problems: Where they are recorded.
+        model: The model that should have them.
+        parts: The components that were asked for.
+        length: Length of the model's inputs, in positions.
     """
     reasons = [(part.name, _lacking(model, part, length)) for part in parts]
     wrong = "; ".join(f"{name} ({reason})" for name, reason in reasons if reason)
@@ -114,7 +114,7 @@ def need_parts(
 
 
 def _lacking(model: Any, part: Component, length: int) -> str:
-    """Why a component is not one of the model's; nothing where it is."""
+    """The reason why the model has no such component; empty if it has."""
     if part.kind not in _KINDS:
         return f"kinds are {', '.join(_KINDS)}"
     layers = getattr(model.cfg, "n_layers", 0)
@@ -137,16 +137,16 @@ def _count(n: int) -> str:
 
 
 def hook_of(model: HookedModel, part: Component) -> str:
-    """The hook at which a model lets a component be replaced."""
+    """The name of the hook at which the model's component can be replaced."""
     ours = getattr(model, "spec", None) is not None
     return part.hook if ours else part.hook.replace("hook_result", "hook_z")
 
 
 def hooks_of(model: HookedModel, parts: Sequence[Component]) -> list[str]:
-    """The hooks of :func:`hook_of`, each once.
+    """The hooks of :func:`hook_of` for several components, each once.
 
     Raises:
-        HookError: naming those that the model lacks.
+        HookError: naming the hooks that the model lacks.
     """
     places = sorted({hook_of(model, part) for part in parts})
     lacking = [name for name in places if name not in model.hook_dict]
@@ -159,11 +159,11 @@ def hooks_of(model: HookedModel, parts: Sequence[Component]) -> list[str]:
 
 
 def replaced(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
-    """A hook on one of a component's places: what it writes there, replaced.
+    """The value of a hook with the component's part of it replaced by ``instead``.
 
     Args:
         value: ``[row, pos, …]`` of every head, or of the FFN or stream.
-        hook: The hook point.
+        hook: The hook point (unused).
         part: Whose values are replaced; of a ``layer``, all that is there.
         instead: What stands in, shaped as ``value`` or one row of it.
     """

@@ -1,4 +1,4 @@
-"""What stands in for what a part of a model writes.
+"""The values that replace what a component writes when it is ablated or patched.
 
     mean      its mean over rows, position by position: its variation is removed, not its offset
     zero      nothing
@@ -42,15 +42,15 @@ __all__ = [
 How = Literal["mean", "zero", "resample", "swap"]
 
 Values = Mapping[str, Tensor]
-"""Hook → what is there, ``[row, pos, …]``, or one row for all."""
+"""Hook → the values there, ``[row, pos, …]``, or a single row for all."""
 
 
 @dataclass(frozen=True)
 class Counterfactuals:
-    """What stands in, on some rows.
+    """The replacement values for some rows.
 
     Attributes:
-        model: Which.
+        model: The model that was run.
         how: ``mean``, ``zero``, ``resample`` or ``swap``.
         inputs: Of the rows that components are replaced on, ``[row, pos(, channel)]``.
         others: For each, the row whose values it gets; None where none does.
@@ -75,7 +75,7 @@ class Counterfactuals:
         seed: int,
         tokens: int,
     ) -> Counterfactuals:
-        """For arguments that :func:`need_rows` finds no fault with; see there."""
+        """Prepare the replacement values; the arguments have passed :func:`need_rows`."""
         source = inputs if reference is None else reference
         means = mean_values(model, source, hooks, tokens) if how == "mean" else {}
         others = None
@@ -93,7 +93,7 @@ class Counterfactuals:
             yield rows, replace(self, inputs=self.inputs[rows], others=others)
 
     def on_hooks(self, hooks: Sequence[str]) -> Values:
-        """What stands in at some hooks, where a model is run as a whole."""
+        """The replacement values at some hooks, for a model that is run as a whole."""
         if self.how == "mean":
             return {name: self.means[name] for name in hooks}
         source = self.inputs[:1] if self.others is None else self.others
@@ -111,9 +111,9 @@ class Changes:
     Holds one layer's values at a time.
 
     Args:
-        counterfactuals: What stands in.
-        trace: Of the rows that components are replaced on.
-        layers: That will be asked for.
+        counterfactuals: The replacement values.
+        trace: The clean run of the rows on which components are replaced.
+        layers: The layers that will be asked for.
     """
 
     def __init__(self, counterfactuals: Counterfactuals, trace: Trace, layers: set[int]) -> None:
@@ -125,8 +125,10 @@ class Changes:
             self._other = Trace.of(trace.model, counterfactuals.others, layers, check=False)
 
     def inside(self, layer: int) -> Values:
-        """What is in the layer as the model is; see
-        :meth:`interp.interventions.prefix_reuse.Trace.inside`."""
+        """The activations inside a layer of the unchanged model.
+
+        See :meth:`interp.interventions.prefix_reuse.Trace.inside`.
+        """
         if layer != self._layer:
             self._own = self._instead = {}
             self._own, self._layer = self.trace.inside(layer), layer
@@ -138,7 +140,8 @@ class Changes:
         return self._own
 
     def of(self, part: Component) -> Stream:
-        """Counterfactual − own, in what the part writes to the stream ``[row, pos, d_model]``.
+        """The change that a replacement makes to the stream: counterfactual − own, ``[row, pos,
+        d_model]``.
 
         Of a ``position``: in the stream that enters its layer, and nothing at other positions.
         """
@@ -157,7 +160,7 @@ class Changes:
         return change + instead[ffn] - own[ffn] if part.kind == "layer" and ffn in own else change
 
     def stream(self, part: Component) -> Stream:
-        """The stream right after the part's place, its counterfactual there.
+        """The stream right after the component's place, with its counterfactual in place.
 
         Where a block replaces its input, nothing is left of a part that wrote all there is: sums
         are made anew, as a difference would leave rounding for norms to blow up.
@@ -192,7 +195,7 @@ def _to_stream(model: Any, name: str, change: Tensor, heads: slice) -> Stream:
 
 
 def write_hooks(model: HookedModel, part: Component) -> list[str]:
-    """Where what a component writes, or the stream at a position, can be read."""
+    """The hooks at which the component's writes, or the stream at a position, can be read."""
     at = f"blocks.{part.layer}."
     if part.kind == "position":
         return [at + "hook_resid_pre"]
@@ -210,7 +213,7 @@ def need_rows(
     reference: Tensor | None,
     tokens: int,
 ) -> None:
-    """Record every problem of the arguments that say what is replaced, and by what."""
+    """Record every problem of the arguments that say what is replaced and by what."""
     known = ", ".join(get_args(How))
     problems.need(how in get_args(How), "how", f"must be one of {known}", how, "pick one")
     problems.need(tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
@@ -245,7 +248,7 @@ def joined(
     """Each component and its output on all rows, from runs over a few rows, in step.
 
     Args:
-        counterfactuals: Of all rows.
+        counterfactuals: The replacement values of all rows.
         run: Gives the same components in the same order for any rows.
         tokens: As for :meth:`Counterfactuals.by_rows`.
     """
@@ -295,7 +298,7 @@ def _zeros(values: Values) -> dict[str, Tensor]:
 
 
 def _other_rows(rows: int, seed: int) -> Tensor:
-    """For each row another one: a random cycle through all of them."""
+    """A different row for each row, along a random cycle through all of them."""
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
     return order.roll(1)[order.argsort()]
 

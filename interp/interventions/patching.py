@@ -1,4 +1,4 @@
-"""What changes when components are given what they write on other inputs: one table row each.
+"""The effect of giving components the values they have on other inputs, one table row each.
 
     patch        each component gets the values that it has on paired, corrupted inputs, and the
                  rest of the model responds
@@ -45,7 +45,7 @@ def patch(
         model: Any hooked model; a wrapped module takes one forward pass a component.
         batch: Rows with targets.
         corrupted: Inputs of the same shape: row i of them is the pair of row i of the batch.
-        parts: Which components; every head, FFN and layer by default.
+        parts: The components to patch; every head, FFN and layer by default.
         options: ``rows``, ``seed`` and ``tokens`` of
             :func:`interp.interventions.ablation_effects.ablate`.
 
@@ -80,15 +80,16 @@ def patch_paths(
         batch: Rows with targets.
         receiver: Where the path ends: a head's query, key or value input, an FFN's input, or the
             final norm.
-        parts: Senders; every head, FFN and layer in front of the receiver by default.
+        parts: The senders; every head, FFN and layer in front of the receiver by default.
         how: The replacement: ``mean`` over rows, ``zero``, ``resample`` (another row's value), or
             ``swap`` (what it is on ``corrupted``).
         corrupted: Inputs that ``swap`` takes its values from, paired row by row with the batch.
-        seed: Of resampled rows and of intervals.
-        tokens: Of one forward pass, at most (one row at least); memory follows it.
+        seed: Seed of the resampled rows and of the intervals.
+        tokens: At most this many positions per forward pass (at least one row); it bounds the
+            memory.
 
     Returns:
-        As :func:`patch`, one row a sender.
+        A table as from :func:`patch`, with one row per sender.
 
     Raises:
         ArgumentError: for senders that are not in front of the receiver, a receiver that the model

@@ -59,12 +59,12 @@ class Receiver:
 
     Attributes:
         input: ``q``, ``k`` or ``v`` of a head, ``ffn`` of a layer, or ``logits``.
-        layer: Counted from 0; −1 for ``logits``.
-        head: Of a head; −1 otherwise. Where query heads share keys and values, ``k`` and ``v``
-            count those that are shared.
+        layer: The layer, counted from 0; −1 for ``logits``.
+        head: The head, for ``q``, ``k`` and ``v``; −1 otherwise. Where query heads share keys and
+            values, ``k`` and ``v`` count the shared ones.
 
     Raises:
-        ArgumentError: for another input.
+        ArgumentError: for another input, or a layer or head that does not go with it.
     """
 
     input: str
@@ -83,14 +83,15 @@ class Receiver:
 
 
 def senders(model: HookedModel, receiver: Receiver, length: int = 0) -> tuple[Component, ...]:
-    """Heads, FFNs and layers in front of a receiver; and, for ``length`` > 0, every position before
-    every layer up to the receiver's.
+    """All components in front of a receiver: heads, FFNs and layers.
+
+    For ``length`` > 0 also every position before every layer up to the receiver's.
     """
     return tuple(p for p in every_component(model, length) if _reaches(model, p, receiver))
 
 
 def _reaches(model: Any, part: Component, receiver: Receiver) -> bool:
-    """Whether a part comes before a receiver, which reads it directly."""
+    """Whether a component comes before the receiver and is read by it directly."""
     at = model.cfg.n_layers if receiver.input == "logits" else receiver.layer
     ffn = receiver.input == "ffn"
     enters = part.kind == "position" and part.layer <= min(at, model.cfg.n_layers - 1)
@@ -113,7 +114,7 @@ def path_patched(
     seed: int = 0,
     tokens: int = 1024,
 ) -> Iterator[tuple[Component, Tensor]]:
-    """Each sender, and the output when the receiver alone does not see it.
+    """Yield each sender with the model's output when only the receiver sees the sender replaced.
 
     Memory follows ``tokens``, as for :func:`interp.interventions.ablate.ablated`.
 
@@ -127,7 +128,7 @@ def path_patched(
             directly, and everything between is as it was. See :func:`senders`.
         how, reference, seed: The replacement, as for :func:`interp.interventions.ablate.ablated`;
             with paired corrupted rows for ``reference`` that is ``how="swap"``.
-        tokens: Of one forward pass, at most (one row at least).
+        tokens: At most this many positions per forward pass (at least one row).
 
     Yields:
         In the order of ``parts``; outputs ``[row, pos, output]``.
@@ -173,7 +174,7 @@ def _need_receiver(problems: Problems, model: Any, receiver: Receiver) -> None:
 
 
 def _heads(model: Any, receiver: Receiver) -> int:
-    """How many queries, or keys and values, the receiver's layer has."""
+    """How many query heads, or key and value heads, the receiver's layer has."""
     parts = components(model)
     heads = sum((part.kind, part.layer) == ("head", receiver.layer) for part in parts)
     shared = getattr(model.cfg, "n_key_value_heads", None)
@@ -183,7 +184,7 @@ def _heads(model: Any, receiver: Receiver) -> int:
 def _paths(
     counterfactuals: Counterfactuals, receiver: Receiver, parts: Sequence[Component], tokens: int
 ) -> Iterator[tuple[Component, Tensor]]:
-    """As :func:`path_patched`, on rows that fit one forward pass."""
+    """What :func:`path_patched` yields, for rows that fit one forward pass."""
     if not parts:
         return
     inputs, model = counterfactuals.inputs, counterfactuals.model
@@ -206,7 +207,7 @@ def _paths(
 
 
 def _received(trace: Trace, receiver: Receiver, clean: Stream, change: Stream) -> Tensor:
-    """The outputs when a receiver reads copies of its clean input, changed."""
+    """The outputs when the receiver reads changed copies of its clean input."""
     layer = receiver.layer
     if receiver.input == "logits":
         return trace.finish(clean + change, trace.n_layers)
@@ -226,7 +227,7 @@ def _received(trace: Trace, receiver: Receiver, clean: Stream, change: Stream) -
 
 
 class _SplitInputs:
-    """Gives each head its own copy of the stream for a while."""
+    """Context manager that gives each head its own copy of the stream (``use_split_qkv_input``)."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.before = model, bool(model.cfg.use_split_qkv_input)
@@ -251,9 +252,9 @@ def attributions(
     an FFN, at z W_O: the identity term b is left out).
 
     Args:
-        model: In evaluation mode.
-        clean, corrupt: Tokens ``[row, pos]``, paired.
-        metric: From one row's output ``[1, pos, output]`` to a scalar.
+        model: A model in evaluation mode.
+        clean, corrupt: Token ids ``[row, pos]``, paired row by row.
+        metric: A function from one row's output ``[1, pos, output]`` to a scalar.
 
     Returns:
         Columns ``component``, ``layer``, ``head`` and ``score``: the sum over positions, averaged

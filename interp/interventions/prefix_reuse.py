@@ -1,4 +1,4 @@
-"""One forward pass, kept so that what follows any layer can be run again on other streams.
+"""Keep one forward pass, so that the layers after any point can be run again on changed streams.
 
 Ablating a component of layer l changes nothing before it: the residual stream up to there is
 computed once, and only the rest runs again, for many changed copies in one batch.
@@ -45,11 +45,11 @@ class Trace:
     """A forward pass whose residual streams are kept, so that it can be run again from any layer.
 
     Attributes:
-        model: Which.
-        inputs: What it ran on, ``[row, pos(, channel)]``.
-        output: What it gave, ``[row, pos, output]``.
+        model: The model that was run.
+        inputs: The inputs it was run on, ``[row, pos(, channel)]``.
+        output: The output it gave, ``[row, pos, output]``.
         streams: Layer → the residual stream that enters it; ``n_layers`` → the last one.
-        arguments: Per layer: what its block was called with, besides the stream.
+        arguments: For each layer, the arguments of its block besides the stream.
     """
 
     model: Any
@@ -70,10 +70,11 @@ class Trace:
         """Run ``model`` on ``inputs`` and keep the residual streams that enter layers.
 
         Args:
-            model: With ``blocks``, ``ln_final`` and ``unembed``, as ours and bridges have.
+            model: A model with ``blocks``, ``ln_final`` and ``unembed``, as ours and bridges have.
             inputs: ``[row, pos(, channel)]``.
-            layers: Before which the stream is kept; all, and the last layer's output, by default.
-            check: Whether to replay it; not needed where only what was recorded is read.
+            layers: The layers before which the stream is kept; all, and the last layer's output, by
+                default.
+            check: Whether to replay the run; not needed where only what was recorded is read.
 
         Raises:
             ArgumentError: if a stream is not finite.
@@ -103,15 +104,16 @@ class Trace:
 
     @property
     def n_layers(self) -> int:
-        """How many blocks there are."""
+        """The number of blocks."""
         return int(self.model.cfg.n_layers)
 
     def before(self, layer: int) -> Stream:
-        """The stream that enters a layer; the last one's output for ``n_layers``."""
+        """The stream that enters a layer; for ``n_layers`` the last layer's output."""
         return self.streams[layer]
 
     def inside(self, layer: int) -> dict[str, Tensor]:
-        """What a layer's parts write and the streams between, computed again.
+        """The activations inside a layer, computed again: its parts' writes and the streams
+        between.
 
         Returns:
             Hook → ``[row, pos, …]``: ``hook_resid_pre``, the heads' :func:`head_hook`,
@@ -131,12 +133,12 @@ class Trace:
         return found
 
     def after_attention(self, mid: Stream, layer: int, read: Stream | None = None) -> Stream:
-        """The stream after a layer, from the one between its sublayers.
+        """The stream after a layer, given the stream between its attention and its FFN.
 
         Args:
-            mid: ``[copies·row, pos, d_model]``.
-            layer: Which.
-            read: What the FFN reads, if not ``mid``.
+            mid: The stream between the sublayers, ``[copies·row, pos, d_model]``.
+            layer: The layer.
+            read: What the FFN reads, if that is not ``mid``.
         """
         if not has_ffn(self.model, layer):
             return mid
@@ -145,7 +147,7 @@ class Trace:
         return mid + written if getattr(block, "residual", True) else written
 
     def block(self, stream: Stream, layer: int) -> Stream:
-        """One block on other streams, ``[copies·row, pos, d_model]``."""
+        """Run one block on other streams ``[copies·row, pos, d_model]``."""
         arguments, keywords = self.arguments[layer]
         copies = len(stream) // len(self.inputs)
         out = self.model.blocks[layer](
@@ -156,7 +158,7 @@ class Trace:
         return out if isinstance(out, Tensor) else out[0]
 
     def finish(self, stream: Stream, layer: int) -> Tensor:
-        """The output, from streams that enter ``layer`` (``n_layers``: the final norm)."""
+        """The model's output, given streams that enter ``layer`` (``n_layers``: the final norm)."""
         with evaluating(self.model):
             for index in range(layer, self.n_layers):
                 stream = self.block(stream, index)
@@ -196,7 +198,7 @@ class Trace:
 
 
 def need_replay(model: HookedModel) -> None:
-    """:exc:`HookError` for a model that cannot be run from the middle on."""
+    """Raise :exc:`HookError` for a model that cannot be run from a middle layer on."""
     lacking = [name for name in _PARTS if not hasattr(model, name)]
     if lacking:
         raise HookError(
@@ -220,14 +222,14 @@ def can_replay(model: HookedModel, inputs: Tensor) -> bool:
 
 
 def head_hook(model: Any, layer: int) -> str:
-    """Where what a layer's heads write can be read: z, or the result where it is not z W_O."""
+    """The hook with what a layer's heads write: z, or the result where that is not z W_O."""
     spec = getattr(model, "spec", None)
     name = "hook_result" if spec is not None and spec.identity_ov else "hook_z"
     return f"blocks.{layer}.attn.{name}"
 
 
 def _first_not_finite(model: HookedModel, inputs: Tensor) -> str:
-    """The first hook at which something is infinite or not a number, or else the output.
+    """The first hook whose activation is infinite or not a number, or else the output.
 
     Scores and patterns are left out: a score of −∞ is a mask.
     """

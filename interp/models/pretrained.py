@@ -87,7 +87,7 @@ def load_pretrained(
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Run the Python code of a repository whose architecture transformers
             does not know. Read it first.
-        device: Where to put the model.
+        device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
 
     Raises:
         CheckpointError: if it is not there, only pickled, damaged, incomplete, not finite, in

@@ -1,4 +1,4 @@
-"""What counts as more than chance: nulls, p-values, false discovery, intervals, head tables."""
+"""Statistics: nulls, p-values, false discovery, bootstrap intervals, head tables."""
 
 from interp.lazy import lazy
 

@@ -1,4 +1,4 @@
-"""95 % intervals over rows, by drawing rows anew: all at once, or as they come.
+"""Bootstrap intervals (95 %) over rows, for rows that are all at hand or arrive in batches.
 
     row_interval    all rows at hand: each resample draws as many rows with replacement, and the
                     interval holds the middle 95 % of what a statistic is on the resamples
@@ -47,11 +47,11 @@ def row_interval(
     """The interval of a function of means over rows.
 
     Args:
-        terms: Of each row: a number, or several that the statistic needs.
+        terms: For each row one number, or several numbers that the statistic needs.
         statistic: Means of the terms in each resample ``[resample, *term]`` → ``[resample]``; for
             one number a row it is their mean by default.
-        seed: Of the resamples.
-        resamples: How many.
+        seed: Seed of the resamples.
+        resamples: Number of resamples.
     """
     rows, rng = len(terms), np.random.default_rng(seed)
     counts = rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples)
@@ -61,11 +61,11 @@ def row_interval(
 
 
 class RowCounts:
-    """How often each row counts in each resample.
+    """Draw how often each row counts in each resample.
 
     Args:
-        seed: Of the counts.
-        resamples: How many; 0 for no intervals.
+        seed: Seed of the counts.
+        resamples: Number of resamples; 0 for no intervals.
     """
 
     def __init__(self, seed: int, resamples: int) -> None:
@@ -73,18 +73,18 @@ class RowCounts:
         self._rng = np.random.default_rng(seed)
 
     def draw(self, rows: int) -> Float[Tensor, "resample row"]:
-        """Counts of the next rows."""
+        """Draw the counts of the next rows."""
         found = self._rng.poisson(1.0, (rows, self.resamples)).astype(np.float64)
         return torch.from_numpy(found).T
 
 
 @dataclass
 class RowMeans:
-    """Running sums of some scores.
+    """Running means over rows of some scores, with their null's moments and bootstrap resamples.
 
     Attributes:
-        shape: Of the scores.
-        resamples: Of the bootstrap.
+        shape: The shape of the scores.
+        resamples: Number of bootstrap resamples.
     """
 
     shape: tuple[int, ...]
@@ -106,14 +106,14 @@ class RowMeans:
         mean: Tensor | float = 0.0,
         variance: Tensor | float = 0.0,
     ) -> None:
-        """Take in some rows.
+        """Add some rows.
 
         Args:
-            score: Of each row, a sum of its terms.
-            weight: How many terms; its axes are as long as the scores' or of length 1.
-            counts: From :meth:`RowCounts.draw`.
-            mean: Expectation of ``score`` under the null.
-            variance: Of the sum of ``score`` over these rows.
+            score: For each row, the sum of its terms.
+            weight: For each row, how many terms; axes are as long as the scores' or of length 1.
+            counts: The rows' counts, from :meth:`RowCounts.draw`.
+            mean: The expectation of ``score`` under the null.
+            variance: The variance under the null of the sum of ``score`` over these rows.
         """
         self._score += score.sum(0)
         self._mean += (score * 0 + mean).sum(0)
@@ -124,16 +124,16 @@ class RowMeans:
 
     @property
     def size(self) -> int:
-        """How many numbers are held."""
+        """How many numbers are held in memory."""
         held = (self._score, self._mean, self._variance, self._weight, self._draws)
         return sum(part.numel() for part in (*held, self._draw_weights))
 
     def scores(self) -> NDArray[np.float64]:
-        """The means ``[*score]``; NaN where nothing was counted."""
+        """The mean scores ``[*score]``; NaN where nothing was counted."""
         return self._over(self._score)
 
     def draws(self) -> NDArray[np.float64]:
-        """Means of the resamples, less the null's ``[resample, *score]``."""
+        """The means on the resamples, minus the null's mean: ``[resample, *score]``."""
         found: NDArray[np.float64] = (self._draws / self._draw_weights).numpy()
         return found
 
@@ -148,7 +148,7 @@ class RowMeans:
         return from_moments(score, mean, std, name=name, tail=tail)
 
     def intervals(self) -> NDArray[np.float64]:
-        """Of score − null mean, ``[2, *score]``; NaN without rows or resamples."""
+        """The intervals of score − null mean, ``[2, *score]``; NaN without rows or resamples."""
         return interval_of(self.draws())
 
     def _over(self, total: Tensor) -> NDArray[np.float64]:

@@ -46,16 +46,16 @@ from interp.stats.table_format import COLUMNS, IDENTITY
 __all__ = ["ANY_TARGET", "COLUMNS", "TEST", "adjust", "finished", "head_table", "score_row"]
 
 TEST = ("metric", "circuit", "target", "site", "method", "null", "trial")
-"""The default family: rows that agree in all that says what was tested."""
+"""The default family: rows that agree in every column that says what was tested."""
 
 ANY_TARGET = tuple(name for name in TEST if name != "target")
-"""The family of a search over targets."""
+"""The family of a search over targets: rows may differ in ``target``."""
 
 
 _KINDS = dict.fromkeys(("layer", "head", "draws"), "int64") | dict.fromkeys(
     ("score", "null_mean", "null_std", "p", "q", "effect", "low", "high"), "float64"
 )
-"""Types of the columns that are no strings, in an empty table too."""
+"""Types of the columns that do not hold text, so that empty tables have them too."""
 
 
 def score_row(
@@ -74,7 +74,7 @@ def score_row(
     trial: str = "",
     interval: tuple[float, float] = (math.nan, math.nan),
 ) -> dict[str, Any]:
-    """One row, all but its q and its effect; the columns are the module's."""
+    """One row of a head table, without q and effect; the module describes the columns."""
     return {
         "component": component,
         "layer": layer,
@@ -98,7 +98,7 @@ def score_row(
 
 
 def head_table(rows: Iterable[Mapping[str, Any]], *, family: Sequence[str] = TEST) -> pd.DataFrame:
-    """Rows of :func:`score_row` as a head table.
+    """Make a head table of rows from :func:`score_row`.
 
     Args:
         rows: All that were tested: q is taken over them.

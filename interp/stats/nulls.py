@@ -1,4 +1,4 @@
-"""What a score would be if there were nothing to find: nulls for behaviour and effects.
+"""Nulls for behaviour and effects: what a score would be if there were nothing to find.
 
     rows       decodability when rows (sequences) of the latent are permuted against predictions
     paired     a mean of paired differences whose expectation is 0 (Student's t)
@@ -82,7 +82,7 @@ def decodability_null(predicted: Predictions, actual: Predictions) -> Null:
 
 
 def permutations_least(rows: int) -> float:
-    """The least p that permutations of so many rows can give, 1/rows!."""
+    """The smallest p that permutations of this many rows can give, 1/rows!."""
     return 1 / factorial(min(rows, 100))
 
 
@@ -95,8 +95,11 @@ def correlation_squared(predicted: Predictions, actual: Predictions) -> float:
 def balanced_accuracy(
     predicted: Predictions, actual: Predictions, *, classes: Classes | None = None
 ) -> float:
-    """Mean over classes of the share found, rescaled: 0 at chance, 1 without a mistake; 0 where
-    there is one class only. ``classes`` are those that count; all of ``actual`` by default."""
+    """The mean over classes of the recall, rescaled so that chance is 0 and no mistake is 1.
+
+    It is 0 where there is one class only. ``classes`` are the classes that count; those of
+    ``actual`` by default.
+    """
     classes = np.unique(actual) if classes is None else classes
     if len(classes) < 2:
         return 0.0
@@ -161,8 +164,10 @@ def others_moments(
 def correlation_interval(
     predicted: Predictions, actual: Predictions, *, than: Predictions | None = None, seed: int
 ) -> tuple[float, float]:
-    """95 % interval of :func:`correlation_squared` over rows, or of how much more it is than that
-    of other predictions."""
+    """The 95 % interval over rows of :func:`correlation_squared`.
+
+    With ``than`` it is the interval of how much higher it is than that of other predictions.
+    """
     actual = actual - actual.mean()
     sides = (predicted,) if than is None else (predicted, than)
     terms = np.stack([_sums(side - side.mean(), actual) for side in sides], axis=1)
@@ -179,13 +184,13 @@ def _standard(values: Predictions) -> Predictions:
 
 
 def _sums(predicted: Predictions, actual: Predictions) -> Float[np.ndarray, "row 3"]:
-    """Per row: Σ predicted·actual, Σ predicted², Σ actual²."""
+    """For each row: Σ predicted·actual, Σ predicted², Σ actual²."""
     return np.stack(
         [(predicted * actual).sum(1), (predicted**2).sum(1), (actual**2).sum(1)], axis=1
     )
 
 
 def _squared(sums: Float[np.ndarray, "*draw 3"]) -> Float[np.ndarray, "*draw"]:
-    """Squared correlations from sums; 0 where one is negative or undefined."""
+    """Squared correlations from these sums; 0 where the correlation is negative or undefined."""
     product, size = np.maximum(sums[..., 0], 0.0), sums[..., 1] * sums[..., 2]
     return np.divide(product**2, size, out=np.zeros_like(product), where=size > 0)

@@ -32,22 +32,23 @@ from scipy.special import gammaincc, ndtr
 __all__ = ["LEAST_P", "Null", "Tail", "from_draws", "from_moments", "gamma_tail"]
 
 LEAST_P = 1e-10
-"""Least p of a tail that is fitted to exact moments."""
+"""The least p-value of a tail that is fitted to exact moments."""
 
 _FEW, _ENOUGH = 10, 100
 
 Tail = Literal["greater", "two-sided", "gamma"]
-"""Which deviations count: large ones, both directions, or large ones of what is never negative."""
+"""Which deviations count: large scores, both directions, or large scores that are never
+negative."""
 
 
 @dataclass(frozen=True)
 class Null:
-    """What a score is compared with, and how far out in it the score is.
+    """A null: what a score is compared with, and the p-value of the score.
 
     Attributes:
         mean, std: Mean and standard deviation under the null.
         p: Probability of a score at least as far out.
-        name: What the null does: ``positions``, ``tokens``, ``rows``, ``paired`` …
+        name: What the null randomises: ``positions``, ``tokens``, ``rows``, ``paired`` …
         draws: How many draws p rests on; 0 where the moments are exact.
     """
 
@@ -67,14 +68,14 @@ def from_moments(
     tail: Tail = "greater",
     least: float = LEAST_P,
 ) -> Null:
-    """The null with these exact moments.
+    """The null with known mean and standard deviation, and the p-value of a score under it.
 
     Args:
-        score: What was measured.
-        mean, std: Under the null.
-        name: Of the null.
-        tail: Which deviations count.
-        least: Least p that the null can give, if that is more than :data:`LEAST_P`.
+        score: The measured score.
+        mean, std: Exact mean and standard deviation under the null.
+        name: The name of the null.
+        tail: Which deviations count: see :data:`Tail`.
+        least: The least p that the null can give, if that is more than :data:`LEAST_P`.
 
     Returns:
         p is NaN where a number is not finite, and 1 for a null without spread.
@@ -105,12 +106,12 @@ def gamma_tail(
 def from_draws(
     score: float, draws: Float[np.ndarray, "draw"], *, name: str = "", two_sided: bool = False
 ) -> Null:
-    """The null that ``draws`` are, and how far out in it ``score`` is.
+    """The null given by random draws, and the p-value of a score under it.
 
     Args:
-        score: What was measured.
-        draws: The same under the null.
-        name: Of the null.
+        score: The measured score.
+        draws: The same score in each draw under the null.
+        name: The name of the null.
         two_sided: Whether small scores count as large ones do.
 
     Returns:

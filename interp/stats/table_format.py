@@ -1,4 +1,4 @@
-"""The columns of a head table, and tables of the first format read as tables of the second.
+"""The columns of a head table, and the upgrade of tables in the first format to the second.
 
 A *head table* is the one tidy frame in which every score of a component stands, whatever was
 measured. In format 1 one column, ``circuit``, held whatever told two scores of one metric apart: a
@@ -76,17 +76,20 @@ _NAMED_BY_SITE = ("decodability", "nonlinear_decodability")
 _NAMED_BY_METHOD = ("loss_increase", "decodability_drop", "round_dependence")
 _METHODS = {"": "mean", "patched": "patch"}
 _ROLES = {"counter": "uniform"}
-"""Names that roles had in tables sealed earlier."""
+"""Older names of roles → their names today."""
 
 
 def is_head_table(columns: Iterable[str]) -> bool:
-    """Whether columns are those of a head table, of this format or the first."""
+    """Whether these are the columns of a head table, in the present format or the first."""
     return set(columns) >= set(_FIRST)
 
 
 def upgraded(table: pandas.DataFrame) -> pandas.DataFrame:
-    """A head table of format 1 in the columns of this format, a role table with today's names of
-    roles; any other table as it is."""
+    """A head table of format 1 with the present columns; tables of another kind are left as they
+    are.
+
+    In a role table roles get their present names.
+    """
     if "role" in table.columns:
         return table.assign(role=table["role"].replace(_ROLES))
     if not is_head_table(table.columns) or set(table.columns) & set(_SPLIT):

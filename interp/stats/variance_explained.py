@@ -1,4 +1,4 @@
-"""Shares of a sum's variance, in one pass over rows in any batches, and their null.
+"""Shares of a sum's variance, computed in one pass over batches of rows, and their null.
 
 With c a part, y the value, both less their means over all scored positions, and zero elsewhere,
 
@@ -31,19 +31,20 @@ from interp.stats.p_values import Null, from_moments
 __all__ = ["VarianceExplained"]
 
 _CONSTANT = 1e-24
-"""Variance over mean square up to which a value counts as constant: rounding of float64."""
+"""A value counts as constant up to this ratio of variance to mean square (float64 rounding)."""
 
 _FIXED = 1e-12
-"""Variance within positions over all variance up to which a value is the same in every row."""
+"""A value counts as the same in every row if no more than this share of its variance lies within
+positions."""
 
 
 class VarianceExplained:
-    """Running sums of the parts and, last, of the value.
+    """Running sums of the products of parts and, as the last entry, of the value they add up to.
 
     Args:
-        labels: Of the parts.
+        labels: The parts' labels.
         length: Positions of the longest row.
-        resamples: Of the bootstrap.
+        resamples: Number of bootstrap resamples.
     """
 
     def __init__(self, labels: Sequence[str], length: int, resamples: int) -> None:
@@ -64,7 +65,7 @@ class VarianceExplained:
         mask: Bool[Tensor, "row pos"],
         counts: Float[Tensor, "resample row"],
     ) -> None:
-        """Take in some rows of one length, each with something scored."""
+        """Add some rows of one length, each with at least one scored position."""
         every, scored = torch.cat((parts, value[None])).double(), mask.double()
         if self._shift is None:
             self._shift = (every * scored).sum((1, 2), keepdim=True) / scored.sum()
@@ -86,8 +87,10 @@ class VarianceExplained:
         self._drawn_scored += counts @ scored.sum(1, keepdim=True)
 
     def results(self) -> Iterator[tuple[str, float, Null, tuple[float, float]]]:
-        """Label, share, null and the effect's interval of each part; NaN where the value is
-        constant. The p of the null is two-sided."""
+        """Yield each part's label, share, null (two-sided p) and interval of the effect.
+
+        Numbers are NaN where the value is constant.
+        """
         mean = self._first.sum(1) / self._scored
         constant = self._squares - self._scored * mean**2 <= _CONSTANT * self._energy
         size = self._products[-1] - self._scored * mean[-1] ** 2
@@ -104,7 +107,7 @@ class VarianceExplained:
             yield self.labels[index], score, against, interval
 
     def _moments(self, mean: Float[Tensor, "part"]) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each part's product with the value of a permuted row."""
+        """Mean and variance of each part's product with the value of a randomly permuted row."""
         by_position = self._first - mean[:, None] * self._counted
         expected = by_position[:-1] @ by_position[-1] / self._rows
         value = self._inside(-1, mean, by_position)
@@ -117,8 +120,8 @@ class VarianceExplained:
     def _inside(
         self, part: int, mean: Float[Tensor, "part"], by_position: Float[Tensor, "part pos"]
     ) -> Float[Tensor, "pos pos"]:
-        """Products of a part with itself, less position means; zero if it is the same in all
-        rows."""
+        """The sum of products of a part with itself, position means removed; zero if all rows are
+        alike."""
         crossed = self._crossed[part] + self._crossed[part].T
         found = self._second[part] - mean[part] * crossed + mean[part] ** 2 * self._both
         found = found - torch.outer(by_position[part], by_position[part]) / self._rows
@@ -126,7 +129,7 @@ class VarianceExplained:
         return torch.zeros_like(found) if same else found
 
     def _draws(self) -> Float[Tensor, "resample part"]:
-        """Shares of the resamples; NaN where one holds nothing that varies."""
+        """The shares on the resamples; NaN for a resample in which nothing varies."""
         first, scored = self._drawn_first, self._drawn_scored
         product = self._drawn_products - first * first[:, -1:] / scored
         size = product[:, -1:]

@@ -99,7 +99,7 @@ def read_batches(
         inputs: For a model: tokens, real inputs, or a :class:`~interp.tasks.base.Batch`. None for
             a store, which has its own.
         hooks: Names, aliases too.
-        batch: Rows at a time.
+        batch: How many rows are run at a time.
 
     Raises:
         ArgumentError: if inputs are missing for a model or given for a store, or the store holds

@@ -96,7 +96,7 @@ def diagonal_table(
         symbols: Token ids; with them the rows through the embedding (target ``symbols``) follow
             those of the residual basis (target ``residual``).
         draws: Random heads a layer; fewer than 1000 are for trying things out.
-        seed: Of the draws.
+        seed: Seed of the random draws.
 
     Returns:
         One row a head, circuit, basis and metric.

@@ -60,7 +60,7 @@ class Inspected:
     """What was found.
 
     Attributes:
-        model: Which.
+        model: The model that was run.
         factors: Its heads' weights.
         trials: What it was tried on.
         performances: How it did.

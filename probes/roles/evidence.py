@@ -51,7 +51,7 @@ class Evidence:
         stores: Kind of rows → a store of these rows with the patterns in it, read instead of the
             model's pass.
         sites: Hooks that are kept, at the sampled positions of the ``given`` rows.
-        seed: Of permutations and fresh models.
+        seed: Seed of the permutations and of the freshly initialised models.
 
     Attributes:
         tables: Kind of rows → what every head does there; filled when it is asked for.

@@ -21,7 +21,7 @@ class Examined:
         evidence: What heads do, on rows of each kind.
         effects: What is lost without a component; None without a model.
         reader: What probes read; None without a model or latents.
-        memories: What the task says is fetched.
+        memories: The contents that the task says are fetched.
         answers: Latent → what the task says that it is computed from.
     """
 

@@ -64,7 +64,7 @@ def find_roles(
             answers. For profile ``language``: tokens that repeat, or rows by kind
             (:func:`probes.roles.trials.token_trials`).
         profile: Which rows tell what, the unit of effects, and the floors.
-        memories: What the task says is fetched.
+        memories: The contents that the task says are fetched.
         answers: Latent → what it is computed from.
         targets: Whether the targets may be read. One role of a task needs them: without an
             induction head's attention the loss must rise. If they are not known, a change of the

@@ -54,7 +54,7 @@ def token_trials(
         model: Whose vocabulary, context and BOS are used.
         rows: Of each trial.
         length: Positions of a row of repeated tokens, at most (the model's context bounds it).
-        seed: Of the draws.
+        seed: Seed of the random draws.
 
     Raises:
         ArgumentError: for a model too small for repeated tokens, or fewer than two rows.

@@ -113,7 +113,7 @@ def ramp_rounding(
         n: Arguments.
         base: The value without any ramp.
         span: Largest height of a ramp.
-        unit: Unit roundoff.
+        unit: The unit roundoff of the floating-point format.
         width: Of the residual stream if the basis is not that of the slots.
         reach: Bound on the residual stream's norm, for the same case.
     """

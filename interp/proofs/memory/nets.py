@@ -83,7 +83,7 @@ class ReluNet:
 
         Args:
             sizes: Bounds on the arguments.
-            unit: Unit roundoff.
+            unit: The unit roundoff of the floating-point format.
             width: Of the residual stream if the basis is not that of the slots.
             reach: Bound on the residual stream's norm, for the same case.
         """
