@@ -33,7 +33,10 @@ class Floors:
         window: Positions that count as local, the query's own included.
         writer: Share of attention to the previous token, of an earlier head that others may read.
         fall: Of the attention share when the heads that it reads are ablated.
-        identity: Share of a token circuit's energy that c·I explains.
+        identity: Share of a token circuit's energy that c·I explains, relative to what the
+            circuit's rank allows.
+        leading: Share of tokens whose own entry of the circuit leads its row.
+        positive: Of the circuit's eigenvalues, Σ Re λ / Σ |λ| along the diagonal's sign.
         copying: Logits of the attended tokens above those of other rows' tokens.
         positional: Cosine of a head's attention on different rows, above permuted attention.
         concentration: Of a layer's summed kernel at a memory (or cosine with the task's kernel).
@@ -62,7 +65,9 @@ class Floors:
     window: int = 5
     writer: float = 0.2
     fall: float = 0.3
-    identity: float = 0.5
+    identity: float = 0.3
+    leading: float = 0.25
+    positive: float = 0.5
     copying: float = 0.2
     positional: float = 0.3
     concentration: float = 0.8

@@ -143,12 +143,14 @@ _ALL = (
         "copying",
         "A head that raises the tokens it attends to; with a negative strength it suppresses them.",
         (
-            "task: W_E OV W_U is close to c·I on the tokens in use",
+            "task: W_E OV W_U is as near to c·I on the tokens in use as its rank allows, "
+            "tokens lead their row, and its eigenvalues have one sign",
             "language: the logits of attended tokens rise above those of other rows' tokens",
         ),
         _WITHOUT_HEAD,
-        ("identity", "copying"),
-        "share of the circuit that c·I explains, or logits; negative for suppression",
+        ("identity", "leading", "positive", "copying"),
+        "share of the circuit that c·I explains, of what its rank allows, or logits; negative for "
+        "suppression",
         "template §2.3",
         (circuit_roles, copying_roles),
         _BOTH,
@@ -156,10 +158,13 @@ _ALL = (
     Role(
         "symbol-equality",
         "A head whose scores compare tokens: equal ones attend to each other.",
-        ("W_E QK W_Eᵀ is close to c·I on the tokens in use",),
+        (
+            "W_E QK W_Eᵀ is as near to c·I on the tokens in use as its rank allows, with c > 0, "
+            "tokens lead their row, and its eigenvalues are positive",
+        ),
         ("without attention to equal tokens the output changes",),
-        ("identity", "change"),
-        "share of the circuit that c·I explains",
+        ("identity", "leading", "positive", "change"),
+        "share of the circuit that c·I explains, of what its rank allows",
         "template §2.3",
         (circuit_roles,),
     ),

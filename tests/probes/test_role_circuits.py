@@ -12,7 +12,8 @@ from interp.interventions.ablation_effects import next_tokens
 from interp.interventions.paths import Receiver, path_patched
 from interp.models.pretrained import load_pretrained
 from probes.roles import TASK, find_roles
-from probes.roles.detectors.circuits import circuit_roles, identity_share
+from probes.roles.detectors.circuits import circuit_roles
+from probes.roles.diagonal import identity_share
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.find import evidence_of

@@ -21,7 +21,7 @@ from interp.tasks.relation import Relation, TokenRelation
 from probes.roles import TASK, candidates, find_roles, reinit_null
 from probes.roles.decision import Found, Test, decide
 from probes.roles.detectors.attention import attention_roles
-from probes.roles.detectors.circuits import identity_share
+from probes.roles.diagonal import identity_share
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.find import evidence_of

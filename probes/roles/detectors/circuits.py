@@ -8,10 +8,9 @@ a·QᵀPQ. Tokens are the basis that the head's job is stated in, so rows and co
 the inputs hold; both means are taken out, since a softmax ignores what is constant along keys, and
 a constant along queries, or an offset of all logits, relates no token to another.
 
-    score = (tr M)² / (‖M‖² (n − 1))      the share of M's energy that c·I explains
-
-Null: the columns of M are permuted (tokens relabelled). Then tr M has mean 0 and variance
-‖M‖²/(n − 1) exactly, and a normal tail; p is not taken below 1/n!.
+How diagonal M is, is judged relative to what the head's rank allows (:mod:`probes.roles.diagonal`):
+the share of its energy that c·I explains, against that of tokens relabelled; whether rows are led
+by their own entry; and whether eigenvalues point the same way.
 
 Cause: for equality, the output changes when the head may not attend to equal tokens; for copying,
 when it is ablated. Norms between embedding and head, and all earlier layers, are left out of M: a
@@ -23,6 +22,7 @@ group's. Fewer than four tokens tell nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
@@ -30,35 +30,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.stats.nulls import permutations_least
-from interp.stats.p_values import from_moments
-from probes.roles.decision import Found, Test
+from probes.roles.decision import Found, Test, holds
+from probes.roles.diagonal import Diagonal, diagonal_of
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
 from probes.roles.examined import Examined
 
-__all__ = ["circuit_roles", "identity_share"]
+__all__ = ["circuit_roles"]
 
 _FEWEST = 4
 _MOST = 512
 _COMMON = 0.1
 _WEIGHTS = ("W_E", "W_U", "blocks")
-
-
-def identity_share(circuit: Float[Tensor, "token token"]) -> tuple[float, float]:
-    """Share of a token × token circuit's energy that c·I explains, signed as c; and p.
-
-    Rows and columns are centred first. 0 and 1 for a circuit of nothing.
-    """
-    m = circuit.double()
-    m = m - m.mean(0, keepdim=True)
-    m = m - m.mean(1, keepdim=True)
-    n, energy, trace = len(m), float(m.square().sum()), float(m.trace())
-    if energy <= 1e-18 * max(float(circuit.double().square().sum()), 1e-300):
-        return 0.0, 1.0
-    share = trace * abs(trace) / (energy * (n - 1))
-    std, least = sqrt(energy / (n - 1)), permutations_least(n)
-    return share, from_moments(abs(trace), 0.0, std, least=least).p
 
 
 def circuit_roles(of: Examined) -> Iterator[Found]:
@@ -84,27 +67,52 @@ def circuit_roles(of: Examined) -> Iterator[Found]:
 
 
 def _found(evidence: Evidence, effects: Effects, tokens: Tensor) -> Iterator[Found]:
-    model, least, kind = evidence.model, evidence.floors.identity, _matching(evidence)
+    model, kind = evidence.model, _matching(evidence)
     embedded = model.W_E[tokens].detach().double()
     same = model.W_U.shape[1] == len(model.W_E)
-    spoken = model.W_U[:, tokens].detach().double() if same else None
+    spoken = model.W_U[:, tokens].detach().double().mT if same else None
     for place in evidence.heads:
         layer, head = place
         attn = model.blocks[layer].attn
-        qk = _qk(model, attn, place, embedded)
-        if qk is not None:
-            share, p = identity_share(qk)
-            name = "share of W_E QK W_Eᵀ that c·I explains, between the tokens in use,"
-            cause = [effects.without_equal(place, kind)] if share >= least else []
-            tests = [Test(name, share, least, p)]
-            yield Found("head", layer, "symbol-equality", share, tests, cause, head=head)
+        asked = _asked(model, attn, place, embedded)
+        if asked is not None:
+            found = diagonal_of(asked, embedded, _rank(model, attn, place, "identity_qk"))
+            tests = _tests(evidence, found, "W_E QK W_Eᵀ")
+            tests[0] = replace(tests[0], score=found.relative)  # avoiding equal tokens is no match
+            cause = [effects.without_equal(place, kind)] if holds(tests) else []
+            strength = found.relative
+            yield Found("head", layer, "symbol-equality", strength, tests, cause, head=head)
         if spoken is not None:
-            share, p = identity_share(_ov(model, attn, head, embedded) @ spoken)
-            verb = "suppresses" if share < 0 else "copies"
-            name = f"{verb}: share of W_E OV W_U that c·I explains"
-            cause = effects.without_head(place) if abs(share) >= least else []
-            tests = [Test(name, abs(share), least, p)]
-            yield Found("head", layer, "copying", share, tests, cause, head=head)
+            written = _written(model, attn, head, embedded)
+            found = diagonal_of(written, spoken, _rank(model, attn, place, "identity_ov"))
+            verb = "suppresses" if found.share < 0 else "copies"
+            tests = _tests(evidence, found, "W_E OV W_U", f"{verb}: ")
+            cause = effects.without_head(place) if holds(tests) else []
+            yield Found("head", layer, "copying", found.relative, tests, cause, head=head)
+
+
+def _tests(evidence: Evidence, found: Diagonal, circuit: str, verb: str = "") -> list[Test]:
+    """That a circuit is diagonal, whatever its sign."""
+    floors = evidence.floors
+    most = f"{found.allowed:.2g} " if found.allowed < 1 else ""
+    name = f"{verb}share of {circuit} that c·I explains, of the {most}that its rank allows,"
+    if not most:
+        name = f"{verb}share of {circuit} that c·I explains"
+    return [
+        Test(name, abs(found.relative), floors.identity, found.p, family=f"diagonal {circuit}"),
+        Test("tokens whose own entry leads", found.dominance, floors.leading),
+        Test("Σ Re λ / Σ |λ|", found.positive, floors.positive),
+    ]
+
+
+def _rank(model: Any, attn: Any, place: Place, scalar: str) -> int:
+    """The most that a head's circuit can have: its width, or all of the stream with a scalar."""
+    layer, head = place
+    spec = getattr(model, "spec", None)
+    if spec is None or not getattr(spec, scalar):
+        return int(attn.W_V.shape[-1]) if spec is None else spec.head_widths[layer]
+    value = attn.terms["identity"].a[head] if scalar == "identity_qk" else attn.effective_b[head]
+    return model.cfg.d_model if float(value) != 0 else spec.head_widths[layer]
 
 
 def _matching(evidence: Evidence) -> str:
@@ -115,21 +123,21 @@ def _matching(evidence: Evidence) -> str:
     return "repeated"
 
 
-def _qk(
+def _asked(
     model: Any, attn: Any, place: Place, embedded: Float[Tensor, "token d_model"]
-) -> Float[Tensor, "token token"] | None:
+) -> Float[Tensor, "token d_model"] | None:
+    """What each token as a query asks of keys' embeddings; None where scores compare nothing."""
     layer, head = place
     identity = attn.terms["identity"] if "identity" in getattr(attn, "terms", {}) else None
     if not hasattr(attn, "W_K") and identity is None:
         return None
-    scores = torch.zeros(len(embedded), len(embedded), dtype=torch.float64)
+    asked = torch.zeros_like(embedded)
     if hasattr(attn, "W_K"):
-        q, k = (embedded @ _of(attn, w, head) for w in (attn.W_Q, attn.W_K))
-        scores = q @ k.mT * _scale(model, layer)
+        q = embedded @ _of(attn, attn.W_Q, head)
+        asked = q @ _of(attn, attn.W_K, head).mT * _scale(model, layer)
     if identity is not None:
-        a = float(identity.multiplier * identity.a[head])
-        scores = scores + a * embedded @ embedded.mT
-    return scores.detach()
+        asked = asked + float(identity.multiplier * identity.a[head]) * embedded
+    return asked.detach()
 
 
 def _scale(model: Any, layer: int) -> float:
@@ -138,7 +146,7 @@ def _scale(model: Any, layer: int) -> float:
     return float(1 / sqrt(width))
 
 
-def _ov(
+def _written(
     model: Any, attn: Any, head: int, embedded: Float[Tensor, "token d_model"]
 ) -> Float[Tensor, "token d_model"]:
     written = embedded @ _of(attn, attn.W_V, head) @ _of(attn, attn.W_O, head)

@@ -1,0 +1,203 @@
+"""Trained models in which roles are judged against exchange: families of recipes, trained and kept.
+
+A family is a shipped recipe on other tasks (tables, lags, languages drawn anew) and from other
+seeds. ``show`` says whether training is expected to find the proof's mechanism; what each model in
+truth does is asked of the model (:mod:`analyses.benchmarks.trained_truth`), never assumed.
+
+Models are trained family by family as one ensemble and kept in a folder, a family a folder, so that
+a second run of the benchmark reads them. A model that did not learn its task has no mechanism to be
+found and is left out by :func:`solved`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from interp.tasks.base import Task
+from interp.tasks.memory import AdaptiveMemory
+from trained import zoo
+from trained.fit import Fit
+from trained.grid import train
+from trained.run import Run
+
+__all__ = ["FAMILIES", "SCORED", "TUNED", "Family", "runs_of", "solved", "trained_family"]
+
+SCORED, TUNED = tuple(range(100, 105)), (200, 201)
+"""Seeds that judge, and seeds that floors were looked at on; no other model of theirs is scored."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """Models of one recipe.
+
+    Attributes:
+        name: Its own.
+        recipe: The shipped recipe that it varies.
+        show: Whether the proof's mechanism is expected.
+        reached: Metric and bound: what a model that solved the task reaches (an error at most, an
+            accuracy or exact at least).
+        task: From the shipped task and a seed to the family's.
+        spec, training: Changes to the recipe's.
+    """
+
+    name: str
+    recipe: str
+    show: bool
+    reached: tuple[str, float]
+    task: Callable[[Any, int], Task]
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+def runs_of(family: Family, seeds: Sequence[int]) -> list[Run]:
+    """A run a seed; the seed also draws the task."""
+    recipe = {one.name: one for one in zoo.recipes()}[family.recipe]
+    found = []
+    for seed in seeds:
+        task = family.task(recipe.task, seed)
+        test = None if recipe.test is None else _tested(recipe.test, task)
+        length = getattr(task, "length", None)
+        spec = replace(recipe.spec, **({"n_ctx": length} if _fixed(length, task) else {}))
+        spec = replace(spec, **family.spec)
+        training = replace(recipe.training, **{**family.training, "seed": seed})
+        found.append(Run(f"{family.name}-{seed}", task, spec, training, test))
+    return found
+
+
+def trained_family(
+    family: Family, seeds: Sequence[int], folder: Path, *, progress: bool = False
+) -> Iterator[tuple[Run, Fit]]:
+    """The family's models, trained in its folder or read from there.
+
+    Raises:
+        CheckpointError: if the folder holds a family trained otherwise: choose another.
+    """
+    runs = runs_of(family, seeds)
+    where = folder / f"{family.name}-{seeds[0]}-{len(seeds)}"
+    fits = train(runs, folder=where, resume=True, progress=progress, workers=1)
+    yield from zip(runs, fits, strict=True)
+
+
+def solved(family: Family, fit: Fit) -> bool:
+    """Whether a model reached what the family's task asks."""
+    metric, bound = family.reached
+    value = fit.metrics[metric]
+    return value <= bound if metric in ("error", "loss") else value >= bound
+
+
+def _fixed(length: int | None, task: Task) -> bool:
+    """Whether a model's context is the task's length."""
+    return length is not None and not task.to_dict()["kind"].startswith("template")
+
+
+def _tested(test: Any, task: Any) -> Any:
+    """The shipped test of a template task, on the family's own templates; others as shipped."""
+    return task.unseen() if hasattr(task, "unseen") else test
+
+
+_LAGS = ((1, 4, 7, 10), (1, 3, 6, 8), (2, 3, 5, 9), (1, 2, 5, 7), (2, 4, 6, 9))
+
+
+def _lagged(length: int) -> Callable[[AdaptiveMemory, int], Task]:
+    """Other lags and tables of the same task."""
+
+    def of(task: AdaptiveMemory, seed: int) -> Task:
+        lags = _LAGS[seed % len(_LAGS)]
+        return replace(task, locations=lags, table_seed=seed, length=length)
+
+    return of
+
+
+def _other(**changes: Any) -> Callable[[Any, int], Task]:
+    return lambda task, seed: replace(task, **changes)
+
+
+FAMILIES = (
+    Family(
+        "adaptive", "adaptive-memory", True, ("error", 0.002), _lagged(18), training={"steps": 2000}
+    ),
+    Family("adaptive-gated", "adaptive-memory-gated", False, ("error", 0.002), _lagged(18)),
+    Family(
+        "nested-2", "nested-memory-2", True, ("error", 0.005), _lagged(20), training={"batch": 48}
+    ),
+    Family(
+        "concurrent",
+        "concurrent-memory",
+        True,
+        ("error", 0.01),
+        _lagged(16),
+        training={"steps": 3000},
+    ),
+    Family(
+        "fixed",
+        "fixed-memory-multiplexer",
+        True,
+        ("accuracy", 0.999),
+        lambda task, seed: replace(
+            task, lags=((1, 3), (2, 5), (1, 4), (2, 3), (3, 5))[seed % 5], length=20
+        ),
+        training={"steps": 3000},
+    ),
+    Family(
+        "fixed-mixed",
+        "fixed-memory-multiplexer-mixed",
+        False,
+        ("accuracy", 0.999),
+        lambda task, seed: replace(
+            task, lags=((1, 3), (2, 5), (1, 4), (2, 3), (3, 5))[seed % 5], length=20
+        ),
+        training={"steps": 3000},
+    ),
+    Family(
+        "light", "sparse-memory-light", True, ("error", 0.01), _other(length=32), spec={"n_ctx": 32}
+    ),
+    Family(
+        "light-layers",
+        "sparse-memory-light-layers",
+        False,
+        ("error", 0.01),
+        _other(length=32),
+        spec={"n_ctx": 32},
+    ),
+    Family("equality", "template-same-different-a", True, ("accuracy", 0.99), _other()),
+    Family("copying", "template-copying-b", True, ("accuracy", 0.95), _other()),
+    Family(
+        "induction",
+        "induction-attention",
+        True,
+        ("accuracy", 0.99),
+        _other(length=32, vocabulary=24, symbols=8),
+        spec={"d_in": 24, "d_out": 24},
+    ),
+    Family(
+        "induction-table",
+        "induction-mlp-table",
+        False,
+        ("accuracy", 0.98),
+        _other(length=32, vocabulary=24, symbols=8),
+        spec={"d_in": 24, "d_out": 24},
+        training={"steps": 1600},
+    ),
+    Family(
+        "count-3",
+        "depth-L3-layers1",
+        True,
+        ("exact", 0.9),
+        _other(bins=((3, 24),)),
+        training={"steps": 1000},
+    ),
+    Family(
+        "count-4",
+        "depth-L4-layers2",
+        True,
+        ("exact", 0.9),
+        _other(bins=((4, 24),)),
+        training={"steps": 1200},
+    ),
+    Family(
+        "coupling", "coupling-rank-2", True, ("error", 0.01), _other(), training={"steps": 1500}
+    ),
+)
