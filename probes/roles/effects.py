@@ -75,10 +75,14 @@ class Effects:
         if (place, over) not in self._known:
             if self._nats:
                 found = self._worst(words, lambda one: runs(one).without(part), self._trials)
+                self._known[place, over] = found
             else:
-                change = self._change("given", over, runs("given").without(part))
-                found = self._output_test(words, change)
-            self._known[place, over] = found
+                squared = self._squared(
+                    "given", self._outputs("given", runs("given").without(part))
+                )
+                for some in ("all", "later"):
+                    change = self._shared("given", some, squared)
+                    self._known[place, some] = self._output_test(words, change)
         return [self._known[place, over]]
 
     def losing_keys(self, place: Place, name: str) -> list[Test]:
@@ -182,16 +186,28 @@ class Effects:
         return over_rows(rises[chosen].numpy() / loss_unit(batch))
 
     def _change(self, kind: str, over: str, edits: Edits) -> Change:
-        changed = self.evidence.runs(kind).changed(edits)
-        return self._compared(kind, over, ((rows, output) for rows, output, _ in changed))
+        return self._compared(kind, over, self._outputs(kind, edits))
+
+    def _outputs(self, kind: str, edits: Edits) -> Iterable[tuple[slice, Tensor]]:
+        return ((rows, output) for rows, output, _ in self.evidence.runs(kind).changed(edits))
 
     def _compared(self, kind: str, over: str, outputs: Iterable[tuple[slice, Tensor]]) -> Change:
         """The change of outputs against the clean ones."""
-        runs, (scored, variance) = self.evidence.runs(kind), self._spread(kind, over)
-        squared = [
-            (output.double() - runs.output(rows)).square().sum(-1) for rows, output in outputs
-        ]
-        rows = (torch.cat(squared) * scored).sum(1) / scored.sum(1).clamp_min(1)
+        return self._shared(kind, over, self._squared(kind, outputs))
+
+    def _squared(
+        self, kind: str, outputs: Iterable[tuple[slice, Tensor]]
+    ) -> Float[Tensor, "row pos"]:
+        """Squared distances of outputs from the clean ones."""
+        runs = self.evidence.runs(kind)
+        return torch.cat(
+            [(output.double() - runs.output(rows)).square().sum(-1) for rows, output in outputs]
+        )
+
+    def _shared(self, kind: str, over: str, squared: Float[Tensor, "row pos"]) -> Change:
+        """Squared distances where the output counts, as a share of its variance."""
+        scored, variance = self._spread(kind, over)
+        rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
         rows = rows[scored.any(1)] / (variance or 1.0)
         return over_rows(rows.cpu().numpy()) if variance > 0 else NONE
 

@@ -62,6 +62,8 @@ _GAIN, _UNEVENNESS = "gain", "unevenness"
 Hooks = list[tuple[str, Callable[..., Any]]]
 Run = Callable[..., Tensor]
 """Inputs and hooks → the output. With a layer: the output from the stream between its sublayers."""
+_Seen = tuple[Tensor, Mapping[str, Tensor]]
+"""The output of a pass, and what was kept of it: what heads write, the stream, the pattern."""
 
 
 class _Passes(nn.Module):
@@ -118,6 +120,7 @@ class ReinitNull:
         rows = rows if self.spec is not None else _ROWS_SHUFFLED
         self.inputs, self.scored = inputs[:rows], scored[:rows]
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
+        self._clean: dict[int, _Seen] = {}
 
     @torch.no_grad()
     def odds(self, hook: str, share: Callable[[Tensor], Tensor]) -> Beyond:
@@ -167,27 +170,32 @@ class ReinitNull:
             heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
             runs = self._initialised if self.spec is not None else self._shuffled
             count = ceil(self._count() / len(heads))
-            found = runs(lambda run: self._scores(run, layer, heads, new), count)
+
+            def scores(run: Run) -> Tensor:
+                seen = _seen(run, self.model, layer, new, self.inputs)
+                return self._scores(run, layer, heads, new, seen)
+
+            found = runs(scores, count)
             pooled = torch.cat([one.reshape(-1, len(new), len(heads)) for one in found])
             for i, name in enumerate(new):
                 self._drawn[name, layer] = pooled[:, i].flatten().double().numpy()
-        own = self._scores(_run_of(self.model), layer, [head], names)[:, 0]
+        run = _run_of(self.model)
+        if layer not in self._clean:
+            self._clean[layer] = _seen(run, self.model, layer, (_GAIN, _UNEVENNESS), self.inputs)
+        own = self._scores(run, layer, [head], names, self._clean[layer])[:, 0]
         pairs = zip(names, own.tolist(), strict=True)
         return {name: beyond(score, self._drawn[name, layer]) for name, score in pairs}
 
     def _scores(
-        self, run: Run, layer: int, heads: Sequence[int], names: Sequence[str]
+        self, run: Run, layer: int, heads: Sequence[int], names: Sequence[str], seen: _Seen
     ) -> Float[Tensor, "score head"]:
         found = []
         for name in names:
             if name == _GAIN:
-                score = _gains(run, self.model, layer, heads, self.inputs, self.scored)
+                score = _gains(run, self.model, layer, heads, self.inputs, self.scored, seen)
             else:
-                hook, causal = (
-                    f"blocks.{layer}.attn.hook_pattern",
-                    getattr(self.spec, "causal", True),
-                )
-                score = _unevenness(run, hook, heads, self.inputs, causal=causal)
+                causal = getattr(self.spec, "causal", True)
+                score = _unevenness(seen[1]["pattern"], heads, causal=causal)
             found.append(score)
         return torch.stack(found)
 
@@ -251,6 +259,17 @@ def _kept(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
     return output, [kept[name] for name in names]
 
 
+def _seen(run: Run, model: Any, layer: int, names: Sequence[str], inputs: Tensor) -> _Seen:
+    """One pass, with what the scores of a layer's heads need of it."""
+    hooks = {"written": hook_of(model, Component("head", layer))} if _GAIN in names else {}
+    if hooks and isinstance(model, SequenceTransformer):
+        hooks["stream"] = f"blocks.{layer}.hook_resid_mid"
+    if _UNEVENNESS in names:
+        hooks["pattern"] = f"blocks.{layer}.attn.hook_pattern"
+    output, kept = _kept(run, inputs, *hooks.values())
+    return output, dict(zip(hooks, kept, strict=True))
+
+
 def _gains(
     run: Run,
     model: Any,
@@ -258,20 +277,18 @@ def _gains(
     heads: Sequence[int],
     inputs: Tensor,
     scored: Bool[Tensor, "row pos"],
+    seen: _Seen,
 ) -> Float[Tensor, "head"]:
-    ours = isinstance(model, SequenceTransformer)
-    place = hook_of(model, Component("head", layer))
-    mid = f"blocks.{layer}.hook_resid_mid"
-    output, (written, stream) = _kept(run, inputs, place, mid if ours else place)
+    output, written = seen[0], seen[1]["written"]
     away = written.mean(0) - written
     steps = torch.tensor(_STEPS, dtype=away.dtype)[:, None, None, None]
     found = []
     for head in heads:
         moved = steps * away[:, :, head]
-        if ours:
-            stepped = run((stream + moved).flatten(0, 1), [], layer)
+        if "stream" in seen[1]:
+            stepped = run((seen[1]["stream"] + moved).flatten(0, 1), [], layer)
         else:
-            stepped = _moved_at(run, place, head, inputs, moved)
+            stepped = _moved_at(run, hook_of(model, Component("head", layer)), head, inputs, moved)
         changed = stepped.unflatten(0, moved.shape[:2]) - output
         changed = changed.double().square().sum(-1) * scored
         size = moved.double().square().sum(-1) * scored
@@ -291,9 +308,8 @@ def _moved_at(run: Run, place: str, head: int, inputs: Tensor, moved: Tensor) ->
 
 
 def _unevenness(
-    run: Run, name: str, heads: Sequence[int], inputs: Tensor, *, causal: bool
+    pattern: Float[Tensor, "row all query key"], heads: Sequence[int], *, causal: bool
 ) -> Float[Tensor, "head"]:
-    _, (pattern,) = _kept(run, inputs, name)
     n = pattern.shape[-1]
     share = pattern[:, list(heads)].double()
     share = share / share.sum(-1, keepdim=True).clamp_min(_TINY)
