@@ -1,4 +1,4 @@
-"""How it is drawn: figures from tables and arrays, in one style."""
+"""Figures, drawn from tables and arrays in one style."""
 
 from interp.lazy import lazy
 

@@ -21,7 +21,7 @@ def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int
 
     Args:
         patterns: Name of the head → ``[query, key]``, shares (or, without a normaliser, a kernel).
-        columns: Of the grid, at most.
+        columns: The largest number of columns of the grid.
     """
     top = max(*(float(np.abs(pattern).max()) for pattern in patterns.values()), _LEAST)
     columns = min(columns, len(patterns))

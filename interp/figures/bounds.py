@@ -1,4 +1,4 @@
-"""Proved bounds against what proving them cost, and what the bound of each strategy is made of."""
+"""Figures of proved bounds: what each bound cost to prove, and what it is made of."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ __all__ = ["bound_parts_figure", "bounds_figure"]
 
 
 def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: float) -> Figure:
-    """One point a strategy: multiplications across, bound up.
+    """Proved bounds against their cost: one point per strategy, multiplications on the horizontal
+    axis.
 
     Args:
         table: Columns ``strategy``, ``multiplications``, ``bound`` and ``vacuous`` (true or false);
             bounds are finite.
         kind: ``error`` (lower is better, logarithmic) or ``accuracy`` (higher is better).
-        measured: What was seen on inputs.
-        trivial: What the best constant answer reaches.
+        measured: The value that was measured on inputs.
+        trivial: The value that the best constant answer reaches.
     """
     with style():
         figure = Figure(figsize=size(1.4, 1.8))
@@ -53,7 +54,7 @@ def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: f
 
 
 def bound_parts_figure(parts: pd.DataFrame) -> Figure:
-    """What adds up to the bound, a bar a strategy.
+    """The parts that add up to each strategy's bound, as one stacked bar per strategy.
 
     Args:
         parts: Index strategy, a column for each part; rows add up to the bound.

@@ -1,4 +1,5 @@
-"""A table of errors as a figure: models down, settings across, another source's numbers beneath."""
+"""A table of errors as a figure: models as rows, settings as columns, and another source's
+numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ def error_table(table: pd.DataFrame, *, unit: str = "mean square error") -> Figu
     Args:
         table: Columns ``model``, ``setting``, ``seed``, ``error`` and ``paper``, the number printed
             elsewhere for the cell (NaN where there is none).
-        unit: Of the error.
+        unit: The unit of the error.
     """
     models = list(dict.fromkeys(table["model"]))
     settings = list(dict.fromkeys(table["setting"]))

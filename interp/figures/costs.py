@@ -1,4 +1,4 @@
-"""What two ways of doing the same cost, against the size of the problem."""
+"""What two ways of computing the same thing cost, against the size of the problem."""
 
 from __future__ import annotations
 

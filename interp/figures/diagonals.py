@@ -26,13 +26,13 @@ Array = NDArray[Any]
 def circuit_crops(
     crops: Sequence[Array], titles: Sequence[str], *, columns: int = 4, title: str | None = None
 ) -> Figure:
-    """Heat maps of corners of circuits, one panel each.
+    """Heat maps of the corners of several circuits, one panel each.
 
     Args:
         crops: matrices [size, size], or any shape, of equal meaning of rows and columns.
-        titles: one a crop.
-        columns: panels in a row.
-        title: above all panels.
+        titles: The title of each crop.
+        columns: How many panels a row of the figure has.
+        title: The title above all panels.
     """
     columns = max(1, min(columns, len(crops)))
     rows = max(1, math.ceil(len(crops) / columns))
@@ -68,8 +68,8 @@ def head_maps(
 
     Args:
         values: ``[layer, head]`` each; NaN where a layer has no such head.
-        labels: What is shown, with its unit.
-        titles: Above the maps.
+        labels: The label of each map: what is shown, with its unit.
+        titles: The titles above the maps.
         strongest: How many of the largest |values| to name on each map.
     """
     shape = np.asarray(values[0]).shape
@@ -118,13 +118,13 @@ def null_histograms(
     *,
     titles: Sequence[str],
 ) -> Figure:
-    """Scores of all heads beside the range that their nulls allow, one panel each.
+    """Histograms of all heads' scores beside the range that the null allows, one panel each.
 
     Args:
         scores: (scores ``[head]``, null means, null standard deviations), of each head or one for
             all; the range from the lowest to the highest head's three deviations is shaded.
         label: What is scored, with its unit.
-        titles: Above the panels.
+        titles: The titles above the panels.
     """
     with style():
         figure = Figure(figsize=size(1, 1.3 * len(scores)))

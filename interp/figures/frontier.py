@@ -1,4 +1,4 @@
-"""Depth frontier: success by blocks and layers, a panel per range of lengths, every seed shown.
+"""The depth frontier: success for each number of blocks and layers, with every seed shown.
 
 Each cell is split into as many strips as there are seeds, best first. The line is the theory's:
 above it (depth at least k − 2) a solution exists.
@@ -21,12 +21,12 @@ __all__ = ["depth_frontier", "shallower_at_best"]
 
 
 def depth_frontier(table: pd.DataFrame, bins: Sequence[str], *, label: str) -> Figure:
-    """Share of strings right for every k, depth and seed.
+    """The share of strings answered right, for every k, depth and seed.
 
     Args:
         table: Columns ``k``, ``depth``, ``seed``, ``bin``, ``exact_match``.
-        bins: Panels, in order.
-        label: Of the colour bar, with its unit.
+        bins: The ranges of lengths, one panel each, in order.
+        label: The label of the colour bar, with its unit.
     """
     blocks, depths = sorted(set(table["k"])), sorted(set(table["depth"]))
     with style():

@@ -1,4 +1,5 @@
-"""Attention as a reader wants it: a graph on the points, or matrices beside what they should be."""
+"""Attention drawn as a graph on points, or as matrices beside the attention that solves the
+task."""
 
 from __future__ import annotations
 
@@ -19,13 +20,13 @@ _FAINT = 0.05
 
 @dataclass(frozen=True)
 class PointGraph:
-    """One input of a task on points.
+    """One input of a task on points, with the attention on it.
 
     Attributes:
-        title: Above the panel.
-        points: ``[pos, 2]``.
+        title: The title above the panel.
+        points: The coordinates of the points, ``[pos, 2]``.
         group: ``[pos]``, which set each point belongs to, 0 or 1.
-        attention: ``[query, key]``.
+        attention: The attention weights, ``[query, key]``.
         target: ``[pos]``, the key that each query should attend to.
     """
 
@@ -38,7 +39,7 @@ class PointGraph:
 
 @dataclass(frozen=True)
 class AttentionPair:
-    """Attention beside what it should be, both ``[query, key]``."""
+    """Measured attention beside the attention that solves the task, both ``[query, key]``."""
 
     title: str
     target: NDArray[np.floating]

@@ -1,4 +1,5 @@
-"""Kernels and the sums of exponentials or powers that stand for them; errors against heads."""
+"""Memory kernels with the sums of exponentials or powers fitted to them, and errors against
+heads."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class KernelPanel:
 
     Attributes:
         title: The title above the figure.
-        values: ρ at lags 0, 1, …, ``[lag]``.
+        values: The kernel ρ at lags 0, 1, …, ``[lag]``.
         fits: Legend → what a sum holds at the same lags, ``[lag]``; ``lin …`` and ``log …`` have
             their colours.
     """
@@ -38,7 +39,7 @@ class KernelPanel:
 
 
 def kernel_fits(panels: Sequence[KernelPanel]) -> Figure:
-    """Each kernel with its fits above, what the fits leave below."""
+    """Each kernel with its fits (above) and the error of each fit (below)."""
     with style():
         figure = Figure(figsize=size(1.55, len(panels)))
         heights = {"height_ratios": [2, 1]}
@@ -67,7 +68,7 @@ def errors_by_heads(table: pd.DataFrame, *, ylabel: str, title: str) -> Figure:
         table: Columns ``target``, ``positions``, ``heads``, ``precision``, ``error``; the first
             precision is drawn with full lines, a second with thin ones.
         ylabel: What the error is, with its unit.
-        title: Above the panels.
+        title: The title above the panels.
     """
     kinds, targets = list(dict.fromkeys(table["positions"])), list(dict.fromkeys(table["target"]))
     precisions = list(dict.fromkeys(table["precision"]))

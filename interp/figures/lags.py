@@ -21,7 +21,8 @@ def kernels_by_lag(
     *,
     longest: int,
 ) -> Figure:
-    """Summed signed kernels over lags, one panel a memory, one colour a model.
+    """The summed signed kernels of a layer's heads over lags: one panel per memory, one colour per
+    model.
 
     Args:
         kernels: Model → memory → ``[lag]`` summed kernel; scaled to unit absolute weight here.

@@ -1,4 +1,4 @@
-"""Models opened layer by layer, beside the construction that solves the same task.
+"""Trained models measured layer by layer, beside the construction that solves the same task.
 
 Above, maps of what linear probes read after every sublayer; below, one panel a measure: a dot for
 each trained model, a diamond for the construction, a dashed line where the rule wants it to be.
@@ -30,16 +30,16 @@ def layer_comparison(
     across: str,
     levels: Mapping[str, float],
 ) -> Figure:
-    """Maps over panels of dots.
+    """Maps of probes, with panels of dots for other measures below them.
 
     Args:
-        panels: One a model.
-        columns: Names of the maps' columns.
+        panels: The maps, one per model.
+        columns: The names of the maps' columns.
         measures: Columns ``group`` (e.g. a language), ``layer``, ``model``, ``constructed``
             (Boolean), ``measure`` (what it is, with its unit) and ``value``, in [0, 1].
         label: What the maps show, with its unit.
-        across: What their columns are.
-        levels: Measure → where its dashed line is.
+        across: What the columns are.
+        levels: Measure → the value at which its dashed line stands.
     """
     tallest = max(len(panel.rows) for panel in panels)
     names = list(dict.fromkeys(measures["measure"]))

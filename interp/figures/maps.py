@@ -1,4 +1,4 @@
-"""Maps with the numbers written in: rows × columns, one panel a model.
+"""Heat maps with the numbers written in, one panel per model.
 
 Colours run from 0 to 1. A number beyond is written as it is and has the colour of the nearer end,
 which the colour bar shows by a pointed end. What was not measured (NaN) is blank, with a dash.
@@ -21,9 +21,9 @@ __all__ = ["Panel", "draw_maps", "share_maps"]
 
 _UNMEASURED = "–"
 _BRIGHT = 0.6
-"""Above it a cell is light, and its number dark."""
+"""Cells with a value above this are light, so that their number is written dark."""
 _SEEN = 0.005
-"""The least by which a number of two decimals is beyond."""
+"""A number must lie this far outside 0 … 1 to count as beyond, since two decimals are shown."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Panel:
     """One map of the figure: a matrix of shares with the names of its rows.
 
     Attributes:
-        title: The title above the figure.
-        values: ``[row, column]``; NaN where nothing was measured.
-        rows: Names down the side.
+        title: The title above the map.
+        values: The numbers, ``[row, column]``; NaN where nothing was measured.
+        rows: The names of the rows.
     """
 
     title: str
@@ -44,10 +44,10 @@ class Panel:
 def share_maps(
     panels: Sequence[Panel], columns: Sequence[str], *, label: str, across: str
 ) -> Figure:
-    """Maps side by side with one colour bar.
+    """Heat maps side by side with one colour bar.
 
     Args:
-        panels: One a model.
+        panels: The maps, one per model.
         columns: Names of the columns, the same in every panel.
         label: What the numbers are, with their unit.
         across: What the columns are, with their unit.
@@ -77,7 +77,7 @@ def draw_maps(
 
 
 def _beyond(panels: Sequence[Panel]) -> str:
-    """Which ends of the colour bar stand for numbers beyond them."""
+    """Which ends of the colour bar are pointed, because numbers lie beyond them."""
     values = np.concatenate([panel.values.ravel() for panel in panels])
     below, above = bool((values < -_SEEN).any()), bool((values > 1 + _SEEN).any())
     return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
@@ -94,6 +94,6 @@ def _write_cells(axes: Axes, values: NDArray[np.floating]) -> None:
 
 
 def _number(value: float) -> str:
-    """Two decimals; what rounds to zero has no sign."""
+    """The number with two decimals, and no minus sign on what rounds to zero."""
     text = f"{value:.2f}"
     return "0.00" if text == "-0.00" else text

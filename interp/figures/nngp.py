@@ -1,4 +1,5 @@
-"""Kernels on templates, and what training makes of a head's scalars and circuits.
+"""Figures of kernels on templates, and of how training changes heads' identity scalars and
+circuits.
 
 Matrices are shown with their entries where they are small, on one scale a figure; scalars as dots a
 head; circuits side by side before and after training on a scale of their own.
@@ -31,7 +32,7 @@ def kernel_matrices(
     Args:
         matrices: Title → matrix.
         labels: Of rows and columns; shown where there are few.
-        bounds: Rows at which another template begins.
+        bounds: The rows at which another template begins.
     """
     large = any(len(m) > _FEW for m in matrices.values())
     shown = np.concatenate(
@@ -59,7 +60,7 @@ def kernel_matrices(
 
 
 def scalars_per_head(table: pd.DataFrame) -> Figure:
-    """Learned identity scalars, a dot a head.
+    """The learned identity scalars, one dot per head.
 
     Args:
         table: Columns ``scalar`` (``a`` or ``b``), ``model``, ``layer``, ``head``, ``value`` (as
@@ -93,11 +94,11 @@ def scalars_per_head(table: pd.DataFrame) -> Figure:
 
 
 def before_and_after(pairs: Mapping[str, tuple[Array, Array]], *, basis: str) -> Figure:
-    """Circuits at the start and at the end of training, one column a circuit.
+    """Circuits before (above) and after training (below), one column per circuit.
 
     Args:
         pairs: Title → (matrix before, matrix after), on one symmetric scale a column.
-        basis: What rows and columns are.
+        basis: What the rows and columns stand for.
     """
     with style():
         figure = Figure(figsize=(2.7 * len(pairs) + 0.3, 5.0))

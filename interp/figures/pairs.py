@@ -1,4 +1,4 @@
-"""Who reads whom: heads as dots, layers upwards, a line from each writer to its reader.
+"""Which head reads which: heads as dots, layers upwards, and a line from each writer to its reader.
 
 A line's width and colour give its score; lines are few by choice of the caller. A composition of
 weights says that a reader could read what the writer wrote, not that anything flows.
@@ -20,7 +20,7 @@ __all__ = ["Pair", "pair_lines"]
 
 HeadPlace = tuple[int, int]
 Pair = tuple[HeadPlace, HeadPlace, float]
-"""(layer, head) of the writer, of the reader, and the score."""
+"""The writer's and the reader's (layer, head), and the score."""
 _COLOURS = "viridis_r"
 _BEHIND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.5}
 
@@ -40,7 +40,7 @@ def pair_lines(
         pairs: What to draw, scores at least 0; the strongest is drawn last.
         label: What a score is, with its unit.
         named: Kind → heads that are marked in a colour of their own and listed in the legend.
-        title: Above the grid.
+        title: The title above the grid.
     """
     widest = max(heads, default=1)
     with style():

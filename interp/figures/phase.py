@@ -1,4 +1,4 @@
-"""The phase diagram of selecting a lag: heads and bits that it costs, for lin and log positions.
+"""How many heads and bits it costs to select a lag, with lin and with log positions.
 
 Left, the fewest heads found at each precision; a cross on the upper edge marks a lag that no number
 of heads can select at that precision, a ring one for which none was found. Right, the significant
@@ -23,12 +23,12 @@ _LINES = {"float64": ("-", "o", 53), "float32": (":", "s", 24)}
 
 
 def phase_diagram(table: pd.DataFrame, *, epsilon: float) -> Figure:
-    """Heads and bits against the lag.
+    """The phase diagram: heads and significant bits against the lag.
 
     Args:
         table: Columns ``positions``, ``lag``, ``precision``, ``heads``, ``status``,
             ``impossible_bits`` and ``possible_bits``, a row a position function, lag and precision.
-        epsilon: The error asked for, named in the title.
+        epsilon: The largest error allowed, named in the title.
     """
     with style():
         figure = Figure(figsize=size(1.45, 2.9))

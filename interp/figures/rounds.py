@@ -1,4 +1,4 @@
-"""Rounds of a nested memory, layer by layer: what becomes readable where, and where heads look.
+"""The rounds of a nested memory, layer by layer: what is readable where, and where heads look.
 
 A panel a model, side by side. Above, how well each latent can be read linearly at each place of the
 residual stream: with one round a layer the map is a staircase. Below, what each layer's heads put
@@ -31,9 +31,9 @@ class RoundsPanel:
         places: Names of the places in the residual stream, in order.
         latents: Names of the latents, in the order of the rounds.
         decodable: Squared correlation of held-out predictions, ``[place, latent]``.
-        memories: Names of the memories.
-        layers: Names of the layers that attend.
-        offsets: Lags minus the memory's location, ``[offset]``.
+        memories: The names of the memories.
+        layers: The names of the layers that have attention.
+        offsets: Lags relative to the memory's location, ``[offset]``.
         attention: ``[memory, layer, offset]``, each row with absolute values that sum to at most 1.
     """
 
@@ -48,7 +48,7 @@ class RoundsPanel:
 
 
 def rounds_by_layer(panels: Sequence[RoundsPanel]) -> Figure:
-    """Models side by side, decodability above, attention by lag below."""
+    """Models side by side: decodability by layer (above) and attention by lag (below)."""
     places = max(len(panel.places) for panel in panels)
     layers = max(len(panel.layers) for panel in panels)
     with style():

@@ -1,4 +1,4 @@
-"""Singular spectra: the spread of each value over inputs, and what they should be."""
+"""Singular spectra of scores: their spread over inputs, and the spectrum that solves the task."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def spectra_by_input(
     reference: NDArray[np.floating] | None = None,
     shown: int = 8,
 ) -> Figure:
-    """Violins of each singular value over inputs, one panel a model.
+    """Violin plots of each singular value over inputs, one panel per model.
 
     Args:
-        spectra: Model → ``[input, value]``.
+        spectra: Model → its singular values, ``[input, value]``.
         reference: The target's own singular values, drawn as bars across.
-        shown: Values drawn, from the largest.
+        shown: How many values are drawn, from the largest.
     """
     with style():
         figure = Figure(figsize=size(1.1, len(spectra) + 0.2))
@@ -53,12 +53,12 @@ def spectra_by_width(
     reference: NDArray[np.floating] | None = None,
     unit: str = "singular value in the input metric",
 ) -> Figure:
-    """Spectra of models with heads of growing width, over seeds.
+    """The spectra of models with heads of growing width, with their range over seeds.
 
     Args:
-        spectra: m_h → ``[seed, value]``.
+        spectra: The head width m_h → singular values ``[seed, value]``.
         reference: The target's singular values.
-        unit: Of the values.
+        unit: The unit of the values.
     """
     with style():
         figure = Figure(figsize=size(1.25, 1.7))

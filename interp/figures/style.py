@@ -1,4 +1,4 @@
-"""The one look of every figure.
+"""The style that all figures share.
 
 Light background, no frame on top and right, colours that stay apart under every common form of
 colour blindness (Okabe and Ito's palette; blue–white–red for signed maps, viridis for amounts) and
@@ -77,7 +77,7 @@ def style() -> Iterator[None]:
 
 
 def size(rows: int | float = 1, columns: int | float = 1) -> tuple[float, float]:
-    """Inches for a grid of panels, 3.2 wide and 2.6 high each."""
+    """The size in inches of a figure with a grid of panels, each 3.2 wide and 2.6 high."""
     return 3.2 * columns, 2.6 * rows
 
 
@@ -88,13 +88,13 @@ def save(
     formats: Sequence[str] = ("png", "svg"),
     dpi: int | None = None,
 ) -> list[Path]:
-    """Write the figure beside ``path`` once a format, each under a temporary name first.
+    """Save the figure next to ``path`` once per format, each under a temporary name first.
 
     Args:
-        figure: what to write.
+        figure: the figure to save.
         path: with or without a suffix; the folder is made.
-        formats: file name suffixes.
-        dpi: dots an inch; the style's by default.
+        formats: the file name suffixes to save it under.
+        dpi: resolution in dots per inch; the style's by default.
 
     Returns:
         The files written. The same figure gives the same bytes.

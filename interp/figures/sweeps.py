@@ -1,4 +1,4 @@
-"""A number against what was varied, one line a model, every seed shown.
+"""A number against the quantity that was varied: one line per model, every seed shown.
 
     sweep            an error against an ordered quantity: a line of medians, a dot a seed
     accuracy_sweep   an accuracy, or any share: a line of means, a dot a seed, chance dashed
@@ -49,20 +49,20 @@ def sweep(
     """A line a model through the middle of its seeds, with a dot a seed.
 
     Args:
-        table: Tidy, one row a model and seed.
-        x: Column that was varied.
-        across: What it is, with its unit.
-        by: Column of the lines.
+        table: A tidy table with one row per model and seed.
+        x: The column with the quantity that was varied.
+        across: The label of the horizontal axis: what was varied, with its unit.
+        by: The column whose values are the lines.
         label: The axis label: what is shown, with its unit.
         y: The column that is plotted on the vertical axis.
-        panel: Column with a panel a value.
+        panel: A column whose values get a panel each; None for one panel.
         dashed: Values of ``by`` that are drawn dashed, without dots.
-        levels: Legend → height of a horizontal line.
+        levels: Legend entry → height of a horizontal line.
         at: Panel → legend and place of a vertical line.
         slopes: Panel → the theory's slope in double logarithmic scale, drawn through the middle of
             the panel's first model at its smallest x.
-        middle: ``median`` or ``mean``, over seeds.
-        log_x, log_y: Logarithmic axes.
+        middle: Which average over seeds the line shows, ``median`` or ``mean``.
+        log_x, log_y: Whether the axes are logarithmic.
         least: Values below are drawn there (an axis of forty decades shows nothing).
     """
     panels = [None] if panel is None else list(dict.fromkeys(table[panel]))
@@ -136,12 +136,12 @@ def strips(
     """A row of dots for every setting, one colour a model: for variations without an order.
 
     Args:
-        table: Tidy, one row a trained model.
+        table: A tidy table with one row per trained model.
         group: Column of the settings, shown down the side in order of appearance.
         y: The column that is plotted on the vertical axis.
-        label: What that is, with its unit.
-        by: Column of the models.
-        chance: What guessing gives.
+        label: The label of the vertical axis, with its unit.
+        by: The column that names the models.
+        chance: The value that guessing gives, drawn as a dashed line.
     """
     settings, names = list(dict.fromkeys(table[group])), list(dict.fromkeys(table[by]))
     with style():

@@ -1,4 +1,5 @@
-"""What weights alone say: head weights of any checkpoint, their circuits, metrics and nulls."""
+"""What can be read from weights alone: any checkpoint's head weights, circuits, metrics and
+nulls."""
 
 from interp.lazy import lazy
 

@@ -37,7 +37,7 @@ _ENTRIES = ("diag_ratio", "diag_std", "offdiag_std", "diag_contrast")
 
 @dataclass(frozen=True)
 class BasisNull:
-    """Each metric of random heads shaped as those of one circuit.
+    """The distribution of each metric over random heads of the same shapes as those of one circuit.
 
     Attributes:
         found: metric → its values ``[draw]`` for factors of norm 1.
@@ -59,7 +59,7 @@ class BasisNull:
         return cls(dict(zip(names, np.array(scores, dtype=np.float64).T, strict=True)))
 
     def null(self, name: str, circuit: Circuit, head: int, tail: Tail) -> WeightNull:
-        """The null of one head; undefined where an identity is added."""
+        """The null of one head's metric; undefined where an identity is added to the circuit."""
         if circuit.identity is not None or name not in self.found:
             return UNDEFINED
         drawn = self.found[name]
@@ -75,7 +75,7 @@ class BasisNull:
 
 @dataclass(frozen=True)
 class _Sight:
-    """The token matrices [vocab, d_model] with gains, their roots, and whether entries count."""
+    """The token matrices [vocab, d_model] through which circuits are seen, gains included."""
 
     left: Tensor
     right: Tensor
@@ -85,7 +85,7 @@ class _Sight:
 
     @classmethod
     def of(cls, circuit: Circuit, *, entries: bool) -> _Sight:
-        """What a circuit's factors are seen through; both bases must be there."""
+        """The token matrices of a circuit; both of its bases must be there."""
         left = _gained(circuit.left_basis, circuit.left_gain, circuit.left)
         right = _gained(circuit.right_basis, circuit.right_gain, circuit.right)
         same = torch.equal(left, right)
@@ -98,7 +98,7 @@ class _Sight:
         return cls(left, right, roots, (left.sum(0), right.sum(0)), entries)
 
     def moments(self, left: Tensor, right: Tensor, spectral: bool) -> LowRankCircuit:
-        """Of the tokens' circuit of factors [d_model, d_head]."""
+        """The numbers of the circuit in the token basis, for factors [d_model, d_head]."""
         found = low_rank_circuit(self.roots[0] @ left, self.roots[1] @ right, spectrum=spectral)
         energy = math.nan
         if self.entries:

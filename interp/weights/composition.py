@@ -65,14 +65,15 @@ def composition_table(
     fold_norm: bool = False,
     watch: Callable[[Iterable[LayerHeadWeights]], Iterable[LayerHeadWeights]] = iter,
 ) -> pd.DataFrame:
-    """Composition of every pair of heads in different layers, earlier into later.
+    """The composition scores of every pair of heads in different layers, the earlier into the
+    later.
 
     Args:
         model: as for :func:`interp.weights.weight_table.weight_table`; W_V W_O of every layer is
             held while later ones are read.
-        kinds: which of :data:`COMPOSITIONS`.
+        kinds: which kinds of :data:`COMPOSITIONS` to compute.
         fold_norm: fold the scale of the norm before attention into the circuits.
-        watch: wraps the iteration over layers.
+        watch: a wrapper of the iteration over layers, such as a progress bar.
 
     Returns:
         A head table: layer and head are the reader's, target is the writer, "L0H5",

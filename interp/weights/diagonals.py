@@ -52,11 +52,11 @@ Matrices = Float[Tensor, "stack n n"]
 def effective_circuits(
     model: Any, layer: int, *, symbols: slice | None = None
 ) -> dict[str, Float[Tensor, "head n n"]]:
-    """The circuits of a layer's heads, dense.
+    """The circuits of a layer's heads as dense matrices.
 
     Args:
         model: A :class:`~interp.models.transformer.SequenceTransformer`; norms are not folded.
-        layer: Counted from 0.
+        layer: The layer, counted from 0.
         symbols: Token ids to look through the embedding at; None is the residual basis.
 
     Returns:
@@ -89,7 +89,7 @@ def effective_circuits(
 def diagonal_table(
     model: Any, *, symbols: slice | None = None, draws: int = 1000, seed: int = 0
 ) -> pd.DataFrame:
-    """Every head's diagonals with their nulls, as a head table.
+    """The diagonal metrics of every head's circuits with their nulls, as a head table.
 
     Args:
         model: A :class:`~interp.models.transformer.SequenceTransformer`.
@@ -161,7 +161,7 @@ def _measured(m: Matrices) -> dict[str, Float[Tensor, "stack"]]:
 
 
 def _norms(model: Any, layer: int, kind: str) -> Float[Tensor, "head"]:
-    """‖left‖·‖right‖ of each head's factors, with the scores' scale."""
+    """The product ‖left‖·‖right‖ of each head's factor norms, including the scale of the scores."""
     attn = model.blocks[layer].attn
     if kind == "OV":
         return (_size(attn.W_V) * _size(attn.W_O)).detach()

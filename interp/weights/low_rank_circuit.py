@@ -1,4 +1,4 @@
-"""The few numbers of a low-rank circuit that every weight metric is made of.
+"""The few numbers of a low-rank circuit from which all weight metrics are computed.
 
 With M = L Rᵀ + cI, L and R of shape [n, r], r ≪ n, nothing of size n × n is needed:
 
@@ -35,22 +35,22 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class LowRankCircuit:
-    """Numbers of one circuit M [n, n] of a head.
+    """The numbers of one head's circuit M [n, n] that metrics need.
 
     Attributes:
-        width: n.
-        columns: r.
-        trace: tr M.
+        width: the width n of the circuit.
+        columns: the number r of columns of its factors.
+        trace: the trace tr M.
         energy: ‖M‖², the squared Frobenius norm.
-        fourth: Σσ⁴.
-        diagonal_energy: Σ M_ii².
+        fourth: the sum Σσ⁴ over singular values.
+        diagonal_energy: the sum Σ M_ii².
         total: Σ_ij M_ij, or None when the spectrum was not asked for.
-        square_trace: tr M², or None likewise.
-        factor_norm: ‖L‖·‖R‖.
-        identity: c.
+        square_trace: the trace tr M², or None likewise.
+        factor_norm: the product ‖L‖·‖R‖ of the factors' norms.
+        identity: the multiple c of I that is added.
         bias: (‖R b‖², and its mean and variance for a random direction of b), or None.
         singular: singular values, largest first, or None when not asked for.
-        eigen: eigenvalues, or None when not asked for.
+        eigen: the eigenvalues, or None when not asked for.
     """
 
     width: int
@@ -81,11 +81,11 @@ def low_rank_circuit(
     bias: Tensor | None = None,
     spectrum: bool = False,
 ) -> LowRankCircuit:
-    """LowRankCircuit of left · rightᵀ + identity · I.
+    """The numbers of the circuit left · rightᵀ + identity · I.
 
     Args:
-        left, right: factors [n, r].
-        identity: c.
+        left, right: the factors, [n, r].
+        identity: the multiple c of I.
         bias: a query bias b [r] in the head's own basis.
         spectrum: also compute singular values, eigenvalues, tr M² and Σ_ij M_ij.
     """
@@ -141,7 +141,7 @@ def low_rank_circuits(circuit: Circuit, *, spectrum: bool = False) -> Iterator[L
 
 
 def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Both by column, as most checkpoints have them, or else both by row.
+    """Both factors in the same memory order: by column, as in most checkpoints, or else by row.
 
     Entrywise products of two layouts are several times slower than of one.
     """

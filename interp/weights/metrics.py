@@ -1,4 +1,4 @@
-"""The weight metrics of one head's circuit: formula and null of each.
+"""The weight metrics of a head's circuit, each with its formula and null.
 
 M is the circuit, n its width, S2 = ‖M‖², a* = tr M / n the multiple of I nearest to M.
 
@@ -54,10 +54,10 @@ __all__ = ["BASIC", "METRICS", "UNDEFINED", "Metric", "choose", "effective_rank"
 
 @dataclass(frozen=True)
 class Metric:
-    """A number for a circuit and what it is under the null.
+    """A number computed from a circuit, and its null.
 
     Attributes:
-        score: from the moments.
+        score: the metric, computed from the circuit's numbers.
         null: from the moments, and the spectrum of random factors.
         spectral: whether more than the moments that are always there is needed.
         scales: whether the score grows with the norms of the factors.
@@ -72,11 +72,11 @@ class Metric:
 
 
 Null = Callable[[LowRankCircuit, SpectrumNull], WeightNull]
-"""From a circuit's moments and the spectrum of random factors to what a metric is by chance."""
+"""The null of a metric, given a circuit's numbers and the spectra of random factors."""
 
 _T = TypeVar("_T")
 UNDEFINED = WeightNull(math.nan, math.nan)
-"""Where a metric has no null."""
+"""The null of a metric that has none."""
 
 
 def effective_rank(singular: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,4 +1,5 @@
-"""How many directions a head's scores use: singular spectra over inputs and in the input metric.
+"""The rank of a head's attention scores: their singular spectra over inputs and in the input
+metric.
 
 Scores ρ̂(x, y) = ⟨q(x), k(y)⟩ s (s = 1/√d_head) have rank at most d_head, and a spectrum in two
 senses:
@@ -65,10 +66,10 @@ class VectorMoments:
 
     @classmethod
     def of(cls, batches: Iterable[Float[Tensor, "... width"]]) -> VectorMoments:
-        """Over all vectors of all batches, one batch in memory at a time.
+        """The moments of all vectors in all batches, with one batch in memory at a time.
 
         Raises:
-            ArgumentError: if there is none.
+            ArgumentError: if there is no vector.
         """
         total: Tensor | None = None
         for batch in batches:
@@ -80,7 +81,7 @@ class VectorMoments:
 
     @property
     def covariance(self) -> Float64[Tensor, "width width"]:
-        """Second moment about the mean."""
+        """The covariance ``[width, width]``."""
         return self.second - torch.outer(self.mean, self.mean)
 
 
@@ -89,8 +90,8 @@ class HeadSpectra:
     """The spectra of every head of some layers.
 
     Attributes:
-        per_input: Layer → ``[row, head, value]``, falling.
-        metric: Layer → ``[head, value]``, falling.
+        per_input: Layer → singular values of each row, ``[row, head, value]``, largest first.
+        metric: Layer → singular values in the input metric, ``[head, value]``, largest first.
         vectors: Layer → the moments of every head's queries and of its keys.
         centred: Whether rows of scores had their mean taken away.
     """
@@ -115,10 +116,10 @@ class Decay:
 def score_spectra(
     scores: Float[Tensor, "row head query key"], *, centred: bool = True
 ) -> Float64[np.ndarray, "row head value"]:
-    """Singular values of every input's score matrix, divided by √(queries · keys), falling.
+    """The singular values of every input's score matrix over √(queries · keys), largest first.
 
     Args:
-        scores: Before the softmax, not masked.
+        scores: The scores before the softmax, not masked.
         centred: Take each row's mean over keys away (what a softmax does not see).
 
     Raises:
@@ -159,9 +160,9 @@ def factor_spectrum(
     Args:
         W_Q, W_K: One head's factors, as :func:`interp.weights.head_weights.head_weights` gives
         them. inputs: Moments of what the head reads (after the norm, as the factors want it).
-        b_Q, b_K: Biases; b_K matters only if not ``centred``.
+        b_Q, b_K: The biases; b_K matters only if not ``centred``.
         scale: 1/√d_head for the scores themselves.
-        centred: See the module.
+        centred: Whether each row's mean is taken from the scores; see the module's text.
     """
     query, key = (_mapped(inputs, W, b) for W, b in ((W_Q, b_Q), (W_K, b_K)))
     return metric_spectrum(query, key, scale=scale, centred=centred)
@@ -174,17 +175,17 @@ def head_spectra(
     layers: Sequence[int] | None = None,
     centred: bool = True,
 ) -> HeadSpectra:
-    """The spectra of a hooked model's heads, batch by batch.
+    """The spectra of a hooked model's heads, added up batch by batch.
 
     Args:
         model: Anything with TransformerLens' hooks: ours, a wrapped one, or a pretrained bridge.
             Rotary models are read after rotation, and heads that share keys share them here.
         batches: Inputs ``[row, pos]`` or ``[row, pos, channel]``, all of one length.
-        layers: All by default.
-        centred: See the module.
+        layers: The layers to measure; all by default.
+        centred: Whether each row's mean is taken from the scores; see the module's text.
 
     Raises:
-        ArgumentError: for batches of different lengths, or none.
+        ArgumentError: for batches of different lengths, or no batch.
         HookError: for a model without queries and keys.
     """
     chosen = list(range(model.cfg.n_layers) if layers is None else layers)
@@ -255,15 +256,15 @@ def fit_decay(
 
 
 def decay_constant(singular: Spectrum, alpha: float) -> float:
-    """C_1^(α): the smallest c with σ_k ≤ c k^{−α} for every k seen."""
+    """The constant C_1^(α): the smallest c with σ_k ≤ c k^{−α} for every k that was measured."""
     return float((singular * np.arange(1, len(singular) + 1) ** alpha).max(initial=0.0))
 
 
 def convergence(spectra: Mapping[int, Spectrum], reference: Spectrum | None = None) -> pd.DataFrame:
-    """How spectra settle as the head's width grows.
+    """How the spectra converge as the head's width grows.
 
     Args:
-        spectra: m_h → spectrum.
+        spectra: The head width m_h → spectrum.
         reference: What they should tend to; by default that of the largest m_h.
 
     Returns:
@@ -289,14 +290,14 @@ def _distance(found: Spectrum, target: Spectrum) -> float:
 
 
 def _sums(vectors: Float[Tensor, "*head n width"]) -> Tensor:
-    """Σ [x, 1] [x, 1]ᵀ, the last two axes of the result."""
+    """The sums Σ [x, 1] [x, 1]ᵀ over vectors x, which hold their count, mean and second moment."""
     wide = vectors.double()
     wide = torch.cat((wide, torch.ones_like(wide[..., :1])), dim=-1)
     return wide.mT @ wide
 
 
 def _of_heads(query: Tensor, key: Tensor) -> list[tuple[VectorMoments, VectorMoments]]:
-    """Each head's moments from ``[head, d_head + 1, d_head + 1]`` sums."""
+    """Each head's query and key moments from the sums of :func:`_sums`."""
     sides = [
         [VectorMoments(s[-1, :-1] / s[-1, -1], s[:-1, :-1] / s[-1, -1]) for s in side]
         for side in (query, key)
@@ -305,13 +306,13 @@ def _of_heads(query: Tensor, key: Tensor) -> list[tuple[VectorMoments, VectorMom
 
 
 def moment_root(moment: Tensor) -> Tensor:
-    """R with RᵀR = moment: the symmetric root, which singular moments have too."""
+    """The symmetric root R of a second-moment matrix, RᵀR = moment; it may be singular."""
     values, vectors = torch.linalg.eigh(moment)
     return vectors * values.clamp_min(0).sqrt() @ vectors.mT
 
 
 def _mapped(inputs: VectorMoments, W: Tensor, b: Tensor | None) -> VectorMoments:
-    """Moments of x W + b."""
+    """The moments of x W + b, given those of x."""
     W = W.double()
     shift = torch.zeros(W.shape[1], dtype=W.dtype) if b is None else b.double()
     mean = inputs.mean @ W
@@ -322,7 +323,7 @@ def _mapped(inputs: VectorMoments, W: Tensor, b: Tensor | None) -> VectorMoments
 
 
 def _hooks(model: Any, layer: int) -> tuple[str, str]:
-    """The hooks of a layer's queries and keys, after rotation where there is one."""
+    """The hooks of a layer's queries and keys, after rotation in a model with rotary positions."""
     for kind in ("hook_rot_{}", "hook_{}"):
         names = tuple(f"blocks.{layer}.attn.{kind.format(side)}" for side in "qk")
         if all(name in model.hook_dict for name in names):

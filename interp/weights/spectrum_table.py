@@ -44,9 +44,9 @@ def spectrum_table(spectra: HeadSpectra, *, draws: int = 1000, seed: int = 0) ->
     """Effective rank and spectral share (σ_1²/Σσ²) of every head's scores in the input metric.
 
     Args:
-        spectra: From :func:`interp.weights.spectrum.head_spectra`.
+        spectra: The spectra, from :func:`interp.weights.spectrum.head_spectra`.
         draws: Random rotations a head; fewer than 1000 are for trying things out.
-        seed: Of the rotations.
+        seed: Seed of the random rotations.
 
     Returns:
         A head table; circuit ``QK``, site = the scores' hook.
@@ -86,7 +86,7 @@ def _turned(
     draws: int,
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """Spectra ``[draw, value]`` with the keys' inner basis turned."""
+    """Spectra ``[draw, value]`` in which the keys' inner basis is randomly rotated."""
     width = len(query.mean)
     left = moment_root(query.second)
     right = moment_root(key.covariance if spectra.centred else key.second)
@@ -98,7 +98,7 @@ def _turned(
 
 
 def _rotations(width: int, count: int, rng: np.random.Generator) -> Tensor:
-    """Uniformly random orthogonal matrices [count, width, width]: QR of Gaussians, signs undone."""
+    """Draw uniformly random orthogonal matrices [count, width, width] (QR of Gaussian matrices)."""
     drawn = torch.from_numpy(rng.standard_normal((count, width, width)))
     q, upper = torch.linalg.qr(drawn)
     return q * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]

@@ -1,4 +1,4 @@
-"""What a weight metric would be if the head's directions meant nothing.
+"""The nulls of weight metrics: their values if a head's directions meant nothing.
 
 **The null.** Keep the singular values σ of a circuit M (n × n) and turn its input and output
 bases by independent uniformly random rotations: M → U M Vᵀ. Norms, rank and spectrum are those of
@@ -51,7 +51,7 @@ _AT_ONCE = 8
 
 @dataclass(frozen=True)
 class WeightNull:
-    """What a metric of one head is under the null.
+    """The null of a metric for one head.
 
     Attributes:
         mean, std: Exact moments; NaN for a null that is not defined for a circuit.
@@ -67,11 +67,11 @@ class WeightNull:
 
     @classmethod
     def of(cls, drawn: NDArray[np.float64], tail: Tail = "two-sided") -> WeightNull:
-        """The null distribution made of a sample of random heads."""
+        """The null given by a sample of random heads."""
         return cls(float(drawn.mean()), float(drawn.std()), tail, drawn)
 
     def against(self, score: float) -> Null:
-        """The null beside a head's score; without spread there is no p."""
+        """The p-value of a head's score under the null; NaN if the null has no spread."""
         if not self.std > 0:
             return Null(self.mean, self.std, float("nan"), "rotations")
         if self.drawn is None:
@@ -80,7 +80,7 @@ class WeightNull:
 
 
 def diagonal_energy_variance(n: int, energy: float, fourth: float) -> float:
-    """Variance of Σ M_ii² over random rotations, n ≥ 2.
+    """The variance of Σ M_ii² over random rotations, for n ≥ 2.
 
     Σ_ij E[M_ii² M_jj²] with M_ii = Σ_k σ_k u_ik v_ik. U and V are independent, so every term is
     the square of a fourth moment of one orthogonal matrix: for i = j these are 3/(n(n+2)) (one
@@ -123,9 +123,9 @@ class SpectrumNull:
     """Singular values of L Rᵀ for Gaussian L, R [n, r] with ‖L‖ = ‖R‖ = 1, sampled.
 
     Args:
-        n, r: the factors' shape.
-        draws: how many pairs of factors.
-        seed: of the draws.
+        n, r: the shape of the factors.
+        draws: how many pairs of factors to draw.
+        seed: seed of the random draws.
     """
 
     n: int
@@ -135,7 +135,7 @@ class SpectrumNull:
 
     @cached_property
     def singular(self) -> NDArray[np.float64]:
-        """[draw, min(n, r)], largest first."""
+        """The singular values of every draw, [draw, min(n, r)], largest first."""
         rng = np.random.default_rng((self.seed, self.n, self.r))
         sizes = [min(_AT_ONCE, self.draws - k) for k in range(0, self.draws, _AT_ONCE)]
         found = np.concatenate([self._draw(rng, count) for count in sizes])

@@ -1,4 +1,4 @@
-"""What every head's weights say, from its factors alone: a tidy table.
+"""A tidy table of what every head's weights say, computed from its factors alone.
 
 For each head and circuit (QK, OV, and QK+aI, OV+bI where a model has those scalars) the metrics of
 :mod:`interp.weights.metrics`, each with its null, p, q and effect; for each pair of heads the
@@ -49,7 +49,7 @@ GROUPS: dict[str, Sequence[str]] = {
 }
 
 Watch = Callable[[Iterable[LayerHeadWeights]], Iterable[LayerHeadWeights]]
-"""Something that passes layers through and may show how far it is."""
+"""A function that passes layers through, such as a progress bar."""
 
 
 def weight_table(
@@ -63,7 +63,7 @@ def weight_table(
     seed: int = 0,
     watch: Watch = iter,
 ) -> pd.DataFrame:
-    """The weight metrics of every head of a model.
+    """The weight metrics of every head of a model, with their nulls.
 
     Args:
         model: what :func:`interp.weights.head_weights.head_weights` takes (a model in memory, a
@@ -189,12 +189,12 @@ def _row(
 
 
 def singular_values(model: Any, circuit: str, **options: Any) -> NDArray[np.float64]:
-    """Singular values of one circuit of every head, [layer, head, k], largest first.
+    """The singular values of one circuit of every head, [layer, head, k], largest first.
 
     Args:
         model: as for :func:`weight_table`; every layer must have the circuit and the same shapes.
         circuit: ``QK``, ``OV``, ``QK+aI`` or ``OV+bI``.
-        options: fold_norm, lag, basis, as in :func:`weight_table`.
+        options: ``fold_norm``, ``lag`` and ``basis``, as in :func:`weight_table`.
     """
     found = [
         [known.singular for known in low_rank_circuits(stack, spectrum=True)]
@@ -209,11 +209,11 @@ def circuit_crop(
     """The top left size × size corner of a head's circuit, from that many rows of its factors.
 
     Args:
-        model: as for :func:`weight_table`.
-        layer, head: which head.
+        model: a checkpoint or model, as for :func:`weight_table`.
+        layer, head: the head, both counted from 0.
         circuit: ``QK``, ``OV``, ``QK+aI`` or ``OV+bI``.
         size: rows and columns (fewer where the basis is smaller).
-        options: fold_norm, lag, basis, as in :func:`weight_table`.
+        options: ``fold_norm``, ``lag`` and ``basis``, as in :func:`weight_table`.
     """
     stack = head_weights(model).layer(layer).circuit(circuit, **options)
     left, right = (factor[:size] for factor in stack.pair(head))

@@ -1,4 +1,5 @@
-"""The W_Q, W_K, W_V, W_O of any checkpoint, without the model; or of a model in memory.
+"""The head weights W_Q, W_K, W_V, W_O of any checkpoint (without the model) or of a model in
+memory.
 
 ``head_weights`` finds a checkpoint (a safetensors file, a folder, sharded or not, or a hub id) or
 takes a live model, recognises the architecture and hands out the factors of every head layer by

@@ -32,10 +32,10 @@ CIRCUITS = ("QK", "OV", "QK+aI", "OV+bI")
 
 @dataclass(frozen=True)
 class Circuit:
-    """One circuit of every head of a layer.
+    """One circuit (QK or OV, with or without its identity scalar) of every head of a layer.
 
     Attributes:
-        name: one of :data:`CIRCUITS`.
+        name: the circuit's name, one of :data:`CIRCUITS`.
         left, right: stacks [head or group, d_model, d_head]; the one that heads share under
             grouped-query attention is stored once a group.
         identity: the scalars on I [head], or None.
@@ -94,7 +94,7 @@ class Circuit:
         return left, right
 
     def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """:meth:`pair` of every head in turn."""
+        """The factors (:meth:`pair`) of every head in turn."""
         return (self.pair(head) for head in range(self.n_heads))
 
     def added(self, head: int) -> float:
@@ -105,7 +105,7 @@ class Circuit:
 
     @property
     def _turns_identity(self) -> bool:
-        """Whether something stands between the residual basis and the one asked for."""
+        """Whether a gain or a basis stands between the circuit and the residual basis."""
         sides = (self.left_gain, self.right_gain, self.left_basis, self.right_basis)
         return any(side is not None for side in sides)
 
@@ -123,7 +123,7 @@ class Circuit:
         return bias * self.scale
 
     def dense(self, head: int) -> Tensor:
-        """M [basis, basis] itself: for small models, crops and checks."""
+        """The circuit M [basis, basis] as a dense matrix, for small models, crops and checks."""
         left, right = self.pair(head)
         dense = left @ right.mT
         if self.identity is not None:

@@ -1,4 +1,4 @@
-"""What a model's ``config.json`` says, checked as it is read."""
+"""Read a model's ``config.json``, checking each entry as it is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _ABSENT = object()
 
 
 def count(config: Mapping[str, Any], key: str, default: Any = _ABSENT) -> int:
-    """The positive integer under ``key``; a missing or null entry is ``default`` if given.
+    """The positive integer under ``key``; a missing or null entry gives ``default``, if there is
+    one.
 
     Raises:
         CheckpointError: if it is missing without a default, or not a positive integer.
@@ -31,11 +32,11 @@ def count(config: Mapping[str, Any], key: str, default: Any = _ABSENT) -> int:
 
 
 def rope_of(config: Mapping[str, Any], d_head: int, share: float = 1.0) -> Rope:
-    """Rotary positions, in the old spelling of configurations and in the new.
+    """The rotary positions in a configuration, in its older or newer spelling.
 
     Args:
-        config: of the model.
-        d_head: width of a head.
+        config: the model's configuration.
+        d_head: the width of a head.
         share: the share of it that is turned, where the configuration does not say.
     """
     entry = config.get("rope_parameters") or config.get("rope_scaling")

@@ -1,4 +1,4 @@
-"""Which architecture a checkpoint is, and its head factors.
+"""Recognise a checkpoint's architecture, and read its head weights.
 
 The architecture is decided by ``model_type`` in the configuration and the names of the tensors,
 never by guessing from shapes: the same shapes can hold the same numbers in another order, and
@@ -70,7 +70,7 @@ def head_weights(
             mapping any module will do. What this function gave is given back as it is.
         mapping: for an architecture that is not known: where the factors lie, as a table or the
             path of a TOML or JSON file (:mod:`interp.weights.head_weights.mapping`).
-        dtype: what tensors are converted to when read.
+        dtype: the dtype that tensors are converted to when they are read.
         revision: branch, tag or commit on the hub.
         download: whether a hub id that the local cache lacks may be downloaded.
 
@@ -129,7 +129,7 @@ def _check_complete(factors: HeadWeights) -> None:
 
 
 def _check_understood(factors: HeadWeights) -> None:
-    """Refuse tensors in an attention layer that no part reads."""
+    """Refuse a checkpoint whose attention layers hold tensors that the layout does not read."""
     layout = factors.layout
     if not layout.attention:
         return

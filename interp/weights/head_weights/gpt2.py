@@ -1,4 +1,4 @@
-"""GPT-2: query, key and value side by side in one matrix, input dimension first.
+"""The layout of GPT-2: query, key and value side by side in one matrix, input dimension first.
 
 The same tensor names carry other models (DistilGPT-2, the multilingual and code descendants);
 GPTBigCode shares one key/value head and stores matrices the other way: it is not this family.

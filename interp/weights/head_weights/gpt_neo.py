@@ -1,4 +1,4 @@
-"""EleutherAI's three: GPT-Neo, GPT-J and GPT-NeoX (Pythia).
+"""The layouts of EleutherAI's models: GPT-Neo, GPT-J and GPT-NeoX (Pythia).
 
 GPT-Neo and GPT-J keep query, key and value apart, output dimension first; GPT-NeoX stores them
 head by head in one matrix (head, then query/key/value). GPT-J turns neighbouring coordinates,
@@ -19,7 +19,7 @@ __all__ = ["gpt_j", "gpt_neo", "gpt_neox"]
 
 
 def gpt_neo(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
-    """GPT-Neo: learned positions, every other layer attends locally."""
+    """The layout of GPT-Neo: learned positions; every other layer attends locally."""
     at = prefix + "h.{layer}."
     return Layout(
         family="GPT-Neo",
@@ -32,7 +32,8 @@ def gpt_neo(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
 
 
 def gpt_j(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
-    """GPT-J: rotary positions on neighbouring coordinates, attention and FFN side by side."""
+    """The layout of GPT-J: rotary positions on neighbouring coordinates, attention and FFN in
+    parallel."""
     at = prefix + "h.{layer}."
     sizes = _sizes(config, "n_layer", "n_head", "n_embd")
     return Layout(
@@ -47,7 +48,7 @@ def gpt_j(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
 
 
 def gpt_neox(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
-    """GPT-NeoX and Pythia: one matrix for query, key and value, head by head."""
+    """The layout of GPT-NeoX and Pythia: one matrix for query, key and value, head by head."""
     at = prefix + "layers.{layer}."
     sizes = _sizes(config, "num_hidden_layers", "num_attention_heads", "hidden_size")
     fused, bias = at + "attention.query_key_value.weight", at + "attention.query_key_value.bias"

@@ -1,4 +1,4 @@
-"""The head factors of a model, layer by layer, without the model.
+"""The head weights of a model, read layer by layer without building the model.
 
 ``HeadWeights`` knows the sizes and hands out layers; a ``LayerHeadWeights`` reads a matrix when it
 is asked for and keeps nothing, so the memory in use is that of what the caller holds. The MLP is
@@ -33,8 +33,8 @@ class HeadWeights:
     Attributes:
         name: the folder, file or hub id it was opened from, or the class of a model.
         layout: what the architecture says (sizes, norm, rotary positions, notes).
-        files: the tensors.
-        dtype: what they are converted to when read.
+        files: the tensors, read on demand.
+        dtype: the dtype that tensors are converted to when they are read.
     """
 
     name: str
@@ -63,7 +63,7 @@ class HeadWeights:
         return self.layout.sizes.d_head
 
     def layer(self, index: int) -> LayerHeadWeights:
-        """Layer ``index``, nothing read yet.
+        """The weights of layer ``index``; nothing is read yet.
 
         Raises:
             ArgumentError: if there is no such layer.
@@ -76,7 +76,7 @@ class HeadWeights:
         return LayerHeadWeights(self, index)
 
     def __iter__(self) -> Iterator[LayerHeadWeights]:
-        """Every layer in turn."""
+        """Iterate over the layers."""
         return (self.layer(i) for i in range(self.n_layers))
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class HeadWeights:
         return self.n_layers
 
     def token_matrix(self, which: Literal["embedding", "unembedding"]) -> Tensor:
-        """W_E or W_Uᵀ [vocab, d_model].
+        """The embedding W_E or the transposed unembedding W_Uᵀ, [vocab, d_model].
 
         Raises:
             CheckpointError: if the checkpoint does not hold it.
@@ -100,18 +100,18 @@ class HeadWeights:
 
 @dataclass(frozen=True)
 class LayerHeadWeights:
-    """One layer: every property reads its tensor anew."""
+    """The head weights of one layer; every property reads its tensor anew."""
 
     model: HeadWeights
     index: int
 
     def has(self, part: PartName) -> bool:
-        """Whether the layer has this part."""
+        """Whether the layer has this part (such as ``b_Q``)."""
         found = self.model.layout.parts.get(part)
         return found is not None and found.name.format(layer=self.index) in self.model.files
 
     def read(self, name: PartName) -> Tensor:
-        """The part, arranged as the properties below say.
+        """Read a part, arranged as the properties below describe.
 
         Raises:
             CheckpointError: if the layer has no such part, or its tensor is damaged.
@@ -125,27 +125,28 @@ class LayerHeadWeights:
         return part.arrange(tensor, layout.sizes.axes, trim)
 
     def read_if_there(self, name: PartName) -> Tensor | None:
-        """The part, or None where the layer has none."""
+        """Read a part, or give None where the layer has none."""
         return self.read(name) if self.has(name) else None
 
     @property
     def W_Q(self) -> Tensor:
-        """[head, d_model, d_head]."""
+        """The query weights, [head, d_model, d_head]."""
         return self.read("W_Q")
 
     @property
     def W_K(self) -> Tensor:
-        """[group, d_model, d_head]; a group is a head except under grouped-query attention."""
+        """The key weights, [group, d_model, d_head]; under grouped-query attention heads share a
+        group."""
         return self.read("W_K")
 
     @property
     def W_V(self) -> Tensor:
-        """[group, d_model, d_head]."""
+        """The value weights, [group, d_model, d_head]."""
         return self.read("W_V")
 
     @property
     def W_O(self) -> Tensor:
-        """[head, d_head, d_model]."""
+        """The output weights, [head, d_head, d_model]."""
         return self.read("W_O")
 
     @property
@@ -163,7 +164,7 @@ class LayerHeadWeights:
     def circuit(
         self, name: str, *, fold_norm: bool = False, lag: int = 0, basis: str = "residual"
     ) -> Circuit:
-        """One circuit of every head.
+        """One circuit of every head of the layer.
 
         Args:
             name: ``QK``, ``OV``, ``QK+aI`` or ``OV+bI``.
@@ -234,7 +235,7 @@ class LayerHeadWeights:
         )
 
     def _nothing(self) -> tuple[Tensor, Tensor]:
-        """Factors of a zero circuit, for scores that are a·X Xᵀ alone."""
+        """The factors of a zero circuit, for a model whose scores are a·X Xᵀ alone."""
         zeros = torch.zeros(len(self.read("identity_a")), self.model.d_model, 1)
         return zeros.to(self.model.dtype), zeros.to(self.model.dtype)
 

@@ -1,4 +1,4 @@
-"""What an architecture says about its attention weights, as data.
+"""How an architecture stores its attention weights, described as data.
 
 Every family stores the four matrices of a head somewhere else and in another order. A
 :class:`Part` names the tensor and gives, as an einops pattern, the way to a stack of head
@@ -43,7 +43,7 @@ PartName = Literal[
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many of what: layers, query heads, key/value heads, model width, head width."""
+    """The sizes of a model: layers, query heads, key/value heads, model width, head width."""
 
     n_layers: int
     n_heads: int
@@ -59,14 +59,14 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor (``{layer}`` stands for the layer's number) and how to arrange it.
+    """A tensor's name (``{layer}`` stands for the layer's number) and how to arrange its axes.
 
     Args:
         name: the tensor's name in the checkpoint.
         pattern: einops pattern; ``p`` leads the result when several matrices share the tensor.
-        pick: which of the ``p`` matrices.
+        pick: which of the ``p`` matrices stored side by side to take.
         offset: added to every entry (1 for norms stored as 1 + w).
-        factor: multiplies every entry.
+        factor: a number that every entry is multiplied by.
     """
 
     name: str
@@ -78,7 +78,8 @@ class Part:
     def arrange(
         self, tensor: Tensor, axes: Mapping[str, int], trim: Mapping[str, int] | None = None
     ) -> Tensor:
-        """The arranged tensor, cut to ``trim``'s length along the axes it names.
+        """Arrange the tensor by the pattern, and cut it to ``trim``'s length along the axes it
+        names.
 
         Raises:
             CheckpointError: if the shape does not fit the pattern.
@@ -103,14 +104,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Where embedding and unembedding lie; arranged, each is [vocab, d_model]."""
+    """Where the embedding and the unembedding are stored; arranged, each is [vocab, d_model]."""
 
     embedding: Part
     unembedding: Part
 
     @classmethod
     def rows(cls, embedding: str, unembedding: str, *, tied: bool) -> Tokens:
-        """Both stored a row a token; tied models have one matrix."""
+        """The token matrices of a model that stores one row per token; tied models have one
+        matrix."""
         pattern = "v d -> v d"
         return cls(Part(embedding, pattern), Part(embedding if tied else unembedding, pattern))
 
@@ -121,16 +123,16 @@ class Layout:
 
     Attributes:
         family: the architecture's name, for the reader.
-        sizes: how many of what.
+        sizes: the model's sizes.
         parts: where each factor lies; a part whose tensor is not there is not in the model.
         attention: what the names of an attention layer's tensors start with. Every tensor there
             must be a part, or the checkpoint is refused: a bias or norm that nobody reads would
             change the circuit in silence. Empty for no such check.
         norm: the norm before attention whose scale can be folded.
-        rope: rotary positions, if the model has them.
-        tokens: the token matrices.
+        rope: the rotary positions, if the model has them.
+        tokens: where the token matrices are stored.
         trims: for each layer, lengths to cut axes to, where shapes are padded to the largest.
-        needed: parts that every layer must have.
+        needed: the parts that every layer must have.
         notes: what a reader of the numbers should know of this architecture.
     """
 

@@ -1,4 +1,5 @@
-"""A model in memory as a checkpoint: the same names, tensors and configuration, nothing copied.
+"""Read a model in memory as if it were a checkpoint: same names, tensors and configuration, no
+copy.
 
     ours              the weights, which are named as in its checkpoint, and its spec
     Hugging Face's    the weights and the configuration
@@ -56,7 +57,7 @@ class LiveTensors:
     """
 
     def __init__(self, tensors: Mapping[str, Make]) -> None:
-        """Hold what gives each tensor, not the tensor."""
+        """Keep the functions that give the tensors, not the tensors."""
         self._make = dict(tensors)
         self.names = sorted(self._make)
 
@@ -117,7 +118,8 @@ def live_source(model: nn.Module) -> Source:
 
 
 def _tensors(state: Iterable[tuple[str, Tensor]]) -> dict[str, Make]:
-    """By name, wrapping taken out; what has several names (tied) is under the first."""
+    """The tensors by name, without the wrapping in the names; a tied tensor has its first name
+    only."""
     first: dict[int, tuple[str, Tensor]] = {}
     for name, tensor in state:
         first.setdefault(id(tensor), (name.replace(_WRAPPING, ""), tensor))

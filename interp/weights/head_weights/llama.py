@@ -1,4 +1,4 @@
-"""Llama and its kin: Mistral, Mixtral, Qwen 2 and 3; and Gemma, whose norms store 1 + w.
+"""The layouts of Llama, Mistral, Mixtral, Qwen 2 and 3, and of Gemma, whose norms store 1 + w.
 
 Grouped-query attention: h query heads share g ≤ h key/value heads, and each query head is paired
 with its group's. Qwen 2 has query, key and value biases. Qwen 3 and Gemma 3 normalise each head's
@@ -27,13 +27,13 @@ _SCALED = "embeddings enter multiplied by √d_model, which scales token-basis c
 
 
 def llama(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
-    """Llama, Mistral, Mixtral, Qwen 2, Qwen 3 (and their mixtures of experts)."""
+    """The layout of Llama, Mistral, Mixtral, Qwen 2 and Qwen 3 (and their mixtures of experts)."""
     parts = _parts(prefix, offset=0.0)
     return _layout(config, prefix, tied, str(config["model_type"]), parts, ())
 
 
 def gemma(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
-    """Gemma 1, 2 and 3; of a multimodal Gemma 3, the language model."""
+    """The layout of Gemma 1, 2 and 3; of a multimodal Gemma 3, that of its language model."""
     inner = config.get("text_config")
     text = dict(inner) if isinstance(inner, Mapping) else dict(config)
     kind = str(config["model_type"])

@@ -1,4 +1,4 @@
-"""A layout that the user spells out, for an architecture that is not known.
+"""A layout that the user writes down, for an architecture that is not known here.
 
 A mapping is a table (a dict, or a TOML or JSON file):
 
@@ -79,7 +79,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
-    """The layout that a mapping spells out.
+    """Make the layout that a mapping describes.
 
     Raises:
         ArgumentError: naming everything that is missing, unknown or malformed.

@@ -1,4 +1,4 @@
-"""OPT: query, key, value and output apart, with biases.
+"""The layout of OPT: query, key, value and output in matrices of their own, with biases.
 
 Its 350M member normalises after attention instead of before: there is then no norm to fold.
 """

@@ -1,4 +1,4 @@
-"""Our own checkpoints: ``model.safetensors`` with ``model.json``.
+"""The layout of our own checkpoints, ``model.safetensors`` with ``model.json``.
 
 Tensors carry TransformerLens' names and stacks. Layers with fewer or narrower heads are padded
 with zeros on disk and trimmed here. A model whose scores use no dot product has no QK circuit;

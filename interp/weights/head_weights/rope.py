@@ -24,11 +24,11 @@ __all__ = ["Rope"]
 
 @dataclass(frozen=True)
 class Rope:
-    """The rotary positions of a model.
+    """The rotary positions (RoPE) of a model.
 
     Attributes:
         width: how many leading coordinates of a head are turned.
-        theta: base of the frequencies ω_f = theta^(−2f/width).
+        theta: the base of the frequencies ω_f = theta^(−2f/width).
         neighbours: whether pairs are (0, 1), (2, 3), … rather than (0, width/2), (1, …), ….
         scaling: the configuration's scaling entry; ``linear`` and ``llama3`` are understood.
     """
@@ -39,7 +39,7 @@ class Rope:
     scaling: Mapping[str, Any] | None = None
 
     def frequencies(self) -> Tensor:
-        """ω [width/2] in radians per position, float64.
+        """The frequencies ω [width/2] in radians per position, in float64.
 
         Raises:
             CheckpointError: if the scaling is of a kind this module does not know.
@@ -60,7 +60,8 @@ class Rope:
         )
 
     def rotate(self, factor: Tensor, lag: int) -> Tensor:
-        """``factor`` [..., d_head] with every row turned so that left·R(lag)·rightᵀ follows.
+        """Rotate the rows of ``factor`` [..., d_head] so that left · rightᵀ becomes left · R(lag) ·
+        rightᵀ.
 
         Rotate the query factor only: (W_Q R(s)) W_Kᵀ is the circuit at lag s = query − key.
         """
@@ -79,7 +80,8 @@ class Rope:
 
 
 def _llama3(omega: Tensor, scaling: Mapping[str, Any]) -> Tensor:
-    """Long wavelengths are divided by the factor, short ones kept, between them interpolated."""
+    """The frequencies as Llama 3 scales them: long wavelengths divided by the factor, short ones
+    kept."""
     factor, low, high = (
         float(scaling[k]) for k in ("factor", "low_freq_factor", "high_freq_factor")
     )

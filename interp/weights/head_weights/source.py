@@ -1,4 +1,4 @@
-"""Finding a checkpoint: a file, a folder, or an id on the Hugging Face hub.
+"""Find and open a checkpoint: a file, a folder, or an id on the Hugging Face hub.
 
 A hub id is looked for in the local cache first and downloaded only if it is not there; of a hub
 repository only the configuration and safetensors files are ever fetched. Code that a repository
@@ -30,7 +30,7 @@ _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 @runtime_checkable
 class Tensors(Protocol):
-    """Tensors by name: of files, or of a model in memory."""
+    """A mapping from names to tensors, from files or from a model in memory."""
 
     names: list[str]
 
@@ -46,10 +46,11 @@ class Tensors(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """An opened checkpoint or model: tensors, configuration and, if it is ours, its description.
+    """An opened checkpoint or model: its tensors, configuration and, if it is ours, its
+    description.
 
     Attributes:
-        name: as the user gave it.
+        name: the path or id as the user gave it.
         files: the tensors.
         config: ``config.json``, or an empty mapping where there is none.
         description: ``model.json`` of a prooflens checkpoint, or None.
@@ -144,7 +145,7 @@ def _check_own(weights: Path, description: dict[str, Any]) -> None:
 
 
 def _from_hub(name: str, revision: str | None, download: bool) -> Path:
-    """The local folder of a hub repository's snapshot: the cached one, or downloaded."""
+    """The local folder of a hub repository's files, from the cache or downloaded."""
     config = _cached(name, "config.json", revision)
     if config is not None and _is_complete(config.parent):
         return config.parent
@@ -172,7 +173,7 @@ def fetch_if_there(name: str, files: Sequence[str], revision: str | None = None)
     Without a connection it is what the cache holds.
 
     Raises:
-        CheckpointError: if the hub breaks off.
+        CheckpointError: if the connection to the hub fails.
     """
     cached = [file for file in files if _cached(name, file, revision) is not None]
     if cached:
@@ -220,7 +221,7 @@ def _reach_hub(name: str) -> None:
 
 
 def _download(name: str, file: str, revision: str | None) -> Path | None:
-    """The file, fetched from the hub; None where the repository has no such file."""
+    """The local path of a file fetched from the hub; None where the repository has no such file."""
     from huggingface_hub import errors as hub
     from huggingface_hub import hf_hub_download
 

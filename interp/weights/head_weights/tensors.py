@@ -1,4 +1,4 @@
-"""Where tensors lie on disk, and how one of them is read.
+"""Read single tensors from safetensors files.
 
 A checkpoint is one safetensors file, or several with an index that says which tensor lies in
 which. Nothing is read but headers until a tensor is asked for, and then that tensor alone: plain
@@ -23,7 +23,7 @@ __all__ = ["TensorFiles", "checked", "read_json"]
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file.
+    """Read a JSON file that holds an object.
 
     Raises:
         CheckpointError: if the file is missing, unreadable, or holds anything but an object.
@@ -116,7 +116,7 @@ class TensorFiles:
 
 
 def checked(tensor: Tensor, name: str, place: str, dtype: torch.dtype) -> Tensor:
-    """The tensor in ``dtype``.
+    """The tensor converted to ``dtype``, refused if it is not floating point or not finite.
 
     Raises:
         CheckpointError: if it is not floating point, or holds a value that is not finite.
