@@ -1,4 +1,4 @@
-"""Why it can be done: the papers' constructions as models."""
+"""The papers' constructive proofs, built as models with known mechanisms and error bounds."""
 
 from interp.lazy import lazy
 

@@ -1,4 +1,4 @@
-"""One construction that can be built, with a name: the entry of every list of constructions.
+"""One named construction that can be built; lists of constructions are made of these.
 
 The lists (:mod:`interp.proofs.catalogue` for memories, and ``CASES`` of the depth, template and
 induction proofs) are samples of what can be built, for whoever wants to try a tool on many models
@@ -17,11 +17,11 @@ __all__ = ["Case"]
 
 @dataclass(frozen=True)
 class Case:
-    """A construction that can be built.
+    """A named construction, built when asked for.
 
     Attributes:
         name: What it is, its sizes and options; no two entries of a list share it.
-        construct: Builds it; a second or less.
+        construct: A function that builds it, in a second or less.
         family: What it has in common with others: a family of tasks, a language.
     """
 

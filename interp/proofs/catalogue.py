@@ -1,4 +1,4 @@
-"""The memory proofs that ship: families × sizes × seeds, for whoever wants to try a tool on all.
+"""The memory constructions that ship: families × sizes × seeds, for trying a tool on all of them.
 
 `fixed` and `real` are Task I (Boolean and Lipschitz readouts), `adaptive` is Task II in one round,
 `nested` in several, `sparse` is Task III. Every case meets its certificate, and the certificate is
@@ -23,13 +23,13 @@ from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealM
 __all__ = ["FAMILIES", "cases", "constructions"]
 
 _Build = partial[Construction]
-"""A construction of a task, with its options."""
+"""A function that builds the construction of a task, with its options."""
 
 FAMILIES = ("fixed", "real", "adaptive", "nested", "sparse")
 
 
 def cases(*families: str) -> tuple[Case, ...]:
-    """The cases of some families, of all by default.
+    """The cases of the named families; of all families by default.
 
     Raises:
         ArgumentError: for unknown families.
@@ -44,7 +44,7 @@ def cases(*families: str) -> tuple[Case, ...]:
 
 
 def constructions(*families: str) -> Iterator[Construction]:
-    """The constructions of some families, of all by default, built one by one.
+    """Build the constructions of the named families one by one; of all families by default.
 
     Raises:
         ArgumentError: for unknown families.
@@ -53,7 +53,7 @@ def constructions(*families: str) -> Iterator[Construction]:
 
 
 def _name(build: _Build) -> str:
-    """The task, the seed of its table or readout, and the construction's options."""
+    """A case's name: the task, the seed of its table or readout, and the construction's options."""
     task = build.args[0]
     seed = getattr(task, "table_seed", None) or getattr(task, "readout_seed", 0)
     return "-".join([task.name, str(seed), *map(str, build.keywords.values())])

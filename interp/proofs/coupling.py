@@ -1,4 +1,4 @@
-"""The truncated proper orthogonal decomposition as weights (`coupling` §4.2), and what it costs.
+"""The truncated proper orthogonal decomposition (POD) as weights, with its error (`coupling` §4.2).
 
     input     x, φ_1(x) … φ_m(x), ψ_1(x) … ψ_m(x): supplied by the task (``features``), or computed
               by the input FFN, which interpolates them between N equal knots, one ReLU each
@@ -49,7 +49,7 @@ _UNIT, _SINGLE = 2.0**-53, 2.0**-24
 
 @dataclass(frozen=True)
 class _Side:
-    """One side's basis and where its m functions stand in the residual stream."""
+    """The basis of queries or of keys, and where its m functions stand in the residual stream."""
 
     name: str
     start: int
@@ -58,15 +58,15 @@ class _Side:
 def construct_pod(
     task: PodCoupling, m_h: int, *, n: int | None = None, knots: int = KNOTS
 ) -> Construction:
-    """The truncated POD of the task's coupling, with scores of rank ``m_h``, in float64.
+    """The POD of the task's coupling truncated to scores of rank ``m_h``, as a float64 model.
 
     Args:
         task: What to compute. With ``features`` the bases are read from the input, exactly; else
             the input FFN computes them.
-        m_h: Width of the head.
+        m_h: Width of the head, and rank of the scores.
         n: Width of the features (32 in the paper); what is not needed stays empty. By default the
             least, 1 + m_h, or 1 + 2 m_h for unlike bases.
-        knots: ReLUs of the input FFN.
+        knots: Number of ReLUs with which the input FFN interpolates the basis functions.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -199,7 +199,7 @@ def _write_interpolants(
 def _write_head(
     model: SequenceTransformer, task: PodCoupling, sides: list[_Side], m_h: int
 ) -> None:
-    """The dot product is divided by √m_h, so the queries are multiplied by it."""
+    """Write the head; the dot product is divided by √m_h, so the queries are multiplied by it."""
     attn, k = model.blocks[0].attn, torch.arange(m_h)
     attn.W_Q[0, sides[0].start + k, k] = task.sigma(m_h) * sqrt(m_h)
     attn.W_K[0, sides[1].start + k, k] = 1
@@ -208,7 +208,7 @@ def _write_head(
 
 
 def _mechanism(task: PodCoupling, sides: list[_Side], m_h: int, width: int) -> Mechanism:
-    """The latents that the task names, as far as the head holds them."""
+    """The directions of the task's latents, as far as the head holds them."""
     axes = torch.eye(width, dtype=torch.float64)
     directions = {"x": axes[0]}
     for letter, side in zip(("phi", "psi"), sides, strict=True):
@@ -252,7 +252,7 @@ def _products(
     high: Float64[np.ndarray, "k side"],
     error: Float64[np.ndarray, "k side"],
 ) -> float:
-    """Σ σ_k (|φ̂ψ̂ − φψ| at most), for errors of the two sides."""
+    """A bound on Σ σ_k |φ̂_k ψ̂_k − φ_k ψ_k|, given the errors of the two sides."""
     cross = high[:, 0] * error[:, 1] + high[:, 1] * error[:, 0] + error.prod(1)
     return float((sigma * cross).sum())
 
@@ -282,4 +282,4 @@ def _tasks() -> list[tuple[PodCoupling, int]]:
 
 
 TASKS: list[tuple[PodCoupling, int]] = _tasks()
-"""(task, m_h): each is built by :func:`construct_pod`."""
+"""Tasks and head widths m_h to build with :func:`construct_pod`."""

@@ -22,13 +22,13 @@ __all__ = ["Certificate", "Construction", "Mechanism", "Part"]
 
 @dataclass(frozen=True)
 class Part:
-    """One component's job.
+    """The job of one component of a model.
 
     Attributes:
         component: ``head`` or ``ffn``.
-        layer: Counted from 0.
-        head: Of a head; None for an FFN.
-        role: E.g. ``memory-location``, ``readout``.
+        layer: The layer, counted from 0.
+        head: The head's number; None for an FFN.
+        role: The role's name, e.g. ``memory-location`` or ``readout``.
         target: The latent it serves: the memory it extracts, the function it computes.
         lag: Of a memory-location head, the lag its group selects.
         round: Of a nested memory, the sequential round it is extracted in, from 1.
@@ -45,7 +45,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """Which components do what, and which residual directions hold what.
+    """Which components do what, and which residual directions hold which latents.
 
     Attributes:
         parts: Every component that does something.
@@ -64,7 +64,7 @@ class Certificate:
 
     Attributes:
         error: |output − target| is at most this on the whole domain.
-        parts: What the bound is made of, by name.
+        parts: The terms that the bound is the sum of, by name.
         domain: The inputs and positions it holds for, in words.
         error_in_any_basis: The same bound when the weights are dense and round accordingly, as
             after :func:`~interp.proofs.random_basis.random_basis`; None where nobody has derived
@@ -79,7 +79,7 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Construction:
-    """A proof as a model."""
+    """A proof written down as a model: task, weights, mechanism and certificate."""
 
     name: str
     task: Any

@@ -1,4 +1,4 @@
-"""The same proof in weights that do not show it: ground truth for detectors (`memory` §1.4).
+"""The same construction in a random basis, so that its weights do not show it (`memory` §1.4).
 
     residual stream   x → x Q, Q orthogonal and uniformly random
     heads             permuted; each one's inner basis turned: q, k by R_h, v by S_h, W_O by S_hᵀ
@@ -38,18 +38,19 @@ _READERS = ("W_Q", "W_K", "W_V")
 _OF_HEADS = {*_READERS, "b_Q", "b_K", "b_V", "W_O", "b", "a", "p", "c", "w", "bias", "r"}
 _KNOWN = {"W_E", "W_pos", "W_U", "b_U", "b_O", "W", "W_in", "b_in", "W_out", "b_out"} | _OF_HEADS
 _SCALES = 0.7
-"""Standard deviation of the logarithm of a neuron's scale."""
+"""The standard deviation of the logarithm of a neuron's scale."""
 
 Square = Float64[Tensor, "width width"]
 
 
 @torch.no_grad()
 def random_basis(construction: Construction, seed: int) -> Construction:
-    """The construction in a random basis, heads and neurons permuted, its mechanism moved along.
+    """The construction in a random basis, with heads and neurons permuted and the mechanism
+    adapted.
 
     Args:
-        construction: Any; it is not changed.
-        seed: Of the basis, the permutations and the scales.
+        construction: Any construction; it is not changed.
+        seed: Seed of the basis, the permutations and the scales.
 
     Raises:
         ArgumentError: for a model that no rotation preserves (sinusoidal positions, a norm with
@@ -96,14 +97,14 @@ def _check(model: SequenceTransformer) -> None:
 
 
 def _rotation(n: int, generator: torch.Generator) -> Square:
-    """A uniformly random orthogonal matrix."""
+    """Draw a uniformly random orthogonal matrix."""
     gaussian = torch.randn(n, n, generator=generator, dtype=torch.float64)
     q, r = torch.linalg.qr(gaussian)
     return q * r.diagonal().sign()
 
 
 def _basis(model: SequenceTransformer, generator: torch.Generator) -> Square:
-    """Q; with a LayerNorm one that fixes the vector of ones."""
+    """Draw the basis Q; for a model with a LayerNorm one that fixes the vector of ones."""
     n = model.spec.d_model
     if model.spec.norm != "layernorm":
         return _rotation(n, generator)
@@ -116,7 +117,7 @@ def _basis(model: SequenceTransformer, generator: torch.Generator) -> Square:
 
 
 def _planes(n: int, width: int, generator: torch.Generator) -> Square:
-    """Rotations of the planes (i, i + width/2), which commute with RoPE's."""
+    """Draw rotations of the planes (i, i + width/2), which commute with RoPE's rotations."""
     angle = 2 * torch.pi * torch.rand(width // 2, generator=generator, dtype=torch.float64)
     cos, sin, half = angle.cos(), angle.sin(), width // 2
     turn = torch.eye(n, dtype=torch.float64)
@@ -162,7 +163,7 @@ def _hide_heads(
 
 
 def _turn_head(attn: Any, head: int, qk: Square, vo: Square) -> None:
-    """The inner bases of one head, before it moves."""
+    """Rotate the inner bases of one head, before it is moved to another index."""
     for name, turn in (("Q", qk), ("K", qk), ("V", vo)):
         for kind in ("W_", "b_"):
             weight = getattr(attn, kind + name, None)
@@ -175,7 +176,8 @@ def _turn_head(attn: Any, head: int, qk: Square, vo: Square) -> None:
 
 
 def _hide_ffn(ffn: FFN, widths: tuple[int, ...], basis: Square, generator: torch.Generator) -> None:
-    """Turn what it reads and writes; permute and scale each hidden layer's neurons."""
+    """Rotate what an FFN reads and writes, and permute and scale the neurons of each hidden
+    layer."""
     inner: list[Any] = list(ffn.hidden)
     layers = [(hidden.W, hidden.b, hidden.kind) for hidden in inner]
     layers.append((ffn.W_in, ffn.b_in, ffn.kind))

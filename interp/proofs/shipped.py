@@ -1,4 +1,4 @@
-"""The proof that a task can be solved, built as a model: which construction belongs to which task.
+"""Build the construction that solves a task: which construction belongs to which task.
 
 A task without one here may well have a proof: this knows those whose model takes inputs of the
 task's own kind, so that both can be measured alike.
@@ -19,7 +19,7 @@ __all__ = ["construct", "has_proof"]
 
 
 def construct(task: Task, *, rank: int = 4, **options: Any) -> Construction:
-    """The task's proof written down as a model, with its mechanism and certificate.
+    """Build the proof of the task as a model, with its mechanism and certificate.
 
     The construction's ``task`` may differ from the one asked for: in how answers are written (bits,
     for programs), or in the values of an adaptive memory, which ramps read only as ±1.
@@ -44,7 +44,7 @@ def construct(task: Task, *, rank: int = 4, **options: Any) -> Construction:
 
 
 def has_proof(task: Task) -> bool:
-    """Whether :func:`construct` knows a proof of tasks of this kind."""
+    """Whether :func:`construct` has a construction for tasks of this kind."""
     return type(task) in _builders(1)
 
 
@@ -75,14 +75,15 @@ def _builders(rank: int) -> dict[type, Callable[..., Construction]]:
 
 
 def _of_signs(task: Any, **options: Any) -> Construction:
-    """The adaptive memory of ±1 with the same locations, rounds and readout."""
+    """The construction for the task with values of ±1 and the same locations, rounds and
+    readout."""
     from interp.proofs.memory import construct_adaptive_memory
 
     return construct_adaptive_memory(replace(task, inputs="signs"), **options)
 
 
 def _compiled(task: Any, **options: Any) -> Construction:
-    """The task's own program as a transformer; it answers in bits."""
+    """The task's own program compiled to a transformer, which answers in bits."""
     from interp.proofs.depth.compiler import compile_program
 
     built = compile_program(task.program, longest=task.longest, **options)

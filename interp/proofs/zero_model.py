@@ -1,4 +1,4 @@
-"""The sheet a construction is written on: a transformer whose parameters are all zero.
+"""A transformer whose parameters are all zero, into which a construction writes its weights.
 
 Whatever a proof does not mention must contribute nothing. A head whose values are zero and a neuron
 without an output do so exactly, where randomly initialised ones would not.

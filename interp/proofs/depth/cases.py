@@ -1,4 +1,4 @@
-"""Compiled programs with tasks to run them on: positives for role detectors, of depths 1 to 4.
+"""Compiled programs of depths 1 to 4 with tasks to run them on, as positives for role detectors.
 
 Every uniform head of these models counts (role ``uniform``), and every FFN turns averages into the
 next formulas. Targets are real bits, as the compiled models give them.
@@ -28,12 +28,12 @@ def compiled_case(
     *,
     membership: bool = False,
 ) -> Case:
-    """A question about a language, answered by its compiled program.
+    """A question about strings of a language, with its compiled program as the model.
 
     Args:
-        language: Its name.
-        bins: Of lengths.
-        precision: Of the compiled program.
+        language: The name of the language.
+        bins: The ranges of lengths, (shortest, longest).
+        precision: How the compiled program computes bits: ``ramp`` or ``sign``.
         membership: Ask at the end whether the string is in the language, not at every position of
             one that is.
 

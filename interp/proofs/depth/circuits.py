@@ -23,7 +23,7 @@ __all__ = ["Affine", "Circuit"]
 
 @dataclass(frozen=True)
 class Affine:
-    """Σ weight · signal + constant."""
+    """An affine combination of signals: Σ weight · signal + constant."""
 
     weights: tuple[tuple[int, float], ...] = ()
     constant: float = 0.0
@@ -49,7 +49,7 @@ class Affine:
 
 @dataclass
 class Circuit:
-    """ReLUs over the coordinates of a residual stream.
+    """A circuit of ReLUs over the coordinates of a residual stream.
 
     Attributes:
         d_model: Width of the residual stream; signal s < d_model is its coordinate s.
@@ -57,7 +57,7 @@ class Circuit:
         outputs: Coordinate → what is added to it.
         ramps: What the steps read; their bits are exact if it is off (0, 1) by more than its error.
             Of a sign, what it reads scaled so that its margin is ½ too.
-        layers: Hidden layers at least.
+        layers: The least number of hidden layers.
     """
 
     d_model: int
@@ -72,7 +72,7 @@ class Circuit:
     _levels: list[int] = field(default_factory=list)
 
     def relu(self, read: Affine) -> Affine:
-        """max(read, 0); the same reading gives the same signal."""
+        """The signal max(read, 0); the same reading gives the same signal."""
         if not read.weights:
             return Affine((), max(read.constant, 0.0))
         if read not in self._known:
@@ -82,7 +82,7 @@ class Circuit:
         return Affine(((self._known[read], 1.0),))
 
     def both(self, left: Affine, right: Affine) -> Affine:
-        """Conjunction of two bits."""
+        """The conjunction (AND) of two bits."""
         return self._exactly(self.relu(left + right - 1.0))
 
     def step(self, v: Affine) -> Affine:
@@ -113,16 +113,16 @@ class Circuit:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Neurons of each hidden layer."""
+        """The number of neurons in each hidden layer."""
         return tuple(sum(len(self._copies(s)) for s in layer) for layer in self._layout())
 
     @property
     def depth(self) -> int:
-        """Hidden layers."""
+        """The number of hidden layers."""
         return max([self.layers, *self._levels])
 
     def write(self, ffn: FFN) -> None:
-        """Fill the weights of an FFN of these widths."""
+        """Write the circuit into the weights of an FFN with these widths."""
         layout = self._layout()
         before = {signal: signal for signal in range(self.d_model)}
         with torch.no_grad():
@@ -153,7 +153,7 @@ class Circuit:
         Σ|w| times what the signals are off; ReLUs do not enlarge errors. Inputs are at most 1.
 
         Args:
-            unit: Unit roundoff u of the dtype.
+            unit: The unit roundoff u of the floating-point format.
             errors: Coordinate → how much it is off itself; 0 where not given.
         """
         sizes = dict.fromkeys(range(self.d_model), 1.0)

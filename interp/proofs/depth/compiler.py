@@ -1,4 +1,4 @@
-"""A C-RASP program as a transformer with as many layers as its counts nest (`depth` §3.3).
+"""Compile a C-RASP program to a transformer with as many layers as its counts nest (`depth` §3.3).
 
     embedding     is_BOS, and the bits of all formulas of the current token alone
     positions     learned, only if the program asks for them: the bits of ``pos_even`` and its like
@@ -53,7 +53,7 @@ __all__ = ["Precision", "compile_program"]
 
 Precision = Literal["ramp", "sign"]
 _PEAK = 2048.0
-"""P of the heads with a lag: exp(−P/2) is 0 in float64."""
+"""P for heads that look at one lag: exp(−P/2) is 0 in float64."""
 
 
 def compile_program(
@@ -63,7 +63,7 @@ def compile_program(
     dtype: Dtype = "float64",
     precision: Precision = "ramp",
 ) -> Construction:
-    """A model that computes the program's last line at every position.
+    """A transformer that computes the program's last line at every position.
 
     Inputs are :func:`interp.proofs.depth.vocabulary.token_ids`; the output ``[batch, pos, 1]`` is
     exactly 1 where the line holds and 0 where it does not. ``mechanism.directions`` has every name
@@ -73,8 +73,8 @@ def compile_program(
 
     Args:
         program: Counting the past only; the last line a formula.
-        longest: Tokens of the longest input.
-        dtype: Of the weights.
+        longest: The length of the longest input, in tokens.
+        dtype: Dtype of the weights.
         precision: ``ramp``: weights depend on ``longest``. ``sign``: they do not (nor does their
             number), and the certificate tells how long inputs may be before rounding matters.
 
@@ -119,7 +119,7 @@ def _check(program: Program, longest: int, precision: str) -> None:
 
 
 def _pruned(program: Program) -> Program:
-    """Without the lines that the last one does not depend on."""
+    """The program without the lines that the last line does not depend on."""
     used = used_names(program)
     kept = tuple(line for line in program.lines if line.name in used)
     return Program(kept, program.imports)
@@ -233,7 +233,7 @@ def _certificate(
     unit = torch.finfo(spec.torch_dtype).eps / 2
 
     def rounding(longest: int) -> float:
-        """At ramps and signs, in units in which the margin is ½."""
+        """A bound on the rounding error at ramps and signs, in units in which the margin is ½."""
         scale = (longest + 1) / spec.n_ctx if precision == "sign" else 1.0
         held = (AVERAGE_BOS, *(c for count, c in plan.counts.items() if count.guard is None))
         averages = dict.fromkeys(held, (longest + 5) * unit)
@@ -285,7 +285,7 @@ def _hold_linear(
     directions: dict[str, torch.Tensor],
     written: dict[str, str],
 ) -> None:
-    """A number that is a combination of averages has their combination for a direction."""
+    """Record the direction of a number that is a linear combination of averages."""
     level = plan.level(term)
     build = SignCircuit(
         plan.program, Circuit(plan.width), plan.places(level - 1), Affine(((AVERAGE_BOS, 1.0),)), 1

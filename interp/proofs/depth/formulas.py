@@ -1,4 +1,4 @@
-"""Formulas and terms of one depth as a circuit over what earlier layers left behind.
+"""The formulas and terms of one depth as a circuit over what earlier layers computed.
 
 A number t is carried as t / (i + 1), where i counts the tokens so far and BOS is one more: then a
 count is an average over the prefix, a constant c is c · avg_BOS, and
@@ -42,15 +42,15 @@ __all__ = ["FormulaCircuit", "formula_of", "term_of"]
 
 
 class FormulaCircuit:
-    """Builds the circuit of one layer.
+    """Builder of the circuit that computes one layer's formulas.
 
     Args:
-        program: Where names are looked up.
-        circuit: What is built on.
+        program: The program in which names are looked up.
+        circuit: The circuit that is built on.
         places: Expression → coordinate that holds it when the layer runs: bits, averages, and
             guarded counts, which are 0 or 1 and are held as they are.
         unit: What a 1 is carried as: avg_BOS, or before any attention 1 itself.
-        longest: n; 0 before any attention.
+        longest: The longest input n; 0 before any attention.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class FormulaCircuit:
         self.unit, self.slope = unit, 2.0 * (longest + 1)
 
     def bit(self, formula: Formula) -> Affine:
-        """1 where the formula holds, 0 elsewhere."""
+        """A signal that is 1 where the formula holds and 0 elsewhere."""
         if formula in self.places:
             return self.held_bit(formula)
         match formula:
@@ -84,11 +84,11 @@ class FormulaCircuit:
         raise TypeError(f"{type(formula).__name__} has no place and no circuit")
 
     def held_bit(self, expression: Expression) -> Affine:
-        """A bit that has a place."""
+        """The bit of an expression that already has a coordinate."""
         return Affine(((self.places[expression], 1.0),))
 
     def compared(self, relation: str, left: Affine, right: Affine) -> Affine:
-        """The bit of a comparison."""
+        """A signal with the bit of a comparison of two numbers."""
         if relation in (">=", "<="):
             return self.at_least(left, right) if relation == ">=" else self.at_least(right, left)
         if relation in (">", "<"):
@@ -98,12 +98,12 @@ class FormulaCircuit:
         return equal if relation == "==" else equal * -1.0 + 1.0
 
     def at_least(self, left: Affine, right: Affine) -> Affine:
-        """left ≥ right."""
+        """The bit of left ≥ right."""
         z = left - right + self.unit * 0.5
         return self.circuit.step(z * self.slope + 0.5)
 
     def number(self, term: Term) -> Affine:
-        """The term over i + 1."""
+        """A signal with the term divided by i + 1."""
         if term in self.places and isinstance(term, Count) and term.guard is not None:
             return self.circuit.relu(self.unit + self.held_bit(term) - 1.0)
         if term in self.places:
@@ -133,7 +133,7 @@ class FormulaCircuit:
         raise TypeError(f"{type(term).__name__} has no place and no circuit")
 
     def bound(self, term: Term) -> float:
-        """The largest size of the term over i + 1."""
+        """A bound on the size of the term divided by i + 1."""
         match term:
             case Count():
                 return 1.0
@@ -153,7 +153,7 @@ class FormulaCircuit:
 
 
 def formula_of(program: Program, name: str) -> Formula:
-    """The formula that a name stands for."""
+    """The formula that a line's name stands for."""
     expression = program[name]
     if not isinstance(expression, Formula):
         raise TypeError(f"{name} is a number")
@@ -161,7 +161,7 @@ def formula_of(program: Program, name: str) -> Formula:
 
 
 def term_of(program: Program, name: str) -> Term:
-    """The number that a name stands for."""
+    """The number (term) that a line's name stands for."""
     expression = program[name]
     if not isinstance(expression, Term):
         raise TypeError(f"{name} is a formula")

@@ -1,7 +1,8 @@
 """Which coordinate of a compiled program's residual stream holds what, and from which hook on.
 
-0 = is_BOS,   1 = avg_BOS,   then one a line, and what lines need: bits of the token, bits of
-the position, and for every count the bit that is counted and the average (or guarded bit)
+Coordinate 0 is is_BOS, 1 is avg_BOS. Then comes one coordinate for each line, and those that lines
+need: bits of the token, bits of the position, and for every count the bit that is counted and its
+average (or guarded bit).
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ def guard_lag(guard: str) -> int | None:
 
 @dataclass
 class Plan:
-    """Which coordinate of the residual stream holds which name, count and position.
+    """The coordinates of the residual stream for each name, count and position predicate.
 
     Attributes:
-        program: The lines that matter.
-        vocabulary: What each id stands for.
+        program: The program, without lines that its last line does not need.
+        vocabulary: What each token id stands for.
         names: Line → coordinate.
         tokens: Formulas of the token alone that are read by circuits or counted → coordinate.
         positions: Predicates of the position → coordinate.
@@ -64,7 +65,7 @@ class Plan:
             self._place(line.expression)
 
     def level(self, expression: Expression) -> int:
-        """The nesting of counts, names followed; −1 of what needs neither count nor position."""
+        """How deep counts nest in an expression; −1 if it needs neither a count nor a position."""
         if isinstance(expression, FormulaName | TermName):
             return self.level(self.program[expression.name])
         if isinstance(expression, Holds):
@@ -73,7 +74,8 @@ class Plan:
         return max(inside, 0) + 1 if isinstance(expression, Count) else inside
 
     def heads(self, layer: int) -> list[tuple[int, list[tuple[int, int]]]]:
-        """Each head's lag (0: all of the prefix) and its (coordinate read, coordinate written)."""
+        """Each head's lag (0: the whole prefix) and its pairs (coordinate read, coordinate
+        written)."""
         reads: dict[int, list[tuple[int, int]]] = {}
         if layer == 0:
             reads[0] = [(IS_BOS, AVERAGE_BOS)]
@@ -95,7 +97,7 @@ class Plan:
         return held
 
     def made_by(self, layer: int) -> tuple[list[str], list[Formula]]:
-        """Lines and counted formulas that the FFN of this layer computes."""
+        """The lines and the counted formulas that this layer's FFN computes."""
         lines = [x.name for x in self.program.lines if self.level(x.expression) == layer + 1]
         return lines, [formula for formula in self.counted if self.level(formula) == layer + 1]
 

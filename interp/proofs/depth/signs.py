@@ -1,4 +1,4 @@
-"""Formulas of one depth as a circuit of signs: right at any length, up to rounding.
+"""The formulas of one depth as a circuit of signs, which is right at any length up to rounding.
 
     t ≥ 0  ⇔  z = t/(i + 1) + ½ avg_BOS > 0,   bit = ½ + ½ sign z
 
@@ -40,14 +40,15 @@ Cases = list[tuple[Affine, Affine]]
 
 
 class SignCircuit(FormulaCircuit):
-    """As :class:`FormulaCircuit`, with signs for ramps; see there for the arguments."""
+    """A :class:`FormulaCircuit` (see there for the arguments) with signs in place of ramps."""
 
     def held_bit(self, expression: Expression) -> Affine:
-        """A bit that has a place, taken through the first hidden layer."""
+        """The bit of an expression that already has a coordinate, passed through the first hidden
+        layer."""
         return self.circuit.sign(Affine(((self.places[expression], 1.0),)) - 0.5, 0.5)
 
     def bit(self, formula: Formula) -> Affine:
-        """1 where the formula holds, 0 elsewhere."""
+        """A signal that is 1 where the formula holds and 0 elsewhere."""
         if isinstance(formula, Comparison) and formula not in self.places:
             total = Affine()
             for (first, left), (second, right) in self._pairs(formula.left, formula.right):
@@ -57,7 +58,7 @@ class SignCircuit(FormulaCircuit):
         return super().bit(formula)
 
     def at_least(self, left: Affine, right: Affine) -> Affine:
-        """left ≥ right."""
+        """The bit of left ≥ right."""
         return self.circuit.sign(left - right + self.unit * 0.5, 1 / self.slope)
 
     def linear(self, term: Term) -> Affine | None:
@@ -69,7 +70,7 @@ class SignCircuit(FormulaCircuit):
         """(bit, number over i + 1): exactly one bit is 1, and its number is the term.
 
         Raises:
-            ArgumentError: for too many cases.
+            ArgumentError: if the term splits into too many cases.
         """
         match term:
             case Constant(value):

@@ -1,6 +1,6 @@
-"""Strings as a compiled program takes them: BOS, then a number a token.
+"""The token ids that a compiled program takes for a string: BOS, then one id per token.
 
-0 = BOS,   1 … = the program's alphabet, sorted,   last = every other token
+Id 0 is BOS, 1 … are the letters of the program's alphabet, sorted, and the last is any other token.
 """
 
 from __future__ import annotations

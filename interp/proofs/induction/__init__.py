@@ -1,4 +1,4 @@
-"""Language-model head roles by construction: induction and its relatives."""
+"""Heads with known language-model roles, by construction: induction and its relatives."""
 
 from interp.proofs.induction.catalogue import CASES, DECOYS, TUNED, TUNED_DECOYS
 from interp.proofs.induction.relation import Wiring, construct_relation

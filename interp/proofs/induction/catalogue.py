@@ -1,4 +1,4 @@
-"""The cases that detectors are judged on: every relation in five sizes, and decoys of each.
+"""The cases that role detectors are judged on: every relation in five sizes, and decoys of each.
 
 Sizes, seeds and what is passed on differ from case to case. Rules are tuned on others
 (:data:`TUNED`): of each relation one thing that is passed on is kept for tuning, in other sizes and
@@ -18,7 +18,7 @@ __all__ = ["CASES", "DECOYS", "TUNED", "TUNED_DECOYS"]
 
 _SIZES = ((10, 14, 2), (12, 17, 3), (16, 24, 1), (20, 21, 4), (15, 28, 2))
 _TUNED_SIZES = ((11, 15, 2), (13, 22, 3))
-"""Symbols, length and heads of a layer."""
+"""The number of symbols, the length and the heads per layer of the cases used for tuning."""
 
 _KEPT: dict[Relation, Value] = {
     "previous-token": "classes",
@@ -29,7 +29,7 @@ _KEPT: dict[Relation, Value] = {
     "local": "copy",
     "dense": "classes",
 }
-"""What is passed on in tuning alone."""
+"""The value of each relation that is passed on in tuning cases only."""
 
 
 def _case(
@@ -61,7 +61,7 @@ CASES: tuple[Case, ...] = tuple(
     for place, relation in enumerate(get_args(Relation))
     for number, size in enumerate(_SIZES)
 )
-"""Every relation in every size; what is passed on goes round."""
+"""Every relation in every size; the value that is passed on alternates."""
 
 TUNED: tuple[Case, ...] = tuple(
     _case(relation, _KEPT[relation], size, 300 + number)
@@ -77,7 +77,7 @@ DECOYS: tuple[Case, ...] = tuple(
     for place, relation in enumerate(get_args(Relation))
     for size in (_SIZES[place % len(_SIZES)],)
 )
-"""The right pattern in every relation, with nothing that depends on it."""
+"""Models with the right attention pattern for every relation, on which nothing depends."""
 
 TUNED_DECOYS: tuple[Case, ...] = tuple(
     _case(relation, _KEPT[relation], _TUNED_SIZES[place % 2], 400 + place, _UNUSED[place % 3])

@@ -1,4 +1,4 @@
-"""One kind of attention as weights: the ground truth for the language-model roles.
+"""One kind of attention written as weights: the ground truth for language-model roles.
 
 Residual coordinates: tokens ⊕ positions ⊕ previous token ⊕ answer, all one-hot. With a the
 strength of a score and s the answer's largest entry:
@@ -47,12 +47,12 @@ def construct_relation(
     seed: int = 0,
     wiring: Wiring = "used",
 ) -> Construction:
-    """A float64 model whose one head (induction: two) does what the task's relation says.
+    """A float64 model in which one head (two for induction) computes the task's relation.
 
     Args:
         task: The relation and what is passed on.
-        heads: Of a layer, idle ones included.
-        strength: a, the score of a wanted key.
+        heads: The number of heads in a layer, idle ones included.
+        strength: The score a of a wanted key.
         seed: Where the head stands among the idle ones, and their weights.
         wiring: ``used``; or a decoy with the same pattern: ``unread`` (nobody reads the answer's
             slot), ``silent`` (the head writes nothing), ``constant`` (it writes the same from
@@ -106,7 +106,7 @@ def _spec(task: TokenRelation, width: int, heads: int) -> TransformerSpec:
 
 
 class _Layout:
-    """Which coordinates hold what; each is a ``[d_model, size]`` block of the identity."""
+    """Which coordinates hold what; each field is a ``[d_model, size]`` block of the identity."""
 
     def __init__(self, task: TokenRelation) -> None:
         self.task = task
@@ -132,7 +132,7 @@ def _write_ends(model: SequenceTransformer, layout: _Layout, wiring: Wiring) -> 
 def _write_attention(
     attn: Attention, head: int, layout: _Layout, strength: float, *, last: bool
 ) -> None:
-    """W_Q and W_K whose scores are strength × (queries · keys)."""
+    """Write W_Q and W_K so that the scores are strength × (queries · keys)."""
     task, relation = layout.task, layout.task.relation if last else "previous-token"
     tokens, positions = layout.tokens, layout.positions
     if relation == "uniform":

@@ -1,4 +1,4 @@
-"""What more heads buy: the error of the best sums found, head by head, and what rounding leaves.
+"""The error of the best sums found for each number of heads, and how much of it is rounding.
 
 Each row is a sum fitted *for* its precision: in float32 another trade between fit and rounding is
 best than in float64. Errors are certificates, fit and worst-case rounding together, for |x| ≤ 1.
@@ -33,17 +33,17 @@ def error_curves(
     precisions: Sequence[str] = ("float64", "float32"),
     done: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
-    """One row a target, position function, number of heads and precision.
+    """A table with one row per target, position function, number of heads and precision.
 
     Columns: ``target`` (a lag or a kernel's text), ``positions``, ``heads``, ``precision``,
     ``fit_error``, ``rounding_error``, ``error`` (their sum).
 
     Args:
         targets: Lags of at least 1, or kernels as texts.
-        heads: Numbers of heads, each at least 1.
-        positions: Which φ.
+        heads: The numbers of heads to try, each at least 1.
+        positions: The position functions φ, ``lin`` or ``log``.
         precisions: Names in :data:`~interp.proofs.lagfits.sums.PRECISIONS`.
-        done: Called after every row.
+        done: Called after every row, such as to advance a progress bar.
 
     Raises:
         ArgumentError: for unknown precisions, and for what

@@ -1,4 +1,4 @@
-"""The ℓ1 error of given numbers, over all lags s ≥ 0.
+"""The ℓ1 error, over all lags s ≥ 0, of a sum with given slopes and coefficients.
 
     lag T:     Σ_s |1[s = T] − K(s)|        K(s) = Σ_h a_h e^{−p_h φ(s)}
     kernel ρ:  Σ_s |ρ(s) − K(s)|
@@ -63,7 +63,7 @@ def _sign_changes(positions: Positions, p: list[Any], a: list[Any], start: int) 
 
 
 def _rest(positions: Positions, p: list[Any], a: list[Any], start: int, changes: int) -> Any:
-    """Σ_{s ≥ start} |K(s)| when K changes its sign there once or never."""
+    """The sum Σ_{s ≥ start} |K(s)|, if K changes its sign there at most once."""
     whole = mpmath.fdot(a, tail(positions, p, start))
     if changes == 0:
         return abs(whole)

@@ -1,4 +1,4 @@
-"""Selecting one lag with exponentials (`memory` §1.4, *locating a lag*).
+"""Select one lag with a sum of exponentials (`memory` §1.4, *locating a lag*).
 
     Σ_h a_h e^{−p_h s} ≈ 1[s = T] for all s ≥ 0
 
@@ -27,17 +27,17 @@ __all__ = ["LagFit", "fit_lag"]
 
 _DIGITS = 60
 _ROUNDINGS = 8
-"""Roundings a term passes through: the exponent, its exponential, value, product, running sum."""
+"""Roundings per term: in the exponent, its exponential, the value, product and running sum."""
 
 
 @dataclass(frozen=True)
 class LagFit:
-    """Exponentials that select a lag, as the model will hold them.
+    """A sum of exponentials that selects a lag, with the numbers that the model will hold.
 
     Attributes:
-        lag: T.
-        slopes: p_h, positive, ``[head]``.
-        coefficients: a_h, ``[head]``.
+        lag: The lag T.
+        slopes: The slopes p_h, positive, ``[head]``.
+        coefficients: The coefficients a_h, ``[head]``.
         fit_error: Σ_s |1[s = T] − Σ_h a_h e^{−p_h s}| over all s ≥ 0, of these rounded numbers.
         rounding_error: Bound on what evaluation at the unit roundoff adds, for |x| ≤ 1.
     """
@@ -50,7 +50,7 @@ class LagFit:
 
     @property
     def error(self) -> float:
-        """Bound on |Σ_s kernel(s) x_{t−s} − x_{t−T}| for |x| ≤ 1."""
+        """A bound on |Σ_s kernel(s) x_{t−s} − x_{t−T}| for |x| ≤ 1."""
         return self.fit_error + self.rounding_error
 
 
@@ -58,7 +58,7 @@ def fit_lag(lag: int, *, unit_roundoff: float = 2.0**-53) -> LagFit:
     """The best fit of this family: T + 1 nodes at r·k/(T + 1), with r chosen for least error.
 
     Args:
-        lag: T ≥ 1.
+        lag: The lag T ≥ 1.
         unit_roundoff: Of the arithmetic the model runs in: 2^−53 for float64, 2^−24 for float32.
 
     Raises:
@@ -99,7 +99,7 @@ def _rounding(
     coefficients: Float64[np.ndarray, "head"],
     unit_roundoff: float,
 ) -> float:
-    """Σ_h |a_h| Σ_s z_h^s, times the roundings a term passes through."""
+    """A bound on the rounding error: Σ_h |a_h| Σ_s z_h^s times the roundings of a term."""
     heads = len(nodes)
     mass = float((np.abs(coefficients) / (1 - nodes)).sum())
     return (_ROUNDINGS + heads) * unit_roundoff * mass
@@ -108,7 +108,7 @@ def _rounding(
 def _as_held(
     slopes: Float64[np.ndarray, "head"],
 ) -> tuple[list[mpmath.mpf], Float64[np.ndarray, "head"]]:
-    """Nodes of the rounded slopes, exactly, and the coefficients that belong to them."""
+    """The exact nodes of the rounded slopes, and the rounded coefficients that belong to them."""
     with mpmath.workdps(_DIGITS):
         nodes = [mpmath.exp(-mpmath.mpf(p)) for p in slopes]
         held = [
@@ -121,7 +121,7 @@ def _as_held(
 def _exact_error(
     nodes: list[mpmath.mpf], coefficients: Float64[np.ndarray, "head"], lag: int
 ) -> float:
-    """The ℓ1 error of rounded coefficients, in extended precision.
+    """The ℓ1 error of the rounded coefficients, in extended precision.
 
     Lags 0 … S are summed one by one; the rest is bounded by Σ_h |a_h| z_h^{S+1} / (1 − z_h).
     """

@@ -1,4 +1,4 @@
-"""Least absolute deviations with a price on coefficients, in extended precision.
+"""Least absolute deviations with a penalty on coefficients, in extended precision.
 
     minimise over b   Σ_s |y_s − Σ_h A_sh b_h| + Σ_h |b_h|
 
@@ -27,12 +27,12 @@ Integers = NDArray[Any]
 
 @dataclass(frozen=True)
 class LeastFit:
-    """The best solution found, and a bound on how good any can be.
+    """The best solution found, and a lower bound on the minimum.
 
     Attributes:
-        coefficients: b_h in units of 2^−256, ``[head]``.
-        value: What is minimised, at b.
-        bound: The minimum is at least this.
+        coefficients: The coefficients b_h in units of 2^−256, ``[head]``.
+        value: The value of the objective at b.
+        bound: A lower bound on the minimum of the objective.
         dual: u_s that proves it, scaled to satisfy both constraints, ``[row]``.
     """
 
@@ -43,20 +43,20 @@ class LeastFit:
 
 
 def as_float(values: Integers) -> NDArray[np.float64]:
-    """Integers in units of 2^−256 as floats."""
+    """Convert integers in units of 2^−256 to floats."""
     return np.array([int(v) / (1 << BITS) for v in values], dtype=np.float64)
 
 
 def least_absolute(
     rows: Integers, target: Integers, *, iterations: int = 60, gap: float = 0.02
 ) -> LeastFit:
-    """Minimise; stops when value and bound are within ``gap`` of each other.
+    """Minimise the objective; stop when value and lower bound are within ``gap`` of each other.
 
     Args:
         rows: A in units of 2^−256, ``[row, head]``, columns scaled so that |b_h| costs 1.
-        target: y in units of 2^−256, ``[row]``.
-        iterations: At most this many.
-        gap: Relative.
+        target: The target y in units of 2^−256, ``[row]``.
+        iterations: The largest number of iterations.
+        gap: The relative gap at which the iteration stops.
     """
     n_rows, heads = rows.shape
     y = as_float(target)
@@ -91,7 +91,7 @@ def _whole(weights: NDArray[np.float64]) -> Integers:
 
 
 def _solve(gram: Integers, right: Integers) -> Integers:
-    """Gaussian elimination of a positive definite system."""
+    """Solve a positive definite linear system by Gaussian elimination."""
     n = len(right)
     table = np.column_stack([gram, right])
     for k in range(n - 1):

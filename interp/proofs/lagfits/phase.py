@@ -88,7 +88,7 @@ def phase_table(
     most: int = 20,
     done: Callable[[], None] | None = None,
 ) -> pd.DataFrame:
-    """One row a position function, lag and precision.
+    """A table with one row per position function, lag and precision.
 
     Columns: ``positions``, ``lag``, ``precision``, ``heads`` (missing when none was found),
     ``error`` (of those heads; without, the floor's bound or the least error found), ``status``
@@ -96,12 +96,12 @@ def phase_table(
     (:func:`bits_needed`, the same for all precisions of a lag).
 
     Args:
-        lags: T, each at least 1.
-        epsilon: The error asked for.
-        positions: Which φ.
+        lags: The lags T, each at least 1.
+        epsilon: The largest error ε that is allowed.
+        positions: The position functions φ, ``lin`` or ``log``.
         precisions: Names in :data:`PRECISIONS`.
-        most: Heads are tried up to this number.
-        done: Called after every row.
+        most: The largest number of heads that is tried.
+        done: Called after every row, such as to advance a progress bar.
 
     Raises:
         ArgumentError: for unknown precisions or an error outside (0, 1).

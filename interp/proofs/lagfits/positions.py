@@ -23,29 +23,29 @@ __all__ = ["DIGITS", "LEAST_SLOPE", "Positions", "basis", "phi", "phi_values", "
 
 Positions = Literal["lin", "log"]
 DIGITS = 80
-"""Decimal digits of extended precision."""
+"""Number of decimal digits in extended precision."""
 _FROM, _TERMS = 48, 24
 LEAST_SLOPE = {"lin": 0.0, "log": 1.0}
 
 
 def phi(positions: Positions, s: int) -> Any:
-    """φ(s) in extended precision."""
+    """The position function φ(s) in extended precision."""
     return mpmath.mpf(s) if positions == "lin" else mpmath.log(1 + s)
 
 
 def phi_values(positions: Positions, s: NDArray[np.float64]) -> NDArray[np.float64]:
-    """φ at lags ``s`` in float64, the same shape."""
+    """The position function φ at lags ``s`` in float64, in the shape of ``s``."""
     return s if positions == "lin" else np.log1p(s)
 
 
 def basis(positions: Positions, slopes: Sequence[Any], s: int) -> list[Any]:
-    """e^{−p φ(s)} for every slope, in extended precision."""
+    """The basis functions e^{−p φ(s)} for every slope p, in extended precision."""
     at = phi(positions, s)
     return [mpmath.exp(-p * at) for p in slopes]
 
 
 def tail(positions: Positions, slopes: Sequence[Any], start: int) -> list[Any]:
-    """Σ_{s ≥ start} e^{−p φ(s)} for every slope, in extended precision."""
+    """The tail sums Σ_{s ≥ start} e^{−p φ(s)} for every slope p, in extended precision."""
     if positions == "lin":
         return [mpmath.exp(-p * start) / -mpmath.expm1(-p) for p in slopes]
     return [_hurwitz(p, 1 + start) for p in slopes]
@@ -66,7 +66,7 @@ def _hurwitz(p: Any, a: int) -> Any:
 
 @cache
 def _bernoulli() -> tuple[Any, ...]:
-    """B_{2k} / (2k)!, k from 1."""
+    """The coefficients B_{2k} / (2k)! of Euler and Maclaurin's formula, for k from 1."""
     with mpmath.workdps(DIGITS):
         return tuple(
             mpmath.bernoulli(2 * k) / mpmath.factorial(2 * k) for k in range(1, _TERMS + 1)

@@ -1,4 +1,4 @@
-"""One sum of powers for all locations of an adaptive memory, log positions (`memory` §1.4).
+"""One sum of powers for all locations of an adaptive memory with log positions (`memory` §1.4).
 
 With a query-side scalar p_h log(1 + t_i) the kernel of a log head depends on the ratio
 r = (1 + s)/(1 + t_i), so one set of coefficients must do
@@ -37,9 +37,9 @@ class ShiftedFit:
     """Powers that select r = 1 for several locations, as a float64 model will hold them.
 
     Attributes:
-        locations: t_i.
-        slopes: p_h, ``[head]``.
-        coefficients: a_h, ``[head]``.
+        locations: The locations t_i.
+        slopes: The slopes p_h, ``[head]``.
+        coefficients: The coefficients a_h, ``[head]``.
         fit_errors: Σ_s |1[s = t] − Σ_h a_h ((1 + s)/(1 + t))^{−p_h}| of each location; lags beyond
             2000 count by the sum of their terms' sizes.
         rounding_errors: Bound on what evaluation adds, of each location, for |x| ≤ 1.
@@ -53,7 +53,7 @@ class ShiftedFit:
 
     @property
     def error(self) -> float:
-        """The certificate: the worst location's."""
+        """The certified error, that of the worst location."""
         pairs = zip(self.fit_errors, self.rounding_errors, strict=True)
         return max(fit + rounding for fit, rounding in pairs)
 
@@ -91,7 +91,7 @@ def _solve(
     unit_roundoff: float,
     iterations: int,
 ) -> ShiftedFit:
-    """Coefficients for given slopes; every location has its own block of rows."""
+    """The best coefficients for given slopes; every location has its own block of rows."""
     slopes = np.array(rounded(grid("log", heads, at[0], at[1]), unit_roundoff))
     price = rounding_price(heads, unit_roundoff)
     with mpmath.workdps(DIGITS):

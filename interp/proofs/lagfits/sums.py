@@ -41,23 +41,23 @@ PRECISIONS = {"float64": 2.0**-53, "float32": 2.0**-24}
 _ROUNDINGS = 8
 _NEAR = 40
 _FINE, _COARSE = (1.4, 20), (2.5, 7)
-"""Far lags: growth of a block, number of blocks."""
+"""How lags far back are grouped, (fine, coarse): growth of a block and number of blocks."""
 _DENSE, _BETWEEN = 40, 4
 _SPREAD = {"lin": 0.0, "log": 0.37}
 
 
 @dataclass(frozen=True)
 class SumFit:
-    """A sum of exponentials or powers as the model will hold it.
+    """A sum of exponentials or powers with the numbers that the model will hold.
 
     Attributes:
-        target: The lag, or the kernel's text.
+        target: The lag, or the kernel as text.
         positions: ``lin`` or ``log``.
-        slopes: p_h, rounded to the precision, ``[head]``.
-        coefficients: a_h, rounded to the precision, ``[head]``.
+        slopes: The slopes p_h, rounded to the precision, ``[head]``.
+        coefficients: The coefficients a_h, rounded to the precision, ``[head]``.
         fit_error: Σ_s |target(s) − Σ_h a_h e^{−p_h φ(s)}| over all s ≥ 0, of these rounded numbers.
         rounding_error: Bound on what evaluation at the unit roundoff adds, for |x| ≤ 1.
-        mass: Σ_h |a_h| Σ_s e^{−p_h φ(s)}.
+        mass: The sum Σ_h |a_h| Σ_s e^{−p_h φ(s)}, which rounding errors are proportional to.
     """
 
     target: int | str
@@ -70,7 +70,7 @@ class SumFit:
 
     @property
     def error(self) -> float:
-        """Bound on |Σ_s K(s) x_{t−s} − Σ_s target(s) x_{t−s}| for |x| ≤ 1."""
+        """A bound on |Σ_s K(s) x_{t−s} − Σ_s target(s) x_{t−s}| for |x| ≤ 1."""
         return self.fit_error + self.rounding_error
 
 
@@ -82,11 +82,11 @@ def rounding_price(heads: int, unit_roundoff: float) -> float:
 def fit_sum(
     target: int | str, heads: int, *, positions: Positions = "lin", unit_roundoff: float = 2.0**-53
 ) -> SumFit:
-    """The best sum found of ``heads`` terms.
+    """The best sum of ``heads`` terms that the search finds.
 
     Args:
         target: A lag T ≥ 1, or a kernel as text (:meth:`MemoryKernel.parse`).
-        heads: H ≥ 1.
+        heads: The number of terms H ≥ 1.
         positions: ``lin`` (exponentials) or ``log`` (powers).
         unit_roundoff: Of the arithmetic the model runs in, 2^−53 (float64) or more.
 
@@ -114,7 +114,7 @@ def fit_sum(
 def floor(
     target: int | str, *, positions: Positions = "lin", unit_roundoff: float = 2.0**-53
 ) -> tuple[float, float]:
-    """(value, bound): the least error over *any* number of heads lies between them.
+    """Bracket the least error that *any* number of heads can reach: (upper value, lower bound).
 
     Value is the programme's on a dense set of slopes; far lags form seven blocks, each counted as
     one lag, which understates it by up to a tenth. The bound is the dual programme's, divided by
@@ -192,7 +192,7 @@ def _slopes(positions: Positions, z: NDArray[np.float64], spread: float) -> NDAr
 
 
 def rounded(slopes: NDArray[np.float64], unit_roundoff: float) -> list[float]:
-    """Slopes as a model of that precision holds them."""
+    """Round slopes to what a model of that precision holds."""
     with mpmath.workprec(round(-log2(unit_roundoff))):
         return [float(+mpmath.mpf(float(p))) for p in slopes]
 
@@ -230,7 +230,7 @@ def _lines(positions: Positions, p: Sequence[Any], near: int, edges: list[int]) 
 
 
 def _wanted(target: int | str, near: int, edges: list[int]) -> list[float]:
-    """The target's rows."""
+    """The target's value in every row of the linear programme."""
     if isinstance(target, int):
         return [float(s == target) for s in range(near)] + [0.0] * len(edges)
     kernel = MemoryKernel.parse(target)
@@ -251,7 +251,7 @@ def _held(
     price: float,
     unit_roundoff: float,
 ) -> SumFit:
-    """Coefficients rounded to the precision, and the error of what is then held."""
+    """The sum with coefficients rounded to the precision, and its error."""
     with mpmath.workdps(DIGITS):
         mass = tail(positions, [mpmath.mpf(p) for p in slopes], 0)
         exact = [

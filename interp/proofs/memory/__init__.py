@@ -1,4 +1,4 @@
-"""The constructive proofs of `memory` as weights (§1.4), and what they cannot do.
+"""The constructive proofs of `memory` (§1.4) as weights, and bounds on what is impossible.
 
 `fixed`      Task I, Boolean: exponentials select lags, ramps read f off
 `kernels`    Task III, and Task I with real readouts: sums of exponentials or powers, a ReLU network

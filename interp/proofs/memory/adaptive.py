@@ -1,4 +1,4 @@
-"""The constructive proof of `memory` Task II as weights (§1.4): R rounds in R + 1 layers.
+"""The constructive proof for `memory` Task II as weights (§1.4): R rounds in R + 1 layers.
 
     layer 0       no attention; FFN: the first locations t_1 = g_1(a_t), from the token
     layer r       attention: what lies at the locations of round r; score p_h t_i − p_h s, no
@@ -47,10 +47,10 @@ def construct_adaptive_memory(
     Latents of several channels (addresses) have one direction a channel, ``a[t-t_1] bit 0`` ….
 
     Args:
-        task: With values of ±1.
+        task: A task whose values are ±1.
         gate: How the location enters the score: ``scalar`` ⟨w_h, x_t⟩, or ``dot`` through a
             product of queries with constant keys.
-        dtype: Of the model.
+        dtype: Dtype of the model.
 
     Raises:
         ArgumentError: for Gaussian values, or if the locations cannot be told apart well enough in

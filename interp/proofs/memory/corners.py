@@ -1,4 +1,4 @@
-"""Functions of ±1 as ReLUs: one clipped ramp a corner, flat around it (`memory` §1.4).
+"""Functions of ±1 as ReLUs: one clipped ramp per corner of the cube (`memory` §1.4).
 
     f(u) = base + Σ_c (f(c) − base) [relu(v_c) − relu(v_c − 1)],   v_c = ⟨c, u⟩ − (n − 3/2)
 
@@ -31,17 +31,17 @@ MARGIN = 0.5
 
 @dataclass(frozen=True)
 class CornerTable:
-    """f on every corner of {−1, +1}^n.
+    """The value of f at every corner of {−1, +1}^n, as a table.
 
     Attributes:
-        values: Corner → f.
+        values: Corner → value of f.
     """
 
     values: Mapping[tuple[int, ...], float]
 
     @classmethod
     def of(cls, readout: Readout) -> CornerTable:
-        """The table of a task's readout, Boolean or real, on arguments of ±1."""
+        """The table of a task's readout (Boolean or real) on arguments of ±1."""
         corners = list(product((-1, 1), repeat=readout.n))
         columns = torch.tensor(corners, dtype=torch.float32).T[:, None]
         values = readout(list(columns))[0].tolist()
@@ -49,28 +49,29 @@ class CornerTable:
 
     @classmethod
     def of_locations(cls, lags: Sequence[int], bits: int) -> CornerTable:
-        """A location table g_i: addresses counted in binary, first channel highest."""
+        """The table of a location table g_i, whose addresses are binary numbers, first channel
+        highest."""
         corners = product((-1, 1), repeat=bits)
         return cls(dict(zip(corners, map(float, lags), strict=True)))
 
     @property
     def n(self) -> int:
-        """Number of arguments."""
+        """The number of arguments."""
         return len(next(iter(self.values)))
 
     @property
     def base(self) -> float:
-        """The least value."""
+        """The least value of f."""
         return float(min(self.values.values()))
 
     @property
     def span(self) -> float:
-        """Largest minus least value."""
+        """The difference between the largest and the least value of f."""
         return float(max(self.values.values())) - self.base
 
     @property
     def neurons(self) -> int:
-        """Two a corner above the base, and two that clear the slot."""
+        """The number of neurons: two per corner above the base, and two that clear the slot."""
         return 2 * len(self._steps) + 2
 
     @property
@@ -78,13 +79,13 @@ class CornerTable:
         return [(c, f - self.base) for c, f in self.values.items() if f > self.base]
 
     def write(self, ffn: FFN, reads: Sequence[int], slot: int, first: int) -> None:
-        """Fill neurons ``first`` … of an FFN with one hidden layer.
+        """Write the table into an FFN with one hidden layer, from neuron ``first`` on.
 
         Args:
-            ffn: Gets the weights.
-            reads: The arguments' coordinates.
+            ffn: The FFN whose weights are written.
+            reads: The coordinates of the arguments.
             slot: Coordinate that holds f afterwards, whatever it held before.
-            first: Number of the first neuron.
+            first: The number of the first neuron that is used.
         """
         neuron = first
         for corner, step in self._steps:
@@ -97,22 +98,23 @@ class CornerTable:
         ffn.b_out[slot] = self.base
 
     def rounding(self, unit: float, *, width: int = 0, reach: float = 0.0) -> float:
-        """How far f may be off when the errors stay under the margin: :func:`ramp_rounding`."""
+        """A bound on the rounding error of f while errors stay under the margin:
+        :func:`ramp_rounding`."""
         return ramp_rounding(self.n, self.base, self.span, unit, width=width, reach=reach)
 
 
 def ramp_rounding(
     n: int, base: float, span: float, unit: float, *, width: int = 0, reach: float = 0.0
 ) -> float:
-    """How far a value read off ramps of ``n`` arguments may be off.
+    """A bound on the rounding error of a value computed by ramps of ``n`` arguments.
 
     Two ReLUs of one linear form act, the rest are exactly 0. Each is a sum of n + 1 terms, of
     size 2n together, weighted by at most ``span``; v is at most 2.
 
     Args:
-        n: Arguments.
-        base: The value without any ramp.
-        span: Largest height of a ramp.
+        n: The number of arguments.
+        base: The value where every ramp is 0.
+        span: The largest height of a ramp.
         unit: The unit roundoff of the floating-point format.
         width: Of the residual stream if the basis is not that of the slots.
         reach: Bound on the residual stream's norm, for the same case.
@@ -126,7 +128,7 @@ def ramp_rounding(
 
 
 def write_ramp(ffn: FFN, corner: Mapping[int, int], step: float, slot: int, neuron: int) -> None:
-    """Two neurons that add ``step`` to ``slot`` where the coordinates stand at ``corner``."""
+    """Write two neurons that add ``step`` to ``slot`` where the coordinates stand at ``corner``."""
     coordinates, signs = list(corner), torch.tensor(list(corner.values()), dtype=ffn.W_in.dtype)
     for at, shift, sign in ((neuron, 0.0, 1.0), (neuron + 1, 1.0, -1.0)):
         ffn.W_in[coordinates, at] = signs

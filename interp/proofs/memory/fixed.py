@@ -1,4 +1,4 @@
-"""The constructive proof of `memory` Task I as weights (§1.4).
+"""The constructive proof for `memory` Task I as weights (§1.4).
 
     attention   each memory T_i owns T_i + 1 dot-product-free heads: Σ_h a_h e^{−p_h s} ≈ 1[s = T_i]
                 writes x_{t−T_i} into its own residual slot
@@ -85,7 +85,7 @@ class _Plan:
 
     @property
     def width(self) -> int:
-        """Slots: x_t, the memories, the answer."""
+        """The number of residual coordinates: x_t, one per memory, and the answer."""
         return len(self.task.lags) + 2
 
     @property
@@ -93,12 +93,12 @@ class _Plan:
         return sum(len(fit.slopes) for fit in self.fits)
 
     def slots(self) -> list[float]:
-        """How far each memory's slot may be off."""
+        """A bound on the error of each memory's residual coordinate."""
         how = [_evaluation(self.task, len(fit.slopes)) for fit in self.fits]
         return [slot_error(fit, one) for fit, one in zip(self.fits, how, strict=True)]
 
     def turned_sum(self) -> float:
-        """How far the readout's linear forms may be off in a turned basis."""
+        """A bound on the error of the readout's linear forms in a rotated basis."""
         how = _evaluation(self.task, self.heads, width=self.width)
         p = np.concatenate([fit.slopes for fit in self.fits])
         a = np.concatenate([fit.coefficients for fit in self.fits])

@@ -1,4 +1,5 @@
-"""What fixed lags cannot do: a floor for dot-product-free attention on Task II (`memory` §1.3).
+"""What fixed lags cannot do: a least error of dot-product-free attention on Task II (`memory`
+§1.3).
 
 Without content in the scores a layer's heads give Σ_s k(s) x_{t−s} with one kernel for all tokens.
 The best such prediction, linear in every channel of every earlier token, has the error
@@ -33,10 +34,10 @@ _LINEAR = ("single", "mean")
 
 @dataclass(frozen=True)
 class FixedLagFloor:
-    """The best prediction with fixed lags.
+    """The error of the best prediction with fixed lags.
 
     Attributes:
-        variance: Of y; the error of the best constant.
+        variance: The variance of y, which is the error of the best constant.
         floor: Mean squared error of the best prediction linear in all channels at all lags.
         weights: (lag, channel) → its coefficient, channel 0 the value; those that are not 0.
     """
@@ -52,7 +53,7 @@ class FixedLagFloor:
 
 
 def fixed_lag_floor(task: AdaptiveMemory) -> FixedLagFloor:
-    """The floor of a task, in closed form.
+    """The least error of a prediction with fixed lags on a task, in closed form.
 
     Raises:
         ArgumentError: for a nonlinear readout of Gaussian values, whose moments are no finite sum,

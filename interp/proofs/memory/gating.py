@@ -1,4 +1,4 @@
-"""Adaptive memory without content in the scores: all candidates fetched, the FFN chooses one.
+"""Adaptive memory without content in the scores: fetch all candidates and let the FFN choose one.
 
     attention   for each of the A locations T a group of T + 1 dot-product-free heads: x_{t−T}
     FFN         y = Σ_address 1[a_t = address] f(x_t, x_{t−g_1(address)}, …): a ramp for every

@@ -1,4 +1,4 @@
-"""A kernel on the lags of a row as a sum of H exponentials or powers, in float64 and fast.
+"""Fit a kernel on the lags of a row by a sum of H exponentials or powers, fast and in float64.
 
     minimise   Σ_s |ρ(s) − Σ_h a_h e^{−p_h φ(s)}| + price · Σ_h |a_h| Σ_s e^{−p_h φ(s)}
 
@@ -27,11 +27,11 @@ _STARTS = ((-4.0, 0.0), (-2.0, 0.0), (0.0, 0.0), (2.0, 0.0), (2.0, 1.0), (4.0, 1
 
 @dataclass(frozen=True)
 class HeadSum:
-    """Heads of one memory.
+    """The heads of one memory: the slopes and coefficients of a sum.
 
     Attributes:
-        slopes: p_h, ``[head]``.
-        coefficients: a_h, ``[head]``.
+        slopes: The slopes p_h, ``[head]``.
+        coefficients: The coefficients a_h, ``[head]``.
     """
 
     slopes: Float64[np.ndarray, "head"]
@@ -44,8 +44,8 @@ def fit_kernel(
     """The best sum found for ``values`` at lags 0, 1, ….
 
     Args:
-        values: ρ on the lags of a row.
-        heads: H.
+        values: The kernel ρ on the lags of a row, ``[lag]``.
+        heads: The number of terms H.
         positions: ``lin`` or ``log``.
         price: What a unit of Σ_h |a_h| Σ_s e^{−p_h φ(s)} costs.
     """
@@ -70,7 +70,7 @@ def _solve(
     slopes: Float64[np.ndarray, "head"],
     price: float,
 ) -> tuple[float, HeadSum]:
-    """(what is minimised, the sum) for given slopes."""
+    """The value of the objective and the best sum, for given slopes."""
     masses = powers.sum(0)
     columns, weights = powers / masses, np.ones(len(values))
     best = (np.inf, np.zeros_like(slopes))

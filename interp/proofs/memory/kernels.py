@@ -1,4 +1,4 @@
-"""The constructive proof of `memory` Task III as weights (§1.4), and of Task I with real readouts.
+"""The constructive proof for `memory` Task III, and for Task I with real readouts (§1.4).
 
     attention   kernel ρ_i owns H dot-product-free heads, Σ_h a_h e^{−p_h φ(s)} ≈ ρ_i(s); they write
                 (ρ_i * x)(t) into its own slot. A lag T is the kernel 1[s = T].
@@ -54,10 +54,10 @@ def construct_kernel_memory(
     normalizer: Normalizer = "none",
     largest: float = 6.0,
 ) -> Construction:
-    """A float64 model of one layer without dot products.
+    """A float64 model with one layer of dot-product-free attention that computes the task.
 
     Args:
-        task: Kernels, or lags with a real readout.
+        task: A task with kernels, or with lags and a real readout.
         heads: Of each kernel; a lag T with ``lin`` positions has T + 1, whatever is said here.
         positions: ``lin`` (exponentials) or ``log`` (powers).
         normalizer: ``none`` or ``softmax``.
@@ -85,7 +85,7 @@ def construct_kernel_memory(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is built, and how far each slot is off."""
+    """What is built, and a bound on the error of each residual coordinate."""
 
     task: KernelMemory | RealMemory
     positions: Positions
@@ -95,27 +95,27 @@ class _Plan:
 
     @property
     def memories(self) -> tuple[str, ...]:
-        """Latents that heads write."""
+        """The names of the latents that heads write."""
         return tuple(memory.name for memory in self.task.memories())
 
     @property
     def start(self) -> int:
-        """First position of the domain."""
+        """The first position of the domain on which the certificate holds."""
         return self.task.start
 
     @property
     def reads_now(self) -> bool:
-        """Whether x_t itself is among f's arguments."""
+        """Whether x_t itself is among the arguments of f."""
         return len(self.task.arguments) > len(self.fits)
 
     @property
     def reads(self) -> list[int]:
-        """Slots of f's arguments."""
+        """The coordinates of the arguments of f."""
         return list(range(0 if self.reads_now else 1, len(self.fits) + 1))
 
     @property
     def width(self) -> int:
-        """Slots: x_t, the memories, the answer."""
+        """The number of coordinates: x_t, one per memory, and the answer."""
         return len(self.fits) + 2
 
     def wanted(self, memory: int) -> Float64[np.ndarray, "lag"]:
@@ -126,7 +126,7 @@ class _Plan:
         return np.asarray(location)
 
     def limits(self, memory: int) -> Float64[np.ndarray, "head"]:
-        """Z_∞ of each head, or 1 without a normaliser."""
+        """The limit Z_∞ of each head's normaliser, or 1 without a normaliser."""
         slopes = self.fits[memory].slopes
         if self.normalizer == "none":
             return np.ones(len(slopes))
@@ -135,7 +135,7 @@ class _Plan:
             return np.array([float(z) for z in tail(self.positions, exact, 0)])
 
     def kernel_errors(self, memory: int) -> Float64[np.ndarray, "pos"]:
-        """Σ_{s ≤ t} |ρ(s) − held_t(s)| at each position t of the domain."""
+        """The kernel's error Σ_{s ≤ t} |ρ(s) − held_t(s)| at each position t of the domain."""
         fit, wanted = self.fits[memory], self.wanted(memory)
         s = np.arange(self.task.length, dtype=np.float64)
         powers = np.exp(-np.outer(phi_values(self.positions, s), fit.slopes))
@@ -150,11 +150,11 @@ class _Plan:
         )
 
     def slot(self, memory: int) -> float:
-        """ε_i: by how much the slot of memory i may be off."""
+        """The bound ε_i on the error of memory i's coordinate."""
         return self.bound * (float(self.kernel_errors(memory).max()) + self._rounding([memory], 0))
 
     def spread(self) -> float:
-        """What rounding leaves in every direction when the basis is turned."""
+        """A bound on the rounding error in every direction when the basis is rotated."""
         return self.bound * self._rounding(range(len(self.fits)), self.width)
 
     def _rounding(self, memories: range | list[int], width: int) -> float:
@@ -172,7 +172,7 @@ class _Plan:
         return sum_rounding(p, a, how)
 
     def _unsettled(self, memory: int) -> Float64[np.ndarray, "head"]:
-        """Z_∞/Z_t at the start of the domain, where it is largest."""
+        """The ratio Z_∞/Z_t at the start of the domain, where it is largest."""
         if self.normalizer == "none":
             return np.ones(len(self.fits[memory].slopes))
         s = np.arange(self.start + 1, dtype=np.float64)
@@ -181,7 +181,7 @@ class _Plan:
 
     @property
     def sizes(self) -> list[float]:
-        """Bounds on f's arguments, a quarter of the range allowed for errors."""
+        """Bounds on the arguments of f, with room for errors of a quarter of their range."""
         averages = [
             (1 + 2 * _SHARE) * self.bound * float(np.abs(self.wanted(i)).sum())
             for i in range(len(self.fits))
@@ -190,7 +190,7 @@ class _Plan:
 
     @property
     def reach(self) -> float:
-        """Bound on the residual stream's norm."""
+        """A bound on the norm of the residual stream."""
         inside = sqrt(self.bound**2 + sum(size**2 for size in self.sizes))
         return (1 + max(self.task.f.lipschitz, 1.0)) * inside + 1
 
@@ -206,7 +206,7 @@ def _fits(task: KernelMemory | RealMemory, heads: int, positions: Positions) -> 
 
 
 def _fit(location: Any, length: int, heads: int, positions: Positions) -> HeadSum:
-    """Heads for a kernel ``[lag]``, or for one lag."""
+    """The heads for a kernel ``[lag]``, or for one lag."""
     if not isinstance(location, int):
         return fit_kernel(location, heads, positions)
     fit: LagFit | SumFit

@@ -1,4 +1,4 @@
-"""Whether an adaptive memory's errors stay under the margin in every round (`memory` §1.4).
+"""Check that an adaptive memory's errors stay under the margin in every round (`memory` §1.4).
 
 Every round adds up exponentials again, so every round has a slot error ε (fit and rounding), the
 same for all: the next locations read ``bits`` slots, the answer one a memory. Both sums must stay
@@ -34,13 +34,13 @@ Readouts = list[tuple[CornerTable, Sequence[int], int]]
 
 @dataclass(frozen=True)
 class AdaptivePlan:
-    """Everything that is decided about a construction before its weights are written.
+    """What is decided about a construction before its weights are written.
 
     Attributes:
-        task: Its task.
-        unit: Unit roundoff of the model.
-        fit: Selects lag T, the largest location.
-        turned: Whether the margins hold in any basis.
+        task: The task that the construction solves.
+        unit: The unit roundoff of the model's dtype.
+        fit: The sum that selects lag T, the largest location.
+        turned: Whether the margins hold in any rotated basis too.
     """
 
     task: AdaptiveMemory
@@ -50,12 +50,12 @@ class AdaptivePlan:
 
     @property
     def slots(self) -> AdaptiveSlots:
-        """Coordinates and rounds."""
+        """Which coordinate holds what, and which layer does which round."""
         return AdaptiveSlots(self.task)
 
     @property
     def coefficients(self) -> Float64[np.ndarray, "head"]:
-        """a_h = a′_h e^{−p_h T}, from extended precision."""
+        """The coefficients a_h = a′_h e^{−p_h T}, computed in extended precision."""
         heads = zip(self.fit.coefficients, self.fit.slopes, strict=True)
         with mpmath.workdps(40):
             return np.array(
@@ -63,7 +63,7 @@ class AdaptivePlan:
             )
 
     def readouts(self, layer: int) -> Readouts:
-        """(table, coordinates it reads, slot it writes) of a layer's FFN."""
+        """For a layer's FFN: each table, the coordinates that it reads and the one it writes."""
         slots, task = self.slots, self.task
         if layer == len(slots.rounds):
             reads = [slots.at[name] for name in task.arguments]
@@ -75,11 +75,11 @@ class AdaptivePlan:
         ]
 
     def slot(self) -> float:
-        """How far a content's slot may be off."""
+        """A bound on the error of a fetched content's coordinate."""
         return slot_error(self.fit, _evaluation(self.task, self.unit, dense=False))
 
     def turned_slot(self) -> float:
-        """The same in any basis, with what the other layers leave there."""
+        """The same bound in any basis, including what the other layers leave there."""
         how, error = _evaluation(self.task, self.unit, dense=True), self.fit.fit_error
         heads = [len(memories) for memories in self.slots.rounds]
         one = sum_rounding(self.fit.slopes, self.fit.coefficients, how)
@@ -92,7 +92,7 @@ class AdaptivePlan:
         return at_locations | {"summed error at f": self.task.memory_count * slot}
 
     def certificate(self) -> Certificate:
-        """The readout's rounding, given that every margin holds."""
+        """The certificate: the rounding of the readout, given that every margin holds."""
         task, (table, *_) = self.task, self.readouts(len(self.slots.rounds))[0]
         slot, rounding = self.slot(), table.rounding(self.unit)
         memories = range(1, task.memory_count + 1)

@@ -32,12 +32,12 @@ Layer = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_"]]
 
 @dataclass(frozen=True)
 class ReluNet:
-    """ReLU layers and a linear output.
+    """A ReLU network with a linear output.
 
     Attributes:
         hidden: (weights ``[reads, neurons]``, biases ``[neurons]``) of each hidden layer.
-        out: Weights of the output, ``[neurons]``.
-        bias: Of the output.
+        out: The weights of the output, ``[neurons]``.
+        bias: The bias of the output.
         error: |network − f| on the box it was made for.
     """
 
@@ -48,11 +48,11 @@ class ReluNet:
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Neurons of each hidden layer."""
+        """The number of neurons in each hidden layer."""
         return tuple(len(b) for _, b in self.hidden)
 
     def passed_on(self, errors: Sequence[float], lipschitz: float) -> float:
-        """How far the output may be off when argument i is off by ``errors[i]``.
+        """A bound on the output's error if argument i has an error of at most ``errors[i]``.
 
         The Lipschitz constant's bound L ‖errors‖₂, or Σ_i errors_i S_i if that is less: with one
         hidden layer |∂f/∂u_i| is at most S_i, its positive or its negative parts summed.
@@ -65,7 +65,8 @@ class ReluNet:
         return min(whole, float(np.array(errors) @ steepest))
 
     def write(self, ffn: FFN, reads: Sequence[int], slot: int) -> None:
-        """Fill an FFN of these widths; it reads coordinates ``reads`` and adds to ``slot``."""
+        """Write the network into an FFN of these widths that reads ``reads`` and adds to
+        ``slot``."""
         inner: list[Any] = list(ffn.hidden)
         layers = [(layer.W, layer.b) for layer in inner] + [(ffn.W_in, ffn.b_in)]
         rows = list(reads)
@@ -79,10 +80,10 @@ class ReluNet:
     def rounding(
         self, sizes: Sequence[float], unit: float, *, width: int = 0, reach: float = 0.0
     ) -> float:
-        """How far the output may be off by rounding.
+        """A bound on the output's rounding error.
 
         Args:
-            sizes: Bounds on the arguments.
+            sizes: Bounds on the sizes of the arguments.
             unit: The unit roundoff of the floating-point format.
             width: Of the residual stream if the basis is not that of the slots.
             reach: Bound on the residual stream's norm, for the same case.
@@ -101,7 +102,7 @@ class ReluNet:
 
 
 def readout_net(readout: Readout, sizes: Sequence[float]) -> ReluNet:
-    """The network of a real readout.
+    """A ReLU network that computes a real readout.
 
     Args:
         readout: One of :data:`~interp.tasks.memory.readouts.REAL`.
@@ -120,7 +121,8 @@ def readout_net(readout: Readout, sizes: Sequence[float]) -> ReluNet:
 
 
 def _maximum(n: int) -> ReluNet:
-    """Argument by argument; what is still to come is carried as relu(u) and relu(−u)."""
+    """The maximum, one argument per layer; those still to come are carried as relu(u) and
+    relu(−u)."""
     hidden: list[Layer] = []
     now = np.eye(n)
     for _ in range(max(n - 1, 1)):

@@ -1,4 +1,4 @@
-"""What evaluating a sum of heads in floating point adds (`memory` §1.4).
+"""Bounds on the rounding error of evaluating a sum of heads in floating point (`memory` §1.4).
 
     Σ_h a_h Σ_j e^{−p_h φ(j)} v_j,   |v_j| ≤ 1
 
@@ -33,14 +33,14 @@ class Evaluation:
     """In which order and precision a model adds its heads up, on which rounding depends.
 
     Attributes:
-        unit: Unit roundoff u.
-        keys: Positions of the longest input.
+        unit: The unit roundoff u of the floating-point format.
+        keys: The number of positions in the longest input.
         heads: Heads that write one slot; in a dense basis, all heads of the layer.
         shift: T of an adaptive memory, 0 for a fixed one.
         location_error: δ, how far the location is off that shifts the kernel.
-        log: Log positions.
+        log: Whether positions are logarithmic.
         softmax: Heads are normalised: a sum over keys and a division more.
-        channels: Values that a head carries.
+        channels: How many values a head carries.
         width: D, if the basis is not that of the slots; 0 if it is.
         reach: Bound on the residual stream's norm, for the same case.
     """
@@ -65,11 +65,11 @@ def read_error(width: int) -> float:
 def sum_rounding(
     slopes: Float64[np.ndarray, "head"], coefficients: Float64[np.ndarray, "head"], how: Evaluation
 ) -> float:
-    """Bound on what rounding adds to the sum, for values of at most 1.
+    """A bound on what rounding adds to the sum, for values of at most 1.
 
     Args:
-        slopes: p_h.
-        coefficients: a_h, of e^{−p_h φ(j)} with j ≥ 0.
+        slopes: The slopes p_h.
+        coefficients: The coefficients a_h of e^{−p_h φ(j)}, with j ≥ 0.
         how: The evaluation. In a dense basis the bound is one on the norm of the error that the
             heads leave in the whole residual stream.
     """

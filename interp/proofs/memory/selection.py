@@ -1,4 +1,4 @@
-"""Which exponentials select a lag best in a given model: fit error against rounding.
+"""Choose the exponentials that select a lag with the least total of fit error and rounding.
 
 A closer fit needs larger coefficients. :func:`~interp.proofs.lagfits.fit_lag` trades one for the
 other at a price for rounding; models differ in that price (shifted kernels and dense weights round
@@ -18,7 +18,7 @@ _PRICES = tuple(4.0**k for k in range(9))
 
 
 def select_lag(lag: int, how: Evaluation) -> LagFit:
-    """The fit with the least error in a model that evaluates it like this."""
+    """The fit of a lag that has the least error in a model that evaluates sums as ``how`` says."""
     return min(_fits(lag, how.unit), key=lambda fit: slot_error(fit, how))
 
 

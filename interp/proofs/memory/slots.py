@@ -1,4 +1,4 @@
-"""Which residual coordinate holds what in an adaptive memory, and which layer does which round."""
+"""Which residual coordinate of an adaptive memory holds what, and which layer does which round."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class AdaptiveSlots:
     """Which residual coordinate holds which memory of a task, and in which round it is fetched.
 
     Attributes:
-        task: Whose.
+        task: The task that is solved.
         at: Latent → coordinate; of an address a[…] its first, the other bits follow.
-        width: Coordinates in all.
+        width: The number of coordinates.
     """
 
     task: AdaptiveMemory
@@ -37,7 +37,8 @@ class AdaptiveSlots:
 
     @property
     def rounds(self) -> list[tuple[int, ...]]:
-        """Memories of each sequential round; layer r does round r, layer 0 does none."""
+        """The memories that each sequential round fetches; layer r does round r, layer 0 does
+        none."""
         task = self.task
         nested: list[tuple[int, ...]] = [(i,) for i in range(1, task.rounds + 1)]
         together = tuple(range(task.rounds + 1, task.memory_count + 1))
@@ -48,15 +49,15 @@ class AdaptiveSlots:
         return memory <= self.task.rounds and memory < self.task.memory_count
 
     def bits(self, address: str) -> range:
-        """Coordinates of an address."""
+        """The coordinates of an address."""
         return range(self.at[address], self.at[address] + self.task.bits)
 
     def pointer(self, layer: int) -> str:
-        """The address that the FFN of this layer reads the next locations from."""
+        """The name of the address from which this layer's FFN reads the next locations."""
         return f"a[t-t_{layer}]" if layer else "a[t]"
 
     def carried(self, memory: int) -> list[tuple[int, int]]:
-        """(coordinate read, coordinate written) of each channel of a memory's heads."""
+        """The pairs (coordinate read, coordinate written) of what a memory's heads carry."""
         pairs = [(self.at["x[t]"], self.at[f"x[t-t_{memory}]"])]
         if self.points(memory):
             pairs += zip(self.bits("a[t]"), self.bits(f"a[t-t_{memory}]"), strict=True)

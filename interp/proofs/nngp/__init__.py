@@ -1,4 +1,5 @@
-"""Infinitely wide models on templates: kernels, the matrix N, kernel regression (`template` §2.2).
+"""Infinitely wide models on templates: kernels, the matrix N and kernel regression (`template`
+§2.2).
 
 activations  E[φ(u)φ(v)] in closed form
 kernel       the transformer's kernel between strings: Monte Carlo with errors, quadrature

@@ -1,4 +1,4 @@
-"""E[φ(u)φ(v)] for a centred Gaussian pair: what an infinitely wide layer makes of a kernel.
+"""The expectation E[φ(u)φ(v)] for Gaussian u, v: how an infinitely wide layer changes a kernel.
 
 With variances p, q and covariance c, θ = arccos(c/√(pq)):
 
@@ -23,12 +23,12 @@ _NODES = 60
 
 
 def dual(name: str, kernel: Array, other: Array, cross: Array) -> Array:
-    """E[φ(u)φ(v)] entrywise.
+    """The expectation E[φ(u)φ(v)] for every entry of a kernel.
 
     Args:
         name: ``relu``, ``erf`` or ``gelu``.
         kernel, other: Variances of u and of v; they broadcast against ``cross``.
-        cross: Covariances.
+        cross: The covariances of u and v.
     """
     return ACTIVATIONS[name](kernel, other, cross)
 

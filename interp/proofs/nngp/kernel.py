@@ -35,17 +35,17 @@ Square = Float64[np.ndarray, "string string"]
 
 @dataclass(frozen=True)
 class NNGPKernel:
-    """Options of the limiting model.
+    """The options of the infinitely wide model.
 
     Attributes:
-        beta: Inverse temperature of the attention.
+        beta: The inverse temperature β of the attention.
         gamma: Size of the position codes against the tokens' embeddings.
-        a: Identity scalar of the QK circuit.
-        mask_diagonal: Leave the self-match out of a's term.
+        a: The identity scalar of the QK circuit.
+        mask_diagonal: Whether the match of a position with itself is left out of the identity term.
         activation: ``relu``, ``erf`` or ``gelu``.
 
     Raises:
-        ArgumentError: naming every option out of range.
+        ArgumentError: naming every option that is out of range.
     """
 
     beta: float = 2.0
@@ -64,14 +64,14 @@ class NNGPKernel:
         problems.raise_if_any()
 
     def outputs(self, attention: Square) -> Square:
-        """K from K_attn between all pairs of strings."""
+        """The kernel K of the model's outputs, given K_attn between all pairs of strings."""
         own = np.diag(attention)
         return dual(self.activation, own[:, None], own[None], attention)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A Monte Carlo value and its standard error."""
+    """A Monte Carlo estimate and its standard error."""
 
     value: Square
     error: Square
@@ -80,7 +80,7 @@ class Estimate:
 def transformer_kernel(
     strings: Strings, kernel: NNGPKernel, *, samples: int = 20_000, batches: int = 20, seed: int = 0
 ) -> Estimate:
-    """K between all pairs of strings, with jackknife errors."""
+    """The kernel K between all pairs of strings, estimated by Monte Carlo with jackknife errors."""
     left_out = batch_kernels(strings, kernel, samples=samples, batches=batches, seed=seed)
     return Estimate(left_out.mean(0), jackknife(left_out))
 
@@ -106,7 +106,7 @@ def batch_kernels(
 
 
 def jackknife(left_out: Float64[np.ndarray, "batch *rest"]) -> Float64[np.ndarray, "*rest"]:
-    """Standard error of a statistic from its values with one batch left out."""
+    """The standard error of a statistic, from its values with one batch left out each."""
     n = len(left_out)
     return np.asarray(np.sqrt((n - 1) * left_out.var(axis=0)))
 
@@ -114,7 +114,8 @@ def jackknife(left_out: Float64[np.ndarray, "batch *rest"]) -> Float64[np.ndarra
 def _attention(
     strings: Strings, kernel: NNGPKernel, samples: int, rng: np.random.Generator
 ) -> Square:
-    """K_attn as an average over random bilinear forms on one-hot tokens and positions."""
+    """K_attn, estimated as an average over random bilinear forms on one-hot tokens and
+    positions."""
     ids = np.unique(strings, return_inverse=True)[1].reshape(strings.shape)
     k, tokens = strings.shape[1], int(ids.max()) + 1
     bias = _identity(ids, kernel)
@@ -138,7 +139,7 @@ def _attention(
 def _scores(
     form: Float64[np.ndarray, "draw width width"], ids: Strings, tokens: int, gamma: float
 ) -> Float64[np.ndarray, "draw string pos"]:
-    """x_tᵀ W x_last with x = one-hot token + γ one-hot position."""
+    """The scores x_tᵀ W x_last, where x is the one-hot token plus γ times the one-hot position."""
     k = ids.shape[1]
     here, last = tokens + np.arange(k), tokens + k - 1
     end = ids[:, -1:]
@@ -150,7 +151,7 @@ def _scores(
 
 
 def _identity(ids: Strings, kernel: NNGPKernel) -> Float64[np.ndarray, "string pos"]:
-    """a times the last row of G_XX."""
+    """The identity term of the scores: a times the last row of G_XX."""
     row = (ids == ids[:, -1:]).astype(np.float64)
     row[:, -1] = 0.0 if kernel.mask_diagonal else 1 + kernel.gamma**2
     return kernel.a * row
@@ -162,15 +163,15 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def quadrature_kernel(strings: Strings, kernel: NNGPKernel, *, nodes: int = 24) -> Square:
-    """K by Gauss–Hermite quadrature in the 2(k − 1) score differences of a pair.
+    """The kernel K by Gauss–Hermite quadrature over the 2(k − 1) score differences of a pair.
 
     Args:
         strings: Token ids, of two or three positions.
-        kernel: Options of the limit.
+        kernel: The options of the infinitely wide model.
         nodes: A dimension; three positions need nodes⁴ points a pair.
 
     Raises:
-        ArgumentError: for more positions.
+        ArgumentError: for strings of more positions.
     """
     problems, k = Problems("quadrature_kernel"), strings.shape[1]
     rule = f"must have 2 to {_MOST} positions"
@@ -203,7 +204,8 @@ def _pair(
     points: np.ndarray,
     weights: np.ndarray,
 ) -> float:
-    """E[p(X)ᵀ G_XY p(Y)]: a softmax depends on differences to the last score alone."""
+    """The expectation E[p(X)ᵀ G_XY p(Y)]; a softmax depends only on differences to the last
+    score."""
     own, cross, other = gram
     k = len(own)
     to_last = np.eye(k)[:-1] - np.eye(k)[-1]

@@ -1,4 +1,4 @@
-"""Kernel regression on strings, and kernels of finite models (`template` §2.2, §2.4).
+"""Kernel regression on strings, with kernels of finite models (`template` §2.2, §2.4).
 
     feature kernel   K(X, Y) = mean over the last FFN's neurons of φ(u)φ(v): training the readout
                      alone is regression with it; as width grows it tends to the NNGP kernel
@@ -74,7 +74,7 @@ def theory_model(
 
 @torch.no_grad()
 def feature_kernel(model: SequenceTransformer, strings: Tokens) -> Square:
-    """Mean product of the last FFN's neurons at the last position."""
+    """The feature kernel: the mean product of the last FFN's neurons at the last position."""
     name = f"blocks.{model.spec.n_layers - 1}.mlp.hook_post"
     _, cache = model.run_with_cache(strings, names_filter=name, return_cache_object=False)
     features = cache[name][:, -1].double().numpy()
@@ -82,7 +82,8 @@ def feature_kernel(model: SequenceTransformer, strings: Tokens) -> Square:
 
 
 def tangent_kernel(model: SequenceTransformer, strings: Tokens, others: Tokens) -> np.ndarray:
-    """⟨∂f/∂θ, ∂f/∂θ⟩ of the first output at the last position, ``[string, other]``.
+    """The tangent kernel ⟨∂f/∂θ, ∂f/∂θ⟩ of the first output at the last position, ``[string,
+    other]``.
 
     Memory is (strings + others) × parameters numbers.
     """
@@ -109,13 +110,13 @@ def kernel_predict(
     *,
     ridge: float,
 ) -> Float64[np.ndarray, "test"]:
-    """Kernel ridge regression, the ridge relative to the kernel's mean diagonal.
+    """Predictions of kernel ridge regression.
 
     Args:
-        train: Kernel between training strings.
-        targets: Their labels.
-        cross: Kernel between test and training strings.
-        ridge: λ / mean K(X, X).
+        train: The kernel between training strings.
+        targets: The labels of the training strings.
+        cross: The kernel between test and training strings.
+        ridge: The ridge λ as a multiple of the kernel's mean diagonal.
     """
     alpha = ridge * float(np.diag(train).mean())
     fitted = KernelRidge(alpha=alpha, kernel="precomputed").fit(train, targets)

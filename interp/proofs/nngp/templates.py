@@ -32,14 +32,14 @@ _QUADRATURE = 3
 
 @dataclass(frozen=True)
 class TemplateMatrix:
-    """N with errors; by quadrature the errors are 0.
+    """The matrix N with standard errors, which are 0 for quadrature.
 
     Attributes:
-        value: N.
-        error: Standard errors.
+        value: The matrix N.
+        error: The standard error of each entry.
         condition: |largest eigenvalue| / |smallest|; infinite if singular to rounding.
-        condition_error: Its standard error.
-        eigenvalues: Of N, smallest first.
+        condition_error: The standard error of the condition number.
+        eigenvalues: The eigenvalues of N, smallest first.
     """
 
     value: Matrix
@@ -59,14 +59,14 @@ def template_matrix(
     nodes: int = 24,
     seed: int = 0,
 ) -> TemplateMatrix:
-    """N of the transformer kernel between a task's templates.
+    """The matrix N of the transformer kernel between a task's templates.
 
     Args:
-        task: Whose templates.
-        kernel: Options of the limit.
+        task: The task whose templates are compared.
+        kernel: The options of the infinitely wide model.
         method: ``quadrature`` (at most three positions), ``sampled``, or ``auto`` for the better.
-        samples, batches, seed: Of the Monte Carlo estimate.
-        nodes: Of the quadrature.
+        samples, batches, seed: Samples, batches and seed of the Monte Carlo estimate.
+        nodes: The number of nodes of the quadrature.
 
     Raises:
         ArgumentError: for an unknown method, or strings too long for quadrature.
@@ -95,7 +95,7 @@ def template_matrix(
 
 
 def mlp_matrix(task: TemplateTask, activation: str = "relu") -> Matrix:
-    """N of an infinitely wide MLP with one hidden layer on concatenated one-hot tokens.
+    """The matrix N of an infinitely wide MLP with one hidden layer on concatenated one-hot tokens.
 
     Inputs have k ones; two strings with disjoint substitutions share the regular tokens that
     stand at the same place in both, so the inner product counts those.
@@ -113,7 +113,7 @@ def block_spread(
     """How nearly a kernel matrix is constant on the blocks of its templates.
 
     Args:
-        kernel: Between strings.
+        kernel: The kernel between strings.
         template: Index of each string's template.
 
     Returns:
@@ -135,7 +135,7 @@ def block_spread(
 def template_prediction(
     matrix: Matrix, labels: Float64[np.ndarray, "template"], *, rows: int, ridge: float
 ) -> Float64[np.ndarray, "template"]:
-    """What kernel ridge regression says of unseen strings, for very diverse training symbols.
+    """The prediction of kernel ridge regression for unseen strings, with many training symbols.
 
     N (N + λ r/n I)⁻¹ y for n rows spread evenly over r templates.
     """
@@ -149,7 +149,8 @@ def _condition(matrix: Matrix) -> float:
 
 
 def _two_copies(task: TemplateTask) -> Int64[np.ndarray, "string pos"]:
-    """Every template under one substitution, then under another that shares no symbol with it."""
+    """Every template under one substitution, then under a second one that shares no symbol with
+    it."""
     rows = []
     fresh = len(task.regular)
     for _ in range(2):

@@ -1,4 +1,5 @@
-"""Template tasks solved by construction (`template` §2.3): equality heads, copying heads, ramps."""
+"""Template tasks solved by construction (`template` §2.3), by equality heads, copying heads and
+ramps."""
 
 from interp.proofs.template.cases import CASES
 from interp.proofs.template.construction import construct_template

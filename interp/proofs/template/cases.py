@@ -1,4 +1,5 @@
-"""Template constructions over tasks, sizes, embeddings and seeds: positives for role detectors."""
+"""Template constructions over tasks, sizes, embeddings and seeds, as positives for role
+detectors."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ __all__ = ["CASES"]
 
 
 def _case(task: TemplateTask, **options: Any) -> Case:
-    """A task with the options of its construction."""
+    """A named case: a task with the options of its construction."""
     name = "-".join([task.name, *(f"{k}={v}" for k, v in options.items())])
     return Case(name, partial(construct_template, task, **options))
 
@@ -52,4 +53,4 @@ CASES = (
     _case(identity_rules(**_SMALL), readout_layers=2),
     _case(random_task(4, 4, wildcards=3, symbolic=True, seed=2, **_SMALL)),
 )
-"""Equality heads in all but the three copying tasks; copying heads in the last nine."""
+"""The constructions: all but the three copying tasks have equality heads, the last nine copy."""

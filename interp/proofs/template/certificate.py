@@ -16,7 +16,7 @@ __all__ = ["certificate_of", "mechanism_of"]
 
 
 def mechanism_of(plan: Plan) -> Mechanism:
-    """Parts by role, and the coordinate that holds each bit, source code and label."""
+    """The components by role, and the coordinate that holds each bit, source code and label."""
     target = "source" if plan.task.symbolic else "label"
     parts: list[Part] = []
     held: dict[str, tuple[int, str]] = {}

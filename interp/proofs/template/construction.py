@@ -50,9 +50,9 @@ def construct_template(
 
     Args:
         task: Any template task.
-        dimension: Of random unit embeddings; None for orthonormal ones.
+        dimension: Dimension of random unit embeddings; None for orthonormal ones.
         readout_layers: Attention layers before the readout, 1 or 2; the fewest by default.
-        seed: Of random embeddings.
+        seed: Seed of random embeddings.
 
     Raises:
         ArgumentError: naming two templates that one layer does not tell apart, or when the
@@ -134,7 +134,7 @@ def _write_readout(model: SequenceTransformer, plan: Plan) -> None:
 
 
 def _write_fixed(attn: Attention, head: int, plan: Plan, position: int, d_head: int) -> None:
-    """A head that attends to one position and fetches its flags."""
+    """Write a head that attends to one position and fetches its token flags."""
     _score_position(attn, head, plan, position, d_head)
     r = len(plan.tokens)
     start = plan.flags.start + position * r
@@ -142,7 +142,8 @@ def _write_fixed(attn: Attention, head: int, plan: Plan, position: int, d_head: 
 
 
 def _score_position(attn: Attention, head: int, plan: Plan, position: int, d_head: int) -> None:
-    """The positions' one-hots sum to 1: a constant query."""
+    """Write scores for one position; the positions' one-hot codes sum to 1, which is a constant
+    query."""
     scale = (plan.c * d_head**0.5) ** 0.5
     attn.W_Q[head, plan.position, 0] = scale
     attn.W_K[head, plan.position.start + position, 0] = scale
@@ -182,7 +183,8 @@ def _readouts(plan: Plan, start: int, times: float, *, gate: int) -> list[Ramp]:
 
 
 def _written(plan: Plan, key: Key) -> dict[int, float]:
-    """A label, a source position's code, or a token with the last position's code."""
+    """What a key writes: a label, a source position's code, or a token with the last position's
+    code."""
     if isinstance(key.outcome, float):
         return {plan.label.start: key.outcome}
     if isinstance(key.outcome, int):

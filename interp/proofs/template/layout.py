@@ -1,4 +1,4 @@
-"""Where a template construction keeps what: bits to be read, slots of the residual stream.
+"""What a template construction stores where: the bits that it reads, and its residual coordinates.
 
 A string's *bits* say everything a template fixes: ``equal t j``, does position t hold the token of
 position j < t, and ``token t v``, does it hold the regular token v. The readout compares them with
@@ -18,7 +18,7 @@ from interp.tasks.template.text import regular_tokens
 __all__ = ["Bit", "Key", "Slots", "bits", "collision", "keys", "outcome"]
 
 Outcome = float | int | str
-"""What a template asks for: a number, a position to copy from, or a token none of its has."""
+"""A template's answer: a number, a position to copy from, or a token that stands nowhere in it."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Bit:
 
     @property
     def name(self) -> str:
-        """E.g. ``equality[3,1]`` or ``token[0,x]``."""
+        """The bit's name, e.g. ``equality[3,1]`` or ``token[0,x]``."""
         return (
             f"equality[{self.t},{self.j}]"
             if self.token is None
@@ -39,7 +39,7 @@ class Bit:
         )
 
     def holds(self, template: str) -> bool:
-        """Its value on every string of a template."""
+        """The bit's value on every string of a template."""
         if self.token is not None:
             return template[self.t] == self.token
         return self.j is not None and template[self.t] == template[self.j]
@@ -47,14 +47,15 @@ class Bit:
 
 @dataclass(frozen=True)
 class Key:
-    """Bits that one ramp of the readout waits for, and what follows from them."""
+    """A pattern of bits that one ramp of the readout detects, and the answer that follows from
+    it."""
 
     pattern: tuple[bool, ...]
     outcome: Outcome
 
 
 def bits(task: TemplateTask, layers: int) -> tuple[Bit, ...]:
-    """The bits that a readout after one or two layers of attention has."""
+    """The bits that are available to a readout after one or two layers of attention."""
     last = task.length - 1
     rows = range(task.length) if layers == 2 else (last,)
     equal = [Bit(t, j) for t in rows for j in range(t)]
@@ -63,7 +64,8 @@ def bits(task: TemplateTask, layers: int) -> tuple[Bit, ...]:
 
 
 def outcome(task: TemplateTask, template: int) -> Outcome:
-    """A template's number, source position, or (where no position holds the label) token."""
+    """A template's answer: its number, source position, or (where no position holds the label)
+    token."""
     label = task.labels[template]
     if not isinstance(label, str):
         return float(label)
@@ -72,13 +74,14 @@ def outcome(task: TemplateTask, template: int) -> Outcome:
 
 
 def keys(task: TemplateTask, asked: tuple[Bit, ...]) -> tuple[Key, ...]:
-    """One key a pattern of bits, templates with equal patterns sharing theirs."""
+    """One key for each pattern of bits; templates with equal patterns share one."""
     found = {p: outcome(task, i) for p, i in _patterns(task, asked)}
     return tuple(Key(pattern, found[pattern]) for pattern in found)
 
 
 def collision(task: TemplateTask, asked: tuple[Bit, ...]) -> tuple[str, str] | None:
-    """Two templates that the bits do not tell apart although their answers differ."""
+    """Two templates that the bits do not tell apart although their answers differ; None if none
+    do."""
     seen: dict[tuple[bool, ...], int] = {}
     for pattern, index in _patterns(task, asked):
         first = seen.setdefault(pattern, index)
@@ -93,12 +96,12 @@ def _patterns(task: TemplateTask, asked: tuple[Bit, ...]) -> Iterator[tuple[tupl
 
 
 class Slots:
-    """Coordinates of the residual stream, handed out in order."""
+    """Hands out coordinates of the residual stream in order."""
 
     def __init__(self) -> None:
         self.width = 0
 
     def take(self, count: int) -> slice:
-        """The next ``count`` coordinates."""
+        """Take the next ``count`` coordinates."""
         self.width += count
         return slice(self.width - count, self.width)

@@ -1,4 +1,4 @@
-"""What a template construction consists of, before any weight is written.
+"""The decisions of a template construction, made before any weight is written.
 
 The sizes of the scores follow from the margins of `template` §2.3: with k positions and coherence μ
 a(1 − μ) = log 4k + 2, and a position is fixed by a score c with (k − 1)e^{−c} = δ = 10⁻³. The last
@@ -23,9 +23,9 @@ from interp.tasks.template.text import regular_tokens
 __all__ = ["Plan", "one_layer_suffices", "plan_of"]
 
 _LEAK = 1e-3
-"""Attention that a head fixed on a position leaves to all others together."""
+"""Attention that a head fixed on one position gives to all the others together."""
 _SPARE = 2.0
-"""How far e^{−a(1−μ)} stays under what the snap forgives, in nats."""
+"""Margin in nats by which e^{−a(1−μ)} stays below what the clipped ramp still maps to 0."""
 
 
 def one_layer_suffices(task: TemplateTask) -> bool:
@@ -35,7 +35,7 @@ def one_layer_suffices(task: TemplateTask) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything the weights follow from. Slices are coordinates of the residual stream."""
+    """Everything that determines the weights; slices are coordinates of the residual stream."""
 
     task: TemplateTask
     readout: int
@@ -56,27 +56,27 @@ class Plan:
 
     @property
     def k(self) -> int:
-        """Positions of a string."""
+        """The number of positions of a string."""
         return self.task.length
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Regular tokens that templates hold."""
+        """The regular tokens that occur in templates."""
         return regular_tokens(self.task.templates)
 
     @property
     def fixes(self) -> bool:
-        """One layer must fetch the flags of earlier positions."""
+        """Whether a single layer must fetch the flags of earlier positions."""
         return self.readout == 1 and bool(self.tokens)
 
     @property
     def a(self) -> float:
-        """Score of a match, for the snap's margin."""
+        """The score of a match, large enough for the ramp's margin."""
         return (log(4 * self.k) + _SPARE) / (1 - self.coherence)
 
     @property
     def c(self) -> float:
-        """Score of a fixed position."""
+        """The score of the one position that a head is fixed on."""
         return log(max(self.k - 1, 1) / _LEAK)
 
     @property
@@ -86,32 +86,33 @@ class Plan:
 
     @property
     def own(self) -> float:
-        """The most that the last symbol's own flag adds to its logit."""
+        """The most that the last symbol's own flag can add to its logit."""
         return 1.0 if self.tokens else 0.0
 
     @property
     def slack(self) -> float:
-        """Part of b that reaches the margin."""
+        """The part of the copying strength b that reaches the margin."""
         mu = self.coherence
         return 1 - 2 * _LEAK - _LEAK * mu - mu
 
     @property
     def b(self) -> float:
-        """Copying strength for a margin of at least 1."""
+        """The copying strength b for a margin of at least 1."""
         return (2 + self.own + self.coherence) / self.slack
 
     @property
     def direct(self) -> float:
-        """Strength of a token that is written and not copied."""
+        """The strength with which a token is written that is not copied from a position."""
         mu = self.coherence
         return (1 + self.own + (1 + self.b) * (1 + mu)) / (1 - mu)
 
 
 def plan_of(task: TemplateTask, dimension: int | None, layers: int | None, seed: int) -> Plan:
-    """The plan for a task.
+    """Make the plan for a task.
 
     Raises:
-        ArgumentError: as :func:`~interp.proofs.template.construct_template` says.
+        ArgumentError: for arguments that :func:`~interp.proofs.template.construct_template`
+            refuses.
     """
     problems = Problems("construct_template")
     rule = "must be at least 1"
@@ -152,7 +153,7 @@ def plan_of(task: TemplateTask, dimension: int | None, layers: int | None, seed:
 
 
 def _readout_layers(task: TemplateTask, layers: int | None) -> int:
-    """0 where all answers stand at one position."""
+    """The number of layers before the copy; 0 where all answers stand at one position."""
     answers = {outcome(task, i) for i in range(len(task.templates))}
     fixed = len(answers) == 1 and isinstance(next(iter(answers)), int)
     if layers is None and fixed:
@@ -172,7 +173,7 @@ def _check_collisions(task: TemplateTask, asked: tuple[Bit, ...], layers: int) -
 def _embedding(
     vocabulary: int, dimension: int | None, seed: int
 ) -> tuple[Float64[Tensor, "token dimension"], float]:
-    """Unit vectors and the largest |inner product| of two of them."""
+    """The unit vectors of the tokens, and the largest |inner product| of two of them."""
     if dimension is None:
         return torch.eye(vocabulary, dtype=torch.float64), 0.0
     generator = torch.Generator().manual_seed(seed)

@@ -26,11 +26,11 @@ __all__ = ["Ramp", "write_hidden_ramps", "write_pair", "write_ramps", "write_sco
 
 @dataclass(frozen=True)
 class Ramp:
-    """clip(Σ reads·x + shift, 0, 1) written with weights.
+    """A clipped ramp clip(Σ reads·x + shift, 0, 1), whose value is written with given weights.
 
     Attributes:
         reads: Coordinate → weight.
-        shift: Added to the sum.
+        shift: The constant added to the sum.
         writes: Coordinate → weight.
     """
 
@@ -42,7 +42,7 @@ class Ramp:
 def write_scores(
     attn: Attention, head: int, queries: slice, keys: slice, strength: float, d_head: int
 ) -> None:
-    """Score = strength · ⟨x_t[queries], x_j[keys]⟩; a query of one coordinate is shared."""
+    """Write scores strength · ⟨x_t[queries], x_j[keys]⟩; a single query coordinate is shared."""
     width = keys.stop - keys.start
     scale = sqrt(strength * sqrt(d_head))
     attn.W_Q[head, queries, :width] = scale * torch.eye(width, dtype=attn.W_Q.dtype)
@@ -50,14 +50,14 @@ def write_scores(
 
 
 def write_pair(attn: Attention, head: int, reads: slice, writes: slice, gain: float = 1.0) -> None:
-    """W_V W_O carries ``reads`` to ``writes``, times ``gain``."""
+    """Write W_V W_O so that it carries ``reads`` to ``writes``, times ``gain``."""
     width = reads.stop - reads.start
     attn.W_V[head, reads, :width] = torch.eye(width, dtype=attn.W_V.dtype)
     attn.W_O[head, :width, writes] = gain * torch.eye(width, dtype=attn.W_O.dtype)
 
 
 def write_ramps(ffn: FFN, ramps: list[Ramp]) -> None:
-    """Ramps as the FFN's last hidden layer."""
+    """Write ramps into the FFN's last hidden layer."""
     for i, ramp in enumerate(ramps):
         _write_inputs(ffn.W_in, ffn.b_in, i, ramp)
         for coordinate, weight in ramp.writes.items():
@@ -66,7 +66,7 @@ def write_ramps(ffn: FFN, ramps: list[Ramp]) -> None:
 
 
 def write_hidden_ramps(ffn: FFN, first: list[Ramp], second: list[Ramp]) -> None:
-    """Ramps of ramps: the coordinates that ``second`` reads are places in ``first``."""
+    """Write ramps of ramps: the coordinates that ``second`` reads are indices into ``first``."""
     hidden = cast("HiddenLayer", ffn.hidden[0])
     for i, ramp in enumerate(first):
         _write_inputs(hidden.W, hidden.b, i, ramp)
