@@ -2,8 +2,10 @@
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -14,22 +16,43 @@ from analyses.demo.run import find_gpt2, run_demo
 from interp.errors import CheckpointError
 from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore
-from probes.study import study
+from probes.kernels import kernel_null
+from probes.study import Study, study
+
+Studies = dict[str, Study]
+"""Name → what the demo measured of the model."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """One run of the main job, with fewer draws for its nulls."""
+
+    out: Path
+    said: list[str]
+    studies: Studies
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    studies: Studies = {}
+
+    def remembered(name: str, *args: Any, **options: Any) -> Study:
+        studies[name] = study(name, *args, **options)
+        return studies[name]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PROOFLENS_GPT2", raising=False)
         patch.setattr("analyses.demo.run._HUB_NAMES", ())
+        patch.setattr("analyses.demo.run.study", remembered)
+        patch.setattr("probes.study.kernel_null", partial(kernel_null, draws=100))
         patch.setattr("probes.roles.reinit_null._DRAWS", 200)
         out = tmp_path_factory.mktemp("demo") / "out"
         said = run_demo(out, gpt2=None, overwrite=False, step=lambda words: None)
-    return out, said
+    return Demo(out, said, studies)
 
 
-def test_findings_name_heads_and_ffn_with_numbers(demo: tuple[Path, list[str]]) -> None:
-    _, said = demo
+def test_findings_name_heads_and_ffn_with_numbers(demo: Demo) -> None:
+    said = demo.said
     assert len(said) == 3
     for memory, lag in (("x[t-1]", 1), ("x[t-3]", 3)):
         assert re.search(rf"head L0H[01] extracts {re.escape(memory)} \(lag {lag}; r²", said[0])
@@ -39,8 +62,8 @@ def test_findings_name_heads_and_ffn_with_numbers(demo: tuple[Path, list[str]]) 
     assert "within its certificate" in said[1]
 
 
-def test_folder_holds_report_figures_numbers_and_stores(demo: tuple[Path, list[str]]) -> None:
-    out, said = demo
+def test_folder_holds_report_figures_numbers_and_stores(demo: Demo) -> None:
+    out, said = demo.out, demo.said
     html = (out / "report.html").read_text()
     for finding in said:
         assert finding.replace("'", "&#39;") in html
@@ -60,11 +83,12 @@ def test_folder_holds_report_figures_numbers_and_stores(demo: tuple[Path, list[s
     assert sealed["evidence"].tolist() == written
 
 
-def test_what_is_not_confirmed_is_said_not_to_be(tmp_path: Path) -> None:
+def test_what_is_not_confirmed_is_said_not_to_be(demo: Demo, tmp_path: Path) -> None:
     """A model whose heads look nowhere in particular: the report must not name any."""
     shipped = trained.load("fixed-memory-multiplexer")
     shipped.model.blocks[0].attn.terms["table"].bias.data.zero_()
-    blurred = study("trained", shipped.model, shipped.task, tmp_path / "store")
+    null = demo.studies["trained"].null
+    blurred = study("trained", shipped.model, shipped.task, tmp_path / "store", null=null)
     assert "confirmed" not in set(blurred.roles["status"])
     built, control = (replace(blurred, name=name) for name in ("constructed", "control"))
     comparison = Comparison(blurred, built, (control,), construct_fixed_memory(shipped.task))
@@ -75,8 +99,12 @@ def test_what_is_not_confirmed_is_said_not_to_be(tmp_path: Path) -> None:
     assert "ABOVE its certificate" in said[1]
 
 
-def test_gpt2_is_added_where_it_is(gpt2_folder: Path, tmp_path: Path) -> None:
+def test_gpt2_is_added_where_it_is(
+    demo: Demo, gpt2_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "out"
+    measured = lambda name, *args, **options: demo.studies[name]  # noqa: E731
+    monkeypatch.setattr("analyses.demo.run.study", measured)
     said = run_demo(out, gpt2=gpt2_folder, overwrite=False, step=lambda words: None)
     assert said[2].startswith("Of GPT-2's 144 heads")
     table = pd.read_csv(out / "gpt2.csv")
