@@ -6,13 +6,16 @@ A block that cannot run is marked by a comment on the line before it: ``<!-- not
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import prooflens as pl
+from analyses.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(p for p in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")) if p.is_file())
@@ -33,14 +36,29 @@ def blocks(text: str) -> list[Block]:
     ]
 
 
+_PLAIN = re.compile(r"prooflens [^|&;<>$`*~]*(?:'[^']*'[^|&;<>$`*~]*)*")
+"""A command that needs no shell, and so no process that imports everything once more."""
+
+
 def run_shell(code: str) -> None:
     """As a user with the environment active; the first command that fails fails the block."""
+    lines = [line for line in code.replace("\\\n", " ").splitlines() if line.strip()]
+    if all(_PLAIN.fullmatch(line) for line in lines):
+        for line in lines:
+            run_command(line)
+        return
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["/bin/sh", "-ec", code], env={**os.environ, "PATH": path}, capture_output=True, text=True,
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
+
+
+def run_command(line: str) -> None:
+    """One ``prooflens`` command, in this process."""
+    done = CliRunner().invoke(app, shlex.split(line, comments=True)[1:])
+    assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
@@ -110,9 +128,22 @@ def test_blocks_are_found_with_their_lines_and_excuses() -> None:
     ]
 
 
-def test_a_failing_command_fails_its_block() -> None:
-    with pytest.raises(AssertionError, match="prooflens: store: not an activation store"):
-        run_shell("prooflens store info store\ntrue")
+@pytest.mark.parametrize("code", ["prooflens store info store", "prooflens store info store\ntrue"])
+def test_a_failing_command_fails_its_block(code: str) -> None:
+    with pytest.raises(AssertionError, match="store: not an activation store"):
+        run_shell(code)
+
+
+def test_commands_that_need_a_shell_get_one() -> None:
+    assert _PLAIN.fullmatch("prooflens coupling --hooks '*' --out a/b.png  # a comment, \"quoted\"")
+    for line in (
+        "prooflens a | head",
+        "prooflens a $B",
+        "prooflens a *.py",
+        "ls",
+        "prooflens a; b",
+    ):
+        assert not _PLAIN.fullmatch(line)
 
 
 def test_every_name_of_the_door_has_an_example() -> None:

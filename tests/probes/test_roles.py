@@ -1,7 +1,8 @@
 """Roles on models whose mechanism is known, on decoys, and on random models."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -13,21 +14,22 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
 from probes.agreement import agreement
-from probes.roles import reinit_null
-from probes.study import Study, study
+from probes.kernels import kernel_null
+from probes.roles import find_roles, reinit_null
+from probes.study import ROWS, Study, study
 
 TASK = FixedMemory((1, 2), "multiplexer", length=16)
 PROOF = construct_fixed_memory(TASK)
 
 SEED = 5
-
-Measure = Callable[[SequenceTransformer], Study]
+BATCH = TASK.sample(ROWS, seed=SEED)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def few_fresh_models() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reinit_null, "_DRAWS", 100)
+        patch.setattr("probes.study.kernel_null", partial(kernel_null, draws=50))
         yield
 
 
@@ -36,15 +38,8 @@ def proof_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study("proof", PROOF.model, TASK, tmp_path_factory.mktemp("proof") / "s", seed=SEED)
 
 
-@pytest.fixture
-def measure(proof_study: Study, tmp_path: Path) -> Measure:
-    """Models of the proof's shapes share its null: it depends on shapes, task and seed alone."""
-
-    def measured(model: SequenceTransformer) -> Study:
-        null = proof_study.null if model.spec == PROOF.model.spec else None
-        return study("model", model, TASK, tmp_path / "store", seed=SEED, null=null)
-
-    return measured
+def roles_of(model: SequenceTransformer) -> pd.DataFrame:
+    return find_roles(model, BATCH, memories=TASK.memories(), answers=TASK.answers(), seed=SEED)
 
 
 def decided(roles: pd.DataFrame) -> set[tuple[str, int, str, str]]:
@@ -68,11 +63,11 @@ def test_every_part_of_the_construction_is_confirmed(proof_study: Study) -> None
     assert found.store.provenance("scores")["seed"] == SEED
 
 
-def test_heads_with_the_right_pattern_and_no_effect_are_only_candidates(measure: Measure) -> None:
+def test_heads_with_the_right_pattern_and_no_effect_are_only_candidates() -> None:
     """The readout is cut off from the second memory: its heads still extract it, for nobody."""
     decoy = construct_fixed_memory(TASK).model
     decoy.blocks[0].mlp.W_in.data[2] = 0
-    roles = measure(decoy).roles
+    roles = roles_of(decoy)
     second = roles[roles["target"] == "x[t-2]"]
     assert set(second["status"]) == {"candidate"}
     assert len(second) == 3
@@ -81,7 +76,7 @@ def test_heads_with_the_right_pattern_and_no_effect_are_only_candidates(measure:
     assert not agreement(PROOF.mechanism, roles)["holds"].iloc[1:].any()
 
 
-def test_idle_heads_change_no_role(measure: Measure) -> None:
+def test_idle_heads_change_no_role() -> None:
     """Many more tests, hardly any of them true: q must still be small where it was."""
     spec = replace(PROOF.model.spec, n_heads=24)
     padded = SequenceTransformer(spec)
@@ -90,32 +85,32 @@ def test_idle_heads_change_no_role(measure: Measure) -> None:
         own = PROOF.model.state_dict()[name]
         tensor[tuple(slice(size) for size in own.shape)] = own
     padded.blocks[0].attn.terms["lag"].p.data[5:] = 1
-    roles = measure(padded).roles
+    roles = roles_of(padded)
     assert len(roles) == 6
     assert set(roles["status"]) == {"confirmed"}
 
 
-def test_what_cannot_be_measured_is_refused(measure: Measure) -> None:
+def test_what_cannot_be_measured_is_refused(tmp_path: Path) -> None:
     deeper = SequenceTransformer(replace(PROOF.model.spec, n_layers=2, causal=False))
     with pytest.raises(ArgumentError, match=r"must have one layer.*must be causal"):
-        measure(deeper)
+        study("deeper", deeper, TASK, tmp_path / "store")
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_models_have_no_roles(measure: Measure, seed: int) -> None:
-    found = measure(SequenceTransformer(PROOF.model.spec, seed=seed))
-    assert found.roles.empty
-    assert not agreement(PROOF.mechanism, found.roles)["holds"].any()
+def test_random_models_have_no_roles(seed: int) -> None:
+    roles = roles_of(SequenceTransformer(PROOF.model.spec, seed=seed))
+    assert roles.empty
+    assert not agreement(PROOF.mechanism, roles)["holds"].any()
 
 
 @torch.no_grad()
-def test_roles_follow_a_permutation_of_heads(measure: Measure) -> None:
+def test_roles_follow_a_permutation_of_heads() -> None:
     shuffled = construct_fixed_memory(TASK).model
     order = torch.tensor([3, 0, 4, 1, 2])
     attn = shuffled.blocks[0].attn
     for weight in (attn.W_V, attn.W_O, attn.b_V, attn.terms["lag"].p):
         weight.copy_(weight[order].clone())
     owners = ["x[t-1]"] * 2 + ["x[t-2]"] * 3
-    roles = measure(shuffled).roles
+    roles = roles_of(shuffled)
     heads = roles[roles["component"] == "head"].sort_values("head")
     assert heads["target"].tolist() == [owners[i] for i in order]

@@ -8,7 +8,7 @@ from pandas import DataFrame
 
 from interp.tasks.base import answers_of, memories_of
 from probes.locate import HOLDS, holders, locate
-from probes.roles import find_roles
+from probes.roles import find_roles, reinit_null
 from trained.zoo import load, names
 
 ROWS = 64
@@ -81,6 +81,12 @@ def test_every_control_has_the_model_it_is_the_control_of() -> None:
         assert name.rsplit("-", 1)[0] in names()
 
 
+@pytest.fixture
+def few_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reinit_null, "_DRAWS", 100)
+
+
+@pytest.mark.usefixtures("few_fresh_models")
 def test_roles_agree_in_a_model_whose_first_layer_has_no_heads() -> None:
     shipped = load("adaptive-memory")
     roles = find_roles(
@@ -95,6 +101,7 @@ def test_roles_agree_in_a_model_whose_first_layer_has_no_heads() -> None:
     ]
 
 
+@pytest.mark.usefixtures("few_fresh_models")
 @pytest.mark.parametrize("name", ["induction-attention", "induction-mlp-table"])
 def test_induction_is_confirmed_where_exchange_finds_it(name: str) -> None:
     """Its earlier head gives the token before 0.2 to 0.6: no previous-token head, but read."""
