@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analyses.cli.usage import App, facts
+
 if TYPE_CHECKING:
     from analyses.papers.ledger import Claim
     from analyses.papers.results import Result
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="The papers' claims: list them, run them.", no_args_is_help=True)
+app = App(help="The papers' claims: list them, run them.", no_args_is_help=True)
 
 _Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 
@@ -30,7 +32,10 @@ def list_claims(
     from analyses.papers.ledger import chosen, read_ledger
 
     ledger = read_ledger()
-    for claim in chosen(ledger, [], paper or [], not paper):
+    listed = chosen(ledger, [], paper or [], not paper)
+    keys = ("id", "source", "statement", "rule")
+    facts(claims=[{key: getattr(claim, key) for key in keys} for claim in listed])
+    for claim in listed:
         profiles = ", ".join(claim.profiles)
         typer.echo(f"{claim.id}  [{claim.source}; {profiles}]")
         typer.echo(f"    {claim.statement}")
@@ -77,7 +82,10 @@ def run(
     finally:
         if out.is_dir():
             report = write_report(ledger, out)
+            facts(report=report)
             typer.echo(f"report: {report}")
+    verdicts = [{"claim": r.claim, "verdict": r.verdict, "words": r.words} for r in results]
+    facts(results=verdicts, failures=len(failures))
     counts = Counter(result.verdict for result in results)
     typer.echo(", ".join(f"{count} {status}" for status, count in counts.most_common()))
     if failures:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.usage import App
+from analyses.cli.usage import App, facts
 
 __all__ = ["app", "check", "compile_", "run"]
 
@@ -59,8 +59,10 @@ def run(
     strings = [line.split() for line in lines if line.strip()]
     problems.need(bool(strings), "input", "must hold a line with tokens", lines, "add one")
     problems.raise_if_any()
-    for accepted in evaluate(program, strings).accepted:
-        typer.echo(bool(accepted))
+    verdicts = [bool(accepted) for accepted in evaluate(program, strings).accepted]
+    facts(accepted=verdicts)
+    for accepted in verdicts:
+        typer.echo(accepted)
     if trace is not None:
         write_trace(program, strings, trace, title=file.name, overwrite=overwrite)
     _tell_strange(alphabet(program), strings)
@@ -73,6 +75,13 @@ def check(file: _File) -> None:
 
     program = read_program(file)
     found = analyse(program)
+    facts(
+        depth=found.depth,
+        past_only=found.past_only,
+        alphabet=found.alphabet,
+        names=found.names,
+        warnings=found.warnings,
+    )
     typer.echo(f"depth     {found.depth}")
     typer.echo(f"counts    {'the past only' if found.past_only else 'past and future'}")
     typer.echo(f"alphabet  {' '.join(found.alphabet) or '(no tokens)'}")

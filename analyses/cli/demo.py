@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["demo"]
 
 
@@ -34,4 +36,5 @@ def demo(
         )
     for number, finding in enumerate(said, start=1):
         typer.echo(f"{number}. {finding}")
-    typer.echo(f"Report: {out / 'report.html'}")
+    facts(findings=said, report=out / "report.html")
+    typer.echo(f"report: {out / 'report.html'}")

@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["doctor"]
 
 _NEEDED = ("prooflens", "torch", "transformer-lens", "transformers", "h5py", "scikit-learn")
@@ -34,6 +36,7 @@ def doctor() -> None:
     for name, purpose in _EXTRAS.items():
         found = _installed(name)
         rows.append((f"{name} (optional, {purpose})", found or "not installed"))
+    facts(installed={name.partition(" (")[0]: value for name, value in rows})
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         typer.echo(f"{name:<{width}}  {value}")

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["extract"]
 
 
@@ -17,7 +19,8 @@ _Hooks = Annotated[
     list[str], typer.Option(help="A hook or glob; repeat for more. '!GLOB' takes out.")
 ]
 _Task = Annotated[
-    str | None, typer.Option(help="A task, KIND or KIND:ARGUMENT=VALUE,…; 'own': the model's.")
+    str | None,
+    typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own if no source is named."),
 ]
 _Tokens = Annotated[Path | None, typer.Option(help="A file of token ids, one row a line.")]
 _Dataset = Annotated[
@@ -91,10 +94,11 @@ def _stream(
     how: dict[str, Any],
 ) -> None:
     """Check the hooks, run, and tell what is there."""
+    from analyses.cli.loading import lasting_name
     from interp.store import extract as run
 
     failed = _conformance(model, source, options["rows"], options["seed"])
-    about = {"model": model.card.name, "conformance": failed}
+    about = {"model": lasting_name(model.card.name), "conformance": failed}
     store = run(
         model,
         source,
@@ -106,6 +110,8 @@ def _stream(
         about=about,
         report=typer.echo,
     )
+    facts(store=out, rows=store.rows, hooks=store.hooks, conformance=failed)
+    facts(overflows=store.overflows)
     typer.echo(f"{store.rows:,} rows of {len(store.hooks)} hooks in {out}")
     if lost := store.overflows:
         total = sum(lost.values())
@@ -137,6 +143,8 @@ def _source(
     from interp.store.sources import TokenFile
 
     given = [source for source in (task, tokens, dataset) if source is not None]
+    if not given and card.task is not None:
+        return card.task
     if len(given) != 1:
         raise ArgumentError(
             f"source must be one of --task, --tokens and --dataset, got {len(given)}: give one"

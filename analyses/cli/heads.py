@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["heads"]
 
 _MARKER = ".prooflens-heads"
@@ -35,7 +37,7 @@ def heads(
     """Find which role each head, FFN and layer plays, with the evidence.
 
     A role is confirmed when what a component does and what is lost without it agree. Of a store
-    whose model cannot be loaded nothing is more than a candidate.
+    whose model cannot be loaded nothing is more than a candidate, and the exit code is 1.
     """
     from interp.errors import Problems
     from interp.output import check_output, output_folder
@@ -53,12 +55,12 @@ def heads(
         return
     import tempfile
 
-    from analyses.cli.loading import load_with_task
+    from analyses.cli.loading import lasting_name, load_with_task
     from analyses.report.roles import measure_model, write_files
 
     built, drawn = load_with_task(model, task or "own")
     _need_heads(model, built)
-    about = {"model": model, "task": drawn.to_dict()}
+    about = {"model": lasting_name(model), "task": drawn.to_dict()}
     options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about, "profile": asked}
     if out is None:
         with tempfile.TemporaryDirectory() as folder:
@@ -99,11 +101,14 @@ def _of_store(
         with output_folder(out, overwrite=overwrite, marker=_MARKER) as folder:
             written = write_files(found, folder)
         typer.echo(f"{len(written)} files in {out}")
+    if model is None:
+        raise typer.Exit(1)
 
 
 def _say(found: Any) -> None:
     from analyses.report.roles import roles_in_words
 
+    facts(roles=found.roles, notes=[found.note] if found.note else [])
     if found.note:
         typer.echo(f"note: {found.note}", err=True)
     for line in roles_in_words(found.roles):

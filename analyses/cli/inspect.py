@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["inspect"]
 
 
@@ -15,7 +17,7 @@ def inspect(
     model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.")],
     out: Annotated[Path, typer.Option(help="Folder of the report, tables and stores.")],
     text: Annotated[
-        Path | None, typer.Option(help="Text file to try the model on (needs a tokenizer).")
+        str | None, typer.Option(help="A text file, or a text, to try the model on.")
     ] = None,
     rows: Annotated[int, typer.Option(help="Rows of every trial.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens of a row, at most.")] = 64,
@@ -30,17 +32,12 @@ def inspect(
     """Try every head on random tokens (and a text), with nulls, and decide its roles."""
     from dataclasses import replace
 
-    from interp.errors import ArgumentError
+    from analyses.cli.loading import text_of
     from interp.output import check_output
 
     if not resume:
         check_output(out, overwrite=overwrite, marker=".prooflens-inspect")
-    words = None
-    if text is not None:
-        try:
-            words = text.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ArgumentError(f"text: {text} cannot be read: {error}") from error
+    words = None if text is None else text_of(text)
 
     from analyses.report.inspection import write_inspection
     from interp.models.pretrained import load_pretrained
@@ -67,10 +64,12 @@ def inspect(
         overwrite=overwrite,
         step=step,
     )
-    for line in write_inspection(inspected, out, step):
+    said = write_inspection(inspected, out, step)
+    for line in said:
         typer.echo(line)
     for note in inspected.notes:
-        typer.echo(f"note: {note}")
+        typer.echo(f"note: {note}", err=True)
+    facts(findings=said, notes=inspected.notes, report=out / "report.html")
     typer.echo(f"report: {out / 'report.html'}")
 
 

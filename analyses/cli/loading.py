@@ -1,4 +1,4 @@
-"""Which task a command line names: own, KIND, or KIND:ARGUMENT=VALUE,…
+"""What a command line names: a task (own, KIND, or KIND:ARGUMENT=VALUE,…), or a text.
 
 ``own`` is what the model was trained on. MODEL is whatever :func:`trained.loading.load` takes.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 from interp.errors import ArgumentError
 from interp.models.card import ModelCard
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
-from trained.loading import load
+from trained.loading import load, models
 
-__all__ = ["load_with_task", "task_of"]
+__all__ = ["lasting_name", "load_with_task", "task_of", "text_of"]
 
 _OWN = "own"
 
@@ -25,6 +26,33 @@ def load_with_task(name: str, text: str) -> tuple[Any, Task]:
     task = None if text == _OWN else _parsed(text)
     model = load(name)
     return model, task or task_of(text, model.card)
+
+
+def lasting_name(name: str) -> str:
+    """A model's name as a store should keep it: a folder's with its whole path.
+
+    A store is opened from other working folders, where a relative path names something else.
+    """
+    shipped = name in models()
+    return str(Path(name).resolve()) if not shipped and Path(name).is_dir() else name
+
+
+def text_of(given: str) -> str:
+    """The text that a command line gives: what a file holds, or the words themselves.
+
+    What has no space in it is a file's name.
+
+    Raises:
+        ArgumentError: if the file is not there, or is not UTF-8 text.
+    """
+    file = Path(given)
+    if any(letter.isspace() for letter in given) and not file.is_file():
+        return given
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ArgumentError(f"text: {given} cannot be read: {reason}") from error
 
 
 def task_of(text: str, card: ModelCard) -> Task:

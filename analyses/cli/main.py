@@ -33,7 +33,7 @@ from analyses.cli import (
     train,
     weights,
 )
-from analyses.cli.usage import App
+from analyses.cli.usage import App, usage_error
 from interp.errors import ProoflensError
 
 __all__ = ["app", "main"]
@@ -86,17 +86,24 @@ def _options(
 def main() -> None:
     """Run the command line: a refusal is one line on standard error and exit code 2.
 
-    An error that nobody foresaw is one line too, with exit code 70 and the traceback in a file;
-    with ``PROOFLENS_TRACEBACK`` set it is raised.
+    Exit code 1 says that a command ran and found something wrong (a damaged store, a claim that
+    stopped), 130 that it was interrupted. An error that nobody foresaw is one line too, with exit
+    code 70 and the traceback in a file; with ``PROOFLENS_TRACEBACK`` set it is raised.
     """
     # joblib replaces a worker that has grown, and loses nothing by it.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
     try:
-        app()
+        sys.exit(app(prog_name="prooflens", standalone_mode=False))
     except ProoflensError as error:
         typer.echo(f"prooflens: {error}", err=True)
         sys.exit(2)
+    except typer.Abort:
+        typer.echo("prooflens: stopped", err=True)
+        sys.exit(130)
     except Exception as error:
+        if hasattr(error, "format_message"):  # the parser's own, whatever its class
+            typer.echo(usage_error(error), err=True)
+            sys.exit(2)
         if "PROOFLENS_TRACEBACK" in os.environ:
             raise
         typer.echo(f"prooflens: {_unforeseen(error)}", err=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["models"]
 
 _LEGEND = (
@@ -17,6 +19,7 @@ def models() -> None:
     """List the shipped models: task, size, metrics, and the claim each serves."""
     from trained import zoo
 
+    found = []
     for name in zoo.names():
         shipped = zoo.load(name)
         size = sum(parameter.numel() for parameter in shipped.model.parameters())
@@ -31,4 +34,8 @@ def models() -> None:
         typer.echo(f"{name}  [{kind} of {size:,} weights; task {task}{serves}]")
         typer.echo(f"    {shipped.about}")
         typer.echo(f"    {numbers}{where}")
+        about = {"name": name, "kind": kind, "weights": size, "task": shipped.task.to_dict()}
+        told = {"metrics": shipped.metrics, "claim": shipped.claim, "about": shipped.about}
+        found.append(about | told)
+    facts(models=found)
     typer.echo(_LEGEND)

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["probe"]
 
 
@@ -102,6 +104,7 @@ def _tell(found: Any, source: Any, store: str | None) -> None:
 
     for line in findings(found):
         typer.echo(line)
+    facts(findings=findings(found), first=found.first)
     if store is not None:
         for name, table in found.tables().items():
             source.write_measurement(name, table, found.about, overwrite=True)
@@ -143,8 +146,10 @@ def _list_hooks(source: Any, batch: Any, out: Path | None) -> None:
 
     if out is not None:
         raise ArgumentError(f"--hooks '*' lists hooks and probes none, got --out {out}: name hooks")
-    for site in hook_sites(source, batch):
-        typer.echo(str(site))
+    sites = [str(site) for site in hook_sites(source, batch)]
+    facts(hooks=sites)
+    for site in sites:
+        typer.echo(site)
 
 
 def _progress(what: str) -> Any:

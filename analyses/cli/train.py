@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analyses.cli.usage import facts
+
 if TYPE_CHECKING:
     from trained.fit import Fit
     from trained.recipe import Recipe
@@ -58,8 +60,13 @@ def train(
     except KeyboardInterrupt:
         typer.echo(f"stopped; what was reached is in {partial}: go on with --resume", err=True)
         raise typer.Exit(130) from None
+    told = []
     for plan, place, fit in zip(recipes, places, fits, strict=True):
-        _tell(plan, place, fit, save_fit(plan, fit, place, overwrite=overwrite))
+        written = save_fit(plan, fit, place, overwrite=overwrite)
+        _tell(plan, place, fit, written)
+        about = {"name": plan.name, "checkpoint": place if written else None}
+        told.append(about | {"metrics": fit.metrics, "missed": plan.missed(fit.metrics)})
+    facts(models=told)
     _put_away(partial, folder, single)
 
 

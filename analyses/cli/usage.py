@@ -1,17 +1,32 @@
-"""The usage line of a command: what must be given as MODEL, what may be as [MODEL].
+"""What every command has in common: its usage line, ``--json``, and errors of use in one line.
 
-Typer writes {model} for the first, which no shell user reads as a name to replace.
+Typer writes {model} for an argument that must be given, which no shell user reads as a name to
+replace, and four lines where an option is not known. With ``--json`` a command prints one object
+on standard output and nothing else there: the lines that it would have printed, and what it gave
+to :func:`facts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+import functools
+import inspect
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["App", "Command"]
+__all__ = ["App", "Command", "facts", "usage_error"]
+
+_FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
+_HELP = "Print one JSON object instead of lines."
 
 
 class Command(TyperCommand):
@@ -24,8 +39,103 @@ class Command(TyperCommand):
 
 
 class App(typer.Typer):
-    """A Typer whose commands are such commands."""
+    """A Typer whose commands are such commands, and take ``--json``."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
-        """As Typer's, which see."""
-        return super().command(name, **({"cls": Command} | options))
+        """Register a function as a command, as :meth:`typer.Typer.command` does."""
+        register = super().command(name, **({"cls": Command} | options))
+
+        def registered(function: Callable[..., None]) -> Callable[..., None]:
+            register(_with_json(function))
+            return function
+
+        return registered
+
+
+def facts(**found: Any) -> None:
+    """Add keys to the object of ``--json``; without ``--json`` nothing happens.
+
+    Tables become lists of records, paths become text, and numbers that are not finite null.
+    """
+    kept = _FACTS.get()
+    if kept is not None:
+        kept.update(found)
+
+
+def usage_error(error: Any) -> str:
+    """One line for what the command line's parser refuses, with the nearest option that there is.
+
+    A group that is called without a command is answered with its help.
+
+    Args:
+        error: The parser's error: its message, and the context of the command if there is one.
+    """
+    if "\n" in error.format_message():  # a group without a command: its help
+        return str(error.format_message())
+    context = getattr(error, "ctx", None)
+    command = "prooflens" if context is None else context.command_path
+    words = error.format_message() if context is None else error.message
+    words = words[:1].lower() + words[1:].rstrip(".")
+    asked = getattr(error, "option_name", None)
+    if asked and context is not None and words.startswith("no such option"):
+        known = [name for p in context.command.params for name in p.opts if name[:2] == "--"]
+        near = get_close_matches(asked, known, n=1, cutoff=0.5)
+        words += f"; did you mean {near[0]}?" if near else ""
+    elif context is not None:
+        words = error.format_message()[:1].lower() + error.format_message()[1:].rstrip(".")
+    where = command.replace("prooflens", "", 1).strip()
+    said = f"{where}: {words}" if where else words
+    return f"prooflens: {said} ('{command} --help' lists what it takes)"
+
+
+def _with_json(function: Callable[..., None]) -> Callable[..., None]:
+    """The same command with an option that turns what it prints into one object."""
+
+    @functools.wraps(function)
+    def command(*args: Any, as_json: bool, **options: Any) -> None:
+        if not as_json:
+            function(*args, **options)
+            return
+        printed, kept = io.StringIO(), dict[str, Any]()
+        token = _FACTS.set(kept)
+        try:
+            with contextlib.redirect_stdout(printed):
+                function(*args, **options)
+        except typer.Exit:
+            _print(printed, kept)
+            raise
+        finally:
+            _FACTS.reset(token)
+        _print(printed, kept)
+
+    signature = inspect.signature(function, eval_str=True)
+    option = inspect.Parameter(
+        "as_json",
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False,
+        annotation=Annotated[bool, typer.Option("--json", help=_HELP)],
+    )
+    parameters = [*signature.parameters.values(), option]
+    command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    return command
+
+
+def _print(printed: io.StringIO, kept: Mapping[str, Any]) -> None:
+    said = {"lines": printed.getvalue().splitlines(), **kept}
+    sys.stdout.write(json.dumps(_plain(said), allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if hasattr(value, "to_json"):  # a table of pandas
+        return json.loads(value.to_json(orient="records", double_precision=15))
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(one) for one in value]
+    if hasattr(value, "item"):  # a number of numpy or torch
+        value = value.item()
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return str(value) if isinstance(value, Path) else value

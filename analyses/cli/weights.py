@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analyses.cli.usage import facts
+
 if TYPE_CHECKING:
     from interp.weights.head_weights import HeadWeights
 
@@ -61,18 +63,25 @@ def weights(
     options: dict[str, Any] = {"fold_norm": fold_norm, "lag": lag, "basis": basis}
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=_progress)
-    for note in _notes(factors, names):
-        typer.echo(f"note: {note}")
+    notes = _notes(factors, names)
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
     inspection = Inspection(factors, table, options)
-    for line in inspection.findings(top):
+    findings = inspection.findings(top)
+    for line in findings:
         typer.echo(line)
+    facts(findings=findings, notes=notes, rows=len(table))
     if out is None:
+        facts(table=table)
         return
     if out.suffix == ".csv":
         write_table(table, out, overwrite=overwrite)
     else:
         write_page(inspection, out, overwrite=overwrite, watch=_progress)
     typer.echo(f"{len(table)} rows written to {out}")
+    if out.suffix != ".csv":
+        facts(report=out / "report.html")
+        typer.echo(f"report: {out / 'report.html'}")
 
 
 def _check_suffix(out: Path) -> None:

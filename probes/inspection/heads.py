@@ -21,7 +21,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.errors import OutputError
+from interp.errors import ArgumentError, OutputError
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.models.pretrained import Pretrained
@@ -201,9 +201,13 @@ def _trials(
     """What it is tried on, and what to know of that."""
     trials, notes = token_trials(model, rows=rows, length=length, seed=seed)
     if text is not None:
-        found = text_trial(model, text, rows=rows, length=length)
+        try:
+            found = text_trial(model, text, rows=rows, length=length)
+            reason = "" if found is not None else "no tokenizer"
+        except ArgumentError as error:
+            found, reason = None, str(error)
         trials += [found] if found is not None else []
-        notes += [] if found is not None else ["text was given and not used: no tokenizer"]
+        notes += [f"text was given and not used: {reason}"] if reason else []
     if length > model.n_ctx:
         notes += [f"rows have {model.n_ctx} tokens, the model's context, and not {length}"]
     return trials, notes

@@ -66,7 +66,7 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     assert run(monkeypatch, "heads", out / "store") == 0
     assert "2 confirmed" in capsys.readouterr().out, "the store's own model was run"
     shutil.rmtree(model)
-    assert run(monkeypatch, "heads", out / "store") == 0
+    assert run(monkeypatch, "heads", out / "store") == 1
     told = capsys.readouterr()
     assert "0 confirmed" in told.out
     assert "no more than candidates" in told.err
