@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["certify"]
 
 
@@ -72,6 +74,20 @@ def _tell(found: Any) -> None:
     side = "the error is at most" if found.kind == "error" else "the accuracy is at least"
     best, seen = found.best, f"{found.measured:.6g} on {found.measured_on}"
     typer.echo(f"{found.statement}: {side} {found.safe(best):.6g} ({best.strategy}; seen {seen})")
+    about = {"kind": found.kind, "statement": found.statement, "measured": found.measured}
+    facts(**about, bound=found.safe(best), strategy=best.strategy, skipped=found.skipped)
+    facts(
+        proofs=[
+            {
+                "strategy": proof.strategy,
+                "bound": found.safe(proof),
+                "multiplications": proof.multiplications,
+                "seconds": proof.seconds,
+                "vacuous": proof.vacuous or None,
+            }
+            for proof in found.proofs
+        ]
+    )
     for proof in found.proofs:
         words = f"vacuous: {proof.vacuous}" if proof.vacuous else f"holds in {proof.arithmetic}"
         typer.echo(

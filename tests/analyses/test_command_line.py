@@ -71,7 +71,7 @@ def test_refusals_are_one_line_and_leave_nothing(
 def test_a_mistake_of_ours_is_one_line_with_the_traceback_in_a_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def broken() -> None:
+    def broken(**options: object) -> None:
         raise ZeroDivisionError("nobody\nforesaw this")
 
     monkeypatch.setattr(cli, "app", broken)
