@@ -1,4 +1,5 @@
-"""C-RASP: programs that count, as text, trees and runs (`depth` §3.1).
+"""C-RASP, a language of programs that count: as text, as syntax trees, and run on strings (`depth`
+§3.1).
 
     program = parse_program(Path("dyck.cr").read_text())
     accepts(program, "( ( ) )".split())

@@ -1,4 +1,5 @@
-"""What can be said about a program without running it: depth, alphabet, unused names, direction.
+"""What a program shows without being run: its depth, its alphabet, unused names, direction of
+counts.
 
     depth(# φ) = depth(φ) + 1,   depth(name) = depth(its line),   otherwise the largest inside
 
@@ -27,14 +28,14 @@ __all__ = ["Findings", "alphabet", "analyse", "depth", "depths", "is_past_only",
 
 @dataclass(frozen=True)
 class Findings:
-    """A program at a glance.
+    """A summary of a program.
 
     Attributes:
-        depth: Of the last line.
+        depth: The depth of the last line.
         past_only: Whether no count looks at the future; otherwise the program is two-sided.
-        alphabet: Tokens it names, sorted.
-        names: Line's name → its depth, in order.
-        warnings: What is probably not meant.
+        alphabet: The tokens that the program names, sorted.
+        names: The name of each line → its depth, in order.
+        warnings: Things that are probably mistakes, as sentences.
     """
 
     depth: int
@@ -45,7 +46,7 @@ class Findings:
 
 
 def analyse(program: Program) -> Findings:
-    """Everything that this module finds out about a program."""
+    """Find out everything that this module can about a program."""
     levels = depths(program)
     return Findings(
         depth=depth(program),
@@ -57,7 +58,7 @@ def analyse(program: Program) -> Findings:
 
 
 def depths(program: Program) -> dict[str, int]:
-    """The nesting of counts of every line, names followed."""
+    """The depth of every line: how deep its counts nest, following names."""
     known: dict[str, int] = {}
     for line in program.lines:
         known[line.name] = _depth(line.expression, known)
@@ -65,12 +66,12 @@ def depths(program: Program) -> dict[str, int]:
 
 
 def depth(program: Program) -> int:
-    """The nesting of counts of the last line."""
+    """The depth of the program: how deep counts nest in its last line."""
     return depths(program)[program.lines[-1].name]
 
 
 def alphabet(program: Program) -> tuple[str, ...]:
-    """The tokens that the program names, sorted. Inputs may hold others, which satisfy none."""
+    """The tokens that the program names, sorted; other tokens of an input satisfy no symbol."""
     found = {part.token for part in _parts(program) if isinstance(part, Symbol)}
     return tuple(sorted(found))
 

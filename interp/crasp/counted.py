@@ -1,4 +1,4 @@
-"""The formulas that a program counts, as lines of their own.
+"""Give every formula that a program counts a line of its own.
 
     E3 = (# (a && E2)) >= 1        becomes        E3_counted = a && E2
                                                   E3 = (# E3_counted) >= 1
@@ -18,7 +18,7 @@ __all__ = ["counted_as_lines"]
 
 
 def counted_as_lines(program: Program) -> Program:
-    """The same program with every formula under a count named, but names and symbols.
+    """The same program with every counted formula named, unless it is a name or symbol already.
 
     New lines are called ``NAME_counted`` (``NAME_counted2`` … where a line counts more than once),
     after the line that counts them, and stand before it.
@@ -32,7 +32,8 @@ def counted_as_lines(program: Program) -> Program:
 
 
 def _named(part: Expression, name: str, found: list[Any], kind: Any) -> Any:
-    """The expression with its counts' formulas replaced by names; their lines go to ``found``."""
+    """The expression with counted formulas replaced by names; their lines are appended to
+    ``found``."""
     changed = {
         field.name: _named(inside, name, found, kind)
         for field in fields(part)

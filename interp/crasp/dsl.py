@@ -1,4 +1,4 @@
-"""The language's operators in Python: the same trees without text.
+"""Write programs in Python: the language's operators build the same trees as its text.
 
     lines = Lines()
     opened = lines.let("opened", count(sym("(")))
@@ -69,7 +69,7 @@ class _Wrapped:
 
 @dataclass(frozen=True, eq=False)
 class Boolean(_Wrapped):
-    """A formula with operators."""
+    """A formula that can be combined with operators."""
 
     tree: Formula
 
@@ -85,7 +85,7 @@ class Boolean(_Wrapped):
 
 @dataclass(frozen=True, eq=False)
 class Number(_Wrapped):
-    """A term with operators; the other operand may be an ``int``."""
+    """A number (term) that can be combined with operators; the other operand may be an ``int``."""
 
     tree: Term
 
@@ -135,37 +135,37 @@ false = Boolean(Truth(False))
 
 
 def sym(token: str) -> Boolean:
-    """The token here is ``token``."""
+    """The formula that is true where the token is ``token``."""
     return Boolean(Symbol(token))
 
 
 def holds(predicate: Predicate) -> Boolean:
-    """An imported predicate of one position."""
+    """The formula of an imported predicate of one position."""
     return Boolean(Holds(predicate.name))
 
 
 def count(of: Boolean, *, guard: Predicate | None = None, future: bool = False) -> Number:
-    """How many positions up to here (with ``future``: from here on) satisfy ``of``."""
+    """The number of positions up to here (with ``future``: from here on) at which ``of`` holds."""
     return Number(Count(_formula(of), None if guard is None else guard.name, future))
 
 
 def smaller(left: Number | int, right: Number | int) -> Number:
-    """``min(left, right)``."""
+    """The number ``min(left, right)``."""
     return Number(Smaller(_term(left), _term(right)))
 
 
 def larger(left: Number | int, right: Number | int) -> Number:
-    """``max(left, right)``."""
+    """The number ``max(left, right)``."""
     return Number(Larger(_term(left), _term(right)))
 
 
 def choose(condition: Boolean, then: Number | int, other: Number | int) -> Number:
-    """``then if condition else other``."""
+    """The number ``then if condition else other``."""
     return Number(Choice(_term(then), _formula(condition), _term(other)))
 
 
 class Lines:
-    """A program in the making: lines in order, after the predicates it imports."""
+    """A program that is being built: its lines in order, and the predicates that it imports."""
 
     def __init__(self, *imports: Predicate) -> None:
         self._imports = imports
@@ -177,13 +177,13 @@ class Lines:
     def let(self, name: str, value: Number) -> Number: ...
 
     def let(self, name: str, value: Boolean | Number) -> Boolean | Number:
-        """Add the line ``name = value``; what is returned stands for the name."""
+        """Add the line ``name = value``; the returned value stands for that name in later lines."""
         tree: Expression = value.tree
         self._lines.append(Assignment(name, tree))
         return Boolean(FormulaName(name)) if isinstance(tree, Formula) else Number(TermName(name))
 
     def program(self) -> Program:
-        """The lines as a program.
+        """The finished program.
 
         Raises:
             ArgumentError: if a name is given twice or a predicate is not imported.

@@ -1,4 +1,4 @@
-"""What a program says: every line at every position of a batch of strings.
+"""Run a program: the value of every line at every position of a batch of strings.
 
     # φ at i         = Σ_{j ≤ i} φ_j                       a running sum
     #> φ at i        = Σ_{j ≥ i} φ_j                       inside the string
@@ -58,12 +58,12 @@ _LARGEST = 2**62
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Every line's values.
+    """The values of every line on a batch of strings.
 
     Attributes:
         values: Name → ``[batch, pos]``, Boolean or int64; False or 0 past a string's end.
-        lengths: ``[batch]``, at least 1.
-        answer: Name of the last line.
+        lengths: The length of each string, ``[batch]``, at least 1.
+        answer: The name of the last line.
     """
 
     values: Mapping[str, np.ndarray]
@@ -72,7 +72,7 @@ class Evaluation:
 
     @property
     def accepted(self) -> Bool[np.ndarray, "batch"]:
-        """The last line at each string's last position.
+        """Whether each string is accepted: the last line's value at the string's last position.
 
         Raises:
             ArgumentError: if the last line is a number.
@@ -123,7 +123,7 @@ def evaluate_codes(
     Args:
         program: The program.
         codes: ``[batch, pos]``: code c stands for ``tokens[c]``, any other number for none.
-        tokens: What the codes stand for.
+        tokens: The token that each code stands for.
         lengths: ``[batch]`` where strings end early; None if none does.
         given: Lines that are not computed but have these values ``[batch, pos]``; lines after
             them follow.
@@ -155,7 +155,7 @@ def accepts(program: Program, string: Sequence[str]) -> bool:
 
 
 class _Run:
-    """One batch, and the values of the lines so far."""
+    """The run on one batch, with the values of the lines that were computed so far."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class _Run:
         self.values: dict[str, np.ndarray] = {}
 
     def lines(self) -> dict[str, np.ndarray]:
-        """Name → values, zero past the end."""
+        """Compute every line: name → values, zero past a string's end."""
         for line in self.program.lines:
             if line.name in self.given:
                 self.values[line.name] = self.given[line.name]
@@ -183,7 +183,7 @@ class _Run:
         return self.values
 
     def formula(self, formula: Formula) -> Bool[np.ndarray, "batch pos"]:
-        """The truth values of a formula, one a string and position."""
+        """The truth value of a formula at every position, ``[batch, pos]``."""
         match formula:
             case Truth(value):
                 return np.full(self.codes.shape, value)
@@ -206,7 +206,7 @@ class _Run:
         raise TypeError(f"{type(formula).__name__} is no formula")
 
     def term(self, term: Term) -> Int[np.ndarray, "batch pos"]:
-        """The values of a numeric term, one a string and position."""
+        """The value of a numeric term at every position, ``[batch, pos]``."""
         match term:
             case Constant(value):
                 return np.full(self.codes.shape, value, dtype=np.int64)
@@ -229,7 +229,7 @@ class _Run:
         raise TypeError(f"{type(term).__name__} is no term")
 
     def count(self, count: Count) -> Int[np.ndarray, "batch pos"]:
-        """Counts over positions inside the string."""
+        """The value of a count at every position; positions past a string's end do not count."""
         held = (self.formula(count.of) & self.inside).astype(np.int64)
         if count.guard is not None:
             seen = np.tril(self.tables[count.guard]).astype(np.float64)
@@ -239,7 +239,7 @@ class _Run:
 
 
 def _bounds(program: Program, longest: int) -> dict[str, int]:
-    """Name → the largest size of any number on its line, at any position."""
+    """For each line, a bound on the size of every number on it at any position."""
     known: dict[str, int] = {}
     bounds: dict[str, int] = {}
     for line in program.lines:

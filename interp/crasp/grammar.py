@@ -1,4 +1,4 @@
-"""The grammar of one line, and what is said about a line that does not follow it.
+"""The grammar of one line, and the message for a line that does not follow it.
 
     loosest   φ || φ
               φ && φ
@@ -115,7 +115,7 @@ def _unexpected(error: UnexpectedToken, source: str, line: int) -> Mistake:
 
 
 def _advice(token: Token, error: UnexpectedToken) -> str | None:
-    """What is meant by frequent slips."""
+    """Advice for a frequent slip; None for other mistakes."""
     if token in RESERVED and "NAME" in error.accepts and "NUMBER" not in error.accepts:
         return f"{token} is a word of the language, choose another name"
     if token.type == "EQUAL" and "EQUAL" not in error.accepts:

@@ -1,4 +1,4 @@
-"""Programs of the languages whose depth is known.
+"""Programs for languages whose depth is known.
 
     L_k      k alternating non-empty blocks that start with a: a⁺, a⁺b⁺, a⁺b⁺a⁺ …   depth k
     D_k      L_{2k−1}, with counts of the past and of the future                      depth k
@@ -38,12 +38,12 @@ def block_symbol(block: int) -> str:
 
 
 def block_word(k: int, *, first: str = "a") -> str:
-    """k alternating letters."""
+    """A word of k alternating letters."""
     return "".join(block_symbol(block + (first == "b")) for block in range(1, k + 1))
 
 
 def prediction_program(k: int) -> Program:
-    """The program of L_k's prediction problem, of depth k − 2.
+    """The program of L_k's prediction problem, which has depth k − 2.
 
         E_1 = true,   E_j = (# (s_j && E_{j−1})) >= 1,   answer = s_k && E_{k−1}
 
@@ -70,7 +70,7 @@ def prediction_program(k: int) -> Program:
 
 
 def membership_program(k: int) -> Program:
-    """The program of L_k, of depth k.
+    """The program that decides membership in L_k, of depth k.
 
     L_k = J_{abab…} minus J_{baba…}, both words of k letters. A string of m blocks that starts with
     a holds the first word if m ≥ k and the second if m ≥ k + 1; one that starts with b, if
@@ -139,7 +139,8 @@ def subsequence_program(word: str) -> Program:
 
 
 def dyck_program() -> Program:
-    """Balanced brackets: never more closed than open, at last as many; depth 2."""
+    """The program for balanced brackets, of depth 2: never more closed than open, equal at the
+    end."""
     lines = Lines()
     opened = lines.let("open", count(sym("(")))
     closed = lines.let("close", count(sym(")")))
@@ -160,7 +161,7 @@ def equal_blocks_program() -> Program:
 
 
 def majority_program() -> Program:
-    """More a than b; depth 1."""
+    """The program for strings with more a than b, of depth 1."""
     lines = Lines()
     a, b = (lines.let(f"{letter}s", count(sym(letter))) for letter in "ab")
     lines.let("member", a > b)

@@ -1,4 +1,4 @@
-"""What is wrong with a program's text, where: every mistake with line, column and caret.
+"""Mistakes in a program's text, each with its line, its column and carets under the place.
 
 A :class:`ProgramError` tells all mistakes that were found, each with its line of source, so that a
 file is put right in one go. What follows from a mistake already told is not told again.
@@ -17,13 +17,13 @@ __all__ = ["Mistake", "ProgramError"]
 
 @dataclass(frozen=True, order=True)
 class Mistake:
-    """One mistake.
+    """One mistake in a program's text.
 
     Attributes:
-        line: Counted from 1.
+        line: The line's number, counted from 1.
         column: Counted from 1, in characters; tabs count as one.
-        message: What is wrong and what to do.
-        source: The line's text.
+        message: What is wrong and what to do about it.
+        source: The text of the line.
         width: How many characters the mistake spans.
     """
 
@@ -34,7 +34,8 @@ class Mistake:
     width: int = 1
 
     def told(self, name: str) -> str:
-        """``name:line:column: message``, the source line, and carets under the place."""
+        """The message as ``name:line:column: message``, with the source line and carets below
+        it."""
         gap = re.sub(r"[^\t]", " ", self.source[: self.column - 1])
         marks = "^" * max(self.width, 1)
         return (
@@ -43,10 +44,10 @@ class Mistake:
 
 
 class ProgramError(ProoflensError):
-    """A text is not a program.
+    """Raised for a text that is not a program; it names every mistake.
 
     Attributes:
-        mistakes: In the order of the text.
+        mistakes: All mistakes, in the order of the text.
     """
 
     def __init__(self, name: str, mistakes: Sequence[Mistake]) -> None:

@@ -1,4 +1,4 @@
-"""Text to typed syntax tree, with every mistake at its line and column.
+"""Parse a program's text into a typed syntax tree, finding every mistake with line and column.
 
 The text form (``.cr``) has one statement a line: ``name = expression`` or ``#import predicate``;
 ``//`` begins a comment. :mod:`interp.crasp.grammar` has the precedence. A name is given once and
@@ -27,11 +27,11 @@ _NAMED = re.compile(r"[ \t]*([A-Za-z_][A-Za-z_0-9]*)[ \t]*=")
 
 
 def read_program(path: Path, predicates: Iterable[Predicate] = ()) -> Program:
-    """The program of a ``.cr`` file (UTF-8).
+    """Read the program of a ``.cr`` file (UTF-8).
 
     Raises:
         ArgumentError: if the file cannot be read as text.
-        ProgramError: as :func:`parse_program`.
+        ProgramError: for mistakes, as :func:`parse_program`.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -44,12 +44,12 @@ def read_program(path: Path, predicates: Iterable[Predicate] = ()) -> Program:
 def parse_program(
     text: str, predicates: Iterable[Predicate] = (), *, name: str = "program"
 ) -> Program:
-    """The program that a text says.
+    """Parse a program's text.
 
     Args:
-        text: Statements, one a line.
-        predicates: What ``#import`` may name besides the built-in ones.
-        name: Of the text, in messages.
+        text: The statements, one per line.
+        predicates: Predicates that ``#import`` may name besides the built-in ones.
+        name: The name of the text in messages.
 
     Raises:
         ProgramError: naming every mistake.

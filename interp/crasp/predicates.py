@@ -1,4 +1,4 @@
-"""Predicates of positions that a program can import: built in, or any Python function.
+"""Predicates of positions that a program can import: built in, or made from a Python function.
 
     pred        j = i − 1            predN        j = i − N, N ≥ 1         (guards of a count)
     pos_even    i is even            pos_modM     M divides i              (formulas)
@@ -30,11 +30,11 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 
 @dataclass(frozen=True)
 class Predicate:
-    """A named relation of positions; compares by name and arity.
+    """A named relation between positions; two are equal if name and arity are.
 
     Attributes:
-        name: As imported.
-        arity: 1 for a formula, 2 for a guard.
+        name: The name under which a program imports it.
+        arity: 1 for a formula of one position, 2 for a guard between two positions.
         holds: Integer arrays of positions (i, or i and j, which broadcast) to a Boolean array.
 
     Raises:
@@ -53,7 +53,7 @@ class Predicate:
         problems.raise_if_any()
 
     def table(self, length: int) -> Bool[np.ndarray, "..."]:
-        """Where it holds: ``[pos]`` of a formula, ``[pos i, pos j]`` of a guard."""
+        """Where the predicate holds: ``[pos]`` for a formula, ``[pos i, pos j]`` for a guard."""
         i = np.arange(length)
         if self.arity == 1:
             return np.asarray(self.holds(i), dtype=bool)
@@ -61,7 +61,7 @@ class Predicate:
 
 
 def unary(name: str, function: Callable[[int], bool]) -> Predicate:
-    """A formula from a Python function of one position."""
+    """Make a predicate of one position from a Python function."""
     return Predicate(name, 1, np.vectorize(function, otypes=[bool]))
 
 
@@ -71,7 +71,7 @@ def binary(name: str, function: Callable[[int, int], bool]) -> Predicate:
 
 
 def built_in(name: str) -> Predicate | None:
-    """The predefined predicate of that name; None if there is none."""
+    """The built-in predicate of this name; None if there is none."""
     if found := _PRED.fullmatch(name):
         lag = int(found[1] or 1)
         return Predicate(name, 2, lambda i, j: j == i - lag)

@@ -1,4 +1,4 @@
-"""Programs as text: what the parser reads back to the same tree, with as few brackets as it can.
+"""Print programs as text that the parser reads back to the same tree, with few brackets.
 
     level   0 ||    1 &&    2 == != < > <= >=    3 if else    4 + -    5 *    6 ! # #[p] #> -
 
@@ -36,19 +36,19 @@ _OR, _AND, _COMPARISON, _CHOICE, _SUM, _PRODUCT, _PREFIX, _ATOM = range(8)
 
 
 def program_text(program: Program) -> str:
-    """The program as a ``.cr`` file."""
+    """The text of a program, as in a ``.cr`` file."""
     lines = [f"#import {predicate.name}" for predicate in program.imports]
     lines += [f"{line.name} = {expression_text(line.expression)}" for line in program.lines]
     return "\n".join(lines) + "\n"
 
 
 def expression_text(expression: Expression) -> str:
-    """One expression as text."""
+    """The text of one expression."""
     return _written(expression)[0]
 
 
 def _written(expression: Expression) -> tuple[str, int]:
-    """The text and the level it binds at."""
+    """An expression's text, and the level at which its operator binds."""
     match expression:
         case Truth(value):
             return ("true" if value else "false"), _ATOM
@@ -71,7 +71,7 @@ def _written(expression: Expression) -> tuple[str, int]:
 
 
 def _operator(expression: Expression) -> tuple[str, int]:
-    """Operators between operands; all but ``*`` and ``else`` group to the left."""
+    """The same for infix operators; all but ``*`` and ``else`` group to the left."""
     match expression:
         case Or(left, right):
             return f"{_at(left, _OR)} || {_at(right, _AND)}", _OR

@@ -1,4 +1,4 @@
-"""What a line's parse tree means: names looked up, formulas told from numbers.
+"""Turn a line's parse tree into a typed expression: look up names, tell formulas from numbers.
 
 Every operator wants formulas or numbers as operands; a mistake is told at the operand. What could
 not be resolved is None, and whatever contains it is None too, without a further message.
@@ -49,11 +49,11 @@ _FORMULAS = {"and_": And, "or_": Or}
 
 @dataclass(frozen=True)
 class Scope:
-    """What names mean.
+    """What names mean at a given line.
 
     Attributes:
         imports: Name → predicate; None where the import itself is wrong.
-        given: Line → the name it gives.
+        given: Line number → the name that the line defines.
         values: Name → expression of the lines so far; None where the line is wrong.
     """
 
@@ -65,7 +65,7 @@ class Scope:
 def resolve(
     tree: Tree[Token] | Token, scope: Scope, line: int, source: str
 ) -> tuple[Expression | None, list[Mistake]]:
-    """The typed expression of a line's right-hand side, and the line's mistakes."""
+    """The typed expression of a line's right-hand side, and the mistakes in it."""
     resolver = _Resolver(scope, line, source)
     expression = resolver.build(cast("Tree[Token]", tree), 0)
     return expression, resolver.mistakes
@@ -77,12 +77,12 @@ class _Resolver:
         self.mistakes: list[Mistake] = []
 
     def wrong(self, place: Tree[Token] | Token, message: str) -> None:
-        """Tell a mistake at a tree or token."""
+        """Record a mistake at a tree or token."""
         start, end = _span(place)
         self.mistakes.append(Mistake(self.line, start, message, self.source, end - start))
 
     def formula(self, tree: Tree[Token], level: int) -> Formula | None:
-        """The operand as a formula."""
+        """The operand as a formula; a number is recorded as a mistake."""
         found = self.build(tree, level)
         if isinstance(found, Term):
             hint = "compare it, as in … >= 1"
@@ -92,7 +92,7 @@ class _Resolver:
         return found if isinstance(found, Formula) else None
 
     def term(self, tree: Tree[Token], level: int) -> Term | None:
-        """The operand as a number."""
+        """The operand as a number; a formula is recorded as a mistake."""
         found = self.build(tree, level)
         if isinstance(found, Formula):
             hint = "count it (# …) or write 1 if … else 0"
@@ -100,7 +100,7 @@ class _Resolver:
         return found if isinstance(found, Term) else None
 
     def build(self, tree: Tree[Token], level: int) -> Expression | None:
-        """The expression, or None after telling why not."""
+        """The typed expression, or None after recording why there is none."""
         if level > _DEEPEST:
             if not self.mistakes:
                 message = f"nested more than {_DEEPEST} deep: give parts of it names"
@@ -122,7 +122,7 @@ class _Resolver:
         return self.arithmetic(tree, level + 1)
 
     def boolean(self, tree: Tree[Token], level: int) -> Formula | None:
-        """Operators that give a formula."""
+        """The expression of an operator whose result is a formula."""
         parts = tree.children
         if tree.data == "comparison":
             left, right = (self.term(cast("Tree[Token]", parts[i]), level) for i in (0, 2))
@@ -136,7 +136,7 @@ class _Resolver:
         return Not(*known) if tree.data == "not_" else _FORMULAS[tree.data](*known)
 
     def arithmetic(self, tree: Tree[Token], level: int) -> Term | None:
-        """Operators that give a number."""
+        """The expression of an operator whose result is a number."""
         parts = [cast("Tree[Token]", part) for part in tree.children]
         if tree.data == "choice":
             then, other = self.term(parts[0], level), self.term(parts[2], level)
@@ -159,7 +159,7 @@ class _Resolver:
         return _TERMS[tree.data](*known)
 
     def count(self, tree: Tree[Token], level: int) -> Count | None:
-        """``# φ``, ``#> φ`` or ``#[guard] φ``."""
+        """The expression of a count: ``# φ``, ``#> φ`` or ``#[guard] φ``."""
         of = self.formula(cast("Tree[Token]", tree.children[-1]), level)
         guard = None
         if tree.data == "count_guarded":
@@ -171,7 +171,7 @@ class _Resolver:
         return Count(of, None if guard is None else str(guard), tree.data == "count_future")
 
     def is_guard(self, token: Token) -> bool:
-        """Whether an imported binary predicate has that name."""
+        """Whether the token names an imported predicate of two positions."""
         name = str(token)
         if name not in self.scope.imports:
             known = built_in(name)
@@ -184,14 +184,14 @@ class _Resolver:
         return predicate is not None and predicate.arity == 2
 
     def number(self, token: Token) -> Constant | None:
-        """An integer."""
+        """The constant that a token of digits stands for."""
         if len(token) > _LONGEST_NUMBER:
             self.wrong(token, f"a number has at most {_LONGEST_NUMBER} digits")
             return None
         return Constant(int(token))
 
     def named(self, token: Token) -> Expression | None:
-        """An earlier line, or an imported predicate."""
+        """The earlier line or imported predicate that a name stands for."""
         name, scope = str(token), self.scope
         if name in scope.values:
             value = scope.values[name]
@@ -207,7 +207,7 @@ class _Resolver:
         return None
 
     def unknown(self, name: str) -> str:
-        """What is said about a name that means nothing here."""
+        """The message for a name that is not defined here."""
         given = self.scope.given
         if later := [number for number, other in sorted(given.items()) if other == name]:
             where = "this line itself" if later[0] == self.line else f"line {later[0]}"
@@ -221,6 +221,6 @@ class _Resolver:
 
 
 def _span(place: Tree[Token] | Token) -> tuple[int, int]:
-    """First column and the column after the last."""
+    """The first column of a tree or token, and the column after its last."""
     where = place if isinstance(place, Token) else place.meta
     return int(where.column or 1), int(where.end_column or 2)

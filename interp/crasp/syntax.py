@@ -49,29 +49,29 @@ Relation = Literal["==", "!=", "<=", ">=", "<", ">"]
 
 @dataclass(frozen=True)
 class Expression:
-    """A formula or a term."""
+    """The base class of formulas and terms."""
 
 
 @dataclass(frozen=True)
 class Formula(Expression):
-    """True or false at every position."""
+    """An expression that is true or false at every position."""
 
 
 @dataclass(frozen=True)
 class Term(Expression):
-    """An integer at every position."""
+    """An expression whose value is an integer at every position."""
 
 
 @dataclass(frozen=True)
 class Truth(Formula):
-    """``true`` or ``false``."""
+    """The constant ``true`` or ``false``."""
 
     value: bool
 
 
 @dataclass(frozen=True)
 class Symbol(Formula):
-    """The token here is ``token``.
+    """The formula that is true where the token is ``token``.
 
     Raises:
         ArgumentError: for a token that the text form cannot quote.
@@ -89,28 +89,28 @@ class Symbol(Formula):
 
 @dataclass(frozen=True)
 class Holds(Formula):
-    """An imported unary predicate of the position."""
+    """The formula of an imported predicate of one position."""
 
     predicate: str
 
 
 @dataclass(frozen=True)
 class FormulaName(Formula):
-    """The value of an earlier line that is a formula."""
+    """A reference to an earlier line that is a formula."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Not(Formula):
-    """Negation."""
+    """The negation of a formula, ``!φ``."""
 
     of: Formula
 
 
 @dataclass(frozen=True)
 class And(Formula):
-    """Conjunction."""
+    """The conjunction of two formulas, ``φ && φ``."""
 
     left: Formula
     right: Formula
@@ -118,7 +118,7 @@ class And(Formula):
 
 @dataclass(frozen=True)
 class Or(Formula):
-    """Disjunction."""
+    """The disjunction of two formulas, ``φ || φ``."""
 
     left: Formula
     right: Formula
@@ -126,7 +126,7 @@ class Or(Formula):
 
 @dataclass(frozen=True)
 class Comparison(Formula):
-    """``left relation right``.
+    """A comparison of two terms: ``left relation right``.
 
     Raises:
         ArgumentError: for an unknown relation.
@@ -146,14 +146,14 @@ class Comparison(Formula):
 
 @dataclass(frozen=True)
 class Constant(Term):
-    """An integer."""
+    """An integer constant."""
 
     value: int
 
 
 @dataclass(frozen=True)
 class TermName(Term):
-    """The value of an earlier line that is a term."""
+    """A reference to an earlier line that is a term."""
 
     name: str
 
@@ -163,7 +163,7 @@ class Count(Term):
     """How many positions satisfy ``of``: from the first to this one, or from this to the last.
 
     Attributes:
-        of: What is counted.
+        of: The formula that is counted.
         guard: An imported binary predicate: only j with guard(i, j) are counted.
         future: Count j ≥ i instead of j ≤ i.
 
@@ -184,7 +184,7 @@ class Count(Term):
 
 @dataclass(frozen=True)
 class Sum(Term):
-    """``left + right``."""
+    """The sum ``left + right`` of two terms."""
 
     left: Term
     right: Term
@@ -192,7 +192,7 @@ class Sum(Term):
 
 @dataclass(frozen=True)
 class Difference(Term):
-    """``left - right``."""
+    """The difference ``left - right`` of two terms."""
 
     left: Term
     right: Term
@@ -200,7 +200,7 @@ class Difference(Term):
 
 @dataclass(frozen=True)
 class Multiple(Term):
-    """``factor * of`` with an integer factor."""
+    """The multiple ``factor * of`` of a term by an integer factor."""
 
     factor: int
     of: Term
@@ -208,7 +208,7 @@ class Multiple(Term):
 
 @dataclass(frozen=True)
 class Smaller(Term):
-    """``min(left, right)``."""
+    """The smaller of two terms, ``min(left, right)``."""
 
     left: Term
     right: Term
@@ -216,7 +216,7 @@ class Smaller(Term):
 
 @dataclass(frozen=True)
 class Larger(Term):
-    """``max(left, right)``."""
+    """The larger of two terms, ``max(left, right)``."""
 
     left: Term
     right: Term
@@ -224,7 +224,7 @@ class Larger(Term):
 
 @dataclass(frozen=True)
 class Choice(Term):
-    """``then if condition else other``."""
+    """A choice between two terms: ``then if condition else other``."""
 
     then: Term
     condition: Formula
@@ -233,7 +233,7 @@ class Choice(Term):
 
 @dataclass(frozen=True)
 class Assignment:
-    """One line: ``name = expression``."""
+    """One line of a program: ``name = expression``."""
 
     name: str
     expression: Expression
@@ -241,7 +241,7 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Program:
-    """Lines in order; the last one decides.
+    """A program: its lines in order, of which the last one gives the answer.
 
     Attributes:
         lines: At least one; a name is given once, after every name it uses.
@@ -269,7 +269,7 @@ class Program:
         problems.raise_if_any()
 
     def __getitem__(self, name: str) -> Expression:
-        """The expression that a line gives a name to.
+        """The expression on the line of this name.
 
         Raises:
             ArgumentError: if no line has that name.
@@ -283,7 +283,8 @@ class Program:
 
 
 def children(expression: Expression, *, deep: bool = False) -> Iterator[Expression]:
-    """The expressions directly inside one; with ``deep`` itself and all expressions inside."""
+    """The expressions directly inside one; with ``deep`` the expression itself and all inside
+    it."""
     if deep:
         yield expression
     for field in fields(expression):

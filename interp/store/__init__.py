@@ -1,4 +1,4 @@
-"""Activation stores: where a model's activations live on disk.
+"""Activation stores: a model's activations on disk, in HDF5.
 
 Reading needs NumPy and h5py only. PyTorch and TransformerLens are imported when something is
 extracted, or when a store is read back as tensors.

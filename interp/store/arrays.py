@@ -1,4 +1,4 @@
-"""How one array lies in a part: chunk shape, dtype, fill value, filters and labels.
+"""How one array is stored in a part's HDF5 file: chunks, dtype, fill value, filters and labels.
 
 Chunks are whole rows of together 0.25–1 MiB, because rows are what is written and read. A row
 larger than that is cut along its leading axes, so that one head of a large pattern can be read
@@ -55,7 +55,7 @@ def split_rows(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
 
 
 def chunk_shape(shape: Sequence[int], itemsize: int, batch: int) -> tuple[int, ...]:
-    """Chunks of whole rows of 0.25–1 MiB, aligned with batches where that is possible.
+    """The chunk shape: whole rows of together 0.25–1 MiB, aligned with batches where possible.
 
     A batch is written at once: the number of rows is the largest divisor of ``batch`` that fits
     in half a MiB, or a multiple of the batch when a batch is small. Half, because random rows
@@ -131,13 +131,13 @@ def create(
     """Create a chunked dataset with checksums, NaN fill and dimension labels.
 
     Args:
-        group: where to.
+        group: the HDF5 group to create it in.
         name: the dataset's name, without slashes.
         shape: all rows of the part, ``[row, …]``.
         stored: the NumPy dtype on disk.
         logical: the dtype it stands for; differs from ``stored`` for bfloat16.
-        labels: one per axis, the first is ``row``.
-        batch: rows written at a time.
+        labels: the names of the axes; the first is ``row``.
+        batch: how many rows are written at a time.
         compression: one of :data:`COMPRESSIONS`, or ``None``.
     """
     empty = math.prod(shape) == 0
@@ -158,12 +158,12 @@ def create(
 
 
 def logical_dtype(dataset: h5py.Dataset) -> str:
-    """The dtype a dataset stands for: its own, or the one its attribute names."""
+    """The dtype whose values a dataset holds: its own, or the one that its attribute names."""
     return str(dataset.attrs.get(DTYPE_ATTRIBUTE, dataset.dtype.name))
 
 
 def decode(values: NDArray[Any], logical: str) -> NDArray[Any]:
-    """Values as NumPy can hold them: bfloat16 words become float32, exactly."""
+    """The values in a dtype that NumPy has: bfloat16 words become float32, exactly."""
     if logical != BFLOAT16:
         return values
     widened = values.astype(np.uint16).astype(np.uint32) << 16

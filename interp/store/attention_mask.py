@@ -1,4 +1,4 @@
-"""Which keys a query may attend to, and the shares of its attention that they get.
+"""Which keys a query may attend to, and how its attention is shared among them.
 
     share(i, j) = pattern(i, j) / Σ_j pattern(i, j)      over the keys that query i may attend to
 
@@ -38,8 +38,8 @@ class AttentionMask:
     """Which keys a query may attend to.
 
     Attributes:
-        causal: None after its own position.
-        mask_self: Not its own.
+        causal: Whether keys after the query's own position are masked.
+        mask_self: Whether the query's own position is masked.
     """
 
     causal: bool = True
@@ -85,10 +85,10 @@ def attention_shares(
     """Each query's attention as shares of one; zero where it attends to nothing at all.
 
     Args:
-        layer: For the message.
+        layer: The layer, named in error messages.
         pattern: Attention, normalised or not.
-        seen: Which keys a query may attend to.
-        heads: Names of the heads.
+        seen: Which keys a query may attend to, ``[query, key]``.
+        heads: The names of the heads.
 
     Raises:
         ArgumentError: if attention is not finite, or lies on keys that cannot be attended to.

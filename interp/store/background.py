@@ -1,4 +1,4 @@
-"""How writing keeps out of the way of computing: calls in another thread, and their pace.
+"""Write in a background thread, at a pace that keeps out of the way of computing.
 
 :class:`Background` runs calls in order in one thread, at most a few ahead of the caller, so that
 disk and compute overlap while memory stays bounded. :class:`Pace` keeps two such threads in
@@ -49,7 +49,7 @@ class Background:
             del call, function, arguments
 
     def submit(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Queue a call, waiting while the queue is full.
+        """Queue a call; wait while the queue is full.
 
         Raises:
             BaseException: whatever an earlier call raised.
@@ -58,7 +58,7 @@ class Background:
         self._calls.put((function, arguments))
 
     def finish(self) -> None:
-        """Wait for every call.
+        """Wait until every queued call is done.
 
         Raises:
             BaseException: whatever a call raised.
@@ -105,20 +105,20 @@ class Pace:
         self._free = False
 
     def wrote(self, n: int) -> None:
-        """Let as many bytes be read."""
+        """Allow the other thread to read as many bytes as were written."""
         with self._changed:
             self._bytes += n
             self._changed.notify_all()
 
     def reading(self, n: int) -> None:
-        """Wait a moment unless enough was written."""
+        """Wait a moment unless enough bytes were written in the meantime."""
         with self._changed:
             if self._bytes <= 0 and not self._free:
                 self._changed.wait(_REST)
             self._bytes = max(0, self._bytes - n)
 
     def finish(self) -> None:
-        """Nothing more is written: read without waiting."""
+        """Declare that nothing more is written, so that reading no longer waits."""
         with self._changed:
             self._free = True
             self._changed.notify_all()

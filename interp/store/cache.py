@@ -29,31 +29,31 @@ class Stored(Protocol):
 
     @property
     def hooks(self) -> tuple[str, ...]:
-        """Canonical names, in the order in which they fire."""
+        """The canonical names of the stored hooks, in the order in which they fire."""
 
     @property
     def aliases(self) -> Mapping[str, str]:
-        """Other names of the same tensors."""
+        """Other names of the stored hooks: alias → canonical name."""
 
     def dtype(self, hook: str) -> str:
-        """The stored dtype."""
+        """The dtype in which a hook is stored."""
 
     def activation(self, hook: str, rows: RowSelector = None) -> NDArray[Any]:
-        """Rows of a hook."""
+        """The activations of some rows of a hook."""
 
 
 def tensor(store: Stored, hook: str, rows: Indices) -> Tensor:
-    """Activations as a tensor of the stored dtype, bfloat16 included."""
+    """A hook's activations as a tensor of the stored dtype, bfloat16 included."""
     values = torch.from_numpy(store.activation(hook, rows))
     return values.to(torch.bfloat16) if store.dtype(hook) == "bfloat16" else values
 
 
 class LazyTensors(MutableMapping[str, Tensor]):
-    """Hook name → tensor, read on first use.
+    """A mapping from hook name to tensor, which reads a tensor when it is first used.
 
     Args:
-        store: where from.
-        rows: their ids.
+        store: the store to read from.
+        rows: the ids of the rows.
     """
 
     def __init__(self, store: Stored, rows: Indices) -> None:
@@ -90,5 +90,5 @@ class LazyTensors(MutableMapping[str, Tensor]):
 
 
 def activation_cache(store: Stored, rows: Indices, model: Any) -> ActivationCache:
-    """A cache over some rows; see :meth:`interp.store.reader.ActivationStore.cache`."""
+    """A cache of some rows; see :meth:`interp.store.reader.ActivationStore.cache`."""
     return ActivationCache(LazyTensors(store, rows), model)

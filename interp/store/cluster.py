@@ -1,4 +1,4 @@
-"""Parts as tasks on a Ray cluster, or on a Ray started on this machine.
+"""Extract parts as tasks on a Ray cluster, or on Ray on this machine.
 
 Each part is one task: its rows travel to a worker, the worker runs the model, seals the part in
 the store's folder (which every machine must see under the same path) and returns the index entry,
@@ -41,11 +41,11 @@ def run_on_ray(
     """Compute and seal parts on a Ray cluster.
 
     Args:
-        parts: what to compute.
+        parts: the parts to compute.
         model: a model that can be pickled, or a function that builds it on a worker.
-        plan: hooks and selection.
+        plan: the plan, with the hooks and the selection.
         folder: the store, on a file system that all machines share.
-        sealed: called with each part's index entry.
+        sealed: called with the index entry of each finished part.
         advanced: called with the rows of each part that was sealed.
 
     Raises:
@@ -65,7 +65,7 @@ def run_on_ray(
 
 
 def require_ray() -> Any:
-    """The module ``ray``.
+    """Import the module ``ray``.
 
     Raises:
         MissingDependencyError: saying how to install it.
@@ -158,7 +158,7 @@ def _write_part(model: Any, plan: Plan, part: Part, folder: str, run: str) -> di
 
 
 def _model(model: Any, plan: Plan, run: str) -> Any:
-    """The model of this worker process: built or unpickled once a run, and checked."""
+    """The model of this worker process, built or unpickled once per run and checked by its hash."""
     if run not in _models:
         built = model if hasattr(model, "hook_dict") else model()
         if weights_sha256(built) != plan.record["model"]["weights_sha256"]:

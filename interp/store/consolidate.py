@@ -1,4 +1,4 @@
-"""One HDF5 file out of a store's parts, for giving away.
+"""Merge a store's parts into one HDF5 file, for sharing.
 
 All rows in ascending order, in one group per length (the root when there is one), with manifest,
 index and measurements inside. It is written once, sealed and never appended to;
@@ -34,12 +34,12 @@ def consolidate(
     overwrite: bool = False,
     advanced: Callable[[int], None] | None = None,
 ) -> Path:
-    """Write a complete store as one file.
+    """Write a complete store as one HDF5 file.
 
     Args:
-        path: the store.
-        out: the file.
-        overwrite: replace it.
+        path: the store's folder.
+        out: the file to write.
+        overwrite: replace an existing file.
         advanced: called with the number of rows after each copy.
 
     Returns:

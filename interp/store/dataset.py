@@ -31,27 +31,27 @@ class Rows(Stored, Protocol):
 
     @property
     def row_ids(self) -> Indices:
-        """Ids of the rows, ascending."""
+        """The ids of the rows, ascending."""
 
     @property
     def parts(self) -> tuple[SealedPart, ...]:
         """The sealed parts."""
 
     def canonical(self, hook: str) -> str:
-        """The name under which a hook is stored."""
+        """The name under which a hook (or alias) is stored."""
 
     def batches(self, size: int, rows: RowSelector = None) -> Iterator[Any]:
-        """Rows in batches of one length each, with their ids as ``rows``."""
+        """The rows in batches of equal length, with their ids as ``rows``."""
 
 
 class StoreDataset(Dataset[dict[str, Tensor]]):
     """One entry per row: ``row``, ``inputs``, ``targets`` and ``mask`` if stored, and each hook.
 
     Args:
-        store: where from.
-        hooks: which; ``None`` for all.
+        store: the store to read from.
+        hooks: the hooks to give; ``None`` for all.
         shuffle: seed of the order, or ``None`` for the source's.
-        epoch: another order of the same seed.
+        epoch: each epoch is another order of the same seed.
 
     Attributes:
         order: row ids in the order in which they are given.
@@ -82,15 +82,15 @@ class StoreDataset(Dataset[dict[str, Tensor]]):
         return {"shuffle": self.shuffle, "epoch": self.epoch, "order_sha256": digest}
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.order)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """The row at a place in the order."""
+        """The row at an index of the order."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tensor]]:
-        """Several rows, read together where they are of one length."""
+        """Several rows, which are read together where they have equal length."""
         rows = self.order[np.asarray(indices)]
         entries: list[dict[str, Tensor]] = [{} for _ in rows]
         for batch in self.store.batches(len(rows), rows):

@@ -1,4 +1,4 @@
-"""Stream a hooked model's activations to disk.
+"""Stream a hooked model's activations to disk, in constant memory.
 
     store = extract(model, task, ["blocks.*.attn.hook_pattern"], "out/store", rows=4096)
 
@@ -48,7 +48,8 @@ def plan_extraction(
     part_rows: int | None = None,
     compression: str | None = None,
 ) -> Plan:
-    """What :func:`extract` would do: hooks, shapes, rows, bytes, time. Writes nothing.
+    """Plan what :func:`extract` would do (hooks, shapes, rows, bytes, time) without writing
+    anything.
 
     Arguments and errors are those of :func:`extract`. An iterator that can be read once must be
     given to :func:`extract` itself.
@@ -78,7 +79,7 @@ def extract(
     about: Mapping[str, Any] | None = None,
     report: Callable[[str], None] | None = None,
 ) -> ActivationStore:
-    """Run a model over a source and store what its hooks fire.
+    """Run a model over a source and store the activations of its hooks.
 
     Args:
         model: a ``HookedRootModule`` or ``TransformerBridge``; put in evaluation mode meanwhile.
@@ -87,20 +88,20 @@ def extract(
         hooks: names or globs; ``!GLOB`` takes names out, ``*`` alone is all that fires.
         out: the store's folder.
         rows: how many; needed for a task, otherwise all that the source has.
-        batch: rows of one forward pass.
+        batch: how many rows one forward pass has.
         dtype: ``float64``, ``float32``, ``float16`` or ``bfloat16``; by default the model's.
         positions: ``all``, ``last``, ``START:STOP[:STEP]`` or a slice; of queries in patterns.
         heads: indices to keep along head axes; by default all.
-        seed: of a task's sampling.
+        seed: seed of a task's sampling.
         part_rows: rows of a part, a multiple of ``batch``; by default about 64 MiB.
         compression: ``gzip`` or ``lzf``, or with the extra ``compression`` ``zstd``, ``lz4`` or
             ``bitshuffle``; by default none.
         resume: go on with the store at ``out``, if it is of the same plan.
-        overwrite: replace the store at ``out``.
+        overwrite: replace the store that is at ``out``.
         backend: ``local``, or ``ray`` to make each part a task on a Ray cluster.
         loader: for ``ray``: builds the model on a worker, if it cannot be pickled.
         about: JSON data kept in the manifest, such as a conformance report.
-        report: given the plan as text before work starts.
+        report: a function that gets the plan as text before work starts.
 
     Returns:
         The store, complete.

@@ -1,4 +1,4 @@
-"""Which file holds which rows, and reading only those.
+"""Find out which file holds which rows, and read only those.
 
 Rows are named by their id, their place in the source. A request is sorted, split by part,
 coalesced into runs (random access to a chunked HDF5 dataset row by row is 38–113 times slower
@@ -32,13 +32,13 @@ _OPEN_FILES = 16
 
 @dataclass(frozen=True)
 class SealedPart:
-    """Where some rows are.
+    """Which rows are in one sealed HDF5 file.
 
     Attributes:
         file: the HDF5 file.
         group: of the datasets inside it; ``/`` in a part.
         ranges: half-open runs of row ids, in the order of the file.
-        shapes: dataset → shape.
+        shapes: the name of each dataset → its shape.
         overflows: dataset → finite values that became infinite when cast.
     """
 
@@ -50,15 +50,15 @@ class SealedPart:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows in the part."""
         return sum(stop - start for start, stop in self.ranges)
 
 
 class Index:
-    """From row ids to parts, without opening any.
+    """Find the part of a row by its id, without opening any file.
 
     Args:
-        parts: sealed parts.
+        parts: the sealed parts.
     """
 
     def __init__(self, parts: Iterable[SealedPart]) -> None:
@@ -76,19 +76,19 @@ class Index:
         self.end = max((stop for _, stop, _, _ in runs), default=0)
 
     def ids(self) -> Indices:
-        """Ids of all rows there are, ascending."""
+        """The ids of all rows in the store, ascending."""
         spans = [np.arange(start, stop) for start, stop, _, _ in self._runs]
         return np.concatenate(spans) if spans else np.empty(0, np.int64)
 
     def lengths(self) -> dict[int, int]:
-        """Positions of a row → how many rows have so many."""
+        """Length of a row in positions → how many rows have it."""
         found: Counter[int] = Counter()
         for part in self.parts:
             found[(*part.shapes["inputs"], 0)[1]] += part.rows
         return dict(sorted(found.items()))
 
     def overflows(self) -> dict[str, int]:
-        """Hook → values that became infinite, in all parts."""
+        """Hook → how many finite values became infinite when they were cast, over all parts."""
         found: Counter[str] = Counter()
         for part in self.parts:
             for name, count in part.overflows.items():
@@ -96,7 +96,7 @@ class Index:
         return dict(found)
 
     def resolve(self, rows: RowSelector) -> Indices:
-        """Row ids of a request.
+        """The row ids that a request asks for.
 
         Raises:
             ArgumentError: if it names a row that is not there.
@@ -109,10 +109,10 @@ class Index:
         return wanted
 
     def locate(self, wanted: Indices) -> Iterator[tuple[SealedPart, Indices, Indices]]:
-        """For each part, offsets in it and the places in ``wanted`` that they fill.
+        """For each part, the offsets of wanted rows in it and their places in ``wanted``.
 
         Raises:
-            ArgumentError: if a row is not there.
+            ArgumentError: if a row is not in the store.
         """
         found: dict[int, tuple[list[int], list[int]]] = {}
         for place, row in enumerate(wanted.tolist()):
@@ -153,14 +153,14 @@ def as_indices(chosen: RowSelector, size: int, what: str) -> Indices:
 
 
 class Files:
-    """Open HDF5 files of this process, at most a few."""
+    """The HDF5 files that this process has open, of which there are at most a few."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, h5py.File] = OrderedDict()
         self._process = os.getpid()
 
     def get(self, path: Path) -> h5py.File:
-        """The file, open for reading.
+        """Open a file for reading, or return it if it is open.
 
         Raises:
             StoreError: if it is missing or damaged.
@@ -188,8 +188,8 @@ def read_rows(
     """Rows of a dataset in the order of ``offsets``, as runs of slices.
 
     Args:
-        dataset: ``[row, …]``.
-        offsets: rows, in any order, repeated or not.
+        dataset: the dataset to read, ``[row, …]``.
+        offsets: which rows to read, in any order, repeated or not.
         others: for each further axis the indices to keep, or ``None`` for all.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a store is on disk: its names, its manifest and its index.
+"""The files of a store: their names, the manifest and the index.
 
 A store is a folder::
 
@@ -58,12 +58,12 @@ TEMPORARY = ".tmp"
 
 
 def part_name(number: int) -> str:
-    """The file name of a part."""
+    """The file name of a part, given its number."""
     return f"part-{number:05d}.h5"
 
 
 def measurement_name(name: str) -> str:
-    """The file name of a measurement."""
+    """The file name of a measurement, given its name."""
     return f"measurements-{name}.h5"
 
 
@@ -100,12 +100,12 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def is_store(folder: Path) -> bool:
-    """Whether ``folder`` has a manifest."""
+    """Whether ``folder`` is a store, which it is if it has a manifest."""
     return (folder / MANIFEST).is_file()
 
 
 def check_version(where: Path, manifest: Mapping[str, Any]) -> None:
-    """Refuse what is not a store, or is one of a newer major version.
+    """Refuse a manifest that is not a store's, or is of a newer major version.
 
     Raises:
         StoreError: naming the version found and the newest one that can be read.
@@ -124,7 +124,7 @@ def check_version(where: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a store.
+    """Read the manifest of a store.
 
     Raises:
         StoreError: if there is none, it is damaged, or its major version is newer.
@@ -143,7 +143,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Replace the manifest, whole or not at all."""
+    """Replace the manifest; a failure leaves the old one."""
     replace_text(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
 
 
@@ -163,7 +163,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_index(folder: Path) -> list[dict[str, Any]]:
-    """The entries of the index, without a torn last line.
+    """The entries of the index; an incomplete last line is left out.
 
     Raises:
         StoreError: if a line that ends in a newline is not an entry.

@@ -1,4 +1,4 @@
-"""Who may write: one process at a time, by an operating-system lock that dies with its holder.
+"""A write lock: one process at a time may write a store, and the lock ends with the process.
 
 The lock is ``flock`` on the file ``.lock`` in the store. A killed process leaves the file but
 not the lock, so nothing has to be cleaned up by hand. On a network file system whose ``flock`` is
@@ -21,10 +21,10 @@ __all__ = ["writing"]
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Hold the store's write lock.
+    """Hold the store's write lock while the block runs.
 
     Raises:
-        StoreError: if another process holds it; names that process.
+        StoreError: if another process holds it; the message names that process.
     """
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
     try:

@@ -1,4 +1,4 @@
-"""Tables that analyses wrote about a store, sealed into it.
+"""Tables of measurements on a store, sealed into the store itself.
 
 A table is a pandas frame of float, integer, boolean and string columns with the default index.
 Its file ``measurements-NAME.h5`` has one dataset per column under ``columns`` and the JSON
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
 def measurement_names(folder: Path) -> tuple[str, ...]:
-    """Names of the sealed tables, in the order in which they were written."""
+    """The names of the sealed tables, in the order in which they were written."""
     return tuple(_entries(folder))
 
 
@@ -53,14 +53,14 @@ def write_measurement(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Seal a table.
+    """Seal a table of measurements into the store.
 
     Args:
-        folder: the store.
-        name: letters, digits, ``. _ + -``.
+        folder: the store's folder.
+        name: the table's name, of letters, digits and ``. _ + -``.
         table: float, integer, boolean and string columns; strings may be missing.
         provenance: JSON data saying how the numbers came to be.
-        overwrite: replace a table of that name.
+        overwrite: replace an existing table of that name.
 
     Raises:
         ArgumentError: if the name, a column or the provenance cannot be stored.
@@ -133,7 +133,8 @@ def _checked(name: str, table: pandas.DataFrame, provenance: dict[str, Any]) -> 
 
 
 def _kind(column: pandas.Series[Any]) -> str:
-    """``f``, ``i``, ``u``, ``b``, ``s`` for strings, or nothing if it cannot be stored."""
+    """The kind of a column: ``f``, ``i``, ``u``, ``b``, ``s`` for strings, or empty if not
+    storable."""
     import pandas as pd
 
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in "fiub":
@@ -191,7 +192,7 @@ def _load(path: Path, what: Any) -> Any:
 
 
 def read_provenance(folder: Path, name: str) -> dict[str, Any]:
-    """How a table came to be.
+    """The provenance of a table: which analysis wrote it, with which arguments and versions.
 
     Raises:
         StoreError: if there is no such table, or it is damaged.

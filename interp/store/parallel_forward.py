@@ -1,4 +1,4 @@
-"""Two forward passes at once on a CPU, each with half of the threads.
+"""Run two forward passes at once on a CPU, each with half of the threads.
 
 The threads of one forward pass wait for each other after every operation: for the slower one, and
 whenever the writer takes a core. In two lanes a core that is free goes on with another batch. Every
@@ -41,7 +41,7 @@ _MOST = 2
 
 
 def replica(model: Any) -> Any:
-    """A copy of the modules that shares parameters and buffers."""
+    """A copy of a model's modules that shares its parameters and buffers."""
     shared: dict[int, Any] = {id(t): t for t in chain(model.parameters(), model.buffers())}
     return copy.deepcopy(model, shared)
 
@@ -49,13 +49,13 @@ def replica(model: Any) -> Any:
 def parallel_forwards_for(
     model: HookedModel, hooks: Sequence[Firing], inputs: Tensor, batches: int | None
 ) -> int:
-    """How many forward passes may run at once.
+    """How many forward passes may run at once for this model.
 
     Args:
-        model: in any mode.
-        hooks: what will be stored.
+        model: the model, in any mode.
+        hooks: the hooks that will be stored.
         inputs: a row or two to try a copy on.
-        batches: how many there will be, if known.
+        batches: how many batches there will be, if known.
     """
     threads = torch.get_num_threads()
     alone = inputs.device.type != "cpu" or threads % _MOST or (batches or _MOST) < _MOST
@@ -89,8 +89,8 @@ class ParallelForward:
     Use as a context manager.
 
     Args:
-        model: put in evaluation mode meanwhile.
-        hooks: in the order in which they fire.
+        model: the model; it is in evaluation mode while it runs.
+        hooks: the wanted hooks, in the order in which they fire.
         count: how many; with one, calls run in the caller's thread.
     """
 
@@ -102,7 +102,7 @@ class ParallelForward:
 
     @contextmanager
     def running(self) -> Iterator[ParallelForward]:
-        """Attach the hooks and share out the threads; both are put back afterwards."""
+        """Attach the hooks and divide the threads; both are restored afterwards."""
         with ExitStack() as stack:
             for model in self._models:
                 self._free.put(stack.enter_context(Capture(model, self._hooks).running()))
@@ -113,7 +113,8 @@ class ParallelForward:
     def map(
         self, function: Callable[[Forward, Job], Result], jobs: Iterable[Job]
     ) -> Iterator[tuple[Job, Result]]:
-        """``(job, function(forward, job))`` in the order of jobs; few are held at a time."""
+        """Yield ``(job, function(forward, job))`` in the order of the jobs, with few of them in
+        memory."""
         if self._pool is None:
             for job in jobs:
                 yield job, self._call(function, job)

@@ -1,4 +1,4 @@
-"""Which parts does a store have? Its index says, or the one file into which it was consolidated."""
+"""List the parts of a store, from its index or from the one file it was consolidated into."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _sealed(folder: Path, entry: dict[str, Any]) -> SealedPart:
 
 
 def consolidated_parts(files: Files, path: Path) -> tuple[dict[str, Any], list[SealedPart]]:
-    """Manifest and parts of a file that ``consolidate`` made.
+    """The manifest and the parts of a file that ``consolidate`` made.
 
     Raises:
         StoreError: if it is another file, or of a newer major version.

@@ -1,4 +1,4 @@
-"""From rows to sealed parts: compute in lanes, write in one thread, seal in another.
+"""The pipeline of an extraction: compute in parallel, write in one thread, seal in another.
 
     rows → lanes (forward to the last hook, select, cast) → queue → HDF5 → queue → seal → index
 
@@ -42,13 +42,13 @@ def write_parts(
     sealed: Sealed,
     advanced: Callable[[int], None],
 ) -> None:
-    """Compute and seal parts.
+    """Compute, write and seal parts.
 
     Args:
-        parts: what to compute.
+        parts: the parts to compute.
         model: the model of the plan.
-        plan: hooks and selection.
-        folder: the store.
+        plan: the plan, with the hooks and the selection.
+        folder: the store's folder.
         sealed: called in the sealing thread with each part's index entry.
         advanced: called with the number of rows of each batch that was computed.
 
@@ -80,7 +80,7 @@ def write_parts(
 
 @dataclass(frozen=True)
 class _Batch:
-    """Rows of a part, from ``start`` on, and the file they belong in."""
+    """The rows of a part from ``start`` on, and the file in which they are written."""
 
     part: Part
     file: PartFile
@@ -106,7 +106,7 @@ def _batches(
 
 @dataclass(frozen=True)
 class _Compute:
-    """A batch's columns as they will be stored; runs in a lane."""
+    """Compute a batch's columns as they will be stored."""
 
     plan: Plan
     device: torch.device

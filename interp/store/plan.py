@@ -1,4 +1,4 @@
-"""What will be stored, decided and checked before any work.
+"""Decide and check what will be stored, before any work starts.
 
 The *record* of a plan is everything that decides the stored bits: the model's weights, the
 source and its seed, hooks, selection, batch, part size, threads, lanes, device, versions. Its
@@ -37,7 +37,7 @@ _MOST_PART_ROWS = 8192
 
 
 def weights_sha256(model: Any) -> str:
-    """SHA-256 over the state dict in the order of names: name, dtype, shape, bytes."""
+    """The SHA-256 of a model's state dict: name, dtype, shape and bytes, in the order of names."""
     found = hashlib.sha256()
     for name, values in sorted(model.state_dict().items()):
         if isinstance(values, torch.Tensor):
@@ -50,7 +50,7 @@ def weights_sha256(model: Any) -> str:
 
 
 def model_device(model: Any) -> torch.device:
-    """Where the model's parameters are."""
+    """The device that the model's parameters are on."""
     first = next(iter(model.parameters()), None)
     return torch.device("cpu") if first is None else first.device
 
@@ -67,13 +67,13 @@ def _model_record(model: Any) -> dict[str, Any]:
 
 
 def digest(record: Mapping[str, Any]) -> str:
-    """SHA-256 of a record's canonical JSON."""
+    """The SHA-256 of a record as canonical JSON."""
     text = json.dumps(record, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def differences(stored: Any, wanted: Any, name: str = "") -> list[str]:
-    """``name was A, is now B`` for every leaf in which two records differ."""
+    """Every difference between two records, as text ``name was A, is now B``."""
     if isinstance(stored, Mapping) and isinstance(wanted, Mapping):
         keys = [*stored, *(key for key in wanted if key not in stored)]
         return [
@@ -88,15 +88,15 @@ def differences(stored: Any, wanted: Any, name: str = "") -> list[str]:
 
 @dataclass(frozen=True)
 class Plan:
-    """A checked plan.
+    """A checked plan of an extraction.
 
     Attributes:
-        record: what decides the stored bits, as JSON data.
-        survey: the hooks.
-        selection: what of them is stored.
+        record: everything that decides the stored bits, as JSON data.
+        survey: the hooks that fire, from a survey of the model.
+        selection: which part of each activation is stored.
         hooks: name → how it is stored, as the manifest has it.
-        row_bytes: activations of one row of the surveyed length.
-        batch_seconds: one forward to the last hook, measured once.
+        row_bytes: bytes of the activations of one row of the surveyed length.
+        batch_seconds: time of one forward pass to the last hook, measured once.
     """
 
     record: dict[str, Any]
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def rows(self) -> int | None:
-        """Rows asked for, or ``None`` if only the source knows."""
+        """How many rows were asked for, or ``None`` if only the source knows."""
         return self.record["rows"]
 
     @property
@@ -118,13 +118,13 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """A rough time: the batches' forward passes."""
+        """A rough estimate of the time: that of all forward passes."""
         if self.rows is None:
             return None
         return math.ceil(self.rows / self.record["batch"]) * self.batch_seconds
 
     def manifest(self) -> dict[str, Any]:
-        """The manifest of a store that has just begun."""
+        """The manifest of a store that has just been started."""
         return {
             "format": FORMAT,
             "version": f"{VERSION[0]}.{VERSION[1]}",
@@ -138,7 +138,7 @@ class Plan:
         }
 
     def describe(self) -> str:
-        """The plan for people: hooks, rows, bytes and time."""
+        """The plan as text for people: hooks, rows, bytes and time."""
         rows = "as many as the source has" if self.rows is None else f"{self.rows:,}"
         size = f"{self.row_bytes:,} a row"
         if self.bytes is not None:
@@ -175,7 +175,7 @@ def make_plan(
     part_rows: int | None,
     compression: str | None,
 ) -> Plan:
-    """Survey the model, check everything and write the plan down.
+    """Survey the model, check every option and make the plan.
 
     Raises:
         ArgumentError: naming every option that breaks a rule.

@@ -1,4 +1,5 @@
-"""How far an extraction is: rows per second, bytes, time left; silent without a terminal."""
+"""Show the progress of an extraction (rows per second, bytes, time left), if there is a
+terminal."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """A bar on standard error while rows are computed.
+    """A progress bar on standard error while rows are computed.
 
     Args:
         plan: says how many rows there will be and how large one is.
-        done: index entries of parts that are there already.
+        done: index entries of the parts that exist already.
     """
 
     def __init__(self, plan: Plan, done: Mapping[int, Mapping[str, Any]]) -> None:
@@ -41,7 +42,7 @@ class Progress:
         self._task = self._bar.add_task("extract", total=plan.rows, completed=already, rate="")
 
     def advance(self, rows: int) -> None:
-        """Count rows that were computed."""
+        """Add rows that were computed."""
         task = self._bar.tasks[self._task]
         speed = task.speed or 0.0
         written = (task.completed + rows) * self._row_bytes / 1e6

@@ -45,22 +45,22 @@ __all__ = ["ActivationStore", "RowBatch", "open_store"]
 
 @dataclass(frozen=True)
 class RowBatch:
-    """Some rows of one length, read when asked for.
+    """Some rows of one length, whose activations are read when asked for.
 
     Attributes:
-        store: where from.
-        rows: their ids.
+        store: the store that they are read from.
+        rows: the ids of the rows.
     """
 
     store: ActivationStore
     rows: Indices
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.rows)
 
     def activation(self, hook: str, **axes: Any) -> NDArray[Any]:
-        """As :meth:`ActivationStore.activation`, for these rows."""
+        """The activations of these rows, as :meth:`ActivationStore.activation` reads them."""
         return self.store.activation(hook, self.rows, **axes)
 
     def inputs(self) -> NDArray[Any]:
@@ -86,7 +86,7 @@ class ActivationStore:
         path: a store's folder, or a file that ``prooflens store consolidate`` made.
 
     Attributes:
-        path: where it is.
+        path: the store's folder, or the file it was consolidated into.
         manifest: the plan and everything known about it.
 
     Raises:
@@ -104,25 +104,25 @@ class ActivationStore:
         self._index = Index(parts)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A store travels to another process as its path."""
+        """Pickle a store as its path alone."""
         return {"path": self.path}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Reopen."""
+        """Open the store again from its path."""
         self.__init__(state["path"])  # type: ignore[misc]
 
     def __repr__(self) -> str:
-        """Path, rows and hooks in a line."""
+        """The path, the number of rows and the number of hooks, in one line."""
         return f"ActivationStore({str(self.path)!r}, rows={self.rows}, hooks={len(self.hooks)})"
 
     @property
     def hooks(self) -> tuple[str, ...]:
-        """Canonical names, in the order in which they fire."""
+        """The canonical names of the stored hooks, in the order in which they fire."""
         return tuple(self.manifest["hooks"])
 
     @property
     def aliases(self) -> dict[str, str]:
-        """Other names of the same tensors."""
+        """Other names of the stored hooks: alias → canonical name."""
         return dict(self.manifest["aliases"])
 
     @property
@@ -137,17 +137,17 @@ class ActivationStore:
 
     @cached_property
     def row_ids(self) -> Indices:
-        """Ids of the sealed rows, ascending; ``0..rows-1`` when the store is complete."""
+        """The ids of the sealed rows, ascending; ``0..rows-1`` when the store is complete."""
         return self._index.ids()
 
     @cached_property
     def lengths(self) -> dict[int, int]:
-        """Positions of a row → how many rows have so many."""
+        """Length of a row in positions → how many rows have it."""
         return self._index.lengths()
 
     @property
     def overflows(self) -> dict[str, int]:
-        """Hook → finite values that the cast to the stored dtype made infinite."""
+        """Hook → how many finite values became infinite in the cast to the stored dtype."""
         return self._index.overflows()
 
     @property
@@ -168,11 +168,11 @@ class ActivationStore:
         return str(name)
 
     def labels(self, hook: str) -> tuple[str, ...]:
-        """What the axes of a hook are: ``("row", "head", "query", "key")``."""
+        """The names of a hook's axes, such as ``("row", "head", "query", "key")``."""
         return tuple(self.manifest["hooks"][self.canonical(hook)]["labels"])
 
     def dtype(self, hook: str) -> str:
-        """The stored dtype; ``bfloat16`` is widened to float32 where NumPy reads it."""
+        """The dtype in which a hook is stored; NumPy reads ``bfloat16`` as float32."""
         return str(self.manifest["hooks"][self.canonical(hook)]["dtype"])
 
     def activation(
@@ -183,7 +183,7 @@ class ActivationStore:
         heads: RowSelector = None,
         positions: RowSelector = None,
     ) -> NDArray[Any]:
-        """Read activations.
+        """Read the activations of a hook.
 
         Args:
             hook: a stored hook or an alias.
@@ -222,7 +222,7 @@ class ActivationStore:
         return self.stored("mask", rows)
 
     def latents(self, rows: RowSelector = None) -> dict[str, NDArray[Any]]:
-        """What the task was built from: name → ``[row, pos, …]``."""
+        """The latents from which the task was built: name → ``[row, pos, …]``."""
         names = {
             name
             for part in self._index.parts
@@ -252,7 +252,7 @@ class ActivationStore:
         """A TransformerLens ``ActivationCache`` whose tensors load when they are used.
 
         Args:
-            rows: of one length; ``None`` for all.
+            rows: rows of one length; ``None`` for all.
             model: the model, for those of the cache's methods that need weights.
         """
         from interp.store.cache import activation_cache
@@ -265,9 +265,9 @@ class ActivationStore:
         """A map-style data set for ``torch.utils.data.DataLoader``, with worker processes.
 
         Args:
-            hooks: which to give; ``None`` for all.
+            hooks: the hooks to give; ``None`` for all.
             shuffle: seed of the order, or ``None`` for the source's order.
-            epoch: another order of the same seed.
+            epoch: each epoch is another order of the same seed.
         """
         from interp.store.dataset import StoreDataset
 
@@ -275,7 +275,7 @@ class ActivationStore:
 
     @property
     def measurements(self) -> tuple[str, ...]:
-        """Names of the tables that analyses wrote."""
+        """The names of the tables that analyses wrote into the store."""
         return measurement_names(self.path)
 
     def measurement(self, name: str) -> pandas.DataFrame:
@@ -283,7 +283,7 @@ class ActivationStore:
         return read_measurement(self.path, name)
 
     def provenance(self, name: str) -> dict[str, Any]:
-        """How a table came to be."""
+        """The provenance of a table: which analysis wrote it, with which arguments and versions."""
         return read_provenance(self.path, name)
 
     def write_measurement(
@@ -304,13 +304,13 @@ class ActivationStore:
         labels: tuple[str, ...] = (),
         chosen: dict[str, RowSelector] | None = None,
     ) -> NDArray[Any]:
-        """A dataset of the parts as it is on disk, bfloat16 as 16-bit words.
+        """A dataset over the parts as it is stored, bfloat16 as 16-bit words.
 
         Args:
             dataset: its path in a part, such as ``inputs`` or ``activations/HOOK``.
-            rows: as for :meth:`activation`.
-            labels: of the dataset's axes.
-            chosen: label → indices to keep along that axis.
+            rows: the rows, as for :meth:`activation`.
+            labels: the names of the dataset's axes.
+            chosen: axis name → indices to keep along that axis.
         """
         wanted = self._index.resolve(rows)
         found = list(self._index.locate(wanted))

@@ -1,4 +1,4 @@
-"""Batches of activations, from a live model or from a store: measurements see no difference.
+"""Batches of activations from a live model or from a store, in the same form.
 
 A model runs up to the last hook wanted and not further; a store reads the rows' chunks. Either
 way one batch is in memory at a time. Heads that only pad a narrower layer are cut off.
@@ -27,10 +27,10 @@ __all__ = ["Rows", "as_batch", "check_finite", "layer_hooks", "read_batches", "s
 
 @dataclass(frozen=True)
 class Rows:
-    """Some rows of one length.
+    """Rows of one length with their activations.
 
     Attributes:
-        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]``.
+        inputs: The inputs, ``[row, pos]`` tokens or ``[row, pos, channel]`` real values.
         mask: ``[row, pos]``, true where something is scored.
         latents: Name → ``[row, pos, …]``.
         activations: Hook, as it was asked for → tensor on the CPU.
@@ -48,11 +48,11 @@ class Rows:
     attention_mask: AttentionMask | None = None
 
     def __len__(self) -> int:
-        """How many rows."""
+        """The number of rows."""
         return len(self.inputs)
 
     def latent(self, name: str) -> Tensor:
-        """A latent; :exc:`ArgumentError` names those there are."""
+        """The values of a latent; :exc:`ArgumentError` names those that the rows have."""
         if name not in self.latents:
             known = ", ".join(self.latents) or "none"
             raise ArgumentError(f"latent {name!r} is not in the rows: they have {known}")
@@ -60,10 +60,10 @@ class Rows:
 
 
 def layer_hooks(source: Any, kind: str, layers: Sequence[int] | None = None) -> list[str]:
-    """``blocks.L.KIND`` of the layers asked for, or of all that have it.
+    """The hook names ``blocks.L.KIND`` of the given layers, or of all layers that have the hook.
 
     Raises:
-        HookError: if there is none.
+        HookError: if no layer has it.
     """
     if layers is not None:
         return [f"blocks.{layer}.{kind}" for layer in layers]
@@ -92,13 +92,13 @@ def as_batch(inputs: Any) -> Batch:
 def read_batches(
     source: Any, inputs: Any, hooks: Sequence[str], *, batch: int = 8
 ) -> Iterator[Rows]:
-    """Rows with their activations, batch by batch.
+    """Yield rows with their activations, batch by batch.
 
     Args:
         source: A hooked model, or an :class:`~interp.store.ActivationStore`.
         inputs: For a model: tokens, real inputs, or a :class:`~interp.tasks.base.Batch`. None for
             a store, which has its own.
-        hooks: Names, aliases too.
+        hooks: The names of the hooks; aliases are allowed.
         batch: How many rows are run at a time.
 
     Raises:
@@ -123,14 +123,14 @@ def read_batches(
 
 
 def scored_mask(store: ActivationStore, rows: Any = None) -> Bool[np.ndarray, "row pos"]:
-    """Where a store's rows are scored: everywhere, if their source did not say."""
+    """Which positions of a store's rows are scored; all of them if their source did not say."""
     if all("mask" in part.shapes for part in store.parts):
         return store.mask(rows)
     return np.ones(store.inputs(rows).shape[:2], dtype=bool)
 
 
 def check_finite(rows: Rows) -> None:
-    """Refuse activations that are not finite.
+    """Raise an error for activations that are infinite or not a number.
 
     Raises:
         ArgumentError: naming the hooks, and the heads where a hook has some.
@@ -193,7 +193,7 @@ def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterato
 
 
 def _head_counts(spec: Mapping[str, Any] | None) -> dict[int, int]:
-    """Layer → heads, where a spec says that layers differ."""
+    """Layer → number of heads, if a spec says that layers differ."""
     heads = (spec or {}).get("n_heads")
     return dict(enumerate(heads)) if isinstance(heads, list | tuple) else {}
 

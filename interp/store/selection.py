@@ -1,4 +1,4 @@
-"""What of an activation is stored: which positions, which heads, in which dtype.
+"""Which part of an activation is stored: positions, heads and dtype.
 
 Positions and heads are cut along axes that are known by name (:mod:`interp.hooks.axes`), never
 along guessed ones. Casts are done by torch, and every finite value that a cast makes infinite is
@@ -26,7 +26,7 @@ _POSITION_AXES = ("pos", "query")
 
 
 def parse_positions(positions: str | slice) -> slice:
-    """``all``, ``last``, ``START:STOP[:STEP]`` or a slice, as a slice.
+    """Read ``all``, ``last``, ``START:STOP[:STEP]`` or a slice as a slice.
 
     Raises:
         ValueError: if it is none of these, or its step is not positive.
@@ -47,7 +47,7 @@ def parse_positions(positions: str | slice) -> slice:
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of each activation that is stored.
+    """Which part of each activation is stored.
 
     Attributes:
         positions: of ``pos`` axes, and of ``query`` in scores and patterns; keys are all kept.
@@ -60,7 +60,7 @@ class Selection:
     dtype: str | None = None
 
     def check(self, hooks: Sequence[Firing], problems: Problems) -> None:
-        """Record why this selection cannot be made from what the hooks fire."""
+        """Record every reason why this selection cannot be made from what the hooks fire."""
         need = problems.need
         if self.positions != slice(None):
             blind = [h.name for h in hooks if not set(h.labels) & set(_POSITION_AXES)]
@@ -77,7 +77,7 @@ class Selection:
                 need(good, "heads", f"must be 0..{size - 1} for {name}", self.heads, "lower it")
 
     def shape(self, hook: Firing) -> tuple[int, ...]:
-        """The stored shape of the surveyed rows, ``[row, …]``."""
+        """The shape in which the surveyed rows are stored, ``[row, …]``."""
         sizes = list(hook.shape)
         for axis, label in enumerate(hook.labels):
             if axis and label in _POSITION_AXES:
@@ -87,11 +87,11 @@ class Selection:
         return tuple(sizes)
 
     def stored_dtype(self, hook: Firing) -> str:
-        """The dtype in the store."""
+        """The dtype in which a hook is stored."""
         return self.dtype if self.dtype and "float" in hook.dtype else hook.dtype
 
     def array(self, values: Tensor, labels: tuple[str, ...]) -> Array:
-        """The selected part of what a hook fired, on its way to the disk."""
+        """The selected part of a hook's activation, ready to be written."""
         index: list[Any] = [slice(None)] * values.ndim
         for axis, label in enumerate(labels):
             if axis and label in _POSITION_AXES:
@@ -104,7 +104,7 @@ class Selection:
 
 
 def to_array(values: Tensor, labels: tuple[str, ...], dtype: str | None = None) -> Array:
-    """A tensor as NumPy holds it, cast where asked."""
+    """A tensor as a NumPy array, cast to ``dtype`` if one is given."""
     values = values.detach()
     overflows = 0
     target = getattr(torch, dtype) if dtype and values.is_floating_point() else values.dtype

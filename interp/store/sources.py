@@ -1,4 +1,4 @@
-"""Where rows come from: a task, arrays, an iterable of batches, token files, data sets.
+"""Sources of rows: a task, arrays, an iterable of batches, token files, data sets.
 
 Every source becomes a stream of *blocks*: columns (``inputs`` and, where there are any,
 ``targets``, ``mask``, ``latents/…``) for some rows of one length. A stream is read front to
@@ -46,12 +46,12 @@ _TASK_BLOCK = 256
 
 @dataclass(frozen=True)
 class Source:
-    """Rows, and what can be said of them.
+    """A stream of rows, and its description.
 
     Attributes:
-        description: JSON data that goes into the plan.
+        description: JSON data about the source that goes into the plan.
         rows: how many there will be, or ``None`` if only the stream knows.
-        blocks: starts the stream.
+        blocks: a function that starts the stream.
     """
 
     description: dict[str, Any]
@@ -59,10 +59,10 @@ class Source:
     blocks: Callable[[], Iterator[Columns]]
 
     def first(self, rows: int) -> Columns:
-        """The first few rows of the first block; a one-shot iterator loses nothing.
+        """The first few rows of the first block; nothing is lost of a one-shot iterator.
 
         Raises:
-            ArgumentError: if there are none.
+            ArgumentError: if there are no rows.
         """
         block = next(self.blocks(), None)
         if block is None or not len(block["inputs"]):
@@ -72,14 +72,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """The rows of one part, all of one length."""
+    """The rows of one part, which all have the same length."""
 
     number: int
     rows: Rows
     columns: Columns
 
     def sha256(self) -> str:
-        """Digest of the rows, ids included."""
+        """The SHA-256 of the rows, ids included."""
         digest = hashlib.sha256(self.rows.tobytes())
         for name, values in sorted(self.columns.items()):
             digest.update(f"{name} {values.dtype} {list(values.shape)};".encode())
@@ -89,7 +89,7 @@ class Part:
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A text file of token ids: one row a line, ids separated by spaces.
+    """A text file of token ids with one row per line, ids separated by spaces.
 
     Attributes:
         path: the file; empty lines are skipped.
@@ -122,10 +122,10 @@ class HuggingFaceRows:
     """Rows of a Hugging Face data set, streaming or not.
 
     Attributes:
-        dataset: anything whose iteration gives ``{column: …}``.
-        column: token ids, or text if ``tokenize`` is given.
-        tokenize: from text to token ids.
-        name: how the manifest calls it.
+        dataset: any object whose iteration gives rows ``{column: …}``.
+        column: the column with token ids, or with text if ``tokenize`` is given.
+        tokenize: a function from text to token ids.
+        name: the name of the data set in the manifest.
     """
 
     dataset: Iterable[Mapping[str, Any]]
@@ -153,14 +153,14 @@ class HuggingFaceRows:
 
 
 def as_source(source: Any, *, rows: int | None, seed: int) -> Source:
-    """What was given, as a stream of blocks.
+    """Turn whatever was given into a stream of blocks.
 
     Args:
         source: a ``Task``, a ``Batch``, a tensor or array ``[row, …]``, :class:`TokenFile`,
             :class:`HuggingFaceRows`, a Hugging Face data set, or an iterable of blocks: batches,
             ``(inputs, targets)``, ``{"inputs": …}``, arrays ``[row, …]``, or single rows.
-        rows: how many; needed for a task, otherwise all.
-        seed: of a task's sampling.
+        rows: how many rows to take; needed for a task, otherwise all by default.
+        seed: seed of a task's sampling.
 
     Raises:
         ArgumentError: if the source is of no known kind, or has fewer rows than asked for.
@@ -183,7 +183,7 @@ def within(source: Source, vocabulary: int | None) -> Source:
     """The same rows, refused while they are read if a token id is none of the model's.
 
     Args:
-        source: Real inputs pass through.
+        source: the rows; real inputs are returned as they are.
         vocabulary: How many token ids the model knows; None: nothing is checked.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Is a store still what was written? And dropping what is not.
+"""Check that a store still holds what was written, and drop what is damaged.
 
 Every sealed file is hashed again and compared with its index line. Where the hash differs, or the
 file does not fit its line, each dataset is read (fletcher32 finds the damaged one) and its shape
@@ -40,15 +40,15 @@ class Fault:
     reason: str
 
     def __str__(self) -> str:
-        """One line."""
+        """The fault as one line."""
         return f"{self.file}: {self.dataset + ': ' if self.dataset else ''}{self.reason}"
 
 
 def verify(path: Path | str, *, advanced: Callable[[int], None] | None = None) -> list[Fault]:
-    """Re-read checksums and shapes of every sealed file.
+    """Check the checksums and shapes of every sealed file.
 
     Args:
-        path: the store.
+        path: the store's folder.
         advanced: called with the number of bytes of each file that was read.
 
     Returns:

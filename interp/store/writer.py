@@ -1,4 +1,4 @@
-"""How a part becomes sealed.
+"""Write a part's HDF5 file and seal it.
 
 Rows are written into a temporary HDF5 file, which is closed, fsynced, hashed and renamed; its
 index entry is for the caller to write. A failed or abandoned part leaves nothing behind; parts
@@ -34,13 +34,13 @@ _BUFFER = 1 << 20
 
 @dataclass(frozen=True)
 class Array:
-    """Values on their way to a dataset.
+    """Values that are about to be written to a dataset.
 
     Attributes:
-        values: ``[row, …]`` as stored.
+        values: the values as stored, ``[row, …]``.
         logical: the dtype they stand for (``bfloat16`` for 16-bit words).
-        labels: one per axis.
-        overflows: finite values that a cast made infinite.
+        labels: the names of the axes.
+        overflows: how many finite values a cast made infinite.
     """
 
     values: NDArray[Any]
@@ -61,23 +61,23 @@ def sha256_file(path: Path, pace: Pace | None = None) -> str:
 
 
 def row_ranges(rows: Rows) -> list[list[int]]:
-    """Row ids as half-open runs: ``[3, 4, 5, 9]`` → ``[[3, 6], [9, 10]]``."""
+    """Row ids as half-open ranges: ``[3, 4, 5, 9]`` → ``[[3, 6], [9, 10]]``."""
     cuts = np.flatnonzero(np.diff(rows) != 1) + 1
     return [[int(run[0]), int(run[-1]) + 1] for run in np.split(rows, cuts) if len(run)]
 
 
 @dataclass
 class PartFile:
-    """One part on its way to being sealed.
+    """The file of one part, until it is sealed.
 
     Attributes:
-        folder: the store.
-        number: the part's number.
+        folder: the store's folder.
+        number: the number of the part.
         rows: source row ids, in the order they will be written.
-        batch: rows of one write.
-        compression: a filter, or ``None``.
+        batch: how many rows are written at a time.
+        compression: the name of a compression filter, or ``None``.
         source_sha256: digest of the part's inputs, to recognise another source on resuming.
-        pace: shared with the files sealed meanwhile.
+        pace: the pace shared with the files that are being sealed.
     """
 
     folder: Path
@@ -133,7 +133,7 @@ class PartFile:
         return file
 
     def close(self) -> None:
-        """Close the file; what is left is :meth:`seal`.
+        """Close the file, so that only :meth:`seal` remains to be done.
 
         Raises:
             OSError: if the disk refuses.
@@ -149,7 +149,7 @@ class PartFile:
         self._file = None
 
     def seal(self) -> dict[str, Any]:
-        """Fsync, hash and rename the closed file; return its index entry.
+        """Flush to disk, hash and rename the closed file; return its index entry.
 
         Raises:
             OSError: if the disk refuses.
@@ -173,7 +173,7 @@ class PartFile:
         }
 
     def abandon(self) -> None:
-        """Drop what was written; after a full disk, closing may itself fail."""
+        """Delete what was written; after a full disk, closing may itself fail."""
         self._datasets.clear()
         if self._file is not None:
             with contextlib.suppress(OSError, RuntimeError, ValueError):
