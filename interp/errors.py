@@ -1,4 +1,4 @@
-"""What can go wrong, and how it is said.
+"""The errors that prooflens raises, and how their messages are made.
 
 Every error a user can cause is a :class:`ProoflensError`; the command line prints it as one line
 and exits with code 2. Arguments are checked before any work starts and *all* problems are
@@ -23,7 +23,7 @@ __all__ = [
 
 
 class ProoflensError(Exception):
-    """Anything prooflens refuses to do; its text is meant for the user.
+    """Any error that a user can cause; its text is meant for the user.
 
     Attributes:
         problems: (argument, sentence) of each broken rule, where arguments were checked.
@@ -33,19 +33,19 @@ class ProoflensError(Exception):
 
 
 class ArgumentError(ProoflensError, ValueError):
-    """One or more arguments break a rule."""
+    """Raised if one or more arguments break a rule."""
 
 
 class HookError(ProoflensError, KeyError):
     """A hook was asked for that the model does not have or does not fire."""
 
     def __str__(self) -> str:
-        """The message itself: ``KeyError`` would show its ``repr``."""
+        """The message itself, where ``KeyError`` would show its ``repr``."""
         return str(self.args[0]) if self.args else ""
 
 
 class ConformanceError(ProoflensError):
-    """A model's hooks do not carry what their names say."""
+    """Raised if a model's hooks do not carry what their names say."""
 
 
 class CheckpointError(ProoflensError):
@@ -53,15 +53,15 @@ class CheckpointError(ProoflensError):
 
 
 class StoreError(ProoflensError):
-    """An activation store is missing, damaged, in use, or not what was asked for."""
+    """Raised if an activation store is missing, damaged, in use, or not what was asked for."""
 
 
 class OutputError(ProoflensError):
-    """A result cannot be written where it was asked to go."""
+    """Raised if a result cannot be written where it was asked to go."""
 
 
 class MissingDependencyError(ProoflensError, ImportError):
-    """An optional extra is needed and not installed."""
+    """Raised if an optional extra is needed and not installed."""
 
 
 class Problems:
@@ -82,13 +82,13 @@ no layers
         self._arguments: list[str] = []
 
     def need(self, holds: bool, argument: str, rule: str, received: Any, advice: str) -> None:
-        """Record ``argument rule, got received: advice`` unless the rule ``holds``."""
+        """Record ``argument rule, got received: advice`` unless ``holds`` is true."""
         if not holds:
             self.found.append(f"{argument} {rule}, got {received!r}: {advice}")
             self._arguments.append(argument)
 
     def raise_if_any(self, error: type[ProoflensError] = ArgumentError) -> None:
-        """Raise one ``error`` naming every problem found.
+        """Raise one ``error`` naming every problem that was recorded, if there is any.
 
         Raises:
             ProoflensError: of the class ``error``, if any rule was broken.

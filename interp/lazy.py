@@ -1,4 +1,4 @@
-"""Packages whose names are loaded when they are first used, so that importing them costs nothing.
+"""Packages whose names are imported when they are first used, so that importing them is quick.
 
     __getattr__, __dir__, __all__ = lazy(__name__, __file__)
 
@@ -26,11 +26,11 @@ __all__ = ["lazy"]
 def lazy(
     package: str, file: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package.
+    """The functions ``__getattr__`` and ``__dir__`` and the list ``__all__`` of a lazy package.
 
     Args:
-        package: Its ``__name__``.
-        file: Its ``__file__``, beside which ``__init__.pyi`` lists the names.
+        package: The package's ``__name__``.
+        file: The package's ``__file__``, next to which ``__init__.pyi`` lists the names.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     homes: dict[str, tuple[str, str]] = {}

@@ -1,4 +1,4 @@
-"""Where results go: a folder or file that appears whole or not at all.
+"""Write results so that a folder or file appears complete or not at all.
 
 Everything is written to a temporary name beside the target and renamed at the end, so an
 interrupted run leaves nothing half-written and an older result stands until the new one is done.
@@ -23,7 +23,7 @@ def check_output(out: Path, *, overwrite: bool, marker: str | None = None) -> No
     """Refuse a target that may not be written, before any work is done.
 
     Args:
-        out: The folder or file to be.
+        out: The folder or file that will be written.
         overwrite: Whether an existing one may be replaced.
         marker: A file that a folder must hold to be replaced; None for files.
 
@@ -54,7 +54,7 @@ def output_folder(out: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
     """A draft folder that becomes ``out`` when the block ends without an error.
 
     Args:
-        out: The folder to be.
+        out: The folder that will be written.
         overwrite: Whether an existing one may be replaced.
         marker: A file that every such result holds (made if the block does not make it); a
             folder without it is never replaced.

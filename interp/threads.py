@@ -1,4 +1,4 @@
-"""How many threads compute.
+"""Set how many threads a computation uses.
 
 Operations on a few thousand numbers cost less than waking a second thread, and when the machine is
 busy the threads of one operation wait for each other: two processes with two threads each were seen
@@ -21,7 +21,7 @@ __all__ = ["one_thread", "workers"]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Run the block on one thread, and put the number back."""
+    """Run the block on one thread, and restore the number of threads afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""How the shipped models came to be, and the models."""
+"""The shipped models, the recipes they were trained by, and the trainer."""
 
 from interp.lazy import lazy
 

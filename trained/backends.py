@@ -1,4 +1,4 @@
-"""Where stacks are trained when not in this process: worker processes, or Ray tasks.
+"""Train stacks of models outside this process, in worker processes or as Ray tasks.
 
 Each stack leaves its state in a file, which this process reads when it is done. Workers run on one
 thread each. A worker that dies takes its stack's progress since the last save with it.
@@ -23,7 +23,7 @@ Job = tuple[list[Run], Options, Path]
 
 
 def cores() -> int:
-    """Processors that this process may use."""
+    """The number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,4 +1,4 @@
-"""The rows of each training step, from the task's own sampler and nothing but seeds.
+"""The rows of each training step, drawn by the task's own sampler from seeds alone.
 
 Fresh rows are drawn in blocks of many steps at once, because a sampler's fixed cost is often more
 than the step itself; a block's seed follows from (seed, block), so any step can be had without the
@@ -23,17 +23,17 @@ _SET = 2**62  # the fixed set's block number
 
 
 class Rows:
-    """The batches of one run.
+    """The batches of one training run.
 
     Args:
-        task: What to draw from.
+        task: The task from which rows are drawn.
         training: Batch size, seed, and how many rows there are.
     """
 
     def __init__(self, task: Task, training: Training) -> None:
         self.task, self.training = task, training
         self.steps = max(1, _BLOCK_ROWS // training.batch)
-        """Steps of a block."""
+        """How many steps' rows are drawn at once, as one block."""
         self._set = training_set(task, training) if training.rows else None
 
     def block(self, number: int) -> Batch:
@@ -63,7 +63,7 @@ class Rows:
 
 
 def training_set(task: Task, training: Training) -> Batch:
-    """The fixed set of rows that ``training.rows`` asks for."""
+    """The fixed set of rows that is trained on if ``training.rows`` asks for one."""
     return task.sample(training.rows, seed=_seed(training.row_seed, _SET))
 
 

@@ -1,4 +1,4 @@
-"""A stack of same-shaped models, trained as one.
+"""Train a stack of models of the same shape as one.
 
 All weights are one matrix ``[member, weight]``; a member's parameters are views of its row, and the
 model is called on all rows at once (``torch.func.vmap``). Losses of different members do not mix,
@@ -40,16 +40,16 @@ _MULTIPLIER = "multiplier"
 
 @dataclass
 class State:
-    """Everything that the next step depends on.
+    """The state of a training: everything that the next step depends on.
 
     Attributes:
-        step: Steps done.
-        weights, first, second: ``[member, weight]``: weights, and AdamW's two moments.
-        smooth: ``[member]``, the smoothed training loss.
+        step: How many steps are done.
+        weights, first, second: The weights and AdamW's two moments, ``[member, weight]``.
+        smooth: The smoothed training loss, ``[member]``.
         alive: ``[member]``: false where a member has stopped early or diverged.
         taken: ``[member]``: steps until then; a loss that is no number counts as the last one.
-        losses: One ``[member]`` a step.
-        snapshots: Step → weights.
+        losses: The training loss of each step so far, one ``[member]`` tensor per step.
+        snapshots: Step → the weights after it.
     """
 
     step: int
@@ -67,9 +67,9 @@ class Ensemble:
     """Runs of one shape (:func:`trained.grouping.shape_of`), trained together.
 
     Args:
-        runs: The members; equal steps and batch.
+        runs: The members, which have equal numbers of steps and equal batch sizes.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
-        compiled: Compile the step with ``torch.compile``.
+        compiled: Whether the training step is compiled with ``torch.compile``.
     """
 
     def __init__(self, runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> None:
@@ -92,18 +92,19 @@ class Ensemble:
         self._loss = torch.compile(self._losses) if compiled else self._losses
 
     def run(self, *, until: int | None = None) -> Iterator[int]:
-        """Train to step ``until`` (the end), giving the number of steps done after each."""
+        """Train to step ``until`` (by default the end); yield the number of steps done after
+        each."""
         until = self.steps if until is None else until
         while self.state.step < until and self._goes_on():
             self._step()
             yield self.state.step
 
     def models(self) -> list[Any]:
-        """The members as models of their own spec, on the processor, in evaluation mode."""
+        """The members as models of their own spec, on the CPU and in evaluation mode."""
         return [self.model_of(i, self.state.weights) for i in range(len(self.runs))]
 
     def model_of(self, member: int, weights: Tensor) -> Any:
-        """One member's model with its row of ``weights``."""
+        """One member's model, with its row of ``weights``."""
         model = build(self.runs[member].spec)
         parts = torch.split(weights[member].cpu(), self.sizes)
         row = dict(zip(self.shapes, parts, strict=True))
@@ -116,14 +117,15 @@ class Ensemble:
         return self.state.step % 16 != 0 or bool(self.state.alive.any())
 
     def _row(self, model: Any) -> Tensor:
-        """A member's weights as a row; zero for parameters that it does not have."""
+        """A member's weights as one row; zero for parameters that it does not have."""
         own = {name: p.detach() for name, p in model.named_parameters()}
         dtype = next(iter(own.values())).dtype
         parts = [own.get(n, torch.zeros(s, dtype=dtype)).flatten() for n, s in self.shapes.items()]
         return torch.cat(parts)
 
     def _set_rates(self, models: Sequence[Any]) -> None:
-        """Per weight: peak learning rate (0 where it is not trained), and decay."""
+        """Set the peak learning rate (0 where a weight is not trained) and weight decay of each
+        weight."""
         rates, decays = [], []
         for run, model in zip(self.runs, models, strict=True):
             trained = _trained(model, run.training)
@@ -148,7 +150,7 @@ class Ensemble:
         self._stop = torch.tensor([t.stop_at for t in self.trainings]).to(self.state.smooth)
 
     def _identity_scales(self) -> dict[str, Tensor]:
-        """The multipliers of a and b, which are buffers, one for each member."""
+        """The multipliers of the identity scalars a and b, which are buffers, per member."""
         values = multipliers([run.spec for run in self.runs])
         return {
             name: values.to(buffer)
@@ -195,7 +197,7 @@ class Ensemble:
         return output
 
     def _batch(self, step: int) -> tuple[Tensor, ...]:
-        """Inputs, targets and mask of a step, ``[member, batch, …]``."""
+        """The inputs, targets and mask of a step, ``[member, batch, …]``."""
         number, place = divmod(step, self._rows[0].steps)
         if self._block is None or self._block[0] != number:
             self._block = number, self._draw(number)
@@ -203,7 +205,7 @@ class Ensemble:
         return tuple(part[:, start : start + self.batch] for part in self._block[1])
 
     def _draw(self, number: int) -> tuple[Tensor, ...]:
-        """A block of all members' rows; members with the same rows share the drawing."""
+        """Draw a block of all members' rows; members with the same rows share the drawing."""
         drawn: dict[Any, Any] = {}
         for rows in self._rows:
             key = (rows.task, rows.training.row_seed, rows.training.rows)
@@ -217,7 +219,8 @@ class Ensemble:
 
     @torch.no_grad()
     def _update(self, gradient: Tensor) -> None:
-        """Clip and apply AdamW, row by row; rows that stopped stay as they are."""
+        """Clip the gradient and apply AdamW, row by row; members that stopped early do not
+        change."""
         state, alive = self.state, self.state.alive[:, None]
         if self._frozen is not None:
             gradient.masked_fill_(self._frozen, 0.0)
@@ -245,7 +248,7 @@ class Ensemble:
 
 @torch.no_grad()
 def started(run: Run) -> Any:
-    """The run's model before its first step.
+    """The model of a run before its first step.
 
     Raises:
         ArgumentError: for slopes that are not one a head of every lin or log layer.
@@ -261,10 +264,10 @@ def started(run: Run) -> Any:
 
 
 def _trained(model: Any, training: Training) -> set[str]:
-    """The parameters that a member trains.
+    """The names of the parameters that a member trains.
 
     Raises:
-        ArgumentError: for a glob that fits none.
+        ArgumentError: for a glob that no parameter's name matches.
     """
     names = {name: p.requires_grad for name, p in model.named_parameters()}
     for glob in training.parameters:

@@ -1,4 +1,4 @@
-"""Training one model: same run, same machine, same weights.
+"""Train one model; the same run on the same machine gives the same weights.
 
 The loss is the mean squared error over scored positions (cross-entropy where targets are token
 ids). Fresh rows are drawn from seeds that follow from the run's, so nothing is trained on twice and
@@ -31,10 +31,10 @@ __all__ = ["Fit", "evaluate", "fit", "fits_of", "loss_of"]
 
 @dataclass(frozen=True)
 class Fit:
-    """A trained model, what it reached, and the loss along the way.
+    """A trained model with its metrics and its loss during training.
 
     Attributes:
-        model: In evaluation mode, on the processor.
+        model: The model in evaluation mode, on the CPU.
         metrics: On fresh rows of the test task (the training task without one); with the prefix
             ``train_`` on what it was trained on, where that is something else.
         history: ``step`` (from 1) and ``loss`` (of that step's batch, before it).
@@ -59,7 +59,7 @@ def fit(recipe: Recipe | Run, *, device: str = "cpu", progress: bool = False) ->
     Args:
         recipe: What to train and how: a recipe or a run.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
-        progress: Show a bar on the terminal.
+        progress: Whether to show a progress bar on the terminal.
 
     Raises:
         ArgumentError: for a spec that does not fit its task's rows.
@@ -74,7 +74,7 @@ def fit(recipe: Recipe | Run, *, device: str = "cpu", progress: bool = False) ->
 
 
 def fits_of(ensemble: Ensemble) -> list[Fit]:
-    """What came out of an ensemble, member by member."""
+    """The trained models of an ensemble with their metrics, member by member."""
     found = []
     losses = torch.stack(ensemble.state.losses).cpu()
     for member, (run, model) in enumerate(zip(ensemble.runs, ensemble.models(), strict=True)):

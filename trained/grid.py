@@ -1,9 +1,9 @@
-"""Training many models: runs are sorted by shape into stacks, and stacks are trained one by one,
-on several processes, or on Ray.
+"""Train many models, in stacks of models of the same shape.
 
-The order of runs does not matter to the result, nor does what they are trained beside, up to float
-rounding: see :mod:`trained.ensemble`. With a folder, an interrupted grid can be taken up again; the
-division into stacks is kept there, so that it continues to the same result.
+Stacks are trained one after another, in several processes, or on Ray. Neither the order of the runs
+nor their division into stacks matters to the result, up to float rounding: see
+:mod:`trained.ensemble`. With a folder, an interrupted grid can be resumed; the division into stacks
+is kept there, so that it continues to the same result.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def train(
         resume: Go on with what an interrupted training left in ``folder``.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         backend: ``local``, or ``ray`` for Ray tasks on a cluster or on this machine.
-        progress: Show a bar on the terminal.
-        together: Size of a stack; measured by default.
+        progress: Whether to show a progress bar on the terminal.
+        together: How many models a stack has; measured by default.
         workers: Local processes; one for each core by default if there is enough to do.
-        compiled: Compile the training step (``torch.compile``; needs a compiler).
-        minutes: Between two saves of a stack's state.
+        compiled: Whether to compile the training step (``torch.compile``; needs a C++ compiler).
+        minutes: Time between two saves of a stack's state.
 
     Returns:
         What came out, in the order of the runs.
@@ -102,12 +102,12 @@ def train(
 
 
 def _steps(job: Job) -> int:
-    """Steps of all members of a stack together."""
+    """The number of steps of all members of a stack together."""
     return job[0][0].training.steps * len(job[0])
 
 
 def _fits(jobs: Sequence[Job], bar: Progress, task: TaskID, trained: bool, keep: bool) -> list[Fit]:
-    """What came out of each stack, in order, trained here if nobody else did."""
+    """The results of each stack in order, trained in this process unless others have trained it."""
     found: list[Fit] = []
     for runs, options, file in jobs:
 
@@ -119,7 +119,7 @@ def _fits(jobs: Sequence[Job], bar: Progress, task: TaskID, trained: bool, keep:
 
 
 def metrics_table(runs: Sequence[Run], fits: Sequence[Fit]) -> pd.DataFrame:
-    """Tidy metrics: ``name``, ``seed``, ``steps``, ``metric``, ``value``, one row a metric."""
+    """A tidy table of metrics: ``name``, ``seed``, ``steps``, ``metric``, ``value``."""
     rows = [
         (run.name, run.training.seed, len(fit.history), metric, value)
         for run, fit in zip(runs, fits, strict=True)

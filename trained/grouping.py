@@ -1,4 +1,4 @@
-"""Which runs can be trained as one stack of models.
+"""Decide which runs can be trained as one stack of models.
 
 Runs share a stack if their models differ in nothing but numbers: initial weights, learning rates,
 seeds, tasks of equal shapes, and the identity scalars' settings: the stack then has a·XXᵀ and b
@@ -36,7 +36,7 @@ def groups(runs: Sequence[Run]) -> list[list[int]]:
 
 
 def shape_of(run: Run) -> tuple[Any, ...]:
-    """Equal for runs that fit one stack."""
+    """A key that is equal for runs that fit into one stack."""
     training = run.training
     spec: Any = run.spec
     if isinstance(spec, TransformerSpec):
@@ -65,5 +65,5 @@ def common_spec(specs: Sequence[Any]) -> Any:
 
 
 def multipliers(specs: Sequence[Any]) -> torch.Tensor:
-    """What each member's identity scalars are multiplied by, ``[member]``."""
+    """The factor on each member's identity scalars, ``[member]``."""
     return torch.tensor([getattr(spec, "identity_multiplier", 1.0) for spec in specs])

@@ -1,4 +1,4 @@
-"""One way to get a model, whatever it is: ``load("name")``.
+"""``load``: one way to get a model, whatever it is.
 
     a shipped model's name     ``models()`` lists them
     a folder                   a checkpoint of ours, or Hugging Face's config.json and safetensors
@@ -30,12 +30,12 @@ _OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt"
 
 
 def models() -> list[str]:
-    """Names of the shipped models, sorted; :func:`load` takes each."""
+    """The names of the shipped models, sorted; :func:`load` takes each of them."""
     return zoo.names()
 
 
 def folder_of(name: str | Path) -> str:
-    """The folder of a shipped model; any other name as it is."""
+    """The folder of a shipped model; any other name is returned unchanged."""
     return str(zoo.folder(str(name))) if str(name) in models() else str(name)
 
 
@@ -46,7 +46,7 @@ def load(
     trust_remote_code: bool = False,
     device: str = "cpu",
 ) -> Any:
-    """A model by name, folder or hub id, with its hooks and ``model.card``.
+    """Load a model by name, folder or hub id, with its hooks and its ``model.card``.
 
     Args:
         name_or_path: See the module; a shipped name comes before a folder of the same name.

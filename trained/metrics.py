@@ -1,4 +1,4 @@
-"""How good a model is on rows that no training draws.
+"""Metrics of a model on rows that no training draws.
 
     loss      mean over scored positions: squared error, or cross-entropy for token ids
     error     loss over the trivial predictor's, which always gives the mean target (or the targets'
@@ -34,9 +34,9 @@ def evaluate(
     """Metrics of a model (on whatever device it is) on ``rows`` rows of a task.
 
     Args:
-        model: ``model(inputs) -> [batch, pos, d_out]``.
-        task: Where the rows come from.
-        rows: How many.
+        model: A function ``model(inputs) -> [batch, pos, d_out]``.
+        task: The task from which the rows are drawn.
+        rows: How many rows are drawn.
         seed: Of the rows; the default is one that no training uses.
 
     Returns:
@@ -47,7 +47,7 @@ def evaluate(
 
 @torch.no_grad()
 def scores(model: Any, batch: Batch) -> dict[str, float]:
-    """Metrics on given rows; see :func:`evaluate`."""
+    """The metrics on given rows; see :func:`evaluate`."""
     device = next(model.parameters()).device
     size = max(1, _POSITIONS // max(batch.inputs.shape[1], 1))
     parts = [model(part.to(device)).float().cpu() for part in torch.split(batch.inputs, size)]
@@ -69,18 +69,18 @@ def scores(model: Any, batch: Batch) -> dict[str, float]:
 
 
 def loss_of(output: Tensor, batch: Batch) -> Tensor:
-    """Loss at each scored position: squared error, or cross-entropy for token ids."""
+    """The loss at each scored position: squared error, or cross-entropy for token ids."""
     if batch.targets.is_floating_point():
         return (output - batch.targets.to(output.dtype))[batch.mask].square().mean(-1)
     return F.cross_entropy(output[batch.mask], batch.targets[batch.mask], reduction="none")
 
 
 def mean_loss(output: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
-    """Mean of :func:`loss_of` for each model of a stack.
+    """The mean of :func:`loss_of` for each model of a stack.
 
     Args:
-        output: ``[model, batch, pos, d_out]``.
-        targets: ``[model, batch, pos, d_out]`` or ``[model, batch, pos]``.
+        output: The models' outputs, ``[model, batch, pos, d_out]``.
+        targets: The targets, ``[model, batch, pos, d_out]`` or ``[model, batch, pos]``.
         mask: ``[model, batch, pos]``; what targets hold elsewhere does not matter, not even NaN.
 
     Returns:

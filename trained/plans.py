@@ -1,4 +1,4 @@
-"""What a file asks to be trained: one recipe, or a grid of them.
+"""Read what a file asks to be trained: one recipe, or a grid of them.
 
 A grid is a recipe with one more table, which gives lists of values for its options:
 
@@ -32,7 +32,7 @@ _TABLES = ("task", "test", "spec", "training")
 
 
 def read_plan(path: str | Path) -> list[Recipe]:
-    """The recipe in a TOML file, or all those of a grid.
+    """Read the recipe in a TOML file, or all the recipes of a grid.
 
     Raises:
         ArgumentError: if it cannot be read, or naming everything in it that is unknown, missing or
@@ -57,7 +57,7 @@ def read_plan(path: str | Path) -> list[Recipe]:
 
 
 def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
-    """Each recipe once for every seed, named NAME-seed=0 and so on."""
+    """Each recipe once per seed, named NAME-seed=0 and so on."""
     return [
         replace(
             recipe,

@@ -1,4 +1,4 @@
-"""How a model came to be: one TOML a model, refused by name and line when something is wrong.
+"""A recipe: one TOML file that says how a model is trained, checked by name and line.
 
     name, about
     claim       the claim it serves (optional)
@@ -44,7 +44,7 @@ _OPTIONAL: dict[str, Any] = {"claim": "", "test": None, "expected": {}}
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model's name, task, options, training, and the metrics it must reach.
+    """How a model is trained: its name, task, options, training, and the metrics it must reach.
 
     Attributes:
         test: Where its metrics are taken; the training task without one.
@@ -62,11 +62,11 @@ class Recipe:
 
     @property
     def run(self) -> Run:
-        """What the trainer is given."""
+        """The run that the trainer is given."""
         return Run(self.name, self.task, self.spec, self.training, self.test)
 
     def missed(self, metrics: Mapping[str, float]) -> list[str]:
-        """What the metrics fall short of, in words."""
+        """The bounds that the metrics miss, as sentences."""
         found = []
         for name, bound in self.expected.items():
             value, least = metrics[name], name in _LEAST
@@ -76,7 +76,7 @@ class Recipe:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """What decides the weights and metrics, as JSON data without options left at defaults."""
+        """The data that decides weights and metrics, without options left at their defaults."""
         data = {
             "name": self.name,
             "task": _chosen(self.task, self.task.to_dict()),
@@ -89,13 +89,14 @@ class Recipe:
 
     @property
     def sha256(self) -> str:
-        """Of :meth:`to_dict`; comments, order, words and bounds do not matter."""
+        """The SHA-256 of :meth:`to_dict`; comments, order, descriptions and bounds do not change
+        it."""
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_recipe(path: str | Path) -> Recipe:
-    """The recipe in a TOML file.
+    """Read the recipe in a TOML file.
 
     Raises:
         ArgumentError: if it cannot be read, or naming everything in it that is unknown, missing
@@ -106,7 +107,7 @@ def read_recipe(path: str | Path) -> Recipe:
 
 
 def read_text(path: str | Path) -> str:
-    """A TOML file's text.
+    """The text of a TOML file.
 
     Raises:
         ArgumentError: if it cannot be read or is no TOML, naming the shipped recipe that may be
@@ -126,7 +127,7 @@ def read_text(path: str | Path) -> str:
 
 
 def recipe_of(data: Mapping[str, Any], lines: Lines, subject: str) -> Recipe:
-    """The recipe of parsed TOML.
+    """Make a recipe from parsed TOML.
 
     Raises:
         ArgumentError: naming everything that is unknown, missing or impossible, with its line.
@@ -155,7 +156,7 @@ def recipe_of(data: Mapping[str, Any], lines: Lines, subject: str) -> Recipe:
 
 @contextmanager
 def _told(problems: Problems, lines: Lines, table: str) -> Iterator[None]:
-    """What is refused inside joins the problems, with its line."""
+    """Add the problems of errors raised inside the block, each with its line in the file."""
     try:
         yield
     except ArgumentError as error:
@@ -164,7 +165,7 @@ def _told(problems: Problems, lines: Lines, table: str) -> Iterator[None]:
 
 
 def _check_shape(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:
-    """Tables and keys are the known ones; what is inside them, their classes check."""
+    """Check that tables and keys are known; what is inside them is checked by their classes."""
     kinds = {f.name: dict if f.name in _TABLES else str for f in fields(Recipe)}
     found = problems.found
     for key in sorted(set(data) - set(kinds)):
@@ -182,6 +183,6 @@ def _check_shape(data: Mapping[str, Any], lines: Lines, problems: Problems) -> N
 
 
 def _chosen(thing: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    """``data`` of a dataclass without the fields that are at their defaults."""
+    """The ``data`` of a dataclass without the fields that have their default values."""
     defaults = {f.name: f.default for f in fields(thing) if f.default is not MISSING}
     return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}

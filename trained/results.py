@@ -1,4 +1,4 @@
-"""What the trainer leaves of a recipe: a checkpoint that says how it came to be."""
+"""Save what the trainer made of a recipe: a checkpoint that says how it was trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def check_places(places: Sequence[Path], *, overwrite: bool) -> None:
 
 
 def save_fit(recipe: Recipe, fit: Fit, place: Path, *, overwrite: bool) -> bool:
-    """Write a checkpoint, unless training diverged: then say so by False.
+    """Save a trained model as a checkpoint; return False, saving nothing, if training diverged.
 
     Raises:
         OutputError: if the folder may not be replaced, or cannot be written.

@@ -1,4 +1,4 @@
-"""One training run: which model learns which task, and how.
+"""One training run: which model learns which task, and how it is trained.
 
 Whether they fit each other is told by rows of the task: a vocabulary, a width or a length that the
 model does not have is refused before training. Tokens too rare to be among these rows are not seen.
@@ -23,13 +23,13 @@ _ROWS = 64
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained on what.
+    """A model's spec, the task it is trained on, and the options of the training.
 
     Attributes:
         name: Unique in a grid; a folder's name, so without slashes.
-        task: Where training rows come from.
-        spec: Of a transformer or a baseline.
-        training: How.
+        task: The task from which training rows are drawn.
+        spec: The spec of a transformer or a baseline.
+        training: The options of the training.
         test: Where the metrics' rows come from; ``task`` itself by default.
 
     Raises:
@@ -62,7 +62,7 @@ class Run:
 
 
 def check_runs(runs: Sequence[Run]) -> None:
-    """Refuse runs whose model cannot read their task's rows, or answer them.
+    """Raise an error for runs whose model cannot read their task's rows or give its answers.
 
     Raises:
         ArgumentError: naming every option of a spec that does not fit, and its run.
@@ -82,7 +82,7 @@ def check_runs(runs: Sequence[Run]) -> None:
 
 
 def check_spec(task: Task, spec: Spec) -> None:
-    """Refuse a spec whose model cannot read a task's rows, or answer them.
+    """Raise an error for a spec whose model cannot read a task's rows or give its answers.
 
     Raises:
         ArgumentError: naming every option that does not fit.

@@ -1,4 +1,4 @@
-"""One stack's training from start to end: saved every few minutes, on Ctrl-C, and resumed."""
+"""Train one stack from start to end, saving its state every few minutes and on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["Options", "finish", "train_unit"]
 
 @dataclass(frozen=True)
 class Options:
-    """How stacks are trained.
+    """Options of how stacks are trained.
 
     Attributes:
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
-        compiled: Compile the step with ``torch.compile``.
-        minutes: Between two saves.
+        compiled: Whether the training step is compiled with ``torch.compile``.
+        minutes: Time between two saves of the state.
     """
 
     device: str = "cpu"
@@ -43,8 +43,8 @@ def train_unit(
     """Train a stack of runs to its end.
 
     Args:
-        runs: Of one shape.
-        options: How.
+        runs: Runs whose models have the same shape.
+        options: How the stack is trained.
         file: Where its state is kept, and taken up from if it is there.
         advanced: Called with the number of steps since the last call.
 
@@ -72,7 +72,7 @@ def train_unit(
 
 
 def finish(runs: Sequence[Run], options: Options, file: Path) -> None:
-    """:func:`train_unit` in another process: what it leaves is its file."""
+    """Call :func:`train_unit` in another process; its result is the saved file."""
     train_unit(runs, options, file)
 
 

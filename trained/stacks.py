@@ -1,4 +1,4 @@
-"""How many models of a shape are trained as one: measured, because it depends on the machine.
+"""Choose how many models are trained as one stack, by measuring step times on this machine.
 
 A stack shares the fixed cost of each operation between its members; too large a one no longer fits
 the cache, and large models gain nothing. A few steps of each candidate size are timed, from one
@@ -27,7 +27,7 @@ _PATIENCE = 2  # sizes without a gain after which larger ones are not tried
 
 
 def cut(members: Sequence[int], size: int) -> list[list[int]]:
-    """Members in stacks of about equal size, ``size`` at most."""
+    """Divide members into stacks of about equal size, of at most ``size`` members."""
     count = -(-len(members) // size)
     return [
         list(members[i * len(members) // count : (i + 1) * len(members) // count])
@@ -36,10 +36,10 @@ def cut(members: Sequence[int], size: int) -> list[list[int]]:
 
 
 def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> int:
-    """The size of stacks with the least time a member.
+    """The stack size that takes the least time per member and step.
 
     Args:
-        runs: Of one shape.
+        runs: Runs whose models have the same shape.
         device: Where they will be trained; on a GPU the whole group is a candidate too.
         compiled: Whether the step will be compiled.
     """
@@ -82,7 +82,7 @@ def step_seconds(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = F
 
 
 def _clock(device: str) -> float:
-    """This thread's own time on a processor: other programs do not disturb it."""
+    """A clock of this thread's own processor time, which other programs do not disturb."""
     if device == "cpu":
         return time.thread_time()
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""Where a stack of models stands, on disk: one safetensors file that appears whole or not at all.
+"""Save and load the state of a training, as one safetensors file.
 
 Its tensors are the ensemble's state, weights and AdamW's moments included; its header says as JSON
 which runs it belongs to. Resuming from it gives what an uninterrupted training gives, bit by bit on
@@ -28,13 +28,13 @@ _TENSORS = ("weights", "first", "second", "smooth", "alive", "taken")
 
 
 def digest(runs: Sequence[Run]) -> str:
-    """SHA-256 of everything that the runs say."""
+    """The SHA-256 of everything that defines the runs."""
     text = json.dumps([run.to_dict() for run in runs], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def save_state(ensemble: Ensemble, file: Path) -> None:
-    """Write an ensemble's state; an older one is replaced.
+    """Save an ensemble's state; an older file is replaced.
 
     Raises:
         OutputError: if the disk refuses.
@@ -51,7 +51,7 @@ def save_state(ensemble: Ensemble, file: Path) -> None:
 
 
 def load_state(ensemble: Ensemble, file: Path) -> None:
-    """Put an ensemble where the file says.
+    """Restore an ensemble's state from a file.
 
     Raises:
         CheckpointError: if the file is damaged, or of other runs.

@@ -1,4 +1,4 @@
-"""On which line of a TOML file a key stands, which the standard library's parser does not tell."""
+"""Find the line of a TOML file on which a key stands, which the standard parser does not tell."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([\w.-]+))\s*=""")
 
 
 class Lines:
-    """Where tables and keys stand.
+    """The lines of a TOML file's tables and keys.
 
     Args:
-        text: Of a TOML file that parses.
+        text: The text of a TOML file that can be parsed.
     """
 
     def __init__(self, text: str) -> None:
@@ -33,8 +33,8 @@ class Lines:
         """``line 12`` of a key (or of a grid's list for it), of its table, or ``line 1``.
 
         Args:
-            table: ``""`` for keys above the first table.
-            key: Also a table's name, where ``table`` is ``""``.
+            table: The name of the table; ``""`` for keys above the first table.
+            key: The key; with table ``""`` it may also be a table's name.
         """
         whole = f"{table}.{key}".strip(".")
         places = [(table, key), ("grid", whole), (whole, ""), (table, "")]

@@ -1,4 +1,4 @@
-"""How a model is trained: the options of one run.
+"""The options of how a model is trained.
 
     rate(step) = learning_rate · min(1, (step + 1)/warmup) · ½(1 + cos(π step/steps))
 
@@ -19,21 +19,21 @@ __all__ = ["Training"]
 
 @dataclass(frozen=True)
 class Training:
-    """AdamW with linear warm-up and cosine decay.
+    """Training by AdamW with linear warm-up and cosine decay of the learning rate.
 
     Attributes:
-        steps: Optimiser steps.
-        batch: Rows a step.
+        steps: Number of optimiser steps.
+        batch: Number of rows per step.
         learning_rate: Peak learning rate.
         weight_decay: Of all weights but those of the score terms.
         terms_learning_rate: The score terms' (lag tables, slopes …) learning rate as a multiple
             of the others'; their weights are scalars that must travel far.
-        warmup: Steps of linear warm-up.
-        clip: Largest gradient norm.
+        warmup: Number of steps of linear warm-up.
+        clip: Largest norm of the gradient; larger ones are scaled down to it.
         seed: Of the initial weights, and of the rows unless ``data_seed`` is given.
         rows: Size of a fixed training set, seen in shuffled epochs; 0 for fresh rows every step.
-        data_seed: Of the rows.
-        betas: AdamW's.
+        data_seed: Seed of the rows; None for ``seed``.
+        betas: AdamW's β_1 and β_2.
         decay: ``cosine``, or ``none`` for a constant rate after the warm-up.
         stop_at: Stop early once the training loss, smoothed over about 50 steps, is at most this;
             0 for never.
@@ -88,7 +88,7 @@ class Training:
 
     @property
     def row_seed(self) -> int:
-        """The seed of the rows."""
+        """The seed from which rows are drawn."""
         return self.seed if self.data_seed is None else self.data_seed
 
     @classmethod
@@ -110,7 +110,7 @@ class Training:
 
 
 def _typed(name: str, kind: str, value: Any) -> tuple[bool, str, str, Any, str]:
-    """The rule that ``value`` is of the annotated type; whole numbers pass for floats."""
+    """The rule that ``value`` has the annotated type; whole numbers pass for floats."""
 
     def number(v: Any, *classes: type) -> bool:
         return isinstance(v, classes) and not isinstance(v, bool)

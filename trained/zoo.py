@@ -1,4 +1,4 @@
-"""The shipped models: ``load("name")`` gives a model, its task and what it reached.
+"""The shipped models: their checkpoints, tasks, recipes and metrics.
 
 Checkpoints lie in ``trained/checkpoints`` (safetensors and JSON, a few MB in all), their recipes in
 ``trained/recipes``. They are read as package resources, so they work from an installed wheel.
@@ -27,12 +27,12 @@ class Shipped:
     """A shipped model with the task it was trained on and its metrics on fresh rows.
 
     Attributes:
-        name: What :func:`load` was asked for.
-        model: A transformer or a baseline, in evaluation mode.
-        task: What it was trained on.
+        name: The name that :func:`load` was given.
+        model: The model, a transformer or a baseline, in evaluation mode.
+        task: The task that it was trained on.
         metrics: On fresh rows of ``test`` where there is one, otherwise of ``task``.
-        about: What it is, in words.
-        test: Another task, e.g. longer rows or unseen symbols.
+        about: A description in words.
+        test: Another task that it was tested on, e.g. longer rows or unseen symbols.
         claim: The id of the claim it serves, or empty.
     """
 
@@ -46,7 +46,7 @@ class Shipped:
 
 
 def names() -> list[str]:
-    """The shipped models' names, sorted."""
+    """The names of the shipped models, sorted."""
     folder = files("trained") / "checkpoints"
     return sorted(entry.name for entry in folder.iterdir() if (entry / "model.json").is_file())
 
@@ -58,19 +58,19 @@ def recipes() -> list[Recipe]:
 
 
 def recipe_file(name: str | Path) -> Path:
-    """The recipe of a shipped model's name; any other path as it is."""
+    """The recipe file of a shipped model's name; any other path is returned unchanged."""
     shipped = Path(str(files("trained"))) / "recipes" / f"{name}.toml"
     plain = Path(name).name == str(name) and not Path(name).suffix
     return shipped if plain and not Path(name).is_file() and shipped.is_file() else Path(name)
 
 
 def folder(name: str) -> Path:
-    """Where a shipped model's checkpoint lies."""
+    """The folder of a shipped model's checkpoint."""
     return Path(str(files("trained"))) / "checkpoints" / name
 
 
 def load(name: str) -> Shipped:
-    """A shipped model by name.
+    """Load a shipped model by name.
 
     Raises:
         CheckpointError: if there is no such model (naming near ones), or it is damaged.
