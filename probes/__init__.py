@@ -1,4 +1,4 @@
-"""Measurement against proof: probes, controls, and the decision about roles."""
+"""Probes, controls, roles of heads, and agreement of a model with a proof."""
 
 from interp.lazy import lazy
 

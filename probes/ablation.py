@@ -1,4 +1,4 @@
-"""What is lost without each component: output, and what can be read downstream of it.
+"""What is lost when a component is ablated: output loss, and what can be read downstream of it.
 
     loss_increase       the loss without the component, minus with it
                         (:func:`interp.interventions.ablation_effects.row_losses`)
@@ -36,7 +36,7 @@ _ROUNDING = 1e-6
 
 
 def site_after(part: Component) -> str:
-    """The residual stream right after a component's sublayer."""
+    """The hook of the residual stream right after a component's sublayer."""
     name = "hook_resid_mid" if part.kind == "head" else "hook_resid_post"
     return f"blocks.{part.layer}.{name}"
 
@@ -54,7 +54,7 @@ def ablation_table(
     Args:
         model: The model that was run.
         batch: Rows with targets.
-        latents: Those whose decodability is followed.
+        latents: The latents whose decodability is measured.
         groups: Name → heads of one layer that act together.
         seed: Seed of the nulls.
 
@@ -100,7 +100,7 @@ def _rows(
 def _ablations(
     parts: Sequence[Component], groups: Mapping[str, Sequence[Component]]
 ) -> Iterator[tuple[dict[str, Any], Sequence[Component]]]:
-    """What a row is about, and what is ablated for it."""
+    """Yield the columns that name a table row, with the components that are ablated for it."""
     for part in parts:
         yield {"component": part.kind, "layer": part.layer, "head": part.head}, [part]
     for name, heads in groups.items():

@@ -1,6 +1,6 @@
-"""The activations that probes read: rows of a store or of a model, at sampled scored positions.
+"""The activations that probes read: rows of a store or model at sampled, scored positions.
 
-Which positions these are, and which rows count as the same, is said in :mod:`probes.sampling`.
+Which positions these are, and which rows count as the same: see :mod:`probes.sampling`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Sampled:
     positions: Int[np.ndarray, "sample"] | SampledPositions
 
     def features(self, hook: str) -> Features:
-        """Activations ``[row, sample, feature]`` as float64."""
+        """The activations of a hook as float64, ``[row, sample, feature]``."""
         at = self.positions
         if isinstance(at, SampledPositions):
             found: Features = at.of(self.store.activation(hook)).astype(np.float64)
@@ -53,7 +53,7 @@ class Sampled:
         return self.store.activation(hook, positions=at).astype(np.float64)
 
     def latents(self) -> dict[str, Latent]:
-        """Every latent that is one number a position, ``[row, sample]``."""
+        """Every latent that is one number per position, ``[row, sample]``."""
         at, found = self.positions, self.store.latents()
         return {
             name: (at.of(value) if isinstance(at, SampledPositions) else value[:, at]).astype(
@@ -64,7 +64,7 @@ class Sampled:
         }
 
     def groups(self) -> Int[np.ndarray, "row"]:
-        """The group of each row: equal rows have the same."""
+        """The group of each row; equal rows have the same group."""
         at = self.positions
         return at.groups if isinstance(at, SampledPositions) else groups_of(self.store.inputs())
 
@@ -74,7 +74,7 @@ class Samples:
     """Activations and latents at the sampled positions of each row.
 
     Attributes:
-        inputs: ``[row, sample]`` tokens or ``[row, sample, channel]``.
+        inputs: The inputs at the samples: ``[row, sample]`` tokens or ``[row, sample, channel]``.
         features: Hook → ``[row, sample, feature]``; further axes (heads) are joined.
         latents: Name → ``[row, sample]``; latents of several channels give ``NAME[0]`` ….
         kinds: Name → how it is to be read (:func:`probes.linear.kind_of`).
@@ -94,7 +94,7 @@ class Samples:
 
     @property
     def groups(self) -> Int[np.ndarray, "row"]:
-        """The group of each row; folds keep groups whole."""
+        """The group of each row; a group is never divided between folds."""
         return self.places.groups
 
 
@@ -116,7 +116,7 @@ def collect(
         positions: Which, ``[sample]`` of every row or ``[row, sample]``, taken as they are, shared
             prefixes too; or the places of other samples; :func:`sample_positions` by default.
         batch: How many rows are run at a time.
-        seed: Of the default's positions.
+        seed: Seed of the sampled positions, where none are given.
 
     Raises:
         ArgumentError: if nothing is scored, or there are no such positions.
@@ -189,7 +189,7 @@ def _chosen(
 
 
 def _padded(parts: Sequence[np.ndarray], fill: float) -> np.ndarray:
-    """Batches of rows as one array, shorter rows filled up."""
+    """Join batches of rows into one array; shorter rows are padded with ``fill``."""
     longest = max(part.shape[1] for part in parts)
     width = [((0, 0), (0, longest - p.shape[1]), *[(0, 0)] * (p.ndim - 2)) for p in parts]
     filled = [np.pad(p, w, constant_values=fill) for p, w in zip(parts, width, strict=True)]
@@ -199,7 +199,7 @@ def _padded(parts: Sequence[np.ndarray], fill: float) -> np.ndarray:
 def _parts(
     chosen: SampledPositions, masks: Sequence[np.ndarray]
 ) -> Iterator[tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "kept sample"]]]:
-    """Of each batch of rows: which are kept, and the positions of each."""
+    """Yield for each batch the rows that are kept, and the sampled positions of each."""
     start = 0
     for mask in masks:
         here = (chosen.rows >= start) & (chosen.rows < start + len(mask))

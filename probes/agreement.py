@@ -1,4 +1,4 @@
-"""Does a model do what the proof does? Statement by statement, and as one number.
+"""Does a model work as the proof says? Checked statement by statement, and summed up in one number.
 
 A :class:`~interp.proofs.mechanism.Mechanism` says which kind of component serves what. Each of its
 statements is checked against a model's decided roles: *x_{t−T} is extracted by attention heads*,
@@ -79,8 +79,8 @@ class Agreement:
     """How far a model works as a proof does: one number for all its statements.
 
     Attributes:
-        score: 0 for random weights, 1 for the construction.
-        low, high: Its 95 % interval.
+        score: The agreement: 0 for random weights, 1 for the construction.
+        low, high: The 95 % interval of the score.
         parts: The statements, with their scores averaged over the draws.
     """
 
@@ -102,12 +102,12 @@ def agree(
     """Does a model do what a proof does? Measured on rows of the construction's task.
 
     Args:
-        model: Takes the task's inputs; trained, constructed or hidden.
-        construction: Whose mechanism and task are used.
-        rows: Of a draw.
+        model: A model of the task's inputs: trained, constructed, or in a random basis.
+        construction: The construction whose mechanism and task are used.
+        rows: How many rows each draw has.
         draws: Of rows, for the model; the construction has the first of them.
         random: Re-initialised models of the model's shapes, with a draw of rows each.
-        seed: Of rows and models.
+        seed: Seed of the rows and of the random models.
 
     Raises:
         ArgumentError: as :func:`overall`, or for a model without a spec, which has no fresh ones.
@@ -128,7 +128,8 @@ def agree(
 def statements_of(
     model: Any, mechanism: Mechanism, task: Any, batch: Batch, *, seed: int = 0
 ) -> pd.DataFrame:
-    """:func:`agreement` of a model on some rows of a task."""
+    """The statements of a mechanism (:func:`agreement`), checked on a model and rows of its
+    task."""
     names = [p.target for p in mechanism.parts if p.role == "formula" and p.target in batch.latents]
     roles, layers = roles_and_layers(model, batch, task, names, seed=seed)
     return agreement(mechanism, roles, layers=layers, answered=answered_share(model, batch))
@@ -143,8 +144,8 @@ def roles_and_layers(
     Args:
         model: The model that was run.
         batch: Rows of the task.
-        task: What says which memories and answers there are.
-        names: Latents of the formulas.
+        task: The task, which says which memories and answers there are.
+        names: The latents that hold the mechanism's formulas.
         seed: Seed of the permutations and of the freshly initialised models.
     """
     known, layers = (memories_of(task), answers_of(task)), dict[str, Readable]()
@@ -176,8 +177,8 @@ class Readable:
     """The first layer at which a formula can be read, beside models with fresh weights.
 
     Attributes:
-        layer: After which; −1 where the stream begins.
-        p: That fresh models' activations there tell as much.
+        layer: The layer after which it is first readable; −1 for where the stream begins.
+        p: The p-value that freshly initialised models' activations there tell as much.
     """
 
     layer: int
@@ -191,11 +192,11 @@ def agreement(
     layers: Mapping[str, Readable] | None = None,
     answered: float = 0.0,
 ) -> pd.DataFrame:
-    """Every statement of a mechanism, checked against decided roles.
+    """Every statement of a mechanism, checked against the roles that were decided for a model.
 
     Args:
-        mechanism: The proof's.
-        roles: From :func:`probes.roles.find_roles`.
+        mechanism: The proof's mechanism.
+        roles: The role table from :func:`probes.roles.find_roles`.
         layers: From :func:`roles_and_layers`, for mechanisms whose FFNs compute formulas; what is
             not there is nowhere readable. Without it formulas make no statement.
         answered: Share of the targets' variance that the output explains; for couplings.
@@ -225,7 +226,7 @@ def overall(
     Args:
         draws: The model's :func:`agreement` on rows of its own each, two or more.
         random: Those of re-initialised models of the same shapes, two or more.
-        construction: The construction's own.
+        construction: The construction's own statements.
 
     Raises:
         ArgumentError: for too few tables, or a construction that is no better than random.
@@ -247,7 +248,7 @@ def overall(
 
 
 def _statements(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Who extracts the memories, and what is read out after."""
+    """Yield the statements about who extracts the memories, and what is read out after them."""
     heads = confirmed[confirmed["role"] == "memory-location"]
     readouts = confirmed[confirmed["role"] == "readout"]
     memories = {part.target: part for part in mechanism.parts if part.role in _KERNELS}
@@ -280,7 +281,7 @@ def _ownership(confirmed: pd.DataFrame, memories: set[str]) -> dict[str, Any]:
 
 
 def _rounds(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Nested rounds follow one another."""
+    """Yield the statements that each nested round comes after the one before."""
     rounds: dict[int, set[str]] = {}
     for part in mechanism.parts:
         if part.round is not None and part.role == "memory-location":
@@ -297,7 +298,7 @@ def _rounds(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str,
 
 
 def _heads(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Heads that are told by where they attend, or by their weights."""
+    """Yield the statements about heads that are known by where they attend or by their weights."""
     roles = {part.role for part in mechanism.parts if part.component == "head"}
     for role, statement in _ONE_HEAD.items():
         if role in roles:

@@ -1,4 +1,4 @@
-"""What a linear probe alone cannot say: controls.
+"""Controls that a linear probe needs: nonlinear probe, control task, baselines, learning curve.
 
 *Nonlinear control.* A linear probe reads f after an FFN and not before. Did the FFN compute f, or
 did it receive f in a form that a line cannot read? If a small network reads f from the FFN's
@@ -39,7 +39,7 @@ _FEW_KINDS = 8
 
 
 def network(seed: int = 0) -> Pipeline:
-    """A network with one hidden layer, trained with early stopping."""
+    """A neural network with one hidden layer as a probe, trained with early stopping."""
     regressor = MLPRegressor(
         hidden_layer_sizes=_HIDDEN,
         learning_rate_init=1e-2,
@@ -53,7 +53,7 @@ def network(seed: int = 0) -> Pipeline:
 def decode_nonlinearly(
     features: Features, latent: Latent, *, seed: int = 0, groups: Groups | None = None
 ) -> Decoding:
-    """As :func:`probes.linear.decode`, with :func:`network` for a probe."""
+    """Decode as :func:`probes.linear.decode` does, with :func:`network` as the probe."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return decode(features, latent, probe=network(seed), groups=groups)
@@ -62,7 +62,7 @@ def decode_nonlinearly(
 def control_latent(
     inputs: np.ndarray, latent: Latent, *, positions: np.ndarray | None = None, seed: int = 0
 ) -> Latent:
-    """A label for each kind of input, drawn at random from the latent's values.
+    """A control latent: each kind of input gets a label drawn at random from the latent's values.
 
     Args:
         inputs: ``[row, pos]`` tokens or ``[row, pos, channel]`` values, at the sampled positions.
@@ -71,9 +71,9 @@ def control_latent(
             (real values seldom come twice), positions are labelled in place of inputs. Not where
             one position is sampled, which would have one label: there inputs are labelled however
             many they are, and what never comes twice cannot be memorised.
-        latent: Whose values are drawn.
+        latent: The latent from whose values labels are drawn.
         positions: ``[row, sample]``, where rows are sampled at positions of their own.
-        seed: Of the draw.
+        seed: Seed of the random labels.
     """
     flat = inputs.reshape(inputs.shape[0] * inputs.shape[1], -1)
     kinds, which = np.unique(flat, axis=0, return_inverse=True)
@@ -97,7 +97,7 @@ def _places(shape: tuple[int, ...], positions: np.ndarray | None) -> tuple[np.nd
 def raw_input(
     inputs: np.ndarray, *, positions: np.ndarray | None = None, most: int = 512
 ) -> Features:
-    """The input at each sampled position, and the position, as features.
+    """The raw input at each sampled position, and the position itself, as features for a probe.
 
     Tokens are one-hot, up to ``most`` of them (rarer ones share a column). ``positions``
     ``[row, sample]`` says where rows are sampled, if each at its own.
@@ -125,10 +125,10 @@ def learning_curve(
 
     Args:
         features: Activations at the sampled positions of each row.
-        latent: Its values there.
+        latent: The latent's values there, ``[row, sample]``.
         probe: As in :func:`probes.linear.decode`.
         points: Numbers of rows, evenly spread on a logarithmic scale.
-        seed: Of the order of rows.
+        seed: Seed of the order of rows.
         groups: A number for each row; of those of one number only the first is used.
 
     Returns:

@@ -1,4 +1,4 @@
-"""How many rows does a probe need? The score on rows kept aside against the rows learned from.
+"""How many rows a probe needs: its score on held-out rows against the number of training rows.
 
 A latent that is there in a form ready to be read is found from few rows; one that needs nearly all
 of them may be pieced together by the probe. A curve that still rises at its end says that the
@@ -32,12 +32,12 @@ def curve_table(
     seed: int = 0,
     watch: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> pd.DataFrame:
-    """Learning curves of latents, each at one hook.
+    """Learning curves of latents, each read at one hook.
 
     Args:
         source: A hooked model, or a store.
         inputs: A :class:`~interp.tasks.base.Batch` with latents, for a model; None for a store.
-        hooks: Latent → the hook where it is read.
+        hooks: Latent → the hook at which it is read.
         repeats: How often rows are drawn anew: which are kept aside, and the order of the others.
         seed: Of the sampled positions, and the first of the draws.
         watch: Wraps the iteration over latents, for a progress bar.
@@ -47,7 +47,7 @@ def curve_table(
         :func:`probes.linear.decode`.
 
     Raises:
-        ArgumentError: for latents that are not there.
+        ArgumentError: for latents that the rows do not have.
         HookError: for a hook that is not there or has no position axis.
     """
     if not hooks:
@@ -67,7 +67,7 @@ def curve_table(
 
 
 def need_latents(subject: str, samples: Samples, hooks: Mapping[str, str]) -> None:
-    """Refuse latents that the rows do not have."""
+    """Raise an error for latents that the rows do not have."""
     problems, known = Problems(subject), ", ".join(samples.latents)
     absent = [name for name in hooks if name not in samples.latents]
     problems.need(not absent, "hooks", f"must name latents among {known}", absent, "drop them")

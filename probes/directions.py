@@ -1,4 +1,4 @@
-"""The direction that holds a latent, fitted batch by batch.
+"""Fit the direction that holds a latent, batch by batch.
 
 The ridge regression of :func:`probes.linear.direction`, its standardisation included, is a function
 of Σx, Σxxᵀ, Σxy and Σy: these are kept, and no row is. A direction that predicts a latent shows
@@ -20,13 +20,13 @@ _ROUNDING = float(np.finfo(np.float64).eps)
 
 
 class DirectionSums:
-    """Running moments of activations and a latent."""
+    """Running moments of activations and a latent, from which its direction follows."""
 
     def __init__(self) -> None:
         self._shift: NDArray[np.float64] | None = None
 
     def add(self, features: Features, latent: Latent) -> None:
-        """Take in some rows at their sampled positions."""
+        """Add some rows at their sampled positions."""
         flat = features.reshape(-1, features.shape[-1]).astype(np.float64)
         known = np.concatenate([flat, latent.reshape(-1, 1)], axis=1)
         if self._shift is None:  # large means then cost no digits

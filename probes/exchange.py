@@ -1,4 +1,4 @@
-"""Exchanging a component between two rows: which components, which rows, and what comes out.
+"""Exchange a component between two rows: choose components and rows, and compute the outputs.
 
 A pair is a *base* row, a *source* row and a position t. At t (or everywhere, for latents that other
 positions read) one component of the base run gets what it has in the source run; the output is read
@@ -27,20 +27,20 @@ from interp.tasks.counterfactual import Variable, unknown
 __all__ = ["Exchanged", "Pairs", "exchangeable", "outputs_of", "paired"]
 
 _SHIFTS = 8
-"""Source rows that are looked through for each base row."""
+"""How many source rows are tried for each base row."""
 _SAME = 0.01
-"""Real answers this near, in standard deviations of the targets, count as equal."""
+"""Real answers that differ by less than this many standard deviations count as equal."""
 
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What is exchanged between two rows, as one.
+    """One or more components that are exchanged between two rows as a whole.
 
     Attributes:
         name: ``L1H0``, ``L1 heads``, ``L1 FFN``, ``L1`` (all that a layer writes).
         circuit: ``attention`` (rows of the pattern, or of one score term: then its name) or
             ``output``.
-        layer: Counted from 0.
+        layer: The layer, counted from 0.
         heads: Which of the layer's heads; empty for an FFN.
         hooks: Where: (hook, heads); no heads stand for the whole value.
     """
@@ -54,7 +54,7 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Rows that are paired, at one position each.
+    """Pairs of a base and a source row, with one position each.
 
     ``moving``: the latent changes the answer; the others must leave it.
     """
@@ -73,7 +73,7 @@ def exchangeable(model: Any, groups: Sequence[Sequence[Component]] = ()) -> tupl
 
     Raises:
         ArgumentError: for groups that are not heads of one layer.
-        HookError: for a model without heads.
+        HookError: for a model without attention heads.
     """
     parts = components(model)
     problems = Problems("exchangeable")
@@ -139,13 +139,13 @@ def paired(batch: Batch, variable: Variable, seed: int) -> Pairs:
 
 
 def _taken(batch: Batch, rows: Int[Tensor, "row"]) -> Batch:
-    """Some rows of a batch, in their order."""
+    """Some rows of a batch, in the given order."""
     latents = {name: latent[rows] for name, latent in batch.latents.items()}
     return Batch(batch.inputs[rows], batch.targets[rows], batch.mask[rows], latents)
 
 
 def _apart(answers: Tensor, batch: Batch) -> Float[Tensor, "shift row pos"]:
-    """How far expected answers are from the rows' own; 0 where they agree."""
+    """How far expected answers are from the rows' own answers; 0 where they agree."""
     if not batch.targets.is_floating_point():
         return (answers != batch.targets).float()
     scale = batch.targets[batch.mask].std().clamp_min(torch.finfo(batch.targets.dtype).tiny)
@@ -158,7 +158,7 @@ def _chosen(
     others: Int[Tensor, "shift row"],
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One wanted (shift, position) of each row that has any: base, source, position, shift."""
+    """For each row that has any, one wanted (shift, position): base, source, position, shift."""
     drawn = torch.rand(wanted.shape, generator=generator) * wanted
     best, where = drawn.movedim(1, 0).flatten(1).max(1)
     base = torch.nonzero(best > 0)[:, 0]
@@ -174,7 +174,7 @@ def outputs_of(
     parts: Sequence[Exchanged],
     variable: Variable,
 ) -> list[Tensor]:
-    """At each pair's position: the clean output, then with each part exchanged."""
+    """The outputs at each pair's position: the clean output, then one with each part exchanged."""
     device, rows = model_device(model), torch.arange(len(pairs.base))
     base, source = inputs[pairs.base].to(device), inputs[pairs.source].to(device)
     names = sorted({hook for part in parts for hook, _ in part.hooks})

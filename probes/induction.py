@@ -1,4 +1,4 @@
-"""Induction heads: whether a head is one, and by which earlier head it finds what it looks for.
+"""Induction heads: whether a head is one, and which earlier head its keys are written by.
 
 An induction head attends to the token after an earlier equal one; it can find that token because
 an earlier head wrote each token's predecessor there; and without that attention the repeated tokens
@@ -55,7 +55,7 @@ def measure_induction(
     fold_norm: bool = False,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The evidence of every head of a live model, on rows whose tokens repeat.
+    """The evidence for every head of a live model, on rows whose tokens repeat.
 
     Args:
         model: Ours, or a bridge: tokens in, hooks of TransformerLens.
@@ -87,7 +87,7 @@ def induction_evidence(
     losses: pd.DataFrame,
     roles: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """One row a head.
+    """Join tables that are already there into one row of evidence per head.
 
     Args:
         content: From :func:`interp.attention.attention_to_keys.attention_table`, on repeated
@@ -106,7 +106,7 @@ def induction_evidence(
         ``k_excess``, ``k_p``, ``k_q``; ``loss_increase``, ``loss_q``. NaN where there is none.
 
     Raises:
-        ArgumentError: if a table lacks the scores.
+        ArgumentError: if a table lacks the scores that are needed.
     """
     mass = content[content["metric"] == "attention_mass"]
     induction = mass[(mass["target"] == "after_same") & (mass["null"] == "tokens")]
@@ -132,12 +132,12 @@ def induction_evidence(
 def previous_writers(
     composition: pd.DataFrame, previous: Mapping[str, float], *, least: float
 ) -> pd.DataFrame:
-    """For each head the previous-token head that its keys read most.
+    """For each head, the previous-token head whose output its keys read most.
 
     Args:
         composition: A head table with ``k_composition``; the target is the writer.
         previous: Head ("L0H1") → attention to the token before, above its null.
-        least: Of that attention, for a head to count.
+        least: The least share of attention to the previous token that makes a previous-token head.
 
     Returns:
         ``layer``, ``head``, ``writer``, ``previous``, ``k_composition``, ``k_excess`` (over the
@@ -160,7 +160,7 @@ def previous_writers(
 
 
 def _statuses(found: pd.DataFrame, roles: pd.DataFrame | None) -> list[str]:
-    """What the role engine says of each head."""
+    """The status that the role engine gives to each head."""
     if roles is None:
         return [""] * len(found)
     mine = roles[roles["role"] == "induction"]
@@ -169,5 +169,5 @@ def _statuses(found: pd.DataFrame, roles: pd.DataFrame | None) -> list[str]:
 
 
 def _rows(table: pd.DataFrame) -> Any:
-    """Rows with their columns as attributes."""
+    """Iterate over rows, with columns as attributes."""
     return table.itertuples(index=False)

@@ -1,4 +1,4 @@
-"""Is a probe's direction used? Exchange what it holds between two rows and watch the output.
+"""Is a probe's direction used by the model? Exchange its value between two rows, watch the output.
 
 TransformerLens' interchange intervention: at one hook and position, the base row's coordinate
 along the direction becomes the source row's. If the direction holds a variable that the model
@@ -66,24 +66,24 @@ INTERCHANGE_COLUMNS = (
 )
 _PLACEBOS = 8
 _ROWS = 256
-"""Of one forward pass."""
+"""The largest number of rows in one forward pass."""
 _LEAST_PAIRS = 8
 _FLAT = 1e-6
-"""Of the largest singular value: below, directions depend on others."""
+"""Directions with singular values below this share of the largest depend on the others."""
 
 
 @dataclass(frozen=True)
 class Interchange:
-    """How far outputs moved when a direction was exchanged between rows.
+    """How far outputs moved when the value along a direction was exchanged between rows.
 
     Attributes:
-        moved: Share of the way to the expected outputs.
-        placebo: The same for random directions, mean over several.
+        moved: The share of the way to the expected outputs.
+        placebo: The same share for random directions, averaged over several.
         changed: How far the output moves at all, wherever: ‖output − clean‖² / ‖clean − expected‖²,
             or, of tokens, the share of answers that change by that of those that should.
         placebo_changed: The same for random directions.
         low: Lower end of the 95 % interval of ``moved − placebo`` over pairs.
-        high: Upper end.
+        high: The upper end.
         p: The larger of two, of a mean of pairs that is 0 by chance: of ``moved − placebo``, and of
             ``moved`` (a placebo that leads astray makes nothing of a direction that does nothing).
     """
@@ -110,11 +110,11 @@ def interchange(
     source_position: int | Int[Tensor, "row"] | None = None,
     seed: int = 0,
 ) -> Interchange:
-    """Exchange directions between paired rows at one position of each.
+    """Exchange the values along directions between paired rows, at one position of each.
 
     Args:
         model: A hooked model in evaluation mode.
-        hook: Where, ``[row, pos, d_model]``.
+        hook: The hook at which values are exchanged, ``[row, pos, d_model]``.
         directions: What to exchange: their span, in units of the activations. Weights of a probe
             that standardises its features first, such as :func:`probes.linear.logistic`, are not
             in these units: take those of :func:`probe_directions`.
@@ -122,8 +122,8 @@ def interchange(
         expected: The outputs at ``position`` for the base with the variable from the source:
             ``[row, output]`` real, or ``[row]`` token ids.
         position: Where the exchange happens and the output is read: of all, or of each pair.
-        source_position: Where the source is read; ``position`` by default.
-        seed: Of the placebos and of the null.
+        source_position: The position at which the source is read; ``position`` by default.
+        seed: Seed of the placebos and of the null.
 
     Raises:
         ArgumentError: if rows do not pair up, directions are zero, or pairs expect what the model
@@ -162,7 +162,7 @@ def interchange(
 
 
 def _span(directions: Float[Tensor, "rank d_model"]) -> Float[Tensor, "d_model independent"]:
-    """An orthonormal basis of what directions span; those that depend on others add nothing."""
+    """An orthonormal basis of the span of some directions."""
     found, sizes, _ = torch.linalg.svd(directions.mT.double(), full_matrices=False)
     return found[:, sizes > _FLAT * sizes[0]].float()
 
@@ -176,7 +176,7 @@ def _outputs(
     at: Int[Tensor, "row"],
     taken: Int[Tensor, "row"],
 ) -> list[Tensor]:
-    """The output at each row's position: clean, then after every change."""
+    """The outputs at each row's position: the clean one, then one after every change."""
     from interp.hooks.transformer_lens_adapter import interchange_tools as tools
 
     def read(inputs: Tensor) -> Tensor:
@@ -194,11 +194,11 @@ def _outputs(
 def probe_directions(
     features: Features, latent: Latent, kind: Kind
 ) -> Float[np.ndarray, "direction feature"]:
-    """What the linear probe of a latent reads, in units of the activations.
+    """The directions that the linear probe of a latent reads, in units of the activations.
 
     Args:
         features: Activations at the sampled positions of each row.
-        latent: Its values there.
+        latent: The latent's values there, ``[row, sample]``.
         kind: ``real``: one direction (:func:`probes.linear.direction`). ``categorical``: the
             weights of the logistic regression, one row for two classes and one a class for more,
             each divided by its feature's standard deviation.
@@ -237,7 +237,7 @@ def interchange_table(
         pairs there were; q is over all latents. Of fewer than 8 pairs nothing is said (NaN).
 
     Raises:
-        ArgumentError: for latents that are not there.
+        ArgumentError: for latents that the batch does not have.
         HookError: for a hook that is not there or has no position axis.
     """
     if not hooks:
@@ -310,7 +310,7 @@ def _pairs(
 def _clean(
     model: Any, inputs: Tensor, rows: Int[Tensor, "pair"], at: Int[Tensor, "pair"]
 ) -> Float[Tensor, "pair output"]:
-    """What the model gives at one position of each row."""
+    """The model's output at one position of each row."""
     parts = [
         model(inputs[rows[some]])[torch.arange(len(some)), at[some]].cpu()
         for some in torch.arange(len(rows)).split(_ROWS)

@@ -52,7 +52,7 @@ __all__ = ["KernelNull", "LayerKernels", "kernel_null", "kernel_table", "layer_k
 _NULL_ROWS = 48
 
 KernelNull = Mapping[tuple[str, str], Float[np.ndarray, "draw"]]
-"""(metric, memory) → scores of re-initialised models."""
+"""(metric, memory) → the scores of re-initialised models."""
 
 
 AttentionKernel = Float[np.ndarray, "head _"]
@@ -62,11 +62,11 @@ Scores = Float[np.ndarray, "head"]
 
 @dataclass(frozen=True)
 class LayerKernels:
-    """What the heads of one layer put along each memory's direction, by lag.
+    """What the heads of one layer write along each memory's direction, by lag.
 
     Attributes:
-        layer: Counted from 0.
-        mass: ``[head, lag]`` mean share of attention.
+        layer: The layer, counted from 0.
+        mass: The mean share of attention at each lag, ``[head, lag]``.
         kernels: Memory → ``[head, lag]`` signed kernels along the direction that holds it; for one
             whose lags a latent holds ``[head, offset]``, offsets from −(n − 1) on.
         origins: Memory → the column that is lag (or offset) 0.
@@ -85,11 +85,11 @@ class LayerKernels:
     draws: Mapping[str, Float[np.ndarray, "resample head _"]] = field(default_factory=dict)
 
     def concentration(self, memory: str, lag: int) -> float:
-        """Share of the heads' summed kernel at a lag."""
+        """The share of the heads' summed kernel that lies at a lag."""
         return concentration(self.kernels[memory].sum(0), self._column(memory, lag))
 
     def shares(self, memory: str) -> Scores:
-        """Each head's part of the absolute weight of the kernels."""
+        """Each head's share of the kernels' absolute weight."""
         return _shares(self.kernels[memory])
 
     def parts(self, memory: str, lag: int) -> Scores:
@@ -133,7 +133,7 @@ def layer_kernels(
     seed: int = 0,
     resamples: int = 0,
 ) -> LayerKernels:
-    """Attention kernels of one layer's heads, for each memory.
+    """The kernels over lags of one layer's heads, for each memory.
 
     Args:
         model: A hooked model with ``W_O``, such as ours or a bridge, whose attention is causal.
@@ -175,7 +175,7 @@ def layer_kernels(
 
 
 def _check_causal(seen: AttentionMask | None) -> None:
-    """Of a model without a spec only its patterns tell."""
+    """Refuse attention that looks both ways; in a model without a spec its patterns show it."""
     problems = Problems("layer_kernels")
     causal, advice = seen is None or seen.causal, "lags are of the past"
     problems.need(causal, "model", "must have causal attention", "patterns that have not", advice)
@@ -185,7 +185,7 @@ def _check_causal(seen: AttentionMask | None) -> None:
 def _directions(
     read: LayerRows, memories: Mapping[str, int | str], given: Mapping[str, Direction]
 ) -> dict[str, Direction]:
-    """Each memory's direction, as given or by a probe."""
+    """Each memory's direction: the given one, or one fitted by a probe."""
     probed = {name: DirectionSums() for name in memories if name not in given}
     for part in read if probed else ():
         for name, sums in probed.items():
@@ -194,7 +194,7 @@ def _directions(
 
 
 def _signals(read: LayerRows, directions: Mapping[str, Direction]) -> dict[str, Signal]:
-    """What the heads write in common along each direction."""
+    """The signal that heads write in common along each direction."""
     moments = {name: ValueSums() for name in directions}
     for part in read:
         for name, sums in moments.items():
@@ -208,7 +208,7 @@ def _sums(
     signals: Mapping[str, Signal],
     **options: int,
 ) -> dict[str, KernelSums | RegressionSums]:
-    """What each memory's kernel is added up in."""
+    """The running sums in which each memory's kernel is added up."""
     behind = [
         name for name, place in memories.items() if read.layer > 0 and not isinstance(place, str)
     ]
@@ -259,7 +259,7 @@ def _parts(kernel: AttentionKernel, at: int) -> Scores:
 def kernel_table(
     measured: LayerKernels, memories: Mapping[str, int | str], null: KernelNull
 ) -> pd.DataFrame:
-    """Concentrations, shares, parts and masses of a layer against re-initialised models.
+    """The concentrations, shares, parts and masses of a layer, compared with re-initialised models.
 
     ``low`` and ``high`` bound the effect of kernels that were measured with resamples; for those of
     masses see :func:`interp.attention.by_lag.lag_table`, and where lags are a latent's
@@ -293,7 +293,7 @@ def _rows(
 
 
 def _scores(measured: LayerKernels, name: str, place: int | str) -> dict[str, list[float]]:
-    """Metric → one score, or one a head."""
+    """Metric → its score, or its scores, one per head."""
     lag = _lag(place)
     found = {
         "kernel_concentration": [measured.concentration(name, lag)],
@@ -319,7 +319,7 @@ def kernel_null(
     seed: int = 0,
     draws: int = DRAWS,
 ) -> KernelNull:
-    """The same scores on ``draws`` re-initialised models of a model's shapes.
+    """The scores of ``draws`` re-initialised models of the same shapes, which are the null.
 
     Each memory has its own null, at its own lag; scores of single heads pool the heads. Fewer rows
     (48) than for a measurement make directions noisier and concentrations a little lower: the floor

@@ -1,4 +1,4 @@
-"""One layer's attention and the stream after it, pass after pass over the same rows.
+"""One layer's attention and the residual stream after it, for several passes over the same rows.
 
 Rows come from a model that is run, or from a store of its activations; then the model gives its
 weights alone. One batch is in memory at a time, and where there is only one it is kept between
@@ -30,15 +30,15 @@ Scored = Bool[np.ndarray, "pos"]
 
 @dataclass(frozen=True)
 class LayerPart:
-    """Some rows.
+    """Some rows of one layer's activations.
 
     Attributes:
-        rows: What was read; patterns under :attr:`LayerRows.pattern`.
-        pattern: Attention.
+        rows: The rows as they were read; patterns are under :attr:`LayerRows.pattern`.
+        pattern: The attention pattern.
         v: Values, of each head or of each group of heads that share them.
         stream: The residual stream after the attention.
         x: What enters the attention, where heads write a multiple of it; else None.
-        mask: Scored positions.
+        mask: Which positions are scored.
         contents: The first input channel; None for tokens.
     """
 
@@ -51,7 +51,7 @@ class LayerPart:
     contents: Float[np.ndarray, "row pos"] | None
 
     def latent(self, name: str) -> Float[np.ndarray, "row pos"]:
-        """A latent that is one number a position."""
+        """The values of a latent that is one number per position."""
         return _array(self.rows.latent(name))
 
 
@@ -63,11 +63,11 @@ class LayerRows:
         rows: A batch, or a store of this model's activations with ``attn.hook_pattern``,
             ``attn.hook_v`` and ``hook_resid_mid`` of the layer (and ``ln1.hook_normalized`` with
             ``identity_ov``).
-        layer: Which.
+        layer: The layer, counted from 0.
         batch: How many rows are run at a time.
 
     Attributes:
-        positions: A few positions, scored in every row.
+        positions: A few positions that are scored in every row.
         first: The first position that is scored in any row.
         length: Positions of a row.
 
@@ -95,7 +95,7 @@ class LayerRows:
         self._kept: list[LayerPart] = []
 
     def __iter__(self) -> Iterator[LayerPart]:
-        """The rows, batch by batch."""
+        """Iterate over the rows, batch by batch."""
         if self._kept:
             yield from self._kept
             return
@@ -113,7 +113,7 @@ class LayerRows:
     def values(
         self, part: LayerPart, w: Float[np.ndarray, "d_model"]
     ) -> Float[np.ndarray, "row key head"]:
-        """What each head would write along w from each key."""
+        """What each head would write along w if it attended to each key alone."""
         v = np.repeat(part.v, self.heads // part.v.shape[2], axis=2)  # heads may share values
         found: Float[np.ndarray, "row key head"] = np.einsum("rkhd,hd->rkh", v, self._w_o @ w)
         if part.x is not None and self._b is not None:
@@ -133,7 +133,7 @@ class LayerRows:
         )
 
     def _scored(self) -> tuple[Scored, Scored]:
-        """Which positions are scored in every row, and in any."""
+        """The positions that are scored in every row, and those scored in any row."""
         if isinstance(self._rows, Batch):
             mask = self._rows.mask.cpu().numpy()
             return np.logical_and.reduce(mask), np.logical_or.reduce(mask)

@@ -47,10 +47,10 @@ __all__ = [
 
 Kind = Literal["real", "categorical"]
 FOLDS = 5
-"""Of rows, in cross-validation."""
+"""How many folds of rows cross-validation has."""
 _PENALTIES = np.logspace(-4, 4, 9)
 PENALTY = 1e-6
-"""Of a direction: on standardised features, for each sample."""
+"""The ridge penalty of a direction, per sample and on standardised features."""
 
 Features = Float[np.ndarray, "row pos feature"]
 Latent = Float[np.ndarray, "row pos"]
@@ -61,7 +61,7 @@ Groups = Int[np.ndarray, "row"]
 
 @dataclass(frozen=True)
 class Decoding:
-    """How well a latent can be read.
+    """How well a latent can be read from activations.
 
     Attributes:
         score: Squared correlation of held-out predictions with the latent, in [0, 1]; of a
@@ -79,12 +79,13 @@ class Decoding:
 
 
 def ridge() -> Pipeline:
-    """The linear probe: standardise, then ridge with its penalty chosen on the training rows."""
+    """The linear probe of real latents: standardise, then ridge regression with a chosen
+    penalty."""
     return make_pipeline(StandardScaler(), RidgeCV(alphas=_PENALTIES))
 
 
 def logistic() -> Pipeline:
-    """The linear probe of classes: standardise, then logistic regression."""
+    """The linear probe of categorical latents: standardise, then logistic regression."""
     return make_pipeline(StandardScaler(), LogisticRegression(C=1.0, max_iter=300))
 
 
@@ -101,7 +102,7 @@ def kind_of(latent: np.ndarray) -> Kind:
 
 
 def probe_for(kind: Kind) -> Pipeline:
-    """The linear probe of a kind of latent."""
+    """The linear probe that fits the kind of a latent."""
     return ridge() if kind == "real" else logistic()
 
 
@@ -112,11 +113,11 @@ def decode(
     probe: BaseEstimator | None = None,
     groups: Groups | None = None,
 ) -> Decoding:
-    """Cross-validated decoding of a latent.
+    """How well a latent can be decoded, by cross-validation.
 
     Args:
         features: Activations at the sampled positions of each row.
-        latent: Its values there.
+        latent: The latent's values there, ``[row, sample]``.
         probe: A scikit-learn regressor or classifier; :func:`ridge` by default.
         groups: A number for each row; rows of one number stand on one side. Each row is its own by
             default: give those of :class:`probes.sampling.SampledPositions` where rows can be
@@ -145,7 +146,7 @@ def decode(
 
 
 def folds_of(groups: Groups) -> Groups:
-    """The fold of each row: its group's number modulo :data:`FOLDS`."""
+    """The fold of each row, which is its group's number modulo :data:`FOLDS`."""
     return groups % FOLDS
 
 
@@ -178,7 +179,7 @@ def _held_out(
     fold: Int[np.ndarray, "sample"],
     kept: Bool[np.ndarray, "sample"],
 ) -> Float[np.ndarray, "sample"]:
-    """Each fold predicted by a probe of what is kept of the others."""
+    """Predict each fold with a probe that was fitted on the kept samples of the other folds."""
     predicted = np.empty_like(y)
     for number in np.unique(fold):
         fitted = clone(probe).fit(x[kept & (fold != number)], y[kept & (fold != number)])

@@ -1,4 +1,4 @@
-"""Which component computes which latent: every component exchanged between rows, for every latent.
+"""Which component computes which latent? Exchange every component between rows, for every latent.
 
 A task is a causal model of its answer (:mod:`interp.tasks.counterfactual`): it says what the answer
 to a *base* row would be if one latent had the value of a *source* row. A component of a model holds
@@ -90,8 +90,8 @@ def locate(
         rows: Base rows that are drawn; as many pairs are exchanged, and as many again whose answer
             must stay.
         groups: Heads of one layer that are exchanged together, besides all heads of a layer.
-        latents: Which; all that the task names by default.
-        seed: Of the rows, the pairs and the null.
+        latents: The latents to look for; all that the task names by default.
+        seed: Seed of the rows, the pairs and the null.
         watch: Wraps the iteration over latents, for a progress bar.
 
     Returns:
@@ -106,7 +106,7 @@ def locate(
     Raises:
         ArgumentError: for a task that names no variables or lacks those asked for, for groups that
             span layers, or too few rows.
-        HookError: for a model without heads.
+        HookError: for a model without attention heads.
     """
     parts = exchangeable(model, groups)
     variables = _variables(task, latents, rows)
@@ -123,10 +123,10 @@ def locate(
 
 
 def holders(table: pd.DataFrame) -> pd.DataFrame:
-    """Which components hold each latent, one row a latent.
+    """The components that hold each latent, as a table with one row per latent.
 
     Args:
-        table: From :func:`locate`.
+        table: A table from :func:`locate`.
 
     Returns:
         Columns ``latent``, ``where`` (components that hold it, in the model's order, each with
@@ -149,7 +149,7 @@ def holders(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _claimed(row: Any) -> frozenset[tuple[int, str]]:
-    """The heads, and the FFN, that a component is made of."""
+    """The heads, and the FFN, that an exchanged component consists of."""
     heads = [head for head in row.heads.split("+") if head]
     whole = row.component == f"L{row.layer}"
     ffn = ["FFN"] * (whole or not heads)

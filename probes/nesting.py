@@ -1,4 +1,4 @@
-"""The picture of a nested memory: which latent is readable where, and what each layer fetches.
+"""A picture of a nested memory: which latent is readable where, and what each layer fetches.
 
     decodability   held-out r² of a ridge probe, at the embedding and after every sublayer
     kernels        Σ_h pattern_h[t, s] · (e_x W_V,h W_O,h w_i), averaged over positions by s − t_i
@@ -31,14 +31,14 @@ _OFFSETS = range(-3, 4)
 def nesting_panel(
     model: SequenceTransformer, task: AdaptiveMemory, *, title: str, rows: int = 256, seed: int = 0
 ) -> RoundsPanel:
-    """Measure a model on fresh rows of its task.
+    """Measure a model on fresh rows of its task, for one panel of the figure.
 
     Args:
         model: Of any number of layers, trained or constructed, for this task.
-        task: With one or more rounds.
-        title: Of the panel.
-        rows: Sequences that are measured.
-        seed: Of the rows.
+        task: A task with one or more rounds.
+        title: The title of the panel.
+        rows: How many rows are measured.
+        seed: Seed of the rows.
     """
     batch = task.sample(rows, seed=seed)
     layers = range(model.spec.n_layers)
@@ -86,7 +86,8 @@ def _kernel(
     memory: int,
     content: Float[np.ndarray, "row sample"],
 ) -> Float[np.ndarray, "offset"]:
-    """The layer's kernel along a memory's direction, by lag minus location; shares of |weight|."""
+    """The layer's kernel along a memory's direction, over lag minus location, as shares of
+    |weight|."""
     attn = model.blocks[layer].attn
     w = torch.from_numpy(direction(held[f"blocks.{layer}.hook_resid_mid"][:, at], content))
     value = model.embed.W_E[0].double().cpu()

@@ -1,4 +1,4 @@
-"""A batch or a store as seen at some of its positions, for probes.
+"""Restrict a batch or a store to some of its positions, for probes.
 
 Scored positions outside of those wanted count as not scored; the rows themselves stay whole. Of a
 store that keeps some positions only, the others are not scored either.
@@ -24,10 +24,10 @@ __all__ = ["SomePositions", "at_positions", "positions_in_words", "wanted_positi
 
 
 def wanted_positions(text: str | None) -> slice:
-    """A slice of ``5``, ``last``, ``START:STOP[:STEP]``, ``all`` or None (all).
+    """Read ``5``, ``last``, ``START:STOP[:STEP]``, ``all`` or None (for all) as a slice.
 
     Raises:
-        ArgumentError: if it is written otherwise.
+        ArgumentError: if the text has another form.
     """
     try:
         number = int(text) if text is not None else None
@@ -43,12 +43,12 @@ def wanted_positions(text: str | None) -> slice:
 
 
 def at_positions(source: Any, inputs: Any, text: str | None) -> tuple[Any, Any]:
-    """A model's batch, or a store, scored at the wanted positions alone.
+    """A model's batch, or a store, of which only the wanted positions are scored.
 
     Args:
         source: A hooked model, or a store.
-        inputs: Of a model; None for a store.
-        text: As for :func:`wanted_positions`.
+        inputs: The inputs of a model; None for a store.
+        text: The wanted positions, as for :func:`wanted_positions`.
 
     Returns:
         Source and inputs for :mod:`probes`.
@@ -85,7 +85,7 @@ def _need_some(left: bool, text: str, masks: list[NDArray[np.bool_]], kept: str)
 
 
 def _among(length: int, *chosen: slice) -> NDArray[np.bool_]:
-    """True at the positions that are in every slice."""
+    """Which of ``length`` positions are in every slice."""
     numbers = np.arange(length)
     parts = [np.isin(numbers, numbers[some]) for some in chosen]
     among: NDArray[np.bool_] = np.logical_and.reduce(parts)
@@ -93,13 +93,13 @@ def _among(length: int, *chosen: slice) -> NDArray[np.bool_]:
 
 
 class SomePositions(ActivationStore):
-    """A store of which the wanted positions that it keeps are scored.
+    """A store of which only the wanted positions are scored, as far as it keeps them.
 
     Activations are given at every position, NaN at those that are not stored.
 
     Args:
-        store: Which.
-        wanted: Of the inputs' positions.
+        store: The store.
+        wanted: The wanted ones of the inputs' positions.
 
     Attributes:
         kept: The positions that are stored, as the extraction was told.
@@ -115,14 +115,14 @@ class SomePositions(ActivationStore):
 
     @property
     def parts(self) -> Any:
-        """The sealed parts; all have a mask."""
+        """The sealed parts, each with a mask."""
         return tuple(
             replace(part, shapes={**part.shapes, "mask": part.shapes["inputs"][:2]})
             for part in super().parts
         )
 
     def mask(self, rows: Any = None) -> NDArray[Any]:
-        """Where targets are scored and activations wanted and stored, ``[row, pos]``."""
+        """Where targets are scored, and activations wanted and stored, ``[row, pos]``."""
         shape = self.inputs(rows).shape[:2]
         scored = super().mask(rows) if self._masked else np.ones(shape, dtype=bool)
         return scored & _among(shape[1], self._stored, self._wanted)
@@ -130,7 +130,7 @@ class SomePositions(ActivationStore):
     def activation(
         self, hook: str, rows: Any = None, *, heads: Any = None, positions: Any = None
     ) -> NDArray[Any]:
-        """As of any store, with the positions of the inputs."""
+        """A hook's activations, with NaN at positions of the inputs that are not stored."""
         values, labels = super().activation(hook, rows, heads=heads), self.labels(hook)
         if "pos" not in labels or self._stored == slice(None):
             return values if positions is None else values[:, positions]

@@ -65,13 +65,13 @@ def probe_table(
     Args:
         source: A hooked model, or a store.
         inputs: A :class:`~interp.tasks.base.Batch` with latents, for a model; None for a store.
-        hooks: Names of hooks with a position axis.
+        hooks: The names of hooks that have a position axis.
         latents: Which; all by default. ``NAME[i]`` for channel i of one with several.
         untrained: A model of the same hooks with random weights, run on the same inputs; one is
             made of our own models (:func:`untrained_like`). Without, its columns are NaN.
         positions: Which are sampled; 8 of those that are scored, by default, each row's own where
             rows are scored at different ones, and no prefix in two folds (:mod:`probes.sampling`).
-        seed: Of sampled positions, control labels and random weights.
+        seed: Seed of the sampled positions, the control labels and the random weights.
         watch: Wraps the iteration over hooks, for a progress bar.
 
     Returns:
@@ -107,13 +107,13 @@ def probe_table(
 
 
 def layer_map(table: pd.DataFrame, value: str = "score") -> pd.DataFrame:
-    """Latent × hook, hooks in the order of the table."""
+    """The table as a map: latents as rows, hooks as columns in the table's order."""
     wide = table.pivot(index="latent", columns="hook", values=value)
     return wide.loc[table["latent"].drop_duplicates(), table["hook"].drop_duplicates()]
 
 
 def untrained_like(model: SequenceTransformer, *, seed: int) -> SequenceTransformer:
-    """A model of the same spec with fresh weights."""
+    """A model of the same spec with freshly drawn weights."""
     return SequenceTransformer(model.spec, seed=seed)
 
 
@@ -188,7 +188,7 @@ def _told(samples: Samples, name: str, found: Decoding) -> str:
 def _decoded(
     features: np.ndarray, samples: Samples, name: str, labels: np.ndarray | None = None
 ) -> Decoding:
-    """A latent, or labels in its place, read as its kind is."""
+    """Decode a latent (or labels in its place) with the probe that fits its kind."""
     latent = samples.latents[name] if labels is None else labels
     return decode(features, latent, probe=probe_for(samples.kinds[name]), groups=samples.groups)
 

@@ -1,4 +1,4 @@
-"""Which round of a nested task is where, and does one round need the one before?
+"""Where is each round of a nested task, and does a round need the round before?
 
 A nested memory (or a nested count) is a chain of latents: the location g_1 and the content
 x_{t−t_1} of round 1, then g_2, x_{t−t_2} …, each a function of the one before (`memory` §1.2).
@@ -49,12 +49,12 @@ _CHAIN_RULE = "must hold two rounds or more, each with latents of the batch"
 def first_decodable(
     table: pd.DataFrame, *, floor: float = 0.9, level: float = 0.01
 ) -> pd.DataFrame:
-    """Where each latent first is decodable, hooks in the order of the table.
+    """The hook at which each latent first is decodable, with hooks in the table's order.
 
     Args:
         table: From :func:`probes.probe_table.probe_table`, over the residual stream's hooks in
         order. floor: Least score.
-        level: Largest q.
+        level: The largest q that counts.
 
     Returns:
         Columns ``latent``, ``hook`` (empty if nowhere) and ``score``.
@@ -80,7 +80,7 @@ def round_order(
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """How much less decodable each round is without the one before.
+    """How much less decodable each round is when the round before is patched away.
 
     Args:
         model: A hooked model.
@@ -189,7 +189,7 @@ def _quality(
 def _exchange(
     model: Any, batch: Batch, at: str, latents: Sequence[np.ndarray], seed: int
 ) -> Tensor:
-    """The stream with what the latents predict of it taken from another row."""
+    """The stream, with the part that the latents predict taken from another row."""
     stream = _streams(model, batch, [at], {})[at].double()
     phi, scored = _design(latents), batch.mask.cpu().numpy()
     b, *_ = np.linalg.lstsq(phi[scored], stream.numpy()[scored], rcond=None)
@@ -219,7 +219,7 @@ def _has_classes(latent: np.ndarray) -> bool:
 
 
 def _placebo(model: Any, batch: Batch, at: str, moved: Tensor, seed: int) -> Tensor:
-    """Each position moved as far as in ``moved``, turned by one random rotation."""
+    """A placebo: each position moved as far as in ``moved``, but rotated by one random rotation."""
     stream = _streams(model, batch, [at], {})[at].double()
     rng = np.random.default_rng(seed)
     turn, _ = np.linalg.qr(rng.normal(size=(stream.shape[-1],) * 2))

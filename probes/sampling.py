@@ -1,4 +1,4 @@
-"""Which positions of which rows probes read, and which rows may not stand on both sides of a fold.
+"""Which positions of which rows probes read, and which rows must be in the same fold.
 
 A causal model's activation at position p is a function of the tokens up to p. Two rows that begin
 alike therefore have *equal* activations, and a probe fitted on one has seen the other: of 256
@@ -43,18 +43,18 @@ __all__ = [
 ]
 
 POSITIONS = 8
-"""Sampled positions of a row, unless told otherwise."""
+"""How many positions of a row are sampled by default."""
 
 _NEARLY, _ENOUGH = 0.9, 0.75
 
 
 @dataclass(frozen=True)
 class SampledPositions:
-    """Where activations are read.
+    """The rows and positions at which activations are read.
 
     Attributes:
-        rows: Which rows are kept, ascending.
-        positions: The sampled positions of each.
+        rows: The rows that are kept, ascending.
+        positions: The sampled positions of each kept row.
         groups: The group of each: equal rows have the same, in a random order;
             :func:`probes.linear.folds_of` makes folds of them.
     """
@@ -64,7 +64,8 @@ class SampledPositions:
     groups: Int[np.ndarray, "kept"]
 
     def of(self, values: Any) -> Any:
-        """``[row, pos, …]``, an array or a tensor, at these places: ``[kept, sample, …]``."""
+        """The values of ``[row, pos, …]`` (array or tensor) at these places, ``[kept, sample,
+        …]``."""
         return values[self.rows[:, None], self.positions]
 
 
@@ -76,14 +77,14 @@ def sample_positions(
     causal: bool = True,
     seed: int = 0,
 ) -> SampledPositions:
-    """Sampled positions of every row, and the groups that folds are made of.
+    """Sample positions of every row, and group the rows for cross-validation.
 
     Args:
-        mask: Where rows are scored.
+        mask: Where rows are scored, ``[row, pos]``.
         inputs: ``[row, pos]`` tokens or ``[row, pos, channel]`` values.
-        count: Most positions of a row.
+        count: The largest number of positions per row.
         causal: Whether activations depend on nothing after their position.
-        seed: Of positions, where each row has its own.
+        seed: Seed of the positions, where each row has its own.
 
     Raises:
         ArgumentError: if nothing is scored.
@@ -116,7 +117,7 @@ def groups_of(inputs: np.ndarray, *, seed: int | None = None) -> Int[np.ndarray,
 
 
 def is_causal(source: Any) -> bool:
-    """What a model's or store's spec says; True where there is none."""
+    """Whether attention is causal according to a model's or store's spec; True without a spec."""
     seen = attention_mask_of(source)
     return seen is None or seen.causal
 
@@ -145,13 +146,13 @@ def _spread(scored: Int[np.ndarray, "scored"], count: int) -> Int[np.ndarray, "s
 def _stratified(
     scored: Int[np.ndarray, "scored"], count: int, rng: np.random.Generator
 ) -> Int[np.ndarray, "sample"]:
-    """One at random of each of ``count`` equal stretches."""
+    """Draw one position at random from each of ``count`` equal stretches."""
     edges = np.linspace(0, len(scored), count + 1).astype(int)
     return scored[edges[:-1] + (rng.random(count) * np.diff(edges)).astype(int)]
 
 
 def _prefixes(inputs: np.ndarray) -> Int[np.ndarray, "row pos"]:
-    """Numbers, equal in a column where rows are equal up to it."""
+    """A number for the prefix at each position, equal for rows that are equal up to there."""
     rows, length = inputs.shape[:2]
     _, codes = np.unique(inputs.reshape(rows * length, -1), axis=0, return_inverse=True)
     codes = codes.reshape(rows, length).astype(np.int64)

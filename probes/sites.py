@@ -1,4 +1,4 @@
-"""Which hooks a model fires or a store holds, in their order, and which of them can be probed.
+"""The hooks that a model fires or a store holds, in order, and which of them can be probed.
 
 A probe reads hooks ``[row, pos, …]``. The order is the network's: the one in which a forward pass
 fires them, whatever the order in which they were asked for.
@@ -29,12 +29,12 @@ _STACKS = ("blocks", "layers", "hidden")
 
 @dataclass(frozen=True)
 class Site:
-    """A hook.
+    """A hook with its axes.
 
     Attributes:
-        name: Of the hook.
-        labels: What its axes are, ``("row", "pos", "d_model")``.
-        shape: Their sizes without the rows'.
+        name: The name of the hook.
+        labels: The names of its axes, such as ``("row", "pos", "d_model")``.
+        shape: The sizes of its axes, without the row axis.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Site:
 
     @property
     def probed(self) -> bool:
-        """Whether a probe can read it."""
+        """Whether a probe can read the hook."""
         return self.labels[1:2] == ("pos",)
 
     def __str__(self) -> str:
-        """Name, axes, and whether a probe can read it, in a line."""
+        """The name, the axes, and whether a probe can read the hook, in one line."""
         axes = " × ".join(
             f"{label} {n}" for label, n in zip(self.labels[1:], self.shape, strict=True)
         )
@@ -84,7 +84,7 @@ def usual_hooks(source: Any, sites: list[Site]) -> list[str]:
     can be probed.
 
     Raises:
-        HookError: if there is none.
+        HookError: if there is no such hook.
     """
     if not isinstance(source, ActivationStore) and hasattr(source.cfg, "n_layers"):
         return list(residual_sites([has_ffn(source, i) for i in range(source.cfg.n_layers)]))
@@ -115,12 +115,12 @@ def chosen_hooks(source: Any, sites: list[Site], wanted: list[str]) -> list[str]
 
 
 def _point(source: Any, name: str) -> Any:
-    """What the names of one hook have in common."""
+    """What identifies a hook, whichever of its names is used."""
     return source.canonical(name) if isinstance(source, ActivationStore) else source.hook_dict[name]
 
 
 def short_name(hook: str) -> str:
-    """``L0 mid`` for ``blocks.0.hook_resid_mid``, ``L0 mlp post`` for ``…0.mlp.hook_post``."""
+    """A short name, such as ``L0 mid`` for ``blocks.0.hook_resid_mid``."""
     parts = hook.split(".")
     name = parts[-1].removeprefix("hook_").removeprefix("resid_")
     if len(parts) > 2 and parts[0] in _STACKS:

@@ -1,4 +1,4 @@
-"""One model on one task, measured through and through: the tables a report is made of.
+"""Measure one model on one task from all sides, and seal the tables into its activation store.
 
     task → rows → activations in a store → scores with nulls → roles with evidence
 
@@ -37,9 +37,9 @@ class Performance:
     """How well a model solves its task, over scored positions.
 
     Attributes:
-        accuracy: Share with the right sign.
-        error: Mean squared error over the target's variance.
-        worst: Largest absolute error.
+        accuracy: The share of positions with the right sign.
+        error: The mean squared error over the target's variance.
+        worst: The largest absolute error.
     """
 
     accuracy: float
@@ -49,17 +49,17 @@ class Performance:
 
 @dataclass(frozen=True)
 class Study:
-    """What was measured on one model.
+    """Everything that was measured on one model.
 
     Attributes:
-        name: Of the model, in words.
+        name: The name of the model, in words.
         model: The model that was run.
         task: The task it was measured on.
-        store: Its activations, with the tables.
+        store: Its activations, with the tables sealed into them.
         scores: Every score with its null (a head table).
-        roles: What was decided, with evidence.
-        kernels: Attention by lag.
-        null: What :attr:`kernels` were compared with.
+        roles: The roles that were decided, with the evidence.
+        kernels: What heads attend to and write, by lag.
+        null: The re-initialised models' scores that :attr:`kernels` were compared with.
         performance: How well it solves the task.
     """
 
@@ -75,12 +75,12 @@ class Study:
 
     @property
     def memories(self) -> Mapping[str, int]:
-        """The latent of each memory, and the lag it is fetched from."""
+        """The latent of each memory → the lag from which it is fetched."""
         return dict(zip(self.task.arguments[1:], self.task.lags, strict=True))
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """Hooks of the residual stream, in order."""
+        """The hooks of the residual stream, in order."""
         return residual_sites([bool(widths) for widths in self.model.spec.ffn_widths])
 
 
@@ -97,15 +97,15 @@ def study(
     """Measure ``model`` on ``task`` and seal everything into a store at ``out``.
 
     Args:
-        name: What to call the model.
+        name: The name that the model gets in reports.
         model: A causal model of one layer: in a deeper one a head's lag is not the memory's.
         task: A fixed-memory task.
-        out: Folder of the activation store.
+        out: The folder for the activation store.
         seed: Seed of the rows and of the nulls.
         null: The kernels' null of another study with the same spec, task and seed, to save time.
 
     Raises:
-        ArgumentError: for a model that this cannot measure.
+        ArgumentError: for a model that cannot be measured in this way.
     """
     _check_measurable(model)
     sites = residual_sites([bool(widths) for widths in model.spec.ffn_widths])
@@ -151,7 +151,7 @@ def _check_measurable(model: SequenceTransformer) -> None:
 
 
 def _rows_of(store: ActivationStore) -> Batch:
-    """The very rows whose activations the store holds."""
+    """The rows whose activations the store holds, as a batch."""
     return Batch(
         inputs=torch.from_numpy(store.inputs()),
         targets=torch.from_numpy(store.targets()),

@@ -1,1 +1,1 @@
-"""Inspecting pretrained models: tables, figures and what stands out in words."""
+"""Inspection of pretrained models: tables, figures, and the main findings in sentences."""

@@ -1,4 +1,5 @@
-"""What an inspection runs a model for: rows in stores, how well it does, what each part is for.
+"""What an inspection runs a model for: stored activations, the model's loss, each component's
+effect.
 
     stores   attention patterns and what heads write, on repeated tokens, their shuffled control
              and text
@@ -38,10 +39,10 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class Performance:
-    """How well the model does a trial.
+    """How well the model does on a trial.
 
     Attributes:
-        trial: Which.
+        trial: The name of the trial.
         loss: Mean over rows of the loss at scored positions, in nats a token.
         control: The same on the control's rows; NaN where there is none.
         accuracy: Share of scored positions with the right token on top.
@@ -58,7 +59,8 @@ class Performance:
 def stored_rows(
     model: HookedModel, trial: Trial, folder: Path, *, resume: bool
 ) -> dict[str, ActivationStore]:
-    """The activations that measurements read, extracted into stores (or what is missing of them).
+    """Extract the activations that measurements read into stores; with ``resume`` only those
+    missing.
 
     Returns:
         ``repeated`` and ``shuffled``, or ``text``.
@@ -86,7 +88,7 @@ def loss_table(model: HookedModel, trial: Trial, seed: int) -> pd.DataFrame:
 
 
 def performance(model: HookedModel, trial: Trial, *, draws: int = 10_000) -> Performance:
-    """Loss and accuracy on a trial, against its control."""
+    """The loss and accuracy on a trial, compared with its control."""
     output = _output(model, trial.batch.inputs)
     losses = row_losses(output, trial.batch)
     mask = trial.batch.mask

@@ -1,4 +1,4 @@
-"""A pretrained model looked at from both sides: what its heads do, and what their weights say.
+"""Inspect a pretrained model's heads: what they do, and what their weights say.
 
     trials → activation stores → behaviour, loss without each part → with the weights → roles
 
@@ -57,19 +57,19 @@ _WEIGHTS = (
 
 @dataclass(frozen=True)
 class Inspected:
-    """What was found.
+    """The results of an inspection.
 
     Attributes:
         model: The model that was run.
-        factors: Its heads' weights.
-        trials: What it was tried on.
-        performances: How it did.
+        factors: The weights of its heads.
+        trials: The kinds of rows that it was run on.
+        performances: How well it did on each.
         behaviour: Attention, copying and position of every head (a head table).
         losses: The rise of the loss without every head and FFN (a head table).
         weights: Metrics of the weights and compositions (a head table).
-        roles: Who plays which part.
-        notes: What was left out, and what to know.
-        settings: Rows, length and seed.
+        roles: The role table: which head plays which role.
+        notes: What was left out, and what a reader should know.
+        settings: The number of rows, their length and the seed.
     """
 
     model: Pretrained
@@ -118,24 +118,24 @@ def inspect_heads(
     profile: Profile = LANGUAGE,
     step: Callable[[str], None] = lambda words: None,
 ) -> Inspected:
-    """Try the model on every kind of rows and decide its heads' roles.
+    """Run the model on every kind of rows and decide the roles of its heads.
 
     Args:
-        model: From :func:`interp.models.pretrained.load_pretrained`.
-        factors: The same model's, from :func:`interp.weights.head_weights.head_weights`.
-        out: Folder of everything; see :func:`open_folder`.
+        model: The model, from :func:`interp.models.pretrained.load_pretrained`.
+        factors: The weights of its heads, from :func:`interp.weights.head_weights.head_weights`.
+        out: The folder for all results; see :func:`open_folder`.
         text: Pieces of it are another trial, where the model has a tokenizer.
         rows, length: Of every trial; the model's context bounds the length.
-        seed: Of rows and nulls.
-        resume: Read what an interrupted inspection left in ``out``.
-        overwrite: Replace an inspection that is there.
-        profile: Level and floors of the roles.
-        step: Told what is being done.
+        seed: Seed of the rows and of the nulls.
+        resume: Reuse what an interrupted inspection left in ``out``.
+        overwrite: Replace an inspection that is in ``out`` already.
+        profile: The level of significance and the floors of the roles.
+        step: Called with a sentence that says what is being done.
 
     Raises:
         ArgumentError: for arguments that do not fit, before anything is written.
         OutputError: if ``out`` is there and is neither to be resumed nor replaced.
-        StoreError: if ``out`` was made otherwise.
+        StoreError: if ``out`` holds an inspection with other settings.
     """
     trials, notes = _trials(model, text, rows, length, seed)
     out = open_folder(out, resume=resume, overwrite=overwrite)
@@ -198,7 +198,7 @@ def _digest(trial: Trial) -> str:
 def _trials(
     model: Pretrained, text: str | None, rows: int, length: int, seed: int
 ) -> tuple[list[Trial], list[str]]:
-    """What it is tried on, and what to know of that."""
+    """The kinds of rows that the model is run on, and notes about them."""
     trials, notes = token_trials(model, rows=rows, length=length, seed=seed)
     if text is not None:
         try:
