@@ -1,4 +1,4 @@
-"""Which role does each head, FFN and layer play? Behaviour and cause must agree."""
+"""Decide which role each head, FFN and layer plays; behaviour and cause must agree."""
 
 from probes.roles.decision import ROLE_COLUMNS
 from probes.roles.find import candidates, find_roles

@@ -39,11 +39,11 @@ def explained(
 
 
 def readable(activation: Activation, latent: Latent, folds: Folds) -> Float[Tensor, ""]:
-    """Held-out squared correlation; 0 where it is negative.
+    """The held-out squared correlation of a latent with its prediction; 0 where it is negative.
 
     Args:
-        activation: At the sampled positions.
-        latent: Its values there.
+        activation: The activation at the sampled positions, ``[row, sample, feature]``.
+        latent: The latent's values there, ``[row, sample]``.
         folds: The fold of each row, from 0 (:func:`probes.linear.folds_of`).
     """
     x = activation.double()
@@ -58,7 +58,7 @@ def readable(activation: Activation, latent: Latent, folds: Folds) -> Float[Tens
 
 
 def _held_out(x: Activation, y: Latent, held: Tensor) -> Latent:
-    """Predictions on some rows from the others; 0 on these."""
+    """Ridge predictions on held-out rows, fitted on the others; 0 on the others."""
     seen = (~held).double()[:, None]
     gram = torch.einsum("rsd,rse,rt->de", x, x, seen)
     ridge = _PENALTY * seen.sum() * x.shape[1] * torch.eye(x.shape[-1], dtype=x.dtype)

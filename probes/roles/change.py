@@ -24,12 +24,12 @@ class Change:
     p: float
 
     def test(self, name: str, floor: float, family: str = "") -> Test:
-        """The test that it is at least the floor, and not nothing."""
+        """The test that the mean is at least the floor, and significantly above zero."""
         return Test(name, self.score, floor, self.p, self.low, self.high, family)
 
 
 NONE = Change(0.0, 0.0, 0.0, 1.0)
-"""No change."""
+"""A change of zero, with p = 1."""
 
 
 def over_rows(rows: Float[np.ndarray, "row"], *, seed: int = 0) -> Change:

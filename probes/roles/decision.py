@@ -48,16 +48,16 @@ with ``name``, ``kind``, ``score``, ``floor``, ``p``, ``q``, ``low`` and ``high`
 
 @dataclass(frozen=True)
 class Test:
-    """One number that a role rests on.
+    """One score that a role rests on, with its floor.
 
     Attributes:
-        name: In words, with its unit.
-        score: The number.
-        floor: The least that counts.
+        name: What is measured, in words and with its unit.
+        score: The measured score.
+        floor: The least score that passes.
         p: Against the test's null; 0 for a test of size alone.
         low, high: The score's 95 % interval; NaN where none was taken, as of what is read off
             weights, of p of a null, and of differences of two scores that have their own.
-        family: Tests of one family are adjusted together.
+        family: Tests of one family are adjusted together for false discovery.
     """
 
     __test__ = False
@@ -72,7 +72,8 @@ class Test:
 
     @property
     def wide(self) -> bool:
-        """Whether the interval reaches below half the floor though the score is above it."""
+        """Whether the interval reaches below half the floor although the score is above the
+        floor."""
         return self.score >= self.floor and self.low < self.floor / 2
 
 
@@ -81,10 +82,10 @@ class Found:
     """A role that a component may have: what it does, and what is lost without it.
 
     Attributes:
-        component, layer, head, group: Which.
-        role, target: What it may be.
-        strength: The role's own number.
-        behaviour: Tests that must pass for a row.
+        component, layer, head, group: The component that was tested.
+        role, target: The role that it may play, and for what.
+        strength: The number by which the role is measured.
+        behaviour: The tests that must pass for a row in the role table.
         cause: Tests that must pass as well to confirm it; None where nothing could be run.
         missing: What could not be tested, and why; empty where everything was.
     """
@@ -115,11 +116,11 @@ def no_roles() -> pd.DataFrame:
 
 
 def decide(found: Sequence[Found], *, level: float = 0.01) -> pd.DataFrame:
-    """The role table of everything that was tested.
+    """Decide the role table from everything that was tested.
 
     Args:
         found: All that were tested, also those without a role: they are part of the families.
-        level: False-discovery rate that every q must stay below.
+        level: The false-discovery rate that every q must stay below.
     """
     q = _adjusted(found)
     rows = [row for k, one in enumerate(found) if (row := _row(one, q, k, level)) is not None]
@@ -131,7 +132,7 @@ def _tests(one: Found) -> list[Test]:
 
 
 def _adjusted(found: Sequence[Found]) -> dict[tuple[int, int], float]:
-    """q of every test, each family by itself."""
+    """The q of every test, adjusted within each family."""
     families: dict[tuple[str, str], list[tuple[int, int]]] = {}
     for k, one in enumerate(found):
         for i, test in enumerate(_tests(one)):
@@ -171,7 +172,7 @@ def _row(
 
 
 def _data(one: Found, i: int, q: float) -> dict[str, Any]:
-    """A test as JSON data; null for what was not taken."""
+    """A test as JSON data, with null for numbers that were not computed."""
     test, kind = _tests(one)[i], "behaviour" if i < len(one.behaviour) else "cause"
     numbers = {
         "score": test.score,

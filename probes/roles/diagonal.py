@@ -1,4 +1,4 @@
-"""How diagonal is a token × token circuit, relative to what its rank allows?
+"""How diagonal a token × token circuit is, relative to what its rank allows.
 
 M = left rightᵀ holds what a head makes of each pair of tokens, rows and columns centred. Three
 scores, each signed or oriented as the diagonal is (`template` §2.3):
@@ -41,14 +41,14 @@ _NOTHING = 1e-18
 
 @dataclass(frozen=True)
 class Diagonal:
-    """What a circuit's diagonal is like.
+    """Scores of how diagonal a circuit is.
 
     Attributes:
-        share: Of the energy, signed as the diagonal.
+        share: The share of its energy that c·I explains, with the sign of the diagonal.
         allowed: The largest share of a circuit of that rank.
-        dominance: Share of rows that their own entry leads.
-        positive: Of the eigenvalues, along the diagonal's sign.
-        p: Of the trace.
+        dominance: The share of rows in which the diagonal entry leads.
+        positive: The positive share of the eigenvalues, along the diagonal's sign.
+        p: The p-value of the trace.
     """
 
     share: float
@@ -59,7 +59,7 @@ class Diagonal:
 
     @property
     def relative(self) -> float:
-        """Share of what the rank allows, signed; in [−1, 1]."""
+        """The share relative to what the rank allows, signed, in [−1, 1]."""
         return self.share / self.allowed
 
 
@@ -82,12 +82,12 @@ def identity_share(circuit: Float[Tensor, "token token"]) -> tuple[float, float]
 def diagonal_of(
     left: Float[Tensor, "token width"], right: Float[Tensor, "token width"], rank: int
 ) -> Diagonal:
-    """The diagonal of left rightᵀ.
+    """How diagonal left rightᵀ is.
 
     Args:
         left: What a head reads of each token, in any basis of the stream.
         right: What it compares that with, or writes it to.
-        rank: The most that the circuit's weights can have.
+        rank: The largest rank that the circuit's weights can have.
     """
     left, right = (side.double() - side.double().mean(0) for side in (left, right))
     m, n = left @ right.mT, len(left)

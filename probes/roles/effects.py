@@ -1,4 +1,4 @@
-"""What is lost without an attention, a head or a group: the causes that roles rest on.
+"""What is lost without an attention pattern, a head or a group: the causes that roles rest on.
 
     unit variance   change = Σ |out′ − out|² / Σ |out − mean out|²   over scored positions, row by
                     row; where targets are known and a role asks for it, the loss must rise, too
@@ -29,17 +29,17 @@ from probes.roles.views import later
 __all__ = ["Effects"]
 
 _FEWEST = 8
-"""Rows for a loss to be compared on."""
+"""The least number of rows on which losses are compared."""
 
 Edited = Callable[[str], Edits]
-"""Kind of rows → what is changed there."""
+"""A function from a kind of rows to what is changed on them."""
 
 
 class Effects:
-    """The changed runs of an evidence's model.
+    """The effects of changing the model of some evidence, each measured once.
 
     Args:
-        evidence: Whose model and rows.
+        evidence: The evidence, with its model and rows.
     """
 
     def __init__(self, evidence: Evidence) -> None:
@@ -59,7 +59,8 @@ class Effects:
         return [self._output_test(words, change)]
 
     def without_equal(self, place: Place, kind: str) -> Test:
-        """That the output changes without attention to equal tokens, on rows of some kind."""
+        """The test that the output changes without attention to equal tokens, on one kind of
+        rows."""
         change = self._change(kind, "all", self._keys(kind, place, "same"))
         return self._output_test("without attention to equal tokens", change)
 
@@ -67,7 +68,7 @@ class Effects:
         """The cause of a role that says what a head does: the head is ablated.
 
         Args:
-            place: Which.
+            place: Layer and number of the head.
             over: Positions where a change of the output counts, ``all`` that are scored or the
                 ``later`` ones.
         """
@@ -113,7 +114,7 @@ class Effects:
     def _shares(
         self, kind: str, edits: Edits, place: Place, keys: Keys
     ) -> Float[np.ndarray, "row"]:
-        """Share of a head's attention on keys, row by row."""
+        """The share of a head's attention that goes to some keys, row by row."""
         layer, head = place
         hook, found = f"blocks.{layer}.attn.hook_pattern", []
         for rows, _, kept in self.evidence.runs(kind).changed(edits, keep=[hook]):
@@ -125,11 +126,11 @@ class Effects:
         return shares
 
     def changed(self, outputs: Iterable[tuple[slice, Tensor]], floor: float, name: str) -> Test:
-        """The test that other outputs of the given rows differ from the clean ones."""
+        """The test that changed outputs of the given rows differ from the clean ones."""
         return self._compared("given", "all", outputs).test(name, floor, "changed")
 
     def worse(self, losses: Float[Tensor, "row pos"], words: str) -> Test:
-        """The test that other losses of the given rows are above the clean ones."""
+        """The test that changed losses of the given rows are above the clean ones."""
         batch = self.evidence.views["given"].batch
         scored, clean = batch.mask, self.evidence.runs("given").losses
         rises = ((losses - clean) * scored).sum(1) / scored.sum(1).clamp_min(1)
@@ -143,7 +144,7 @@ class Effects:
 
     @property
     def _trials(self) -> tuple[str, ...]:
-        """Kinds of rows on which the loss may rise."""
+        """The kinds of rows on which the loss may rise."""
         return tuple(kind for kind in self.evidence.views if kind != "shuffled")
 
     def _keys(self, kind: str, place: Place, name: str) -> Edits:
@@ -154,7 +155,7 @@ class Effects:
         return change.test(name, self._floors.change)
 
     def _worst(self, words: str, edited: Edited, kinds: Sequence[str]) -> Test:
-        """The test that the loss rises, where it does most."""
+        """The test that the loss rises on the kind of rows where it rises most."""
         rises = {}
         for kind in kinds:
             found = self._rise(kind, edited(kind), self.evidence.views[kind].batch.mask)
@@ -192,27 +193,27 @@ class Effects:
         return ((rows, output) for rows, output, _ in self.evidence.runs(kind).changed(edits))
 
     def _compared(self, kind: str, over: str, outputs: Iterable[tuple[slice, Tensor]]) -> Change:
-        """The change of outputs against the clean ones."""
+        """How much outputs differ from the clean ones."""
         return self._shared(kind, over, self._squared(kind, outputs))
 
     def _squared(
         self, kind: str, outputs: Iterable[tuple[slice, Tensor]]
     ) -> Float[Tensor, "row pos"]:
-        """Squared distances of outputs from the clean ones."""
+        """The squared distances of outputs from the clean ones."""
         runs = self.evidence.runs(kind)
         return torch.cat(
             [(output.double() - runs.output(rows)).square().sum(-1) for rows, output in outputs]
         )
 
     def _shared(self, kind: str, over: str, squared: Float[Tensor, "row pos"]) -> Change:
-        """Squared distances where the output counts, as a share of its variance."""
+        """The squared distances where the output counts, as a share of the output's variance."""
         scored, variance = self._spread(kind, over)
         rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
         rows = rows[scored.any(1)] / (variance or 1.0)
         return over_rows(rows.cpu().numpy()) if variance > 0 else NONE
 
     def _spread(self, kind: str, over: str) -> tuple[Bool[Tensor, "row pos"], float]:
-        """Where the output counts, and its mean squared distance from its mean there."""
+        """Where the output counts, and its mean squared distance there from its mean."""
         if (kind, over) not in self._spreads:
             scored, runs = self.evidence.views[kind].batch.mask, self.evidence.runs(kind)
             late = scored & later(scored.shape[1])

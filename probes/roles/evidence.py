@@ -1,4 +1,4 @@
-"""What roles are decided from: a model run once on each kind of rows, and asked on for causes.
+"""The evidence that roles are decided from: a model's clean runs, and causes on demand.
 
 An :class:`Evidence` holds no more than detectors need. The clean pass over a kind of rows is made
 when it is first asked for, once (:mod:`probes.roles.runs`); attention is measured during that pass,
@@ -37,15 +37,15 @@ _BLOCK = 32
 
 Keys = Bool[Tensor, "#row query key"]
 Place = tuple[int, int]
-"""Layer and head."""
+"""Layer and number of a head."""
 
 
 class Evidence:
-    """A model, or stores of one, on rows of a profile.
+    """A model (or stores of its activations) on the rows of a profile.
 
     Args:
         model: In evaluation mode; None where there are stores alone.
-        views: The profile's rows by kind (:mod:`probes.roles.views`).
+        views: The profile's rows, by kind (:mod:`probes.roles.views`).
         profile: Which rows tell what, the unit of effects, and the floors.
         targets: Whether the rows' targets may be read.
         stores: Kind of rows → a store of these rows with the patterns in it, read instead of the
@@ -79,12 +79,12 @@ class Evidence:
 
     @property
     def floors(self) -> Floors:
-        """The profile's."""
+        """The floors of the profile."""
         return self.profile.floors
 
     @cached_property
     def causal(self) -> bool:
-        """Whether queries see no later key."""
+        """Whether queries can attend to no later key."""
         seen = attention_mask_of(
             self.model if self.model is not None else next(iter(self.stores.values()))
         )
@@ -92,7 +92,7 @@ class Evidence:
 
     @cached_property
     def heads(self) -> tuple[Place, ...]:
-        """Layer and head of every head that is seen."""
+        """The layer and number of every head that can be seen."""
         if self.model is not None:
             return tuple((p.layer, p.head) for p in components(self.model) if p.kind == "head")
         table = self.table(self.profile.rows["own"])
@@ -101,7 +101,7 @@ class Evidence:
 
     @cached_property
     def fresh(self) -> ReinitNull:
-        """Models with fresh weights on the first of the given rows."""
+        """The null of models with fresh weights, on the first of the given rows."""
         batch = self.views["given"].batch
         return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed)
 
@@ -142,7 +142,7 @@ class Evidence:
         return self._by_null[kind, metric].get((*place, ""))
 
     def runs(self, kind: str) -> Runs:
-        """The model's clean pass over rows of one kind."""
+        """The model's clean pass over the rows of one kind."""
         if kind not in self._runs:
             view = self.views[kind]
             looks = None if kind in {*self.tables, *self.stores} else self._looks(kind)
@@ -170,19 +170,19 @@ class Evidence:
         return sample_positions(mask, inputs, causal=self.causal, seed=self.seed)
 
     def sampled(self, hook: str) -> NDArray[np.float64]:
-        """One of the ``sites`` at the sampled positions of the given rows."""
+        """The activation of one of the ``sites`` at the sampled positions of the given rows."""
         self.runs("given")
         return np.concatenate(self._features[hook])
 
     def at_places(self, rows: slice, value: Tensor) -> NDArray[np.float64]:
-        """Some rows' activation at their sampled positions ``[row, sample, feature]``."""
+        """Some rows' activations at their sampled positions, ``[row, sample, feature]``."""
         kept = (self.places.rows >= rows.start) & (self.places.rows < rows.stop)
         which = torch.from_numpy(self.places.rows[kept] - rows.start)[:, None]
         found: NDArray[np.float64] = value[which, self.places.positions[kept]].double().numpy()
         return found
 
     def keys(self, kind: str, name: str) -> Keys:
-        """A class of keys on rows of one kind."""
+        """A key set on the rows of one kind."""
         inputs = self.views[kind].batch.inputs
         if name in ("same", "after_same"):
             return token_key_sets(inputs, causal=self.causal)[name]
@@ -191,11 +191,11 @@ class Evidence:
 
     @property
     def _compared(self) -> bool:
-        """Whether attention is compared between rows, and read as logits."""
+        """Whether attention is also compared between rows, and heads' writes are read as logits."""
         return self.profile.unit == "nats"
 
     def _looks(self, kind: str) -> Looks | None:
-        """What looks at rows of one kind; None where no role asks for it."""
+        """What is measured in the pass over rows of one kind; None where no role asks for it."""
         if kind not in {*self.profile.rows.values(), "text"}:
             return None
         writes = self.model if self._compared and has_readout(self.model) else None
@@ -215,5 +215,5 @@ class Evidence:
 
 
 def has_readout(model: Any) -> bool:
-    """Whether what heads write can be read as logits: the weights have TransformerLens' names."""
+    """Whether heads' writes can be read as logits, because weights have TransformerLens' names."""
     return all(hasattr(model, name) for name in ("W_O", "W_U", "ln_final"))

@@ -1,4 +1,4 @@
-"""What a detector is given: the evidence, what changes without components, what can be read."""
+"""What a detector is given: evidence, effects of changes, and a reader of latents."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["Examined"]
 
 @dataclass(frozen=True)
 class Examined:
-    """A model or stores of one, ready to be asked.
+    """A model, or stores of its activations, as detectors see it.
 
     Attributes:
-        evidence: What heads do, on rows of each kind.
+        evidence: What heads do, on the rows of each kind.
         effects: What is lost without a component; None without a model.
         reader: What probes read; None without a model or latents.
         memories: The contents that the task says are fetched.

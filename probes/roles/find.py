@@ -1,4 +1,4 @@
-"""Which role every component has: of a model on some rows, or as far as a store can tell.
+"""Find the role of every component of a model, or as far as a store can tell.
 
     find_roles(model, rows, profile=TASK, memories=…, answers=…)    from a model that can be run
     find_roles(store, profile=…), candidates(store)                 behaviour alone: no causes
@@ -39,10 +39,10 @@ __all__ = ["candidates", "decided", "evidence_of", "find_roles"]
 _WEIGHTS = ("blocks", "ln_final", "unembed")
 _MEMORY = ("memory-location", "memory-correction")
 _LOOSE = {"dense": ("symbol-equality", *_MEMORY), "local": _MEMORY}
-"""Role → the roles beside which it says nothing new."""
+"""Role → the roles beside which it adds nothing new."""
 
 Named = Mapping[str, Batch]
-"""Rows by kind, for profile ``language``: ``repeated``, ``shuffled``, and others."""
+"""Rows by kind, for the profile ``language``: ``repeated``, ``shuffled`` and others."""
 
 
 def find_roles(
@@ -55,7 +55,7 @@ def find_roles(
     targets: bool = True,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Every head's, FFN's and layer's roles.
+    """Find the roles of every head, FFN and layer.
 
     Args:
         model: A hooked model; it is run in evaluation mode. Of a wrapped module the attention roles
@@ -65,11 +65,11 @@ def find_roles(
             (:func:`probes.roles.trials.token_trials`).
         profile: Which rows tell what, the unit of effects, and the floors.
         memories: The contents that the task says are fetched.
-        answers: Latent → what it is computed from.
+        answers: Latent → the latents that it is computed from.
         targets: Whether the targets may be read. One role of a task needs them: without an
             induction head's attention the loss must rise. If they are not known, a change of the
             output must do.
-        seed: Of permutations, repeated rows and fresh models.
+        seed: Seed of the permutations, the repeated rows and the fresh models.
 
     Returns:
         Columns :data:`~probes.roles.decision.ROLE_COLUMNS`, and ``tests``: JSON text, every test
@@ -100,7 +100,7 @@ def evidence_of(
     stores: Mapping[str, ActivationStore] | None = None,
     seed: int = 0,
 ) -> Evidence:
-    """A model on a profile's rows, before anything has been run.
+    """Prepare the evidence for a model on a profile's rows; nothing is run yet.
 
     Args:
         model, rows, profile, targets, seed: As for :func:`find_roles`.
@@ -129,7 +129,7 @@ def decided(
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
 ) -> pd.DataFrame:
-    """The role table of an evidence; see :func:`find_roles`."""
+    """The role table of some evidence; see :func:`find_roles`."""
     effects = Effects(evidence) if evidence.model is not None else None
     read = effects is not None and (memories or answers)
     reader = Reader(evidence, effects) if read and effects is not None else None
@@ -148,8 +148,8 @@ def candidates(store: ActivationStore, *, profile: Profile = TASK) -> pd.DataFra
     need other rows than the store's nothing.
 
     Args:
-        store: With ``attn.hook_pattern`` of the layers of interest.
-        profile: ``language`` where the rows are tokens that repeat.
+        store: A store with ``attn.hook_pattern`` of the layers of interest.
+        profile: The profile; ``language`` where the rows are tokens that repeat.
 
     Raises:
         HookError: if no layer's ``attn.hook_pattern`` is stored.

@@ -34,7 +34,7 @@ __all__ = ["NO_KEYS", "Looks", "Share", "looked_at", "scores_of", "shares_of", "
 
 @dataclass(frozen=True)
 class Share:
-    """A share of attention, its excess over a null, p, and the excess' interval."""
+    """A share of attention, with its excess over a null, p, and an interval of the excess."""
 
     score: float
     effect: float
@@ -48,16 +48,16 @@ class Share:
         return Test(name, self.score, floor, self.p, null + self.low, null + self.high)
 
     def beyond(self, name: str, floor: float) -> Test:
-        """The test of its excess over the null."""
+        """The test that the excess over the null reaches the floor."""
         return Test(name, self.effect, floor, self.p, self.low, self.high)
 
 
 NO_KEYS = Share(0.0, 0.0, 1.0, nan, nan)
-"""Of a class that no query sees a key of, such as its own where that is masked."""
+"""The share of a key set in which no query has a key, such as its own where that is masked."""
 
 
 def looked_at(model: Any, *, behaviour: bool) -> list[str]:
-    """The hooks whose activations :class:`Looks` reads in a model's pass."""
+    """The hooks whose activations :class:`Looks` reads during a model's pass."""
     layers = range(model.cfg.n_layers)
     known = model.hook_dict
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
@@ -67,17 +67,17 @@ def looked_at(model: Any, *, behaviour: bool) -> list[str]:
 
 
 def single_lags(window: int) -> tuple[str, ...]:
-    """Names of the classes of a single key within the window."""
+    """The names of the key sets with a single key within the window."""
     return ("own", "previous", *(f"lag {s}" for s in range(2, window)))
 
 
 class Looks:
-    """What heads do with keys on rows of one kind.
+    """Where heads attend on the rows of one kind, added up batch by batch.
 
     Args:
         window: Positions that count as local, the query's own included.
         model: For how much heads raise what they attend to (:class:`Copying`); None without.
-        behaviour: Whether to compare attention between rows, too.
+        behaviour: Whether to compare attention between rows too.
     """
 
     def __init__(self, window: int, *, model: Any = None, behaviour: bool = False) -> None:
@@ -86,11 +86,11 @@ class Looks:
         self._copying = Copying(model) if model is not None else None
 
     def add(self, rows: Rows, counted: Bool[Tensor, "row pos"]) -> None:
-        """Take in some rows.
+        """Add some rows.
 
         Args:
-            rows: With their patterns.
-            counted: Queries that count for shares.
+            rows: The rows, with their attention patterns.
+            counted: Which queries count for shares.
         """
         hooks = {n: v for n, v in rows.activations.items() if n.endswith("attn.hook_pattern")}
         patterns = {int(hook.split(".")[1]): value for hook, value in hooks.items()}
@@ -110,18 +110,18 @@ class Looks:
             self._copying.add(rows)
 
     def table(self) -> pd.DataFrame:
-        """A head table of everything."""
+        """A head table of everything that was measured."""
         more = [one.table() for one in (self._alike, self._copying) if one is not None]
         return pd.concat([self._mass.table(), *more], ignore_index=True)
 
 
 def shares_of(table: pd.DataFrame, null: str) -> dict[tuple[int, int, str], Share]:
-    """(layer, head, class) → share, against one of the nulls, ``positions`` or ``tokens``."""
+    """(layer, head, key set) → its share, against the null ``positions`` or ``tokens``."""
     return _by_head(table[(table["metric"] == "attention_mass") & (table["null"] == null)])
 
 
 def scores_of(table: pd.DataFrame, metric: str) -> dict[tuple[int, int, str], Share]:
-    """(layer, head, "") → score of a metric that has one null."""
+    """(layer, head, "") → the score of a metric that has one null."""
     return _by_head(table[table["metric"] == metric])
 
 

@@ -22,13 +22,13 @@ __all__ = ["LANGUAGE", "PROFILES", "TASK", "Floors", "Profile"]
 
 @dataclass(frozen=True)
 class Floors:
-    """The least that counts, for all roles; the values are those of :data:`TASK`.
+    """The least scores that count, for all roles; the values are those of :data:`TASK`.
 
     Attributes:
-        share: Of a head's attention on the role's keys.
-        excess: Of that share over what a null gives.
-        even: Closeness to even attention, 1 − total variation.
-        local: Share within the window.
+        share: Least share of a head's attention that goes to the role's keys.
+        excess: Least excess of that share over its null.
+        even: Least closeness to even attention, 1 − total variation.
+        local: Least share of attention within the window.
         elsewhere: Attention kept from the own position, for roles that look at other ones.
         window: Positions that count as local, the query's own included.
         writer: Share of attention to the previous token, of an earlier head that others may read.
@@ -40,13 +40,13 @@ class Floors:
         copying: Logits of the attended tokens above those of other rows' tokens.
         positional: Cosine of a head's attention on different rows, above permuted attention.
         concentration: Of a layer's summed kernel at a memory (or cosine with the task's kernel).
-        kernel_share: Of a head in the kernels' absolute weight.
+        kernel_share: Least share of a head in the kernels' absolute weight.
         kernel_part: Of a head's own kernel at the memory, relative to the sum there.
         kernel_beside: Of a head's kernel weight, relative to that for the memory it serves most.
-        decodable: r² that counts as decodable.
+        decodable: Least r² that counts as decodable.
         absent: Most r² that may be there before: nested locations can coincide.
         gain: Rise of r² where an average is half there already.
-        drop: Fall of r² that counts as lost.
+        drop: Least fall of r² that counts as lost.
         stops: Fall of r² after which a round is no longer decodable.
         readout_gain: Rise of r² at a readout, as a share of what was missing.
         readout_drop: Fall of r² without a readout, as a share of that rise.
@@ -90,7 +90,7 @@ class Floors:
 
 @dataclass(frozen=True)
 class Profile:
-    """On which rows roles are sought, in which unit, and with which floors.
+    """Which rows roles are looked for on, the unit of an effect, and the floors.
 
     Attributes:
         name: ``task`` or ``language``.
@@ -98,8 +98,8 @@ class Profile:
             ``nats`` (a rise of the loss).
         rows: Class of keys → the rows on which attention to it is read
             (:mod:`probes.roles.evidence` has the names).
-        floors: The least scores.
-        level: False-discovery rate that every q must stay below.
+        floors: The least scores that count.
+        level: The false-discovery rate that every q must stay below.
     """
 
     name: str
@@ -122,7 +122,7 @@ TASK = Profile(
         "after_same": "repeated",
     },
 )
-"""Rows of a task."""
+"""The profile for models of a task, on rows of the task."""
 
 LANGUAGE = Profile(
     "language",
@@ -136,7 +136,7 @@ LANGUAGE = Profile(
     },
     Floors(share=0.3, elsewhere=0.0, window=4, writer=0.3, fall=0.15),
 )
-"""Rows of tokens for a language model."""
+"""The profile for language models, on rows of tokens."""
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (TASK, LANGUAGE)}
-"""Name → profile."""
+"""The name of each profile → the profile."""

@@ -1,4 +1,4 @@
-"""What can be read of a model's activations on a task's rows, with and without components.
+"""Read latents from a model's activations on a task's rows, with and without components.
 
 Activations are those of the evidence's clean pass at the sampled positions
 (:mod:`probes.sampling`). Without some components the model runs once, from their first layer on,
@@ -34,7 +34,7 @@ from probes.roles.reinit_null import Beyond
 __all__ = ["FOLDS", "Reader", "residual_sites"]
 
 FOLDS = 8
-"""Of rows; as many are needed."""
+"""The number of folds of rows, which is also the least number of rows."""
 
 Features = NDArray[np.float64]
 
@@ -50,11 +50,11 @@ class _Without:
 
 
 class Reader:
-    """A model on rows with latents, read by probes.
+    """Probes on a model's activations, for rows with latents.
 
     Args:
-        evidence: With the activations of its clean pass (``latents``).
-        effects: Of the same model.
+        evidence: The evidence, with the activations of its clean pass (``latents``).
+        effects: The effects of changes to the same model.
     """
 
     def __init__(self, evidence: Evidence, effects: Effects) -> None:
@@ -66,11 +66,11 @@ class Reader:
         self._inside: dict[tuple[int, tuple[str, ...]], Mapping[str, Tensor]] = {}
 
     def features(self, hook: str) -> Features:
-        """The clean activation at the sampled positions ``[row, sample, feature]``."""
+        """The clean activation of a hook at the sampled positions, ``[row, sample, feature]``."""
         return self.evidence.sampled(hook)
 
     def truth(self, latent: str) -> Features:
-        """A latent at the sampled positions."""
+        """The values of a latent at the sampled positions."""
         found: Features = self.places.of(self.batch.latents[latent]).double().numpy()
         return found
 
@@ -88,12 +88,13 @@ class Reader:
         return value[rows, at], self.batch.latents[latent][rows, at].double(), folds
 
     def sampled(self, hook: str, latent: str) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of all rows, from the clean pass."""
+        """The clean activation, the latent and the folds of all rows, at the sampled positions."""
         value, truth = self.features(hook), self.truth(latent)
         return torch.from_numpy(value), torch.from_numpy(truth), self._folds
 
     def read(self, hook: str, latent: str, *, lens: bool = False) -> Decoding:
-        """A latent decoded from an activation; ``lens``: from what the output makes of it."""
+        """Decode a latent from an activation; with ``lens`` from the logits that the output makes
+        of it."""
         if (hook, latent, lens) not in self._read:
             found = self._decoded(self._seen(self.features(hook), lens), self.truth(latent))
             self._read[hook, latent, lens] = found
@@ -112,7 +113,7 @@ class Reader:
         return found
 
     def present(self, hook: str, latent: str, *, lens: bool = False) -> Test:
-        """The test that a latent is decodable there."""
+        """The test that a latent is decodable at a hook."""
         found = self.read(hook, latent, lens=lens)
         truth = self.truth(latent)
         p = decodability_null(found.predicted, truth).p
@@ -165,27 +166,27 @@ class Reader:
         return None
 
     def beyond_fresh(self, hook: str, latent: str) -> Beyond:
-        """How much better a latent is read than from models with fresh weights."""
+        """How much better a latent is read at a hook than in models with fresh weights."""
         return self.evidence.fresh.odds(
             hook, lambda value: readable(*self.of_first_rows(value, latent))
         )
 
     def before(self, layer: int) -> str:
-        """The hook of the stream that enters a layer: the last site before it."""
+        """The hook of the stream that enters a layer, which is the last site before the layer."""
         return [hook for at, hook in self.sites() if at < layer][-1]
 
     def inside(self, layer: int, hooks: tuple[str, ...]) -> Mapping[str, Tensor]:
-        """Clean activations of one layer's hooks on all rows."""
+        """The clean activations of one layer's hooks on all rows."""
         if (layer, hooks) not in self._inside:
             self._inside = {(layer, hooks): self.evidence.runs("given").inside(layer, hooks)}
         return self._inside[layer, hooks]
 
     def sites(self) -> Iterator[tuple[int, str]]:
-        """The residual stream where it enters and after each sublayer."""
+        """The sites of the residual stream: where it begins, and after each sublayer."""
         yield from residual_sites(self.model)
 
     def _run(self, without: Sequence[Component]) -> _Without:
-        """The one run without some components."""
+        """The run without some components, made once."""
         key = tuple(without)
         if key not in self._without:
             runs = self.evidence.runs("given")

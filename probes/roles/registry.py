@@ -29,17 +29,17 @@ _WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",
 
 @dataclass(frozen=True)
 class Role:
-    """What a component may be for.
+    """A role: what a component does, and what is tested for it.
 
     Attributes:
-        name: As in the column ``role``.
-        sentence: What such a component does.
-        behaviours: What must be seen of it.
+        name: The name in the column ``role``.
+        sentence: What a component of this role does, in a sentence.
+        behaviours: What must be observed of the component.
         causes: What must be lost without it.
         floors: Names of the :class:`~probes.roles.profile.Floors` that its tests are compared with.
         strength: What the column ``strength`` holds; ``effect`` holds the last cause.
-        source: Where the role is described.
-        profiles: Those it is sought in.
+        source: The publication that describes the role.
+        profiles: The profiles in which the role is looked for.
         detectors: Which give its tests; each is asked once, for all roles that name it.
     """
 
@@ -247,11 +247,11 @@ _ALL = (
 )
 
 ROLES: Mapping[str, Role] = {role.name: role for role in _ALL}
-"""Name → role."""
+"""The name of each role → the role."""
 
 
 def markdown() -> str:
-    """The roles as a table of the documentation."""
+    """The roles as a Markdown table for the documentation."""
     lines = ["| role | what it is | behaviour | cause | `strength` | profiles | from |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for role in ROLES.values():

@@ -1,4 +1,4 @@
-"""What the heads of a layer do in models that nobody trained: a null for roles that they have too.
+"""The null of heads in models that nobody trained, for roles that untrained heads have too.
 
 Untrained attention is nearly even, and in narrow networks much depends on it. Two scores of a head
 are therefore compared with those of the same layer's heads in models with fresh weights:
@@ -50,20 +50,20 @@ __all__ = ["Beyond", "ReinitNull", "beyond"]
 
 _DRAWS, _FEWEST_DRAWS = 1000, 100
 _NUMBERS = 2**30
-"""Weights that are drawn for one null, at most, where that leaves the fewest draws."""
+"""The most weights that are drawn for one null, unless that left too few draws."""
 _STEPS = (1.0, 0.5, 0.2)
 _SCORED, _FEWEST_ROWS, _MOST_ROWS = 400, 16, 48
 _ROWS_SHUFFLED = 8
 _AT_ONCE = 2**23
-"""Numbers that may be held for the models that run in one pass."""
+"""The most numbers held in memory for the models that run in one pass."""
 _TINY = 1e-30
 _GAIN, _UNEVENNESS = "gain", "unevenness"
 
 Hooks = list[tuple[str, Callable[..., Any]]]
 Run = Callable[..., Tensor]
-"""Inputs and hooks → the output. With a layer: the output from the stream between its sublayers."""
+"""Inputs and hooks → the output; with a layer: the output, from the stream after its attention."""
 _Seen = tuple[Tensor, Mapping[str, Tensor]]
-"""The output of a pass, and what was kept of it: what heads write, the stream, the pattern."""
+"""The output of a pass, and what was kept: heads' writes, the stream, the pattern."""
 
 
 class _Passes(nn.Module):
@@ -88,14 +88,14 @@ class _Passes(nn.Module):
 
 @dataclass(frozen=True)
 class Beyond:
-    """How far out a score is: p, against so many draws."""
+    """How far out a score is: its p-value and the number of draws that it rests on."""
 
     p: float
     draws: int
 
 
 def beyond(score: float, draws: Float[np.ndarray, "draw"]) -> Beyond:
-    """p of a positive score against draws of it, by their logarithms."""
+    """The p-value of a positive score against draws of it, computed on logarithms."""
     logs = np.log(np.maximum(draws, _TINY))
     return Beyond(from_draws(float(np.log(max(score, _TINY))), logs).p, len(draws))
 
@@ -104,10 +104,10 @@ class ReinitNull:
     """A model's heads beside those of fresh models, on the first rows of some inputs.
 
     Args:
-        model: With our spec, or any other hooked model.
-        inputs: ``[row, pos]`` tokens or ``[row, pos, channel]``.
+        model: A model with our spec, or any other hooked model.
+        inputs: The inputs, ``[row, pos]`` tokens or ``[row, pos, channel]``.
         scored: Where the output counts.
-        seed: Of the fresh weights.
+        seed: Seed of the fresh weights.
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class ReinitNull:
 
     @torch.no_grad()
     def odds(self, hook: str, share: Callable[[Tensor], Tensor]) -> Beyond:
-        """How far out a share in [0, 1] of an activation is, as odds.
+        """How far out a share in [0, 1] of an activation is, compared as odds.
 
         Args:
-            hook: Of the activation.
-            share: The activation on :attr:`inputs` → the share.
+            hook: The hook of the activation.
+            share: A function from the activation on :attr:`inputs` to the share.
         """
 
         def measure(run: Run) -> Tensor:
@@ -142,20 +142,20 @@ class ReinitNull:
         return beyond(own, torch.cat(drawn).double().numpy())
 
     def _count(self) -> int:
-        """How many draws a null has."""
+        """The number of draws that a null has."""
         weights = max(1, sum(weight.numel() for weight in self.model.parameters()))
         return min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
 
     def gain(self, layer: int, head: int) -> Beyond:
-        """The head's gain against fresh ones."""
+        """How far out the head's gain is among fresh heads."""
         return self._beyond(layer, head, _GAIN)[_GAIN]
 
     def unevenness(self, layer: int, head: int) -> Beyond:
-        """The head's unevenness against that of fresh ones."""
+        """How far out the head's unevenness is among fresh heads."""
         return self._beyond(layer, head, _UNEVENNESS)[_UNEVENNESS]
 
     def both(self, layer: int, head: int) -> Beyond:
-        """The head's gain and unevenness together."""
+        """How far out the head's gain and unevenness are together."""
         found = self._beyond(layer, head, _GAIN, _UNEVENNESS)
         own = -np.log(np.maximum([one.p for one in found.values()], _TINY))
         ranks = np.stack([rankdata(-self._drawn[name, layer], "max") for name in found])
@@ -200,7 +200,7 @@ class ReinitNull:
         return torch.stack(found)
 
     def _initialised(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
-        """Models of the spec, as many at once as may be held."""
+        """Run models drawn from the spec's initialisation, as many at once as memory allows."""
         model = SequenceTransformer(self.spec)
         weights = sum(p.numel() for p in model.parameters())
         rows, n = self.inputs.shape[:2]
@@ -215,7 +215,7 @@ class ReinitNull:
             yield vmap(lambda weights: measure(_run_with(model, weights)))(stacked)
 
     def _shuffled(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
-        """Copies of the model with the entries of each matrix in another order."""
+        """Run copies of the model in which the entries of each weight matrix are shuffled."""
         model = copy.deepcopy(self.model)
         generator = torch.Generator().manual_seed(self.seed + 1000)
         for _ in range(count):
@@ -249,7 +249,7 @@ def _run_with(model: SequenceTransformer, weights: Mapping[str, Tensor]) -> Run:
 
 
 def _kept(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
-    """The output, and what is at some hooks."""
+    """The output, and the activations of some hooks."""
     kept: dict[str, Tensor] = {}
 
     def keep(value: Tensor, hook: Any, name: str) -> None:
@@ -260,7 +260,7 @@ def _kept(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
 
 
 def _seen(run: Run, model: Any, layer: int, names: Sequence[str], inputs: Tensor) -> _Seen:
-    """One pass, with what the scores of a layer's heads need of it."""
+    """One pass, keeping what the scores of a layer's heads need."""
     hooks = {"written": hook_of(model, Component("head", layer))} if _GAIN in names else {}
     if hooks and isinstance(model, SequenceTransformer):
         hooks["stream"] = f"blocks.{layer}.hook_resid_mid"

@@ -35,26 +35,26 @@ from interp.tasks.base import Batch
 __all__ = ["Edits", "Runs", "Watcher", "knock_out", "without_keys"]
 
 _AT_ONCE, _HELD = 2**24, 2**26
-"""Numbers of outputs in one pass, and numbers that are kept instead of computed again."""
+"""The most output numbers in one pass, and the most numbers that are kept in memory."""
 
 _BLOCK = 32
-"""Rows that watchers see together, at most."""
+"""The most rows that watchers see together."""
 
 Keys = Bool[Tensor, "#row query key"]
 Edits = Callable[[slice], Sequence[Edit]]
-"""Which rows → the hooks that change something there."""
+"""A function from some rows to the hooks that change something on them."""
 
 Watcher = Callable[[slice, Rows], None]
-"""Is told of some rows and their activations."""
+"""A function that is called with some rows and their activations."""
 
 
 class Runs:
-    """A model on some rows: the clean pass, and runs with something changed.
+    """A model's clean pass over some rows, and runs with something changed.
 
     Args:
         model: Ours, a bridge or a wrapped module, in evaluation mode.
         batch: Its inputs, their targets and where they are scored.
-        hooks: Activations that the watcher is shown.
+        hooks: The activations that the watcher is shown.
         watcher: Called with up to 32 rows at a time during the clean pass.
 
     Raises:
@@ -78,13 +78,13 @@ class Runs:
         self._pass(list(hooks), watcher)
 
     def blocks(self) -> Iterator[slice]:
-        """Some rows at a time."""
+        """Yield slices of rows, some at a time."""
         for start in range(0, len(self.batch), self._size):
             yield slice(start, min(start + self._size, len(self.batch)))
 
     @torch.no_grad()
     def output(self, rows: slice) -> Float[Tensor, "row pos output"]:
-        """The clean output of one of the :meth:`blocks`."""
+        """The clean output of the rows of one of the :meth:`blocks`."""
         clean = self._clean[rows.start // self._size]
         if self._held[0]:
             return clean.output.double()
@@ -104,11 +104,11 @@ class Runs:
     def changed(
         self, edits: Edits, keep: Sequence[str] = ()
     ) -> Iterator[tuple[slice, Tensor, dict[str, Tensor]]]:
-        """Some rows at a time: which, the output with something changed, and activations.
+        """Yield some rows at a time, with the changed output and the activations that are kept.
 
         Args:
-            edits: What is changed.
-            keep: Hooks whose activations are wanted.
+            edits: What is changed, as a function of the rows.
+            keep: The hooks whose activations are wanted.
         """
         for rows in self.blocks():
             clean = self._clean[rows.start // self._size]
@@ -116,7 +116,7 @@ class Runs:
 
     @torch.no_grad()
     def inside(self, layer: int, hooks: Sequence[str]) -> dict[str, Tensor]:
-        """Clean activations of one layer's hooks on all rows, computed again."""
+        """The clean activations of one layer's hooks on all rows, computed again."""
         found: dict[str, list[Tensor]] = {name: [] for name in hooks}
         for clean in self._clean:
             kept: dict[str, Tensor] = {}
@@ -130,10 +130,10 @@ class Runs:
         return {name: torch.cat(pieces) for name, pieces in found.items()}
 
     def without(self, parts: Sequence[Component]) -> Edits:
-        """The edits that mean-ablate components together.
+        """The edits that replace several components by their means, together.
 
         Raises:
-            HookError: for a component that no hook shows.
+            HookError: for a component that has no hook.
         """
         hooks_of(self.model, parts)
         means = {hook: total / len(self.batch) for hook, total in self._sums.items()}
@@ -162,7 +162,7 @@ class Runs:
                 pending, start = [], rows.stop
 
     def _kept(self, clean: CleanRun) -> CleanRun:
-        """A clean run without what is too large to be held."""
+        """A clean run without what is too large to be kept in memory."""
         outputs, streams = self._held
         output = clean.output if outputs else clean.output[:0]
         trace = clean.trace if streams else None
@@ -212,7 +212,7 @@ def _ablated(value: Tensor, hook: Any, part: Component, mean: Tensor) -> Tensor:
 
 
 def _keeping(names: Sequence[str], kept: dict[str, Tensor]) -> list[Edit]:
-    """Hooks that write what they see into ``kept``."""
+    """Hooks that store the values that they see in ``kept``."""
 
     def keep(value: Tensor, hook: Any, name: str) -> None:
         kept[name] = value.detach()

@@ -1,4 +1,4 @@
-"""The rows that a pretrained model is tried on, each kind with its control.
+"""The kinds of rows on which a pretrained model is run, each with its control.
 
     repeated   random tokens that repeat with a period of each row's own; control: the block in a
                new order every time
@@ -30,13 +30,13 @@ _EXAMPLES = 8
 
 @dataclass(frozen=True)
 class Trial:
-    """One kind of rows.
+    """One kind of rows, with its control.
 
     Attributes:
         name: ``repeated``, ``aba``, ``same`` or ``text``.
-        about: In words.
-        batch: Tokens, targets and which positions are scored.
-        control: The same tokens without the rule.
+        about: What the rows are, in words.
+        batch: The tokens, the targets, and which positions are scored.
+        control: The same tokens without the rule; None where there is no control.
     """
 
     name: str
@@ -48,11 +48,11 @@ class Trial:
 def token_trials(
     model: Pretrained, *, rows: int = ROWS, length: int = LENGTH, seed: int = 0
 ) -> tuple[list[Trial], list[str]]:
-    """Trials on random tokens, and why others are left out.
+    """The trials on random tokens, and the reasons why others are left out.
 
     Args:
-        model: Whose vocabulary, context and BOS are used.
-        rows: Of each trial.
+        model: The model, whose vocabulary, context and BOS are used.
+        rows: How many rows each trial has.
         length: Positions of a row of repeated tokens, at most (the model's context bounds it).
         seed: Seed of the random draws.
 

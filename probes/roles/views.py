@@ -1,4 +1,4 @@
-"""The rows of each kind that roles are sought on, and which positions count.
+"""The rows of each kind on which roles are looked for, and which positions count.
 
 TASK       given      the task's rows; attention counts over the later half of positions
            repeated   rows made of the same tokens that repeat, each with its own period
@@ -28,11 +28,11 @@ _FEWEST = 4
 
 @dataclass(frozen=True)
 class View:
-    """Rows of one kind.
+    """The rows of one kind.
 
     Attributes:
-        batch: Inputs, targets, and where the output counts.
-        counted: Queries whose attention counts.
+        batch: The inputs, the targets, and where the output counts.
+        counted: The queries whose attention counts, ``[row, query]``.
     """
 
     batch: Batch
@@ -55,7 +55,7 @@ def language_views(rows: Batch | Mapping[str, Batch], *, seed: int = 0) -> dict[
 
     Args:
         rows: ``repeated``, ``shuffled`` and others by name; or rows that repeat.
-        seed: Of the order.
+        seed: Seed of the random order.
 
     Raises:
         ArgumentError: for rows that are not tokens, or without ``repeated`` ones.
@@ -72,7 +72,7 @@ def language_views(rows: Batch | Mapping[str, Batch], *, seed: int = 0) -> dict[
 
 
 def later(length: int) -> Bool[Tensor, "pos"]:
-    """The later half of positions."""
+    """Which positions are in the later half of a row."""
     return torch.arange(length) >= length // 2
 
 

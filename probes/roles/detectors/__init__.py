@@ -1,1 +1,1 @@
-"""From evidence to tests, a file a family of roles."""
+"""Detectors, which turn evidence into tests: one file for each family of roles."""

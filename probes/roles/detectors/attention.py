@@ -1,4 +1,4 @@
-"""Roles of heads that are told by where they attend.
+"""Detect roles of heads that are defined by where they attend.
 
     previous-token, sink, local       share of attention to t − 1, to the first position, to the
                                       last few positions (neither t nor t − 1 alone)
@@ -152,7 +152,7 @@ def _cause(
 
 
 def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
-    """That the share falls when earlier heads no longer see the token before."""
+    """The test that the share falls when earlier heads no longer see the previous token."""
     floor, least = evidence.floors.fall, evidence.floors.writer
     writers = [
         other
@@ -171,7 +171,9 @@ def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
 def _matters(
     evidence: Evidence, effects: Effects | None, place: Place, score: str
 ) -> list[Test] | None:
-    """Ablation, and where it changes enough, the head against fresh ones."""
+    """The tests that ablating the head matters and, where it does, that it matters more than for
+    fresh heads.
+    """
     if effects is None:
         return None
     over = "all" if score == "gain" else "later"

@@ -1,4 +1,4 @@
-"""Roles of heads that are told by their weights: diagonal circuits through the embedding.
+"""Detect roles of heads that are defined by their weights: diagonal circuits through the embedding.
 
     symbol-equality   W_E (W_Q W_Kᵀ/√d_head + aI) W_Eᵀ ≈ c·I on the tokens in use, c > 0
     copying           W_E (W_V W_O + bI) W_U ≈ c·I on them, sign kept (negative: suppression)
@@ -45,7 +45,7 @@ _WEIGHTS = ("W_E", "W_U", "blocks")
 
 
 def circuit_roles(of: Examined) -> Iterator[Found]:
-    """Every head's circuits on the tokens of the given rows, tested.
+    """Test every head's circuits on the tokens of the given rows.
 
     A model without a dot product has no QK circuit. Of one whose weights do not have
     TransformerLens' names (a wrapped module), of a store and of real inputs there is nothing to
@@ -92,7 +92,7 @@ def _found(evidence: Evidence, effects: Effects, tokens: Tensor) -> Iterator[Fou
 
 
 def _tests(evidence: Evidence, found: Diagonal, circuit: str, verb: str = "") -> list[Test]:
-    """That a circuit is diagonal, whatever its sign."""
+    """The tests that a circuit is diagonal, whatever its sign."""
     floors = evidence.floors
     most = f"{found.allowed:.2g} " if found.allowed < 1 else ""
     name = f"{verb}share of {circuit} that c·I explains, of the {most}that its rank allows,"
@@ -116,7 +116,8 @@ def _rank(model: Any, attn: Any, place: Place, scalar: str) -> int:
 
 
 def _matching(evidence: Evidence) -> str:
-    """The given rows if equal tokens are common in them, else rows that repeat."""
+    """The kind of rows with repeats: the given ones if equal tokens are common in them, else made
+    ones."""
     same = evidence.keys("given", "same").any(-1)
     if "repeated" not in evidence.views or float(same.double().mean()) >= _COMMON:
         return "given"

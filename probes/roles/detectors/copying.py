@@ -1,4 +1,4 @@
-"""Heads that make the tokens they attend to likelier, or less likely, in language models.
+"""Detect heads that make the tokens they attend to likelier, or less likely, in language models.
 
     behaviour   what the head writes, read through the final norm and the unembedding, raises the
                 attended tokens' logits above those of other rows' tokens
@@ -20,7 +20,7 @@ __all__ = ["copying_roles"]
 
 
 def copying_roles(of: Examined) -> Iterator[Found]:
-    """Every head's direct effect on the tokens it attends to, tested."""
+    """Test every head's direct effect on the tokens that it attends to."""
     evidence = of.evidence
     if evidence.profile.unit != "nats":
         return

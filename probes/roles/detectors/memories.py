@@ -1,4 +1,4 @@
-"""Memory-location heads in a model of any depth, for locations that are fixed, read, or kernels.
+"""Detect memory-location heads in a model of any depth, for fixed, computed and kernel locations.
 
 What head h puts, from lag s, into the direction that holds the memory after the layer is its
 kernel over o = s − t_i (:func:`interp.attention.patterns.kernel_by_offset`). For a location that
@@ -59,7 +59,8 @@ def memory_roles(of: Examined) -> list[Found]:
 
 
 def _layer_of(reader: Reader, memory: Memory) -> int | None:
-    """The layer after whose attention a memory appears; None if it does elsewhere."""
+    """The layer after whose attention a memory first is decodable; None if it is after an FFN or
+    never."""
     site = reader.first_site(memory.name)
     return None if site is None or not site[1].endswith("resid_mid") else site[0]
 
@@ -135,8 +136,8 @@ class _Kernels:
     """The heads' kernels around a memory, from all rows and from each of some folds of rows.
 
     Attributes:
-        mean: ``[head, offset]``.
-        folds: ``[fold, offset]``, the heads' sum.
+        mean: Each head's kernel, averaged over rows, ``[head, offset]``.
+        folds: The heads' summed kernel in each fold of rows, ``[fold, offset]``.
         shape: ``[offset]``, of unit length: what the sum should look like.
     """
 
@@ -145,16 +146,18 @@ class _Kernels:
     shape: NDArray[np.float64]
 
     def weights(self) -> NDArray[np.float64]:
-        """Each head's absolute weight over all lags, per the sum at the memory ``[head]``."""
+        """Each head's absolute weight over all lags, relative to the sum at the memory,
+        ``[head]``."""
         found: NDArray[np.float64] = np.abs(self.mean).sum(1)
         return found / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
 
     def concentration(self) -> float:
-        """|K(0)| / Σ|K|, or the cosine with ρ."""
+        """The concentration |K(0)| / Σ|K|, or the cosine with ρ for a kernel memory."""
         return self._of(self.mean.sum(0))
 
     def p(self) -> float:
-        """A t test over folds that it is more than an even kernel's."""
+        """The p-value of a t test over folds that the concentration exceeds that of an even
+        kernel."""
         found = np.array([self._of(fold) for fold in self.folds])
         beyond = found - self._of(np.ones_like(self.shape))
         return paired_null(beyond).p

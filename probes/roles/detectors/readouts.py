@@ -1,4 +1,4 @@
-"""Nested rounds, layer by layer, and the FFNs that read out.
+"""Detect nested rounds, layer by layer, and the FFNs that compute answers.
 
     nested-round r   behaviour  the layer is the first after whose attention x_{t−t_r} is decodable
                      cause      it no longer is when round r − 1 is patched away: the heads of the
@@ -39,7 +39,7 @@ __all__ = ["readout_roles", "round_roles"]
 
 
 def round_roles(of: Examined) -> list[Found]:
-    """At which layer each round of nested memories is extracted."""
+    """Test at which layer each round of nested memories is extracted."""
     reader, nested = of.reader, [memory for memory in of.memories if memory.round is not None]
     if reader is None:
         return []
@@ -76,7 +76,7 @@ def _before(
     nested: Sequence[Memory],
     sites: Mapping[str, tuple[int, str] | None],
 ) -> list[Component]:
-    """What is patched away: the round before, in an earlier layer."""
+    """The components to patch away: those of the round before, in an earlier layer."""
     own = sites[memory.name]
     if own is None:
         return []
@@ -92,7 +92,7 @@ def _before(
 
 
 def readout_roles(of: Examined) -> list[Found]:
-    """Which FFN computes which answer."""
+    """Test which FFN computes which answer."""
     if of.reader is None:
         return []
     return [f for name, parts in of.answers.items() for f in _readout(of.reader, name, parts)]
@@ -151,7 +151,7 @@ def _readout(reader: Reader, answer: str, arguments: Sequence[str]) -> Iterator[
 
 
 def _written(reader: Reader, layer: int, answer: str) -> Test:
-    """That an FFN writes the answer, and more than fresh ones do."""
+    """The test that an FFN writes the answer, and more so than fresh ones."""
     hook = f"blocks.{layer}.hook_mlp_out"
     found = reader.evidence.fresh.odds(
         hook, lambda value: explained(*reader.of_first_rows(value, answer))
