@@ -25,7 +25,7 @@ _Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 
 @app.command("list")
 def list_claims(
-    paper: Annotated[list[str] | None, typer.Option(help="Only of this paper.")] = None,
+    paper: Annotated[list[str] | None, typer.Option(help="Only claims of this paper.")] = None,
     rules: Annotated[bool, typer.Option(help="Show each claim's rule too.")] = False,
 ) -> None:
     """Print every claim of the ledger: id, source, statement, profiles."""
@@ -53,7 +53,7 @@ def run(
     out: _Out = Path("out/claims"),
     backend: Annotated[str, typer.Option(help="local, or ray.")] = "local",
     device: Annotated[str, typer.Option(help="cpu, cuda …")] = "cpu",
-    resume: Annotated[bool, typer.Option(help="Keep results that are there.")] = False,
+    resume: Annotated[bool, typer.Option(help="Keep the results that are there already.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results.")] = False,
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE in place of the profile's option.")

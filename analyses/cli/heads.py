@@ -31,7 +31,7 @@ def heads(
         Path | None, typer.Option(help="Folder for the table, the figures and the store.")
     ] = None,
     rows: Annotated[int, typer.Option(min=16, help="Rows of the task to measure on.")] = 256,
-    seed: Annotated[int, typer.Option(min=0, help="Of the rows and of the nulls.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and of the nulls.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
     """Find which role each head, FFN and layer plays, with the evidence.

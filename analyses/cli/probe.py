@@ -50,7 +50,7 @@ def probe(
         ),
     ] = False,
     rows: Annotated[int, typer.Option(min=20, help="How many rows of the task.")] = 256,
-    seed: Annotated[int, typer.Option(min=0, help="Of rows, controls and nulls.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of rows, controls, nulls.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
     """Probe every latent of a task at every layer, with controls and baselines."""

@@ -40,7 +40,7 @@ def weights(
     ] = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Heads to name in each list.")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sampled nulls.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampled nulls.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
     """Inspect W_Q W_K^T and W_V W_O of every head: diagonals, copying, rank, compositions.

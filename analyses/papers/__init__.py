@@ -1,4 +1,4 @@
-"""The papers' claims as experiments: one module a family, verdicts by rules written beforehand."""
+"""The papers' claims as experiments, with verdicts by rules that were written beforehand."""
 
 from interp.lazy import lazy
 

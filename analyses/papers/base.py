@@ -1,4 +1,4 @@
-"""What a claim's function is given and what it gives back.
+"""What a claim's function is given, and what it returns.
 
     run(setting: Setting) -> Verdict
 
@@ -27,17 +27,17 @@ Status = Literal["reproduced", "partly", "not reproduced", "not run"]
 
 @dataclass(frozen=True)
 class Setting:
-    """Where and how a claim is run.
+    """How a claim is run.
 
     Attributes:
         profile: ``zoo`` (shipped models only), ``quick`` (two cores) or ``full`` (a GPU).
-        seeds: One run each.
-        options: The profile's table in the ledger.
+        seeds: The seeds; each model is trained once per seed.
+        options: The options of the profile, from the ledger.
         folder: The claim's own; what it writes there survives an interruption.
-        resume: Use what an interrupted run left in ``folder``.
+        resume: Whether to use what an interrupted run left in ``folder``.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
-        backend: ``local`` or ``ray``.
-        progress: Show bars on a terminal.
+        backend: Where models are trained, ``local`` or ``ray``.
+        progress: Whether to show progress bars on a terminal.
     """
 
     profile: str
@@ -52,7 +52,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure and what a reader who cannot see it should know."""
+    """A figure, with a description for readers who cannot see it."""
 
     figure: Figure
     alternative: str
@@ -60,7 +60,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came out.
+    """The result of a claim.
 
     Attributes:
         status: By the ledger's rule; ``not run`` where the setting cannot answer.
@@ -68,7 +68,7 @@ class Verdict:
         key: The one number to quote, as text with its unit and spread.
         numbers: JSON data: every number the rule looks at, a list over seeds wherever there are
             seeds, and the spread.
-        tables: Name → tidy frame.
+        tables: Name → table.
         drawings: Name → figure; the first one stands for the claim.
         models: Shipped models or constructions the claim speaks about, by name.
 

@@ -1,4 +1,4 @@
-"""The report of the claims: verdicts first, then a section a paper, then the models.
+"""The report of the claims: verdicts first, then a section per paper, then the models.
 
     OUT/ID/…             results of claims (analyses.papers.results)
     OUT/models/NAME/…    measured models (analyses.papers.model_pages), if there are any
@@ -30,10 +30,10 @@ __all__ = ["LARGEST", "MODELS", "REPORT", "write_report"]
 
 REPORT, MODELS = "report.html", "models"
 LARGEST = 15_000_000
-"""Bytes of a report."""
+"""The largest size of a report, in bytes."""
 
 _FLAT = re.compile(r"[\[{][^\[\]{}]*[\]}]")
-"""A list or a table without another inside: shown on one line."""
+"""Matches a JSON list or object with no other one inside, which is shown on one line."""
 _STATUSES = (*get_args(Status), "stopped")
 _TITLES = {
     "memory": "memory: long but sparse memories",
@@ -45,7 +45,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class _Entry:
-    """One claim as it is shown."""
+    """One claim as the report shows it."""
 
     claim: Claim
     result: Result | None
@@ -77,7 +77,7 @@ class _Entry:
 
     @property
     def changed(self) -> str:
-        """What the ledger has where this was run otherwise."""
+        """The ledger's values of the options that this claim was run with differently."""
         return "" if self.result is None else json.dumps(dict(self.result.changed))[1:-1]
 
     @property
@@ -134,7 +134,7 @@ class _Entry:
 
 
 def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
-    """Write ``out / report.html`` from the results under ``out``.
+    """Write ``out / report.html`` from the results that are under ``out``.
 
     Returns:
         The file.
@@ -169,7 +169,7 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
 
 
 def _place(entry: _Entry) -> tuple[bool, int]:
-    """Answered claims first, paper by paper."""
+    """The order of claims in the report: those with an answer first, then paper by paper."""
     return entry.status == "not run", PAPERS.index(entry.claim.paper)
 
 
@@ -195,7 +195,7 @@ def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, An
 
 
 def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
-    """Model → ids of the claims that speak of it."""
+    """Model → the ids of the claims that speak of it."""
     names = {name for entry in entries for name in entry.models}
     return {name: [e.claim.id for e in entries if name in e.models] for name in names}
 

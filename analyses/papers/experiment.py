@@ -1,4 +1,4 @@
-"""The experiment under a claim: models trained over settings and seeds, and what came of them.
+"""The experiment of a claim: models trained over settings and seeds, and their results as a table.
 
     experiment = Experiment(setting)
     for heads in options["heads"]:
@@ -43,21 +43,21 @@ __all__ = [
 ]
 
 Planned = tuple[Mapping[str, Any], Run]
-"""The labels of a row of the table, and its run."""
+"""The labels of a run in the table, and the run."""
 
 
 class Experiment:
-    """Runs of one claim, trained together; what an interrupted run did is kept.
+    """The runs of one claim, trained together; an interrupted experiment keeps its progress.
 
     Args:
         setting: The claim's; the profile's ``steps``, ``batch`` and ``learning_rate`` hold for
             every run.
-        part: Folder of the runs' states inside the claim's.
+        part: The folder for the runs' states, inside the claim's folder.
         test: From a run's task to the one that it is judged on; None for the same.
         training: What else holds for every run, by :class:`~trained.training.Training`'s names.
 
     Attributes:
-        planned: What has been added.
+        planned: The runs that were added.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Experiment:
         seeds: Iterable[int] | None = None,
         **training: Any,
     ) -> None:
-        """A run for every seed, named by its labels.
+        """Add a run for every seed, named by its labels.
 
         Args:
             labels: Column → value, in the table; ``seed`` is added.
-            task: What is trained on.
-            spec: Of the model.
-            seeds: The setting's by default.
-            training: Changes for these runs.
+            task: The task that is trained on.
+            spec: The spec of the model.
+            seeds: The seeds; the setting's by default.
+            training: Training options that differ for these runs.
         """
         test = None if self.test is None else self.test(task)
         for seed in self.setting.seeds if seeds is None else seeds:
@@ -99,7 +99,7 @@ class Experiment:
             self.planned.append((named, Run(name, task, spec, chosen, test=test)))
 
     def run(self) -> tuple[pd.DataFrame, list[Fit]]:
-        """Train what was added.
+        """Train the runs that were added.
 
         Returns:
             One row a run: its labels, ``parameters``, and the fit's metrics (``train_`` before
@@ -126,7 +126,7 @@ def train_runs(setting: Setting, runs: Sequence[Run], part: str) -> list[Fit]:
 
 
 def parameters(spec: Any) -> int:
-    """Trained numbers of a model."""
+    """The number of trained parameters of a model."""
     return sum(p.numel() for p in build(spec).parameters() if p.requires_grad)
 
 
@@ -145,7 +145,7 @@ def by_seed(
 
 
 def spread(values: Sequence[float], form: str = ".2g") -> str:
-    """``median (least … largest)``."""
+    """A summary of some values as text: ``median (least … largest)``."""
     ordered = sorted(values)
     middle = float(pd.Series(ordered).median())
     return f"{middle:{form}} ({ordered[0]:{form}} … {ordered[-1]:{form}})"
@@ -160,7 +160,7 @@ def status_of(statements: Mapping[str, bool], *, needed: Sequence[str] = ()) -> 
     """``reproduced`` if all hold, ``partly`` if some do (of ``needed``, all), else not.
 
     Args:
-        statements: In words, and whether they hold.
+        statements: Statement in words → whether it holds.
         needed: For ``partly``, all of these must hold; one of any by default.
     """
     some = all(statements[n] for n in needed) if needed else any(statements.values())
@@ -177,5 +177,5 @@ def verdict(
     table: pd.DataFrame,
     drawing: Drawing,
 ) -> Verdict:
-    """A :class:`Verdict` with one table and one drawing, both of one name."""
+    """Make a :class:`Verdict` with one table and one drawing that have the same name."""
     return Verdict(status, words, key, numbers, {name: table}, {name: drawing})

@@ -1,4 +1,4 @@
-"""The ledger: every claim, its source, and the rule its verdict follows.
+"""The ledger of claims: each with its source and the rule for its verdict.
 
 ``analyses/papers/claims.toml`` holds one table a claim. The rule is text for people; what ties a
 verdict to it is its SHA-256, stored with the result. Changing a rule after having seen results is
@@ -31,15 +31,15 @@ _RUN = re.compile(r"[a-z_][\w.]*:[a-z_]\w*")
 
 @dataclass(frozen=True)
 class Claim:
-    """One line of the ledger.
+    """One claim of the ledger.
 
     Attributes:
-        id: ``paper-slug``.
-        paper: Which of :data:`PAPERS`.
-        source: Where the paper says it.
-        statement: What is claimed.
-        rule: What decides the verdict.
-        run: ``module:function`` that runs it.
+        id: The claim's id, ``paper-slug``.
+        paper: The paper's key, one of :data:`PAPERS`.
+        source: The place in the paper where it is stated.
+        statement: The statement that is claimed.
+        rule: The rule that decides the verdict.
+        run: The function that runs it, as ``module:function``.
         profiles: Profile → its options; one that is missing cannot answer the claim.
         yours: Options that no profile gives: the user's text, model or images.
     """
@@ -55,21 +55,21 @@ class Claim:
 
     @property
     def options(self) -> set[str]:
-        """The options that it knows in any profile."""
+        """All options that the claim knows in any profile."""
         return {name for table in self.profiles.values() for name in table} | set(self.yours)
 
     def examples(self, option: str) -> list[Any]:
-        """What its profiles give for an option."""
+        """The values that the claim's profiles give to an option."""
         return [table[option] for table in self.profiles.values() if option in table]
 
     @property
     def rule_sha256(self) -> str:
-        """Of the rule's words; line breaks do not matter."""
+        """The SHA-256 of the rule's words; line breaks do not matter."""
         return hashlib.sha256(" ".join(self.rule.split()).encode()).hexdigest()
 
     @property
     def function(self) -> Callable[[Setting], Verdict]:
-        """What runs it.
+        """Import the function that runs the claim.
 
         Raises:
             ArgumentError: if the module or the function does not exist.
@@ -90,10 +90,10 @@ class Claim:
 
 
 def read_ledger(path: Path | None = None) -> dict[str, Claim]:
-    """All claims by id, in the file's order.
+    """Read all claims: id → claim, in the file's order.
 
     Args:
-        path: Another file than the shipped one.
+        path: A ledger file other than the shipped one.
 
     Raises:
         ArgumentError: naming everything in it that is unknown, missing or of the wrong kind.
@@ -150,7 +150,7 @@ def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
 def chosen(
     ledger: Mapping[str, Claim], ids: Iterable[str], papers: Iterable[str], every: bool
 ) -> list[Claim]:
-    """The claims asked for, in the ledger's order.
+    """The claims that were asked for, in the ledger's order.
 
     Raises:
         ArgumentError: naming every id and paper that does not exist, or if nothing is asked for.

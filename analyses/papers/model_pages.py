@@ -72,7 +72,7 @@ def measure_models(
 
     Args:
         out: The folder of folders.
-        names: Of shipped models; all by default.
+        names: The names of shipped models; all by default.
         watch: Wraps the iteration over models, for a progress bar.
     """
     proofs: dict[str, _Measured] = {}
@@ -145,7 +145,7 @@ def _statements(
     found: _Measured,
     metrics: Any,
 ) -> pd.DataFrame:
-    """What the proof says, and what holds of it in both models."""
+    """The statements of the proof, and whether they hold in both models."""
     measured = ", ".join(f"{key} {metrics[key]:.3g}" for key in ("accuracy", "error"))
     rows = [
         {
@@ -221,7 +221,7 @@ def _paper(shipped: zoo.Shipped) -> str:
 
 
 def _key(model: SequenceTransformer) -> str:
-    """Of the weights and of what measures them."""
+    """A hash of the model's weights and of everything that its measurement depends on."""
     digest = hashlib.sha256(f"{version('prooflens')} {_FORMAT} {ROWS} {SEED}".encode())
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode() + tensor.cpu().contiguous().numpy().tobytes())

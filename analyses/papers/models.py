@@ -1,4 +1,4 @@
-"""The models' part of the report, read from the folders of :mod:`analyses.papers.model_pages`.
+"""The part of the report about models, read from the folders of :mod:`analyses.papers.model_pages`.
 
 A shipped model that a claim speaks of and that was not measured is listed with its words alone.
 """
@@ -31,17 +31,17 @@ _PROBES = ("hook", "latent", "kind", "score", "q", "control", "input", "untraine
 
 @dataclass(frozen=True)
 class ModelPage:
-    """One model as it is shown.
+    """One model as the report shows it.
 
     Attributes:
-        name: Of the model.
-        paper: Whose; may be empty.
-        words: What it is and what it reaches.
-        claims: Ids of those that speak of it.
-        pictures: Its heads and its layers.
-        tables: Its roles and probes.
+        name: The name of the model.
+        paper: The paper that it belongs to; may be empty.
+        words: What it is and what it reaches, in words.
+        claims: The ids of the claims that speak of it.
+        pictures: The figures of its heads and its layers.
+        tables: The tables of its roles and probes.
         statements: Columns ``theory``, ``constructed``, ``trained``; empty without a proof.
-        proof: The page of its construction; may be empty.
+        proof: The page of its task's construction; may be empty.
     """
 
     name: str
@@ -55,7 +55,7 @@ class ModelPage:
 
 
 def model_pages(claims: Mapping[str, Sequence[str]], folder: Path) -> list[ModelPage]:
-    """Every measured model, then the shipped ones that only a claim names.
+    """A page for every measured model, then for shipped ones that only a claim names.
 
     Args:
         claims: Model → ids of the claims that speak of it.
@@ -73,7 +73,7 @@ def model_pages(claims: Mapping[str, Sequence[str]], folder: Path) -> list[Model
 
 
 def comparison(pages: Sequence[ModelPage], paper: str) -> Table | None:
-    """Trained, constructed, theory: the statements of a paper's proofs in all its models."""
+    """A table of a paper's statements for all its models: theory, constructed, trained."""
     mine = [page for page in pages if page.paper == paper and len(page.statements)]
     if not mine:
         return None
@@ -88,7 +88,7 @@ def comparison(pages: Sequence[ModelPage], paper: str) -> Table | None:
 
 
 def short_table(path: Path, caption: str) -> Table:
-    """The first rows of a file, sortable."""
+    """The first rows of a CSV file as a sortable table."""
     return _short(pd.read_csv(path), caption)
 
 

@@ -53,28 +53,28 @@ _PACKAGES = ("prooflens", "torch", "numpy", "scipy", "scikit-learn", "transforme
 
 @dataclass(frozen=True)
 class Result:
-    """A verdict as it is kept.
+    """A verdict as it is stored.
 
     Attributes:
         claim: The claim's id.
         status: The verdict.
-        words: Why.
+        words: The reason for the verdict.
         key: The one number to quote.
-        numbers: What the rule looked at.
-        models: Models it speaks about.
-        rule: The rule as it was.
-        rule_sha256: Of the rule.
-        profile: Of the ledger.
-        seeds: One run each.
+        numbers: The numbers that the rule looked at.
+        models: The models that the claim speaks about.
+        rule: The rule as it was when the claim was run.
+        rule_sha256: The SHA-256 of the rule.
+        profile: The profile of the ledger that was run.
+        seeds: The seeds that were run.
         options: The profile's other options.
         seconds: Wall-clock time.
         versions: Package → version.
-        figures: Name → alternative text, first one first.
-        tables: Names.
+        figures: Figure name → alternative text, in order.
+        tables: The names of the tables.
         changed: Options (and ``seeds``) that are not the ledger's, with the ledger's values; the
             user's own data is none of them.
         earlier: Verdicts by other rules that this one replaced, oldest first.
-        folder: Where it lies.
+        folder: The folder that it is stored in.
     """
 
     claim: str
@@ -98,16 +98,16 @@ class Result:
 
     @property
     def verdict(self) -> str:
-        """The status, with a word where it was not reached in the ledger's setting."""
+        """The status, marked if it was reached with other options than the ledger's."""
         return f"{self.status}, with other options" if self.changed else self.status
 
     def table(self, name: str) -> pd.DataFrame:
-        """One of the tables."""
+        """One of the result's tables."""
         return pd.read_csv(self.folder / f"{name}.csv")
 
 
 def versions() -> dict[str, str]:
-    """Of what a result depends on."""
+    """The versions of Python and of the packages that a result depends on."""
     found = {"python": python_version()}
     for package in _PACKAGES:
         try:
@@ -120,7 +120,7 @@ def versions() -> dict[str, str]:
 def write_result(
     claim: Claim, setting: Setting, verdict: Verdict, seconds: float, out: Path
 ) -> Result:
-    """Keep a verdict in ``out / claim.id``; returns it as kept.
+    """Store a verdict in ``out / claim.id`` and return it as stored.
 
     Raises:
         OutputError: if the folder holds something else, or the disk refuses.
@@ -159,14 +159,14 @@ def write_result(
 
 
 def _changed(claim: Claim, setting: Setting) -> dict[str, Any]:
-    """The ledger's values of what the user gave otherwise."""
+    """The ledger's values of the options that the user changed."""
     table: dict[str, Any] = plain(claim.profiles.get(setting.profile, {}))
     now = {**plain(setting.options), "seeds": list(setting.seeds)}
     return {name: table[name] for name in table if now.get(name) != table[name]}
 
 
 def _earlier(place: Path, claim: Claim) -> list[dict[str, str]]:
-    """What other rules said, of the result that is about to be replaced."""
+    """The earlier rules and their verdicts, from the result that is about to be replaced."""
     if not (place / RESULT).exists():
         return []
     old = read_result(place)
@@ -178,7 +178,7 @@ def _earlier(place: Path, claim: Claim) -> list[dict[str, str]]:
 
 
 def read_result(folder: Path) -> Result:
-    """A kept verdict.
+    """Read a stored verdict.
 
     Raises:
         OutputError: if it is not there, cannot be read or is of a newer format.
@@ -195,13 +195,13 @@ def read_result(folder: Path) -> Result:
 
 
 def read_results(out: Path) -> dict[str, Result]:
-    """Every kept verdict under ``out``, by claim."""
+    """Read every stored verdict under ``out``: claim id → result."""
     found = sorted(path.parent for path in out.glob(f"*/{RESULT}"))
     return {result.claim: result for result in map(read_result, found)}
 
 
 def read_failure(out: Path, claim: str) -> str:
-    """Why the claim stopped when it was last run; empty if it did not."""
+    """The reason why the claim stopped when it was last run; empty if it did not."""
     try:
         return (out / WORK / claim / STOPPED).read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Running claims one after another, each result kept as soon as it is there.
+"""Run claims one after another, keeping each result as soon as it is there.
 
 A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
 is kept but its working folder, with the reason and the traceback. With ``resume``, a claim whose
@@ -36,17 +36,17 @@ __all__ = ["Failure", "Order", "run_claim", "run_claims"]
 
 @dataclass(frozen=True)
 class Order:
-    """How claims are to be run.
+    """The user's choices of how claims are run.
 
     Attributes:
-        profile: Of the ledger.
+        profile: The profile of the ledger.
         seeds: How many of the profile's seeds; None for all. More than it lists continue upwards.
-        resume: Keep what is there.
-        overwrite: Replace results by the same rule.
-        backend: ``local`` or ``ray``.
+        resume: Whether results that are there are kept.
+        overwrite: Whether results by the same rule are replaced.
+        backend: Where models are trained, ``local`` or ``ray``.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         options: Given by the user, in place of the profile's (a text file, a model's folder …).
-        progress: Show bars.
+        progress: Whether to show progress bars.
     """
 
     profile: str = "quick"
@@ -74,7 +74,7 @@ class Order:
         problems.raise_if_any()
 
     def setting(self, claim: Claim, folder: Path) -> Setting:
-        """What the claim's function is given."""
+        """The setting that the claim's function is given."""
         table = dict(claim.profiles.get(self.profile, {})) | dict(self.options)
         listed = [int(seed) for seed in table.pop("seeds", [])]
         wanted = len(listed) if self.seeds is None else self.seeds
@@ -117,7 +117,7 @@ def _check_options(claims: Sequence[Claim], order: Order) -> None:
 
 
 def _alike(value: Any, example: Any) -> bool:
-    """Of the same type, item by item."""
+    """Whether two values have the same type, item by item."""
     if isinstance(example, list):
         return isinstance(value, list) and all(
             any(_alike(item, one) for one in example) or not example for item in value
@@ -155,12 +155,12 @@ def run_claims(
     *,
     told: Callable[[Claim, Result | Failure, bool], None],
 ) -> tuple[list[Result], list[Failure]]:
-    """Run ``claims`` and keep their results under ``out``.
+    """Run ``claims`` and store their results under ``out``.
 
     Args:
-        claims: Which, in this order.
-        out: Folder of the results.
-        order: How.
+        claims: The claims, in the order in which they are run.
+        out: The folder for the results.
+        order: How the claims are run.
         told: Called with each claim, what came of it, and whether it was there already.
 
     Returns:
@@ -209,7 +209,7 @@ def run_claim(
 
     Args:
         claim: Its id in the ledger (``prooflens claims list``), or a claim of your own.
-        out: Folder of the results.
+        out: The folder for the results.
         profile: ``zoo`` (shipped models), ``quick`` (two cores) or ``full`` (a GPU).
         order: ``seeds``, ``resume``, ``overwrite``, ``backend``, ``device`` and ``progress`` of
             :class:`Order`; ``options`` as a mapping.
@@ -234,7 +234,7 @@ def run_claim(
 def _result(
     claim: Claim, function: Callable[[Setting], Verdict], setting: Setting, out: Path
 ) -> tuple[Result, bool]:
-    """What came of a claim, and whether it was there already."""
+    """The result of a claim, and whether it was there already."""
     kept = _kept(claim, setting, out) if setting.resume else None
     if kept is not None:
         return kept, True
@@ -255,7 +255,7 @@ def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
 
 
 def _kept(claim: Claim, setting: Setting, out: Path) -> Result | None:
-    """The verdict of the same rule and setting, if it was reached."""
+    """The stored verdict with the same rule and setting, if there is one."""
     old = _reached(claim, out)
     if old is None:
         return None
@@ -269,7 +269,7 @@ def _kept(claim: Claim, setting: Setting, out: Path) -> Result | None:
 
 
 def _reached(claim: Claim, out: Path) -> Result | None:
-    """The result that is there, if the claim was run."""
+    """The stored result, if the claim was run to an answer."""
     if not (out / claim.id / RESULT).exists():
         return None
     old = read_result(out / claim.id)
@@ -277,7 +277,7 @@ def _reached(claim: Claim, out: Path) -> Result | None:
 
 
 def _refusal(claim: Claim, setting: Setting) -> Verdict | None:
-    """Why the profile cannot answer the claim, or None where it can."""
+    """A verdict that says why the profile cannot answer the claim, or None where it can."""
     profile = setting.profile
     if profile not in claim.profiles and profile == "zoo":
         return Verdict(
@@ -305,7 +305,7 @@ def _check_device(device: str, problems: Problems) -> None:
 
 
 def _traced(error: Exception, folder: Path) -> str:
-    """What went wrong in a line; the rest goes to a file."""
+    """Describe an error in one line; its traceback is written to a file."""
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / "traceback.txt"
     place.write_text("".join(traceback.format_exception(error)))

@@ -1,1 +1,1 @@
-"""Claims of `coupling`: rank, rate, spectrum, order of the inputs, readable attention."""
+"""The claims of `coupling`: rank, rate, spectrum, order of the inputs, readable attention."""

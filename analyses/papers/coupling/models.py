@@ -1,4 +1,4 @@
-"""What the claims of `coupling` train: the single-layer model and what it is compared with."""
+"""The models that the claims of `coupling` train: the single-layer model and its baselines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EVALUATION = 4096
 
 
 def single_layer(task: Any, m_h: int, width: int) -> Any:
-    """The single-layer model for a real-valued task; learned positions where order matters.
+    """The spec of the single-layer model for a real-valued task, with positions if order matters.
 
     ``width`` is that of f̂'s and F̂'s hidden layers; with 0 both are linear, which is enough where
     the task supplies exact bases and F and f are the identity.
@@ -46,7 +46,7 @@ def single_layer(task: Any, m_h: int, width: int) -> Any:
 
 
 def add_pods(experiment: Experiment, target: str, task: PodCoupling, widths: Sequence[int]) -> None:
-    """Runs for every head width, labelled ``target`` and ``m_h``."""
+    """Add runs for every head width, labelled with ``target`` and ``m_h``."""
     for m_h in widths:
         spec = single_layer(task, m_h, experiment.setting.options["width"])
         experiment.add({"target": target, "m_h": m_h}, task, spec)
@@ -65,12 +65,12 @@ def order_specs(task: LinearKernel, width: int, hidden: int) -> dict[str, Any]:
 
 
 def target_variance(task: Task) -> float:
-    """Variance of the scored targets, summed over channels' means: the trivial predictor's loss."""
+    """The variance of the scored targets, which is the loss of the best constant prediction."""
     batch = task.sample(_EVALUATION, seed=2**62)
     scored = batch.targets[batch.mask]
     return float((scored - scored.mean(0)).square().mean())
 
 
 def error_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Rows of target, model, m_h, seed and error as a frame."""
+    """A table of errors from rows of target, model, m_h, seed and error."""
     return pd.DataFrame(rows, columns=["target", "model", "m_h", "seed", "error"])

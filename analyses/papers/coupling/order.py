@@ -41,7 +41,7 @@ _MUCH, _LITTLE, _BETTER, _FILTERED = 100.0, 3.0, 10.0, 20.0
 
 
 def settings() -> dict[str, LinearKernel]:
-    """The five settings of the paper's table."""
+    """The five settings of the paper's table: name → task."""
     return {
         "exponential, as it is": LinearKernel("exponential"),
         "exponential, exchanged": LinearKernel("exponential", "exchange"),
@@ -52,12 +52,12 @@ def settings() -> dict[str, LinearKernel]:
 
 
 def paper_value(model: str, setting: str) -> float:
-    """The paper's mean square error, NaN where it has none."""
+    """The mean square error that the paper reports; NaN where it reports none."""
     return _PAPER.get((model, setting), float("nan"))
 
 
 def order(setting: Setting) -> Verdict:
-    """The table of the ordering experiments (ledger: ``coupling-order``)."""
+    """Run the ordering experiments (ledger: ``coupling-order``)."""
     experiment = Experiment(setting)
     for name, task in settings().items():
         specs = order_specs(task, setting.options["width"], setting.options["hidden"])

@@ -28,7 +28,8 @@ _COST, _LEARNED = 0.03, 0.8
 
 
 def permuted(setting: Setting) -> Verdict:
-    """A fixed permutation costs little (ledger: ``coupling-permutation``)."""
+    """Test that a fixed permutation of the inputs costs little (ledger:
+    ``coupling-permutation``)."""
     experiment = Experiment(setting, test=_held_out)
     for name, task in _tasks(setting).items():
         for shuffled in (False, True):
@@ -86,7 +87,7 @@ def task_spec(task: Any, options: Any) -> TransformerSpec:
 
 
 def _tasks(setting: Setting) -> dict[str, Any]:
-    """The generated tasks, and the user's own data where the options name it."""
+    """The generated tasks, and tasks on the user's own data where the options name it."""
     options = setting.options
     found: dict[str, Any] = {"shapes": PermutedPatches(), "translation": PermutedTranslation()}
     if options.get("images"):

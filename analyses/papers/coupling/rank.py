@@ -37,7 +37,7 @@ _ROUNDING = 1e-20
 
 
 def finite(setting: Setting) -> Verdict:
-    """The error vanishes from m_h = r on (ledger: ``coupling-finite-rank``)."""
+    """Test that the error vanishes from m_h = r on (ledger: ``coupling-finite-rank``)."""
     ranks, features = setting.options["ranks"], setting.options["features"]
     tasks = {f"rank {rank}": PodCoupling(rank, features=features) for rank in ranks}
     steps = setting.options["steps_from_rank"]
@@ -85,7 +85,7 @@ def finite(setting: Setting) -> Verdict:
 
 
 def infinite(setting: Setting) -> Verdict:
-    """The slope at infinite rank (ledger: ``coupling-infinite-rank``)."""
+    """Measure the slope of the error at infinite rank (ledger: ``coupling-infinite-rank``)."""
     task = PodCoupling("infinite", mask_self=True, features=setting.options["features"])
     widths = setting.options["widths"]
     experiment = Experiment(setting)
@@ -131,7 +131,7 @@ def infinite(setting: Setting) -> Verdict:
 
 
 def seed_slopes(table: pd.DataFrame) -> np.ndarray:
-    """Each seed's least-squares slope of log error on log m_h."""
+    """For each seed, the least-squares slope of log error on log m_h."""
     return np.array(
         [np.polyfit(np.log(g["m_h"]), np.log(g["error"]), 1)[0] for _, g in table.groupby("seed")]
     )
@@ -149,7 +149,7 @@ def self_attending(widths: Sequence[int], ranks: Sequence[int] = (32, 100, 1000)
 
 
 def _trained(experiment: Experiment) -> list[list[Any]]:
-    """Target, "trained", m_h, seed and mean square error of every run."""
+    """The target, "trained", m_h, seed and mean square error of every run."""
     table, _ = experiment.run()
     runs = table[["target", "m_h", "seed", "loss"]].itertuples(index=False, name=None)
     return [[target, "trained", m_h, seed, loss] for target, m_h, seed, loss in runs]
@@ -179,7 +179,7 @@ def _vanishes(table: pd.DataFrame, target: str, rank: int, variance: float) -> d
 
 @torch.no_grad()
 def _constructed(task: PodCoupling, m_h: int) -> tuple[float, dict[str, float]]:
-    """Mean square error of the construction, and its largest error beside the certificate."""
+    """The mean square error of the construction, and its largest error with its certificate."""
     construction = construct_pod(task, m_h)
     batch = task.sample(_ROWS, seed=2**62 + 1)
     error = construction.model(batch.inputs) - batch.targets
@@ -193,7 +193,8 @@ def _truncated(task: PodCoupling, m_h: int) -> float:
 
 
 def _score_slope(alpha: float, widths: Sequence[int]) -> dict[str, float]:
-    """Slope of E Δ² between independent positions: closed form, and measured on 2·10⁵ pairs."""
+    """The slope of E Δ² between independent positions, in closed form and measured on 2·10⁵
+    pairs."""
     task = PodCoupling("infinite", alpha=alpha, mask_self=True)
     generator = torch.Generator().manual_seed(12)
     u, v = (torch.rand(2000, n, generator=generator) for n in (10, 10))
@@ -213,7 +214,7 @@ def _output_slopes(table: pd.DataFrame) -> dict[str, float]:
 
 
 def _interval(values: np.ndarray) -> tuple[float, float]:
-    """Student's 95 % interval of the mean."""
+    """Student's 95 % interval of the mean of some values."""
     half = float(student.ppf(0.975, len(values) - 1)) * values.std(ddof=1) / len(values) ** 0.5
     return float(values.mean() - half), float(values.mean() + half)
 
@@ -225,6 +226,6 @@ def _frame(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
 
 
 def _lists(table: pd.DataFrame) -> dict[str, list[float]]:
-    """Errors over seeds by target, model and width."""
+    """The errors of all seeds, by target, model and width."""
     named = table.assign(m_h="m_h " + table["m_h"].astype(str))
     return by_seed(named, ["target", "model", "m_h"])

@@ -33,7 +33,7 @@ _FOUND, _NEAR = 0.95, 0.1
 
 
 def readable(setting: Setting) -> Verdict:
-    """Attention recovers the coupling (ledger: ``coupling-attention``)."""
+    """Test that attention recovers the coupling (ledger: ``coupling-attention``)."""
     tasks: tuple[Any, ...] = (NearestPoint(), SegmentCentres(), IndexedAverage())
     experiment = Experiment(setting)
     for task in tasks:
@@ -77,7 +77,7 @@ def readable(setting: Setting) -> Verdict:
 
 
 def _spec(task: Any, m_h: int, width: int) -> Any:
-    """The single-layer model; indices come as one-hot codes, for which f̂ is linear."""
+    """The spec of the single-layer model; for one-hot indices f̂ is linear."""
     spec = single_layer(task, m_h, width)
     return replace(spec, input_ffn=()) if getattr(task, "one_hot", False) else spec
 
@@ -112,7 +112,7 @@ def _attention(model: Any, batch: Batch) -> Tensor:
 
 
 def _right(batch: Batch) -> Tensor:
-    """The weights the task was built from, ``[batch, query, key]``."""
+    """The attention weights from which the task was built, ``[batch, query, key]``."""
     if "nearest" not in batch.latents:
         return batch.latents["coupling"]
     length = batch.inputs.shape[1]

@@ -38,7 +38,7 @@ _DEAD = 1e-6
 
 
 def converges(setting: Setting) -> Verdict:
-    """The trained spectrum tends to σ_k (ledger: ``coupling-spectrum``)."""
+    """Test that the trained spectrum tends to σ_k (ledger: ``coupling-spectrum``)."""
     rank, widths = setting.options["rank"], sorted(setting.options["widths"])
     task = PodCoupling(rank, features=setting.options["features"])
     batch = task.sample(_ROWS, seed=2**62 + 2)
@@ -81,7 +81,7 @@ def converges(setting: Setting) -> Verdict:
 def _distances(
     metric: dict[int, list[np.ndarray]], sigma: np.ndarray, seeds: tuple[int, ...]
 ) -> pd.DataFrame:
-    """Distance to the target and step from the next smaller width, for every seed."""
+    """For every seed, the distance to the target's spectrum and to the next smaller width's."""
     tables = []
     for i, seed in enumerate(seeds):
         one = {m_h: spectra[i] for m_h, spectra in metric.items()}
@@ -125,7 +125,7 @@ def _alive(spectrum: np.ndarray) -> bool:
 
 
 def _dead(metric: dict[int, list[np.ndarray]], seeds: tuple[int, ...]) -> dict[str, list[int]]:
-    """m_h → seeds whose scores died in training."""
+    """Head width m_h → the seeds in whose runs scores became constant during training."""
     found = {
         str(m_h): [s for s, values in zip(seeds, spectra, strict=True) if not _alive(values)]
         for m_h, spectra in metric.items()
@@ -134,7 +134,7 @@ def _dead(metric: dict[int, list[np.ndarray]], seeds: tuple[int, ...]) -> dict[s
 
 
 def _variation(values: np.ndarray) -> np.ndarray:
-    """Standard deviation over inputs, relative to the mean, of every singular value."""
+    """For every singular value, the standard deviation over inputs divided by the mean."""
     variation: np.ndarray = values.std(axis=0) / values.mean(axis=0)
     return variation
 

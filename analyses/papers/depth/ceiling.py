@@ -1,4 +1,4 @@
-"""What a shallower predictor of L_k can reach at best, so that failing means something.
+"""The best that a shallower predictor of L_k can reach, so that failing means something.
 
 Depth 1, exactly. After one layer of attention without positions, what is known at a position is its
 letter and the counts (#a, #b) of the prefix, so a depth-1 predictor is a table. Position t of a
@@ -58,7 +58,7 @@ def table_bound(k: int, lengths: tuple[int, int]) -> tuple[float, float]:
 
 
 def _missed(k: int, length: int, t: int) -> int:
-    """Strings whose label at t is the rarer one of their (letter, a, b)."""
+    """How many strings have the rarer label at t among those with the same letter and counts."""
     missed = 0
     for a in range(1, t + 1):
         b = t - a
@@ -73,7 +73,7 @@ def _missed(k: int, length: int, t: int) -> int:
 
 
 def _prefixes(block: int, a: int, b: int) -> int:
-    """Prefixes that end in this block with these counts."""
+    """How many prefixes end in this block with these counts."""
     blocks_a, blocks_b = (block + 1) // 2, block // 2
     if blocks_b == 0:
         return int(b == 0)
@@ -83,17 +83,17 @@ def _prefixes(block: int, a: int, b: int) -> int:
 def searched_program(
     k: int, lengths: tuple[int, int], *, budget: int, rows: int, seed: int
 ) -> tuple[Program, float, pd.DataFrame]:
-    """The best program of depth k − 3 found for L_k.
+    """Search for the best program of depth k − 3 for L_k.
 
     Half of the budget is random, half changes one number of the best so far. Candidates are judged
     on one set of strings and the winner on another.
 
     Args:
-        k: Blocks, at least 4.
-        lengths: Of the strings.
-        budget: Programs tried.
-        rows: Strings of each set.
-        seed: Of strings and programs.
+        k: The number of blocks, at least 4.
+        lengths: The range of lengths of the strings.
+        budget: How many programs are tried.
+        rows: How many strings each set has.
+        seed: Seed of the strings and the programs.
 
     Returns:
         The program, its whole-string match on fresh strings, and the best so far after each try.

@@ -54,7 +54,7 @@ def run(setting: Setting) -> Verdict:
 
 
 def _shipped(names: Sequence[str]) -> dict[Cell, Any]:
-    """(k, depth, number among those alike) → model."""
+    """Load shipped models: (k, depth, number among those alike) → model."""
     found: dict[Cell, Any] = {}
     for name in names:
         k, depth, model = shipped_predictor(name)
@@ -64,7 +64,7 @@ def _shipped(names: Sequence[str]) -> dict[Cell, Any]:
 
 
 def _grid(setting: Setting) -> dict[Cell, Any]:
-    """(k, depth, seed) → model, all trained here."""
+    """Train a grid of models: (k, depth, seed) → model."""
     options = setting.options
     cells = [
         (k, depth, seed)
@@ -79,7 +79,7 @@ def _grid(setting: Setting) -> dict[Cell, Any]:
 def verdict(
     table: pd.DataFrame, bins: Sequence[Bin], ceilings: pd.DataFrame, searched: pd.DataFrame
 ) -> Verdict:
-    """What the numbers say by the ledger's rule."""
+    """The verdict that follows from the numbers by the ledger's rule."""
     far, names = seeds_of(table, bins[-1]), [bin_name(lengths) for lengths in bins]
     status, words = judge(far)
     alternative = (
@@ -106,7 +106,7 @@ def verdict(
 
 
 def judge(far: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Any, str]:
-    """The rule: cells learned at the longest strings against the theory's line.
+    """Apply the rule: which cells are learned at the longest strings, against the theory's line.
 
     Args:
         far: (k, depth) → exact match of every seed there.
@@ -137,7 +137,7 @@ def judge(far: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Any, str]:
 
 
 def _key(far: Mapping[tuple[int, int], Sequence[float]], name: str) -> str:
-    """Ranges of the cells on the theory's line and right below it."""
+    """The ranges of accuracies in the cells on the theory's line and just below it."""
     told = []
     for gap in (2, 3):
         medians = [np.median(found) for (k, depth), found in far.items() if k - depth == gap]
@@ -147,7 +147,7 @@ def _key(far: Mapping[tuple[int, int], Sequence[float]], name: str) -> str:
 
 
 def _ceilings(blocks: Sequence[int], far: Bin, budget: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Of depth 1 exactly, and the best programs found of depth k − 3."""
+    """The exact ceiling of depth 1, and the best programs of depth k − 3 that were found."""
     exact, searched = [], []
     for k in blocks:
         if k < 4:
@@ -168,7 +168,7 @@ def _ceilings(blocks: Sequence[int], far: Bin, budget: int) -> tuple[pd.DataFram
 
 
 def _nested(table: pd.DataFrame) -> dict[str, dict[str, list[float]]]:
-    """Bin → "k, depth" → every seed."""
+    """Bin → "k, depth" → the exact match of every seed."""
     return {
         str(name): {
             f"k={k}, depth={depth}": [round(v, 4) for v in cell["exact_match"]]

@@ -1,4 +1,4 @@
-"""What a predictor of L_k holds and does, layer by layer, trained or compiled.
+"""What a predictor of L_k holds and computes, layer by layer; trained or compiled.
 
     decoding   balanced accuracy of a logistic probe for E_j (block j has begun), and R² of a ridge
                regression for the count inside E_j as a share of BOS and the positions so far, at
@@ -44,7 +44,7 @@ _Truth = Float[np.ndarray, "row sample"]
 
 
 def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
-    """A row for each formula or count and site: ``formula``, ``site``, ``accuracy``, ``shuffled``.
+    """A table of how well each formula or count is decoded at each site.
 
     Counts are named ``#E2`` … and have R² for their accuracy, 0 where it is negative.
     """
@@ -89,7 +89,7 @@ def nested_shares(batch: Batch) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def counting(model: Any, batch: Batch) -> pd.DataFrame:
-    """A row for each head: ``layer``, ``head``, ``even``, ``bos``, ``self`` (total variations)."""
+    """A table of each head's distances from even attention, from BOS and from itself."""
     hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.spec.n_layers)]
     _, cache = model.run_with_cache(batch.inputs, names_filter=hooks, return_cache_object=False)
     length = batch.inputs.shape[1]
@@ -112,12 +112,12 @@ def counting(model: Any, batch: Batch) -> pd.DataFrame:
 
 @torch.no_grad()
 def ablations(model: Any, batch: Batch, last_letter: int) -> tuple[pd.DataFrame, dict[int, Tensor]]:
-    """Each layer's attention replaced by its mean.
+    """Replace each layer's attention output by its mean, and record which strings break.
 
     Args:
-        model: A predictor.
-        batch: Strings.
-        last_letter: Token id of the last block's letter.
+        model: A predictor of L_k.
+        batch: Strings of L_k.
+        last_letter: Token id of the letter in the last block.
 
     Returns:
         A row for each layer: ``layer``, ``broken`` (share of the strings that were right),
@@ -157,25 +157,25 @@ def first_sites(table: pd.DataFrame, level: float) -> Iterator[tuple[str, str | 
 
 
 def _sampled(batch: Batch, seed: int) -> Tensor:
-    """``[batch, sample]`` positions inside each string, drawn evenly."""
+    """Random positions inside each string, ``[batch, sample]``."""
     lengths = batch.mask.sum(1).numpy()
     drawn = np.random.default_rng(seed).random((len(lengths), _POSITIONS))
     return torch.from_numpy(1 + (drawn * lengths[:, None]).astype(np.int64))
 
 
 def _accuracy(features: _Features, truth: _Truth) -> float:
-    """Balanced accuracy of a logistic regression."""
+    """The balanced accuracy of a logistic regression on held-out strings."""
     said = _held_out(LogisticRegression(C=10.0, max_iter=500), features, truth > 0)
     return float(balanced_accuracy_score(truth.ravel() > 0, said))
 
 
 def _explained(features: _Features, truth: _Truth) -> float:
-    """R² of a ridge regression, at least 0."""
+    """The R² of a ridge regression on held-out strings, at least 0."""
     return max(0.0, float(r2_score(truth.ravel(), _held_out(Ridge(), features, truth))))
 
 
 def _held_out(probe: Any, features: _Features, truth: np.ndarray) -> np.ndarray:
-    """What a probe says on strings that it was not fitted to."""
+    """The predictions of a probe for strings that it was not fitted to."""
     groups = np.repeat(np.arange(len(truth)), truth.shape[1])
     flat, scaled = features.reshape(len(groups), -1), make_pipeline(StandardScaler(), probe)
     folds = GroupKFold(_FOLDS)

@@ -43,13 +43,13 @@ _MEASURES = {
 
 @dataclass(frozen=True)
 class Opened:
-    """One model's findings.
+    """The measurements of one model.
 
     Attributes:
-        name: Which.
-        k: Of its language.
-        match: Whole strings right at the longer lengths.
-        decoded: Of :func:`~analyses.papers.depth.inside.decoding`.
+        name: The name of the model.
+        k: The number of blocks in its language L_k.
+        match: The share of whole strings that are right at the longer lengths.
+        decoded: The table of :func:`~analyses.papers.depth.inside.decoding`.
         summary: A row for each layer j: ``placed``, ``shuffled``, ``even``, ``broken``, and others.
     """
 
@@ -61,7 +61,7 @@ class Opened:
 
 
 def run(setting: Setting) -> Verdict:
-    """Open every model beside its compiled program.
+    """Measure every model beside the compiled program of its language.
 
     Options: ``models`` (shipped ones, by name) or ``blocks`` and those of
     :func:`~analyses.papers.depth.predictors.predictor_run`; ``rows`` strings; ``bins``.
@@ -83,14 +83,14 @@ def run(setting: Setting) -> Verdict:
 def open_model(
     name: str, k: int, model: Any, batch: Any, theory: Mapping[int, Any] | None
 ) -> tuple[Opened, Mapping[int, Any]]:
-    """All measurements of one model, and which strings each ablation breaks.
+    """All measurements of one model, and the strings that each ablation breaks.
 
     Args:
-        name: Which.
-        k: Of its language.
-        model: It.
+        name: The name of the model.
+        k: The number of blocks in its language L_k.
+        model: The model.
         batch: Strings of L_k.
-        theory: The compiled model's broken strings, layer by layer.
+        theory: For each layer, the strings that break in the compiled model.
     """
     decoded, heads = decoding(model, batch), counting(model, batch)
     lost, wrong = ablations(model, batch, letter_id(k))
@@ -122,7 +122,7 @@ def open_model(
 
 
 def judge(summary: pd.DataFrame) -> tuple[Any, str]:
-    """The rule, on the layers of all models that generalise.
+    """Apply the rule to the layers of all models that generalise.
 
     Args:
         summary: Columns ``k``, ``layer``, ``placed``, ``shuffled``, ``even``, ``bos``, ``self``,
@@ -154,7 +154,7 @@ def judge(summary: pd.DataFrame) -> tuple[Any, str]:
 
 
 def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict:
-    """What the measurements say by the ledger's rule."""
+    """The verdict that follows from the measurements by the ledger's rule."""
     summaries = [model.summary.assign(match=model.match) for model in opened]
     everything = pd.concat(
         [*summaries, *(m.summary.assign(match=m.match) for m in compiled.values())]
@@ -182,7 +182,7 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON data: None for what is no number."""
+    """The rows of a table as JSON data, with None for NaN."""
     return [
         {
             str(name): None if isinstance(value, float) and np.isnan(value) else value
@@ -193,7 +193,7 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _figure(judged: Sequence[Opened], compiled: Mapping[int, Opened]) -> Any:
-    """Maps of the most blocks that a model generalises on, and every model's measures."""
+    """A figure with maps of the models with the most blocks, and every model's measures."""
     k = max(model.k for model in judged)
     mine = [model for model in judged if model.k == k]
     shown = pd.concat([model.decoded for model in mine])
@@ -226,7 +226,7 @@ def _figure(judged: Sequence[Opened], compiled: Mapping[int, Opened]) -> Any:
 
 
 def _map(title: str, decoded: pd.DataFrame) -> Panel:
-    """Formulas and counts by site, the median over models."""
+    """A map of formulas and counts by site, the median over models."""
     wide = decoded.pivot_table(
         index="formula", columns="site", values="accuracy", aggfunc="median", sort=False
     )

@@ -1,4 +1,4 @@
-"""Trained predictors of L_k's last block: the grid of runs, and whole-string exact match.
+"""Trained predictors of L_k's last block: their runs, and their accuracy on whole strings.
 
 A string counts as right when the answer is right at every position. Per-position accuracy is near 1
 for models that fail nearly every string, and short strings do not tell the depths apart, so strings
@@ -41,22 +41,22 @@ _TEST_SEED = 10**9
 
 
 def bins_of(options: Mapping[str, Any]) -> list[Bin]:
-    """Ranges of lengths: the first is trained on, the last is judged."""
+    """The ranges of lengths; models are trained on the first and judged on the last."""
     return [(int(low), int(high)) for low, high in options["bins"]]
 
 
 def bin_name(lengths: Bin) -> str:
-    """E.g. ``91–120 symbols``."""
+    """The name of a range of lengths, e.g. ``91–120 symbols``."""
     return f"{lengths[0]}–{lengths[1]} symbols"
 
 
 def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> Run:
-    """A transformer of this depth on L_k, without positions, with one head a layer.
+    """The run of a transformer of this depth on L_k, without positions and with one head per layer.
 
     Args:
-        k: Blocks.
-        depth: Attention layers.
-        seed: Of weights and strings.
+        k: The number of blocks.
+        depth: The number of attention layers.
+        seed: Seed of the weights and the strings.
         options: ``bins``, ``width``, ``steps``, ``batch``, ``learning_rate``, ``warmup``,
             ``weight_decay``.
     """
@@ -88,44 +88,45 @@ def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> 
 
 
 def shipped_predictor(name: str) -> tuple[int, int, Any]:
-    """Blocks, attention layers and model of a shipped predictor."""
+    """The number of blocks, the number of layers and the model of a shipped predictor."""
     shipped = trained.load(name)
     blocks = int(shipped.task.to_dict()["language"].removeprefix("L_"))
     return blocks, int(shipped.model.spec.n_layers), shipped.model
 
 
 def letter_id(block: int) -> int:
-    """Token id of a block's letter: 1 for a, 2 for b."""
+    """The token id of a block's letter: 1 for a, 2 for b."""
     return 1 if block_symbol(block) == "a" else 2
 
 
 def strings_of(k: int, lengths: Bin, rows: int, seed: int = 0) -> Batch:
-    """Strings of L_k, of a range of lengths, that no training draws."""
+    """Strings of L_k with lengths in a range, which no training draws."""
     task = PrefixPrediction(f"L_{k}", ((max(lengths[0], k), lengths[1]),))
     return task.sample(rows, seed=_TEST_SEED + seed)
 
 
 @torch.no_grad()
 def answers(model: Any, batch: Batch) -> Tensor:
-    """Whether the model answers right at each position ``[batch, pos]``; true where not scored."""
+    """Whether the model's answer at each position is right, ``[batch, pos]``; true where not
+    scored."""
     output: Tensor = model(batch.inputs)
     found = output.argmax(-1) if output.shape[-1] == 2 else (output[..., 0] > 0.5).long()
     return (found == batch.targets) | ~batch.mask
 
 
 def exact_match(model: Any, batch: Batch) -> float:
-    """The share of strings that are right at every position."""
+    """The share of strings whose answers are right at every position."""
     return float(answers(model, batch).all(1).double().mean())
 
 
 def scores(
     models: Mapping[tuple[int, int, int], Any], bins: Sequence[Bin], rows: int
 ) -> pd.DataFrame:
-    """Every model on every range of lengths.
+    """Evaluate every model on every range of lengths.
 
     Args:
         models: (k, depth, seed) → model.
-        bins: Ranges of lengths.
+        bins: The ranges of lengths.
         rows: Strings of each; the same for all models of one k.
 
     Returns:
@@ -154,7 +155,7 @@ def scores(
 
 
 def seeds_of(table: pd.DataFrame, lengths: Bin) -> dict[tuple[int, int], Sequence[float]]:
-    """(k, depth) → exact match of every seed on a range of lengths."""
+    """(k, depth) → the exact match of every seed on a range of lengths."""
     held = table[table["bin"] == bin_name(lengths)]
     return {
         (int(cast("int", k)), int(cast("int", depth))): group["exact_match"].tolist()

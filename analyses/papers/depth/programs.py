@@ -1,5 +1,4 @@
-"""Claim: the upper bounds. The stated languages have programs of the stated depths, and
-transformers with that many attention layers compute them.
+"""Claim: the stated languages have programs, and transformers, of the stated depths (upper bounds).
 
 L_k at depth k, D_k = L_{2k−1} at depth k with counts of both sides, L_k's prediction problem at
 depth k − 2. Each program is run against a regular expression on every short string and on random
@@ -39,7 +38,7 @@ _BATCH = 64
 
 
 def run(setting: Setting) -> Verdict:
-    """Run and compile everything.
+    """Run and compile every program.
 
     Options: ``blocks``; ``exhaustive`` longest length of which every string is run; ``random``
     strings a seed, of at most ``longest`` symbols.
@@ -60,7 +59,7 @@ def run(setting: Setting) -> Verdict:
 
 
 def _programs(blocks: Sequence[int]) -> Iterator[tuple[str, int, int, Program]]:
-    """Name, blocks of the language, stated depth, program."""
+    """Yield the name, the number of blocks, the stated depth and the program."""
     for k in blocks:
         yield f"L_{k}", k, k, membership_program(k)
         yield f"D_{k}", 2 * k - 1, k, two_sided_program(k)
@@ -104,7 +103,7 @@ def _row(name: str, blocks: int, stated: int, program: Program, setting: Setting
 
 
 def _strings(blocks: int, setting: Setting) -> list[str]:
-    """Every short string, then members, near misses and others of random lengths."""
+    """Every short string, then members, near misses and other strings of random lengths."""
     options = setting.options
     short = [
         "".join(s)
@@ -121,7 +120,7 @@ def _strings(blocks: int, setting: Setting) -> list[str]:
 
 
 def _missed(model: Any, program: Program, strings: Sequence[str]) -> int:
-    """Positions at which the compiled model and the program differ."""
+    """How many positions the compiled model and the program disagree at."""
     missed = 0
     for start in range(0, len(strings), _BATCH):
         rows = strings[start : start + _BATCH]

@@ -1,1 +1,1 @@
-"""Claims of `memory` (§1.5): one module a family."""
+"""The claims of `memory` (§1.5), one module per family."""

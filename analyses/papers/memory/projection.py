@@ -34,12 +34,12 @@ Lags = Float64[np.ndarray, "lag"]
 
 @dataclass(frozen=True)
 class Projected:
-    """A sum of heads.
+    """A sum of heads, with the error of its fit.
 
     Attributes:
-        slopes: p_h, ``[head]``.
-        coefficients: a_h, ``[head]``.
-        error: Σ (target − sum)² / Σ target².
+        slopes: The slopes p_h, ``[head]``.
+        coefficients: The coefficients a_h, ``[head]``.
+        error: The relative squared error Σ (target − sum)² / Σ target².
     """
 
     slopes: Float64[np.ndarray, "head"]
@@ -48,7 +48,7 @@ class Projected:
 
 
 def project(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Positions) -> Projected:
-    """The best coefficients for given slopes."""
+    """The sum with the best coefficients for given slopes."""
     basis = _basis(len(target), slopes, positions)
     coefficients, *_ = np.linalg.lstsq(basis, target, rcond=None)
     left = target - basis @ coefficients
@@ -75,7 +75,7 @@ def grid_start(target: Lags, heads: int, positions: Positions) -> Projected:
 
 
 def _priced(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Positions) -> Projected:
-    """As :func:`project`, with price · Σ a² added to the squared error."""
+    """Like :func:`project`, with a penalty price · Σ a² on the coefficients."""
     basis = np.vstack([_basis(len(target), slopes, positions), _PRICE**0.5 * np.eye(len(slopes))])
     wanted = np.concatenate([target, np.zeros(len(slopes))])
     coefficients, *_ = np.linalg.lstsq(basis, wanted, rcond=None)

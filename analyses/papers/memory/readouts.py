@@ -33,7 +33,7 @@ __all__ = ["boolean", "more_heads", "more_neurons"]
 
 
 def boolean(setting: Setting) -> Verdict:
-    """One layer learns sparse Boolean functions (ledger: ``memory-boolean``)."""
+    """Test that one layer learns sparse Boolean functions (ledger: ``memory-boolean``)."""
     options, experiment = setting.options, Experiment(setting)
     length = options["length"]
     tasks = {
@@ -70,7 +70,10 @@ def boolean(setting: Setting) -> Verdict:
 
 
 def more_neurons(setting: Setting) -> Verdict:
-    """More m helps a complex readout, more H does not (ledger: ``memory-more-neurons``)."""
+    """Test that more neurons help a complex readout and more heads do not.
+
+    Ledger: ``memory-more-neurons``.
+    """
     length = setting.options["length"]
     tasks: dict[str, Task] = {
         f"sin {f:g}·(ρ * x)": KernelMemory(
@@ -82,7 +85,8 @@ def more_neurons(setting: Setting) -> Verdict:
 
 
 def more_heads(setting: Setting) -> Verdict:
-    """More H helps a hard memory, more m does not (ledger: ``memory-more-heads``)."""
+    """Test that more heads help a hard memory and more neurons do not (ledger:
+    ``memory-more-heads``)."""
     length = setting.options["length"]
     tasks: dict[str, Task] = {
         f"x[t−{lag}]": RealMemory((lag,), length=length) for lag in setting.options["lags"]
@@ -94,7 +98,7 @@ def more_heads(setting: Setting) -> Verdict:
 
 
 def _either(setting: Setting, tasks: Mapping[str, Task], helps: str, idle: str) -> Verdict:
-    """Grow heads or neurons from one base: the one must help, the other not."""
+    """Grow heads or neurons from one base model: the one must help, the other not."""
     options = setting.options
     base: dict[str, int] = dict(options["base"])
     experiment = Experiment(setting)

@@ -37,7 +37,8 @@ _STARTS = ("2^−h", "grid")
 
 
 def heavy(setting: Setting) -> Verdict:
-    """Log with one head beats lin with many on a heavy tail (ledger: ``memory-heavy-tail``)."""
+    """Test that one log head beats many lin heads on a heavy tail (ledger:
+    ``memory-heavy-tail``)."""
     table = _errors(setting)
     found = statements(table, "log")
     needed = ["trained: log better at every H", "best sum: log better at every H"]
@@ -45,14 +46,14 @@ def heavy(setting: Setting) -> Verdict:
 
 
 def light(setting: Setting) -> Verdict:
-    """Lin beats log on a light tail (ledger: ``memory-light-tail``)."""
+    """Test that lin beats log on a light tail (ledger: ``memory-light-tail``)."""
     table = _errors(setting)
     found = {k: v for k, v in statements(table, "lin").items() if "one head" not in k}
     return _verdict(setting, table, found, status_of(found))
 
 
 def statements(table: pd.DataFrame, better: str) -> dict[str, bool]:
-    """What the rules ask, from a table of :func:`heavy` or :func:`light`.
+    """The statements that the rules need, from a table of :func:`heavy` or :func:`light`.
 
     For each error: whether ``better`` is below the other positions at every number of heads, and
     whether its one head is below the other's at every number.
@@ -70,7 +71,7 @@ def statements(table: pd.DataFrame, better: str) -> dict[str, bool]:
 
 
 def _errors(setting: Setting) -> pd.DataFrame:
-    """Positions, heads, whose error, seed, error; of trained models the better start."""
+    """A table of errors by positions, heads and method; for trained models of the better start."""
     options, rows = setting.options, []
     target = MemoryKernel.parse(options["kernel"]).values(np.arange(options["length"], dtype=float))
     for kind in _KINDS:

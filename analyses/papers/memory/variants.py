@@ -26,7 +26,7 @@ _LITTLE = 0.05
 
 
 def dot_product(setting: Setting) -> Verdict:
-    """The dot product adds almost nothing on Task I (ledger: ``memory-dot-fixed``)."""
+    """Test that the dot product adds almost nothing on Task I (ledger: ``memory-dot-fixed``)."""
     length = setting.options["length"]
     tasks: dict[str, Task] = {
         "multiplexer of ±1, lags 1, 3": FixedMemory((1, 3), "multiplexer", length=length),
@@ -45,7 +45,7 @@ def dot_product(setting: Setting) -> Verdict:
 
 
 def layer_norm(setting: Setting) -> Verdict:
-    """LayerNorm on or off changes little (ledger: ``memory-layernorm``)."""
+    """Test that LayerNorm changes little (ledger: ``memory-layernorm``)."""
     length = setting.options["length"]
     tasks: dict[str, tuple[Task, Mapping[str, Any]]] = {
         "multiplexer of ±1, lags 1, 3": (FixedMemory((1, 3), "multiplexer", length=length), {}),

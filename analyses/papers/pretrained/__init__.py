@@ -1,1 +1,1 @@
-"""Claims about pretrained models: they run wherever the user has the model."""
+"""Claims about pretrained models, which can be run wherever the user has the model."""

@@ -35,7 +35,7 @@ __all__ = ["run"]
 
 _CIRCUITS = {"QK": "symbol equality (W_K W_Qᵀ)", "OV": "copying (W_V W_Oᵀ)"}
 _SHARE, _RISE, _P = 0.95, 0.05, 0.01
-"""The rule's numbers: share of matched sets to be beaten, least rise in nats, level of the task."""
+"""The rule's numbers: least share of matched sets beaten, least rise in nats, largest p."""
 
 
 def run(setting: Setting) -> Verdict:
@@ -125,7 +125,7 @@ def _compared(
 def _matched(
     everything: Sequence[Component], heads: Sequence[Component], rng: np.random.Generator
 ) -> list[Component]:
-    """As many heads of each layer, others where the layer has enough of them."""
+    """As many random heads in each layer, other than the given ones where the layer has enough."""
     found: list[Component] = []
     for layer in sorted({head.layer for head in heads}):
         mine = [head for head in heads if head.layer == layer]

@@ -1,1 +1,1 @@
-"""The claims of `template` §2.4, one module a family."""
+"""The claims of `template` §2.4, one module per family."""

@@ -1,4 +1,4 @@
-"""Figures of what training makes of the heads: circuits before and after, the learned scalars."""
+"""Figures of how training changes heads: circuits before and after, and the learned scalars."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def circuit_drawing(
     with the strongest diagonal after training.
 
     Args:
-        planned, fits: Runs and what came out of them.
+        planned, fits: The runs and their trained models.
         kind: ``QK`` or ``OV``.
-        first: The first of the symbols shown.
+        first: The first symbol that is shown.
     """
     symbols = slice(first, first + _SHOWN)
     order = sorted(range(len(fits)), key=lambda i: -_spec(planned[i]).d_model)
@@ -74,7 +74,7 @@ def _spec(planned: Planned) -> TransformerSpec:
 
 
 def _circuits(model: Any, kind: str, symbols: slice) -> np.ndarray:
-    """The last layer's circuits of a kind, with the scalar where there is one."""
+    """The last layer's circuits of a kind, including the identity scalar where there is one."""
     found = effective_circuits(model, model.spec.n_layers - 1, symbols=symbols)
     effective = f"{kind}+{'aI' if kind == 'QK' else 'bI'}"
     return found.get(effective, found[kind]).detach().numpy()

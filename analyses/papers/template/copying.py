@@ -27,12 +27,12 @@ __all__ = ["fixed", "induction"]
 
 
 def fixed(setting: Setting) -> Verdict:
-    """αβα → β (ledger: ``template-copying-width``)."""
+    """Test copying αβα → β against the embedding's width (ledger: ``template-copying-width``)."""
     return _judged(setting, copying(**task_sizes(setting.options)), scalars="b", n_layers=1)
 
 
 def induction(setting: Setting) -> Verdict:
-    """After an earlier occurrence (ledger: ``template-induction-copying``)."""
+    """Test copying what followed an earlier occurrence (ledger: ``template-induction-copying``)."""
     task = induction_style(setting.options["length"], **task_sizes(setting.options))
     return _judged(setting, task, scalars="b", n_layers=2)
 
@@ -85,7 +85,8 @@ def _judged(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) 
 def _verdict(
     plain: dict[str, float | None], scalar: dict[str, float | None], first: int, last: int
 ) -> tuple[Status, str]:
-    """By the ledger's rule: inverse scaling without b, success at every width with it."""
+    """The verdict by the ledger's rule: inverse scaling without b, success at every width with
+    it."""
     narrow, wide = plain[str(first)], plain[str(last)]
     told = f"Plain models fall from {_told(narrow)} at width {first} to {_told(wide)} at {last}"
     known = [v for v in scalar.values() if v is not None]

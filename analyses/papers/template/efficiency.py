@@ -36,7 +36,7 @@ _LEVEL = 0.9
 
 
 def sample_efficiency(setting: Setting) -> Verdict:
-    """Fewer samples with a (ledger: ``template-sample-efficiency``)."""
+    """Test that fewer samples are needed with a (ledger: ``template-sample-efficiency``)."""
     options = setting.options
     task = same_different(**task_sizes(options))
     rates = chosen_rates(setting, task)
@@ -78,7 +78,7 @@ def sample_efficiency(setting: Setting) -> Verdict:
 
 
 def chosen_rates(setting: Setting, task: Any) -> dict[str, float]:
-    """Each model's best learning rate: highest accuracy over all n and tuning seeds."""
+    """Each model's learning rate with the highest accuracy over all n and tuning seeds."""
     options = setting.options
     experiment = on_unseen(setting, part="tuning")
     for scalars, n, rate in product(("", "a"), options["rows"], options["learning_rates"]):
@@ -96,7 +96,7 @@ def chosen_rates(setting: Setting, task: Any) -> dict[str, float]:
 
 
 def zipf(setting: Setting) -> Verdict:
-    """Less diverse substitution generalises worse (ledger: ``template-zipf``)."""
+    """Test that less diverse substitution generalises worse (ledger: ``template-zipf``)."""
     options = setting.options
     laws: dict[str, dict[str, Any]] = {"uniform": {}}
     laws |= {f"Zipf {s:g}": {"substitution": "zipf", "exponent": s} for s in options["exponents"]}

@@ -25,7 +25,7 @@ _SLOPE, _TOLERANCE = -0.5, 0.2
 
 
 def tends_to_limit(setting: Setting) -> Verdict:
-    """Empirical kernels tend to the limit (ledger: ``template-finite-width``)."""
+    """Test that empirical kernels tend to the limit (ledger: ``template-finite-width``)."""
     widths, rows = sorted(setting.options["widths"]), []
     for a in (0.0, setting.options["a"]):
         kernel = NNGPKernel(beta=setting.options["beta"], a=a)

@@ -1,4 +1,4 @@
-"""Two scalars a head for a Hugging Face GPT-2, and whether they help it to learn a text.
+"""Two trainable scalars per head for a Hugging Face GPT-2: do they help it to learn a text?
 
     score of head h    ⟨q_t, k_j⟩/√d_head + a_h ⟨x_t, x_j⟩/d_model
     output             + Σ_h b_h · pattern_h @ x
@@ -34,10 +34,10 @@ _ATTENTION = "prooflens_identity"
 
 
 class IdentityScalars(nn.Module):
-    """a and b of one attention layer, with the hooks that make them act.
+    """The scalars a and b of one attention layer, with the hooks through which they act.
 
     Attributes:
-        a, b: ``[head]``, starting at 0.
+        a, b: The scalars, ``[head]``, starting at 0.
     """
 
     def __init__(self, heads: int, multiplier: float, mask_diagonal: bool) -> None:
@@ -48,7 +48,7 @@ class IdentityScalars(nn.Module):
         self.seen: Tensor | None = None
 
     def scores(self, scores: Tensor) -> Tensor:
-        """Scores ``[batch, head, query, key]`` with a's term.
+        """Add the term of a to scores ``[batch, head, query, key]``.
 
         Raises:
             ArgumentError: where keys are there whose x was not noted (a key-value cache).
@@ -62,7 +62,7 @@ class IdentityScalars(nn.Module):
         return scores + self.multiplier * self.a[:, None, None] * products[:, None]
 
     def note(self, pattern: Tensor) -> None:
-        """Keep what b writes: Σ_h b_h · pattern_h @ x, ``[batch, pos, d_model]``."""
+        """Remember what b writes: Σ_h b_h · pattern_h @ x, ``[batch, pos, d_model]``."""
         mixed = (self.multiplier * self.b[:, None, None] * pattern).sum(1)
         self.seen = mixed @ self.x if self.x is not None else None
 
@@ -140,7 +140,7 @@ def _attend(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention with a's term, as Transformers' interface calls it."""
+    """Softmax attention with the term of a, called through Transformers' attention interface."""
     n, scale = query.shape[-2], query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = module.identity.scores(query @ key.mT * scale)
     future = torch.ones(n, n, dtype=torch.bool, device=query.device).triu(1)
@@ -153,7 +153,7 @@ def _attend(
 
 
 def language_model(setting: Setting) -> Verdict:
-    """Lower perplexity with 288 scalars (ledger: ``template-gpt2-scalars``)."""
+    """Test that 288 scalars lower GPT-2's perplexity (ledger: ``template-gpt2-scalars``)."""
     options = setting.options
     missing = [
         n
@@ -178,7 +178,7 @@ def language_model(setting: Setting) -> Verdict:
 def _trained(
     setting: Setting, tokens: Tensor, name: str, scalars: bool, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Perplexity on the last tenth of the text along training on the rest."""
+    """Yield the perplexity on the last tenth of the text during training on the rest."""
     from transformers import GPT2LMHeadModel
 
     options, device = setting.options, setting.device
@@ -205,7 +205,7 @@ def _trained(
 
 @torch.no_grad()
 def perplexity(model: Any, tokens: Tensor, length: int) -> float:
-    """exp of the mean loss over consecutive windows of ``length`` tokens."""
+    """The perplexity: exp of the mean loss over consecutive windows of ``length`` tokens."""
     model.eval()
     windows = tokens[: len(tokens) // length * length].view(-1, length)
     losses = [model(row[None], labels=row[None], use_cache=False).loss for row in windows]

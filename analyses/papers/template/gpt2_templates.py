@@ -28,7 +28,7 @@ _LEVEL = 0.9
 
 
 class Reader(nn.Module):
-    """A GPT-2 whose last position is read by one linear layer."""
+    """A GPT-2 with a linear layer that reads the answer at the last position."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Reader(nn.Module):
         self.head = nn.Linear(body.config.n_embd, 1)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The answer ``[batch]``."""
+        """The answer for each row, ``[batch]``."""
         hidden = self.body(tokens, use_cache=False).last_hidden_state
         answer: Tensor = self.head(hidden[:, -1])[:, 0]
         return answer
@@ -45,7 +45,8 @@ class Reader(nn.Module):
 def train_reader(
     body: Any, task: TemplateTask, *, rows: int, steps: int, batch: int, rate: float, seed: int
 ) -> float:
-    """Train on ``rows`` strings of a task with real labels; accuracy on unseen symbols."""
+    """Train on ``rows`` strings of a task with real labels; return the accuracy on unseen
+    symbols."""
     torch.manual_seed(seed)
     device = next(body.parameters()).device
     reader = Reader(body).to(device).train()
@@ -66,7 +67,8 @@ def train_reader(
 
 
 def pretrained_efficiency(setting: Setting) -> Verdict:
-    """Pretrained needs fewer strings (ledger: ``template-pretrained-efficiency``)."""
+    """Test that a pretrained model needs fewer strings (ledger:
+    ``template-pretrained-efficiency``)."""
     options = setting.options
     folder = str(options.get("model", ""))
     if not folder or not Path(folder).exists():

@@ -1,4 +1,4 @@
-"""What the heads become: the learned scalars, diagonals along training, specialisation.
+"""What training makes of the heads: learned scalars, diagonals during training, specialisation.
 
 The claim is that training makes some heads match symbols (W_K W_Qᵀ + aI with a clear diagonal on
 the symbols) rather than all alike. Diagonals are measured on the *effective* circuit through the
@@ -31,7 +31,7 @@ _SYMBOLS = 64
 
 
 def specialisation(setting: Setting) -> Verdict:
-    """Heads specialise (ledger: ``template-head-specialisation``)."""
+    """Test that heads specialise (ledger: ``template-head-specialisation``)."""
     options = setting.options
     task = same_different(**task_sizes(options))
     experiment = on_unseen(setting, rows=options["rows"], snapshots=options["steps"] // 8)
@@ -97,7 +97,7 @@ def specialisation(setting: Setting) -> Verdict:
 
 
 def _shares(model: Any, symbols: slice) -> pd.DataFrame:
-    """Trace share of the effective QK circuit of every head on the symbols."""
+    """The trace share of every head's effective QK circuit on the given symbols."""
     found = diagonal_table(model, symbols=symbols)
     kind = "QK+aI" if model.spec.identity_qk else "QK"
     chosen = (found["circuit"] == kind) & (found["metric"] == "trace_share")

@@ -53,7 +53,7 @@ _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
 
 
 def conditioning(setting: Setting) -> Verdict:
-    """N's condition number ranks what is hard (ledger: ``template-conditioning``)."""
+    """Test that N's condition number ranks what is hard (ledger: ``template-conditioning``)."""
     options = setting.options
     sizes = task_sizes(options)
     read_out = TemplateTask(("αα?", "αβ?"), (1.0, -1.0), title="same-different-read-out", **sizes)
@@ -102,7 +102,8 @@ def conditioning(setting: Setting) -> Verdict:
 
 
 def blocks(setting: Setting) -> Verdict:
-    """Block-constant kernel, regression to template means (ledger: ``template-kernel-blocks``)."""
+    """Test that kernels are constant on blocks of templates (ledger:
+    ``template-kernel-blocks``)."""
     options = setting.options
     results = [_blocks(options, seed) for seed in setting.seeds]
     shares, gaps, between, within = (
@@ -137,7 +138,7 @@ def blocks(setting: Setting) -> Verdict:
 def _blocks(
     options: Any, seed: int
 ) -> tuple[dict[str, float], tuple[Any, list[int], TemplateTask]]:
-    """The matrix of a sample, sorted by template, and numbers about it.
+    """A sample's kernel matrix, sorted by template, with numbers that describe it.
 
     ``share`` of the variance within blocks, ``gap`` of regression to N's prediction, and the spread
     ``between`` block means and ``within`` blocks, relative to the mean entry.
@@ -171,7 +172,8 @@ def _blocks(
 
 
 def features(setting: Setting) -> Verdict:
-    """Full training needs fewer samples than kernels (ledger: ``template-feature-learning``)."""
+    """Test that full training needs fewer samples than kernels (ledger:
+    ``template-feature-learning``)."""
     options = setting.options
     task = aba_abb(**task_sizes(options))
     experiment = on_unseen(setting)
@@ -220,7 +222,7 @@ def features(setting: Setting) -> Verdict:
 
 
 def _lazy(task: TemplateTask, options: Any, n: int, seed: int) -> list[dict[str, Any]]:
-    """Kernel regression with the limit, the initial features and the tangent kernel."""
+    """The accuracy of kernel regression with the limit, initial features and tangent kernel."""
     train, test = task.sample(n, seed=seed), task.unseen().sample(options["tests"], seed=seed)
     strings = torch.cat((train.inputs, test.inputs))
     model = SequenceTransformer(spec_of(task, options), seed=seed)

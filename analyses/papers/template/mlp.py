@@ -23,7 +23,7 @@ _NEAR = 0.03
 
 
 def chance(setting: Setting) -> Verdict:
-    """One-hot MLPs are at chance (ledger: ``template-mlp-chance``)."""
+    """Test that one-hot MLPs are at chance on unseen symbols (ledger: ``template-mlp-chance``)."""
     options = setting.options
     task = same_different(**task_sizes(options))
     kinds = {

@@ -1,4 +1,4 @@
-"""What the claims of `template` train, and the tables they are judged by.
+"""The models that the claims of `template` train, and the tables they are judged by.
 
 One-layer transformers with learned positions, trained on a fixed set of n strings and tested on
 symbols that were never seen. ``plain`` has no scalars, ``+ aI`` and ``+ bI`` have the identity
@@ -30,13 +30,13 @@ __all__ = [
 ]
 
 FITTED = 0.99
-"""Accuracy on its training strings from which on a run speaks about generalisation."""
+"""The least training accuracy from which on a run says something about generalisation."""
 
 NAMES = {"": "plain", "a": "+ aI", "b": "+ bI", "ab": "+ aI + bI"}
 
 
 def task_sizes(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Alphabets of ``symbols`` training and as many test symbols."""
+    """The alphabets of the training and the test symbols, ``symbols`` each."""
     symbols = options["symbols"]
     return {"train": (0, symbols), "test": (symbols, 2 * symbols)}
 
@@ -64,17 +64,17 @@ def spec_of(
 
 
 def on_unseen(setting: Setting, **training: Any) -> Experiment:
-    """An experiment whose runs are judged on symbols that they never saw."""
+    """An experiment whose runs are tested on symbols that they never saw in training."""
     return Experiment(setting, test=TemplateTask.unseen, **training)
 
 
 def fitted(table: pd.DataFrame) -> pd.DataFrame:
-    """The runs that fit their training strings: others failed before they could generalise."""
+    """The runs that fit their training strings; the others failed before they could generalise."""
     return table[table["train_accuracy"] >= FITTED]
 
 
 def unfitted(table: pd.DataFrame, by: str = "model") -> dict[str, int]:
-    """How many runs of each model :func:`fitted` leaves out."""
+    """For each model, how many runs :func:`fitted` leaves out."""
     counts = (table["train_accuracy"] < FITTED).groupby(table[by], sort=False).sum()
     return {str(name): int(count) for name, count in counts.items() if count}
 

@@ -30,7 +30,8 @@ Variation = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
 def hyperparameters(setting: Setting) -> Verdict:
-    """Sweeps leave the effect (ledger: ``template-hyperparameters``)."""
+    """Test that the effect of a survives other sizes and training
+    (``template-hyperparameters``)."""
     o = setting.options
     base_rate = o["learning_rate"]
     variations: dict[str, Variation] = {
@@ -51,7 +52,7 @@ def hyperparameters(setting: Setting) -> Verdict:
 
 
 def norms(setting: Setting) -> Verdict:
-    """With and without residual and LayerNorm (ledger: ``template-norms``)."""
+    """Test the effect of a with and without residual and LayerNorm (ledger: ``template-norms``)."""
     variations: dict[str, Variation] = {
         f"{'residual' if residual else 'no residual'}, {norm.replace('none', 'no norm')}": (
             {"residual": residual, "norm": norm},
@@ -64,7 +65,7 @@ def norms(setting: Setting) -> Verdict:
 
 
 def depth(setting: Setting) -> Verdict:
-    """1 to 16 layers (ledger: ``template-depth``)."""
+    """Test the effect of a in models of 1 to 16 layers (ledger: ``template-depth``)."""
     variations: dict[str, Variation] = {
         f"{n} layer{'s' * (n > 1)}": ({"n_layers": n, "norm": "layernorm"}, {})
         for n in setting.options["depths"]
