@@ -1,1 +1,1 @@
-"""Speed, measured against what a user would do otherwise."""
+"""Benchmarks: how fast the product is, and how often what it says is right."""

@@ -42,7 +42,7 @@ def main(
     repeats: Annotated[int, typer.Option(help="Turns.")] = 3,
     threads: Annotated[int, typer.Option(help="PyTorch threads.")] = 2,
 ) -> None:
-    """Print seconds of both ways, and the ratios as JSON in the last line."""
+    """Print the seconds of both ways, and their ratios as JSON in the last line."""
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory() as folder:
         model = build_model(Path(folder))
@@ -79,7 +79,7 @@ def _means(model: Any, reference: Tensor) -> dict[str, Tensor]:
 
 
 def one_by_one(model: Any, tokens: Tensor, reference: Tensor) -> Iterator[Tensor]:
-    """What users write: one forward pass a head."""
+    """What users write by hand: one forward pass per head."""
     means = _means(model, reference)
     for layer in range(model.cfg.n_layers):
         for head in range(model.cfg.n_heads):

@@ -31,7 +31,7 @@ DRAWS, RANDOM = 2, 2
 
 
 def measure(subject: Subject) -> dict[str, Any]:
-    """The numbers of one construction; NaN for mechanisms that make no statement."""
+    """Measure one construction; numbers are NaN if its mechanism makes no statement."""
     torch.set_num_threads(1)
     proof = subject.case.construct()
     batches = [
@@ -62,7 +62,7 @@ def measure(subject: Subject) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print the JSON and write it where asked."""
+    """Measure, print the JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Agreement where it is known.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--workers", type=int, default=2)

@@ -52,11 +52,11 @@ _WEIGHTS = {"weights": "trace_share", "composition": "k_composition"}
 
 @one_thread()
 def calibration(models: int = 200, *, seed: int = 0) -> dict[str, object]:
-    """p of true nulls, and how often q calls something a discovery.
+    """The p-values of true nulls, and how often q calls one of them a discovery.
 
     Args:
-        models: How many, six heads each.
-        seed: Of the first model; the others follow.
+        models: How many models are drawn, with six heads each.
+        seed: Seed of the first model; the others follow.
     """
     start, console = time.perf_counter(), Console(stderr=True)
     found: dict[str, list[np.ndarray]] = {}
@@ -88,7 +88,7 @@ def _distance(name: str, p: np.ndarray) -> float:
 
 @torch.no_grad()
 def _tests(number: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Name of a test, and p of each component put to it."""
+    """Yield the name of each test, with the p-values of the components put to it."""
     model = SequenceTransformer(_SPEC, seed=number)
     generator = torch.Generator().manual_seed(number)
     tokens, others = torch.randint(_SPEC.d_in, (2, _ROWS, _SPEC.n_ctx), generator=generator)
@@ -111,7 +111,7 @@ def _tests(number: int) -> Iterator[tuple[str, np.ndarray]]:
 def _pattern_p(
     model: SequenceTransformer, tokens: torch.Tensor, others: torch.Tensor
 ) -> np.ndarray:
-    """p of attention of one set of rows to equal tokens of another."""
+    """The p-values of attention from one set of rows to equal tokens of another set."""
     _, cache = model.run_with_cache(tokens)
     found = AttentionMass(resamples=0)
     patterns = {n: cache[f"blocks.{n}.attn.hook_pattern"] for n in range(_SPEC.n_layers)}
@@ -122,7 +122,7 @@ def _pattern_p(
 
 
 def main() -> None:
-    """Measure, print the JSON and write it where asked."""
+    """Measure, print the JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Benchmark of p and q under true nulls.")
     parser.add_argument("--models", type=int, default=200)
     parser.add_argument("--out", type=Path)

@@ -38,10 +38,10 @@ from interp.tasks.template.named import induction_style
 __all__ = ["Subject", "decoys", "subjects"]
 
 _FEW_POSITIONS = 512
-"""Rows of a task that is scored at one position."""
+"""How many rows are drawn of a task that is scored at one position."""
 
 _AT_THE_END = ("dyck-1", "anbncn")
-"""Languages whose programs are asked at the last position alone."""
+"""Languages whose programs are asked at a string's last position only."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Subject:
     """A construction, and how it is measured.
 
     Attributes:
-        case: What is built.
-        seed: Of the rows, and of the random basis.
-        hidden: Measure it in a random basis.
+        case: The construction to build.
+        seed: Seed of the rows, and of the random basis.
+        hidden: Whether it is measured in a random basis.
         decoy: Whether it is a decoy, in which nothing is to be found.
-        peer: TransformerLens' detector runs on it.
-        rows: Of the task.
+        peer: Whether TransformerLens' detector is run on it too.
+        rows: How many rows of its task are drawn.
     """
 
     case: Case
@@ -66,7 +66,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The case's, with ``hidden`` where it is."""
+        """The name of the case, with ``hidden`` appended where it is."""
         return self.case.name + (" hidden" if self.hidden and not self.decoy else "")
 
     def build(self) -> tuple[Construction, Batch]:
@@ -77,7 +77,7 @@ class Subject:
 
 
 def subjects(*, tuning: bool = False) -> list[Subject]:
-    """Every construction, each plain and hidden."""
+    """Every construction, each one plain and hidden."""
     plain = list(_tuned() if tuning else _scored())
     hidden = [replace(one, hidden=True, seed=one.seed + 1) for one in plain]
     return plain + hidden
@@ -115,7 +115,7 @@ def _random(construct: Callable[[], Construction], seed: int) -> Construction:
 
 
 def _unread(construct: Callable[[], Construction]) -> Construction:
-    """Memories are fetched and f is computed, and the output is the current input."""
+    """A construction whose memories are fetched and f computed, but whose output ignores both."""
     built = construct()
     with torch.no_grad():
         now = built.model.embed.W_E[0]

@@ -42,22 +42,22 @@ __all__ = ["CIRCUITS", "Sizes", "Wiring", "construct_circuit", "with_gains"]
 Wiring = Literal["used", "unread", "silent", "constant"]
 _STRENGTH = 40.0
 _TIMES = {"recent": 3.0, "periods": 3.0}
-"""What windows write, in units of the mean over their keys."""
+"""The strength with which windows write, in units of the mean over their keys."""
 
 _UNREAD = 0.1
-"""Of a one-hot entry: so little that no norm changes by it."""
+"""The factor on one-hot entries that are not read: too small to change a norm."""
 
 _FAINT = 0.5
-"""Nats that a decoy's logits differ by: what a head adds to the norms must not matter."""
+"""By how many nats a decoy's logits differ: its effect on the norms must not matter."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of one model.
+    """The sizes of one model.
 
     Attributes:
-        vocabulary: Tokens.
-        length: Positions.
+        vocabulary: How many tokens there are.
+        length: How many positions a row has.
         heads: Of each layer; those without a job are idle, or decoys.
         bos: Whether token 0 begins every row.
     """
@@ -120,7 +120,7 @@ CIRCUITS: Mapping[str, _Circuit] = {
     "window-copy": _one("periods", "positional", _wins),
     "window-negative": _one("recent", "positional", _lowers),
 }
-"""Name → the job of each layer."""
+"""The name of each circuit → the job of each layer."""
 
 
 def construct_circuit(
@@ -130,7 +130,7 @@ def construct_circuit(
 
     Args:
         kind: One of :data:`CIRCUITS`.
-        sizes: Of the model.
+        sizes: The sizes of the model.
         seed: Where the heads of the circuit stand, and the weights of the others.
         wiring: ``used``; or a decoy with the attention of the circuit, whose logits come from the
             current token: the answer is not read (``unread``), not written (``silent``), or written
@@ -197,7 +197,7 @@ def with_gains(model: SequenceTransformer, seed: int) -> SequenceTransformer:
 
 
 class _Layout:
-    """Which coordinates hold what; each a ``[d_model, size]`` block of the identity."""
+    """Which coordinates hold what; each field is a ``[d_model, size]`` block of the identity."""
 
     def __init__(self, sizes: Sizes) -> None:
         v, n = sizes.vocabulary, sizes.length
@@ -263,7 +263,7 @@ def _by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[_Layout], tuple[Ten
 
 
 def _same(layout: _Layout) -> tuple[Tensor, Tensor]:
-    """Equal tokens, not the query's own position; else the first position."""
+    """Queries and keys for equal tokens at other positions, else for the first position."""
     first = layout.positions[:, :1]
     queries = torch.cat([layout.tokens, layout.positions], dim=1)
     keys = torch.cat([layout.tokens, -2 * layout.positions], dim=1)
@@ -273,7 +273,8 @@ def _same(layout: _Layout) -> tuple[Tensor, Tensor]:
 
 
 def _after_same(layout: _Layout) -> tuple[Tensor, Tensor]:
-    """Keys whose slot holds the query's token; not the first, which holds its own."""
+    """Queries and keys for positions whose slot holds the query's token, except the first
+    position."""
     v = layout.sizes.vocabulary
     every, first = layout.tokens.sum(1, keepdim=True), layout.positions[:, :1]
     queries = torch.cat([layout.tokens, every], dim=1)
@@ -281,7 +282,7 @@ def _after_same(layout: _Layout) -> tuple[Tensor, Tensor]:
 
 
 def _pointed(layout: _Layout) -> tuple[Tensor, Tensor]:
-    """The key after the position that the query's slot holds."""
+    """Queries and keys for the position after the one that the query's slot names."""
     n = layout.sizes.length
     return layout.slot[:, : n - 1], layout.positions[:, 1:]
 
@@ -320,7 +321,7 @@ def _write_values(
 
 
 def _imitate(attn: Attention, place: int, layout: _Layout, scale: float, seed: int) -> None:
-    """Every second other head attends to the token before and writes where nobody reads."""
+    """Let every second other head attend to the previous token and write where nobody reads."""
     others = [head for head in range(len(attn.W_O)) if head != place]
     for number, head in enumerate(others):
         if (number + seed) % 2:

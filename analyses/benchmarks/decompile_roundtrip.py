@@ -1,4 +1,4 @@
-"""Programs, compiled, hidden in a random basis, and read back from the weights.
+"""Compile programs, hide them in a random basis, and read them back from the weights.
 
     python -m analyses.benchmarks.decompile_roundtrip [--out FILE] [--programs N] [--predicates]
 
@@ -42,7 +42,7 @@ LONGEST, SHORT, ROWS = 100, 8, 200
 
 @dataclass(frozen=True)
 class Trip:
-    """One program: its seed, how it is compiled, and what it may use."""
+    """One program's round trip: its seed, how it is compiled, and what it may use."""
 
     seed: int
     precision: Precision
@@ -50,7 +50,7 @@ class Trip:
 
 
 def measure(trip: Trip) -> dict[str, Any]:
-    """One round trip."""
+    """Make one round trip and record how it went."""
     torch.set_num_threads(1)
     program, refused = random_program(trip.seed, predicates=trip.predicates)
     row: dict[str, Any] = {"seed": trip.seed, "precision": trip.precision, "refused": refused}
@@ -92,7 +92,7 @@ def _strings(seed: int) -> tuple[np.ndarray, ...]:
 
 
 def main() -> None:
-    """Measure, print the JSON and write it where asked."""
+    """Measure, print the JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="From programs to weights and back.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--programs", type=int, default=300)

@@ -65,16 +65,16 @@ _TASK = (
 _DEMO = "fixed-memory-multiplexer"
 
 Said = tuple[str, list[str]]
-"""A door, and what differs there."""
+"""A door's name, and what differs there from the reference."""
 
 
 @dataclass(frozen=True)
 class Doors:
-    """One model through its doors.
+    """One model, and a function that asks it through all its doors.
 
     Attributes:
-        name: The model's.
-        ask: Gives every door and what differs there.
+        name: The name of the model.
+        ask: A function that yields every door with what differs there.
     """
 
     name: str
@@ -96,7 +96,7 @@ def _asked(one: Doors) -> list[tuple[str, str, list[str]]]:
 
 
 def models() -> list[Doors]:
-    """Shipped models and circuits, each with the doors it goes through."""
+    """The shipped models and circuits that are compared, each with its doors."""
     found = [Doors(name, partial(_language, partial(_shipped, name))) for name in _LANGUAGE]
     circuits = {one.name: one for one in language.subjects()}
     for name in _CIRCUITS:
@@ -111,7 +111,7 @@ def _shipped(name: str) -> language.Built:
 
 
 def _language(make: Callable[[], language.Built]) -> Iterator[Said]:
-    """The language profile through its doors."""
+    """Compare a model of the language profile through its doors."""
     built = make()
     with tempfile.TemporaryDirectory() as folder:
         own, exported = Path(folder) / "own", Path(folder) / "gpt2"
@@ -134,7 +134,7 @@ def _language(make: Callable[[], language.Built]) -> Iterator[Said]:
 
 
 def _task(name: str) -> Iterator[Said]:
-    """The task profile through its doors."""
+    """Compare a model of the task profile through its doors."""
     shipped = trained.load(name)
     batch = shipped.task.sample(_ROWS, seed=_SEED)
     known: dict[str, Any] = {
@@ -163,7 +163,7 @@ def _task(name: str) -> Iterator[Said]:
 
 
 def _demo() -> Iterator[Said]:
-    """The demo's trained model, against Python on the demo's own rows."""
+    """Compare the demo's trained model with Python on the demo's own rows."""
     from analyses.demo.run import SEED, run_demo
 
     shipped = trained.load(_DEMO)
@@ -185,7 +185,7 @@ def _demo() -> Iterator[Said]:
 def _lacking(
     reference: pd.DataFrame, asked: pd.DataFrame, *, weights: bool = True, causes: bool = True
 ) -> list[str]:
-    """What differs, when the door may lack roles that it gives a reason for."""
+    """The differences, where the door may lack roles if it gives a reason."""
     told: Mapping[str, str] = asked.attrs.get("lacks", {})
     reads = {"copying", "symbol-equality"} if not weights else set[str]()
     needs = {"duplicate-token", "positional"} if not causes else set[str]()
@@ -194,7 +194,7 @@ def _lacking(
 
 
 def _heads(model: str, out: Path) -> tuple[pd.DataFrame, str]:
-    """The table that ``prooflens heads`` writes, and what it says."""
+    """The table that ``prooflens heads`` writes, and what it prints."""
     from analyses.cli.heads import heads
 
     said = _quietly(partial(heads, model, task=None, out=out, rows=_ROWS, seed=_SEED))
@@ -202,7 +202,7 @@ def _heads(model: str, out: Path) -> tuple[pd.DataFrame, str]:
 
 
 def _inspected(place: Path, folder: Path) -> pd.DataFrame:
-    """The table that ``prooflens inspect`` writes, without its figures and page."""
+    """The role table that ``prooflens inspect`` finds, without its figures and page."""
     from interp.weights.head_weights import head_weights
     from probes.inspection.heads import inspect_heads
 
@@ -219,7 +219,7 @@ def _quietly(command: Callable[[], None]) -> str:
 
 
 def _wrapped_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:
-    """Transformers' own class, hooked from outside."""
+    """Transformers' own GPT-2 class, hooked by :func:`interp.models.wrap.wrap`."""
     from transformers import GPT2LMHeadModel
 
     module: Any = GPT2LMHeadModel.from_pretrained(
@@ -242,7 +242,7 @@ def _wrapped_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:
 
 
 def _wrapped_own(model: SequenceTransformer, example: torch.Tensor) -> WrappedModule:
-    """Our own class as any module: its hook points are submodules like others."""
+    """Our own model wrapped like any module, through the outputs of its hook points."""
     kinds = ("attn.hook_pattern", "attn.hook_z", "hook_resid_pre", "hook_resid_post")
     names = {hook: f"{hook}:out" for hook in model.hook_dict if hook.split(".", 2)[-1] in kinds}
     return wrap(model, names, example=example)

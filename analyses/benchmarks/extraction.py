@@ -50,20 +50,20 @@ _GROWTH = 8
 
 @dataclass(frozen=True)
 class HookSet:
-    """``resid_post`` and ``pattern`` of the first layers."""
+    """The hooks ``resid_post`` and ``pattern`` of the first layers."""
 
     name: str
     layers: int
 
     @property
     def hooks(self) -> list[str]:
-        """Their names."""
+        """The names of the hooks."""
         kinds = ("attn.hook_pattern", "hook_resid_post")
         return [f"blocks.{layer}.{kind}" for layer in range(self.layers) for kind in kinds]
 
     @property
     def after(self) -> str:
-        """The hook that fires right after the last of them."""
+        """The name of the hook that fires right after the last of them."""
         return f"blocks.{self.layers}.hook_in" if self.layers < _LAYERS else "ln_final.hook_in"
 
 
@@ -76,7 +76,7 @@ class _Stop(BaseException):
 
 @contextmanager
 def _stopping(model: Any, hook: str) -> Iterator[None]:
-    """Every forward ends when ``hook`` fires."""
+    """While the block runs, every forward pass ends when ``hook`` fires."""
 
     def stop(values: Any, hook: Any) -> None:
         raise _Stop
@@ -91,7 +91,7 @@ def _stopping(model: Any, hook: str) -> Iterator[None]:
 
 
 def build_model(folder: Path) -> Any:
-    """GPT-2 small's architecture with random weights, eager attention."""
+    """A model of GPT-2 small's architecture with random weights and eager attention."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(0)
@@ -170,7 +170,7 @@ def _tuned_file(model: Any, part: Tensor, batch: int, chosen: HookSet, file: h5p
 
 
 def _caught(model: Any, tokens: Tensor, names: set[str]) -> dict[str, Tensor]:
-    """What TransformerLens' caching hooks keep, with no layer computed after the last."""
+    """The activations that TransformerLens' caching hooks keep, without running later layers."""
     cache: dict[str, Tensor] = {}
 
     def keep(values: Tensor, hook: Any, name: str) -> None:
@@ -199,7 +199,7 @@ _WAYS: dict[str, Callable[..., float]] = {
 def _turn(
     model: Any, rows: Tensor, batch: int, chosen: HookSet, ways: dict[str, Any]
 ) -> dict[str, float]:
-    """Rows per second of each way, once."""
+    """Run each way once and return its rows per second."""
     rates: dict[str, float] = {}
     for name, way in ways.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -292,7 +292,7 @@ def main(
 def _measure(
     model: Any, rows: Tensor, batch: int, chosen: HookSet, repeats: int
 ) -> dict[str, float]:
-    """Each way's best rate, in rows per second; printed too."""
+    """Each way's best rate in rows per second, which is also printed."""
     _forward(model, rows[:batch], batch, chosen, Path())
     turns = [_turn(model, rows, batch, chosen, _WAYS) for _ in range(repeats)]
     best = {name: max(turn[name] for turn in turns) for name in _WAYS}

@@ -47,18 +47,18 @@ LANGUAGE_ROLES = (
     "positional",
     "copying",
 )
-"""Roles of the language profile."""
+"""The roles of the language profile."""
 
 Claim = tuple[str, int, int, str, str]
-"""Component, layer, head, role, target."""
+"""What is claimed of a component: component, layer, head, role, target."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A model with what is known about it.
+    """A model, with what is known about its heads.
 
     Attributes:
-        model: To be exported.
+        model: The model, which will be exported.
         truth: Which head plays which role.
         exempt: Roles that a head may be found to have or not.
         bos: The token that begins its rows; −1 for none.
@@ -75,9 +75,9 @@ class LanguageSubject:
     """A language model, and how it is measured.
 
     Attributes:
-        name: What it is.
-        make: Builds or trains it.
-        seed: Of the rows and nulls.
+        name: A description of the model.
+        make: A function that builds or trains it.
+        seed: Seed of the rows and of the nulls.
         decoy: Whether it is a decoy, in which nothing is to be found.
     """
 
@@ -88,7 +88,7 @@ class LanguageSubject:
 
 
 def loaded(built: Built, name: str) -> Pretrained:
-    """The model as it comes back from a GPT-2 folder."""
+    """The model as it is when loaded back from an exported GPT-2 folder."""
     with tempfile.TemporaryDirectory() as folder:
         place = export_gpt2(built.model, Path(folder) / "model", bos=built.bos)
         return replace(load_pretrained(place), name=name)
@@ -114,13 +114,13 @@ _TUNED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "window-copy": ((48, 22, 2, False),),
     "window-negative": ((18, 22, 2, False),),
 }
-"""Vocabulary, length, heads of a layer, and whether token 0 begins a row."""
+"""For each circuit: vocabulary, length, heads per layer, whether token 0 begins every row."""
 
 _STEPS = 1200
 
 
 def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
-    """Every circuit, plain and hidden, and trained models."""
+    """Every circuit, plain and hidden, and the trained models."""
     found = []
     for number, (kind, sizes) in enumerate(_sizes(tuning)):
         seed = (800 if tuning else 41_000) + 2 * number
@@ -174,7 +174,7 @@ def _named(kind: str, sizes: Sizes) -> str:
 
 
 def _shuffled_from(tuning: bool) -> list[LanguageSubject]:
-    """Some circuits of two layers and some trained models."""
+    """The models whose weights are shuffled: some two-layer circuits and some trained models."""
     found = [one for one in subjects(tuning=tuning) if "hidden" not in one.name]
     trained = [one for one in found if one.name.startswith("trained")]
     circuits = [one for one in found if " induction" in one.name or " pointer" in one.name]
@@ -215,7 +215,7 @@ def _untrained(layers: int, heads: int, width: int, vocabulary: int, seed: int) 
 
 
 def _shuffled(make: Callable[[], Built], seed: int) -> Built:
-    """The same numbers in every matrix, in random order."""
+    """A model with the numbers of every weight matrix in random order."""
     built, generator = make(), torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in built.model.parameters():
@@ -226,7 +226,7 @@ def _shuffled(make: Callable[[], Built], seed: int) -> Built:
 
 
 def _runs(tuning: bool) -> Iterator[tuple[str, Callable[[], Built]]]:
-    """Two layers on random walks that come back, one layer on α β α."""
+    """The trained models: two layers on random walks that come back, one layer on α β α."""
     walks = ((18, 30, 1, 9),) if tuning else ((20, 32, 1, 0), (24, 36, 1, 1), (16, 28, 2, 2))
     for vocabulary, length, heads, seed in walks:
         task = SuccessorWalk(vocabulary, length, symbols=8, jump=0.2)
@@ -281,7 +281,7 @@ def _located(
 
 
 def _shares(model: SequenceTransformer, batch: Batch) -> dict[tuple[int, int], dict[str, float]]:
-    """Mean attention of every head on the keys of each role, at scored positions."""
+    """The mean attention of every head on the keys of each role, at scored positions."""
     tokens, n = batch.inputs, batch.inputs.shape[1]
     lag = torch.arange(n)[:, None] - torch.arange(n)
     same = (tokens[:, :, None] == tokens[:, None, :]) & (lag > 0)
@@ -305,7 +305,7 @@ def _shares(model: SequenceTransformer, batch: Batch) -> dict[tuple[int, int], d
 
 @torch.no_grad()
 def _rise(model: SequenceTransformer, layer: int, head: int, batch: Batch) -> float:
-    """Of the loss, with a head's z at its mean over rows."""
+    """The rise of the loss when a head's z is replaced by its mean over rows."""
 
     def averaged(z: Tensor, hook: Any) -> Tensor:
         z = z.clone()

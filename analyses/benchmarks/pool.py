@@ -1,4 +1,4 @@
-"""One measurement of many cases, in a few processes, with a bar on a terminal."""
+"""Measure many cases in several processes, with a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Found = TypeVar("Found")
 def measured(
     measure: Callable[[Case], Found], cases: Sequence[Case], workers: int
 ) -> Iterator[Found]:
-    """What ``measure`` gives for each case, in their order; ``workers`` processes share them."""
+    """Yield what ``measure`` gives for each case, in order, computed by ``workers`` processes."""
     console = Console(stderr=True)
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:

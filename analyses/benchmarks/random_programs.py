@@ -1,4 +1,4 @@
-"""Random C-RASP programs whose depth is not a matter of writing alone.
+"""Random C-RASP programs that do need the depth with which they are written.
 
 A program is drawn line by line; level ℓ counts what level ℓ − 1 says. Most random programs are
 shallower than they look: a comparison that always holds, a count that never matters, or one whose
@@ -62,8 +62,8 @@ def random_program(seed: int, *, deepest: int = 3, predicates: bool = False) -> 
 
     Args:
         seed: Of the draws; also its depth, which is 1 + seed modulo ``deepest``.
-        deepest: Largest depth.
-        predicates: Guards and predicates of the position too.
+        deepest: The largest depth.
+        predicates: Whether guards and position predicates are used too.
     """
     generator = np.random.default_rng([seed, deepest, predicates])
     wanted = 1 + seed % deepest
@@ -76,7 +76,7 @@ def random_program(seed: int, *, deepest: int = 3, predicates: bool = False) -> 
 
 
 def drawn_program(generator: np.random.Generator, levels: int, predicates: bool) -> Program:
-    """A program of at most this depth, which may be shallower than it looks."""
+    """Draw a program of at most this depth, which may be shallower than it looks."""
     draw = _Draw(generator, predicates)
     lines: list[Assignment] = []
     for level in range(levels):
@@ -94,14 +94,14 @@ def drawn_program(generator: np.random.Generator, levels: int, predicates: bool)
 
 
 class _Draw:
-    """Formulas and terms over what is known so far."""
+    """Draws formulas and terms over the lines that are known so far."""
 
     def __init__(self, generator: np.random.Generator, predicates: bool) -> None:
         self.generator, self.predicates = generator, predicates
         self.known: list[Formula] = []
 
     def comparison(self) -> Formula:
-        """Two terms compared; the first counts something."""
+        """Draw a comparison of two terms, of which the first counts something."""
         relation = _RELATIONS[self.generator.integers(len(_RELATIONS))]
         right: Term = Constant(int(self.generator.integers(-2, 5)))
         if self.generator.random() < 0.4:
@@ -109,7 +109,7 @@ class _Draw:
         return Comparison(relation, self.counted(), right)
 
     def counted(self) -> Term:
-        """A count, alone or in a sum, a difference, a minimum …"""
+        """Draw a count, alone or in a sum, a difference, a minimum …."""
         term: Term = self.count()
         kind = self.generator.integers(8)
         if kind < 4:
@@ -122,7 +122,7 @@ class _Draw:
         )
 
     def term(self, level: int) -> Term:
-        """A constant, a count or a multiple."""
+        """Draw a constant, a count or a multiple."""
         kind = self.generator.random()
         if kind < 0.25:
             return Constant(int(self.generator.integers(-3, 6)))
@@ -131,7 +131,7 @@ class _Draw:
         return Multiple(int(self.generator.integers(-3, 4)), self.term(level - 1))
 
     def count(self) -> Count:
-        """A count of a leaf or of two joined."""
+        """Draw a count of one leaf or of two leaves joined."""
         of = self.leaf() if self.generator.random() < 0.5 else self.joined(self.leaf(), self.leaf())
         guard = None
         if self.predicates and self.generator.random() < 0.25:
@@ -139,7 +139,7 @@ class _Draw:
         return Count(of, guard)
 
     def leaf(self) -> Formula:
-        """A token, a predicate, or an earlier line, the latest one more often."""
+        """Draw a token, a predicate, or an earlier line, more often the latest one."""
         chance = self.generator.random()
         if self.predicates and chance < 0.15:
             return Holds(("pos_even", "pos_mod3_1")[int(self.generator.integers(2))])
@@ -158,7 +158,7 @@ class _Draw:
 
 
 def observed_depth(program: Program) -> int:
-    """The depth that the strings show; see the module's text."""
+    """The observed depth of a program: see the module's text."""
     program = _trimmed(program)
     asked = _asked(program)
     lines = [Assignment(f"x{number}", part) for number, part in enumerate(asked)]
@@ -208,7 +208,7 @@ def _answers(program: Program) -> list[np.ndarray]:
 
 
 def _without(program: Program, place: int) -> Program:
-    """0 for one of the counts, in the order of the text."""
+    """The program with one of its counts, in the order of the text, replaced by 0."""
     seen = 0
 
     def visit(expression: Expression) -> Expression:
@@ -229,7 +229,7 @@ def _without(program: Program, place: int) -> Program:
 
 
 def _asked(program: Program) -> list[Formula]:
-    """All formulas that are counted or compare, each after those inside it."""
+    """All formulas that are counted or that compare, each after the ones inside it."""
     found: dict[Formula, None] = {}
 
     def visit(expression: Expression) -> None:
@@ -246,7 +246,7 @@ def _asked(program: Program) -> list[Formula]:
 
 
 def _spread(expression: Expression, program: Program) -> list[Expression]:
-    """All parts outside of counts, and the counts themselves."""
+    """All parts of an expression outside of counts, and the counts themselves."""
     if isinstance(expression, Count):
         return [expression]
     return [expression, *(p for part in children(expression) for p in _spread(part, program))]
@@ -269,7 +269,7 @@ def _observed(
 
 @lru_cache(maxsize=1)
 def _strings() -> tuple[np.ndarray, ...]:
-    """All strings of seven tokens, with all their beginnings, and long random ones."""
+    """All strings of seven tokens (with all their prefixes), and long random ones."""
     generator = np.random.default_rng(0)
     short = np.array(list(product(range(len(LETTERS)), repeat=7)))
     shares = generator.dirichlet(np.ones(len(LETTERS)), 60)

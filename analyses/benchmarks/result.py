@@ -1,4 +1,4 @@
-"""How a benchmark ends: its numbers as one line of JSON, printed and, if asked, in a file."""
+"""Write a benchmark's numbers as one line of JSON, printed and, if asked, in a file."""
 
 from __future__ import annotations
 

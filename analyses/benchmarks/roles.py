@@ -59,11 +59,11 @@ _SAME = {
     "memory-correction": "memory-location",
     "coupling": "dense",
 }
-"""Roles of ours, and what they count as."""
+"""Roles of mechanisms → the roles that they count as."""
 
 
 def truth_of(construction: Construction) -> tuple[set[Claim], set[tuple[str, int, int]]]:
-    """What a mechanism says, and the components whose job is none of ours."""
+    """The true roles in a mechanism, and the components whose job is none of the roles."""
     claims: set[Claim] = set()
     unscored: set[tuple[str, int, int]] = set()
     for part in construction.mechanism.parts:
@@ -80,7 +80,7 @@ def truth_of(construction: Construction) -> tuple[set[Claim], set[tuple[str, int
 
 
 def measure(subject: Subject) -> Outcome:
-    """Find the roles of one model."""
+    """Find the roles of one task model."""
     torch.set_num_threads(1)
     construction, batch = subject.build()
     truth, unscored = truth_of(construction)
@@ -132,7 +132,7 @@ def _claim(row: Any) -> Claim:
 
 
 def _peers(construction: Construction, inputs: torch.Tensor) -> set[Claim]:
-    """What TransformerLens' detector says of one row that repeats."""
+    """The roles that TransformerLens' detector finds on one row that repeats."""
     from interp.hooks.transformer_lens_adapter import detect_head
     from probes.roles.views import repeated_rows
 
@@ -149,7 +149,7 @@ def _peers(construction: Construction, inputs: torch.Tensor) -> set[Claim]:
 
 
 def main() -> None:
-    """Measure, print the JSON and write it where asked."""
+    """Measure, print the JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Benchmark of role detection.")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--workers", type=int, default=2)

@@ -1,4 +1,4 @@
-"""Do two role tables of one model say the same, as far as both had the evidence for it?
+"""Do two role tables of one model agree, as far as both had the evidence?
 
 A row is a component, a role and a target; its status is ``confirmed``, ``candidate``, or no row.
 
@@ -20,13 +20,13 @@ import pandas as pd
 __all__ = ["differences", "statuses"]
 
 Place = tuple[str, int, int, str, str, str]
-"""Component, layer, head, group, role, target."""
+"""What a row is about: component, layer, head, group, role, target."""
 
 _RANK = {"none": 0, "candidate": 1, "confirmed": 2}
 
 
 def statuses(roles: pd.DataFrame) -> dict[Place, str]:
-    """Every row's status, by component, layer, head, group, role and target."""
+    """The status of every row: component, layer, head, group, role and target → status."""
     columns = ["component", "layer", "head", "group", "role", "target", "status"]
     told = _told(roles[columns]).itertuples(index=False, name=None)
     return {
@@ -42,11 +42,11 @@ def differences(
     causes: bool = True,
     unsought: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """What disagrees, a sentence a row; empty where the tables agree.
+    """The disagreements of two role tables, a sentence per row; empty where they agree.
 
     Args:
         reference: The role table of a door with all the evidence.
-        asked: That of another door.
+        asked: The role table of another door.
         causes: Whether the other door could run the model.
         unsought: Role → why the other door could not look for it.
     """
@@ -69,14 +69,14 @@ def differences(
 
 
 def _missing(roles: pd.DataFrame) -> dict[Place, str]:
-    """What each row says could not be tested."""
+    """For each row, what could not be tested."""
     if "missing" not in roles:
         return {}
     return dict(zip(statuses(roles), _told(roles)["missing"].astype(str), strict=True))
 
 
 def _told(roles: pd.DataFrame) -> pd.DataFrame:
-    """The table with empty text where a file has nothing."""
+    """The table with empty text in place of missing values."""
     return roles.astype(object).where(roles.notna(), "")
 
 

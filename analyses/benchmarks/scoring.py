@@ -1,4 +1,4 @@
-"""Precision, recall and F1 of confirmed roles against what is known, and what decoys are taken for.
+"""Precision, recall and F1 of confirmed roles against the known ones, and false alarms on decoys.
 
 A claim (component, layer, head, role, target) is a hit when it was confirmed and is true; only
 confirmed roles count. A role with fewer than five positives counts 0 in ``min_role_f1``.
@@ -28,21 +28,21 @@ ROLES = (
     "local",
     "dense",
 )
-"""Roles of the task profile."""
+"""The roles of the task profile."""
 
 PEERS = {
     "previous-token": "previous_token_head",
     "duplicate-token": "duplicate_token_head",
     "induction": "induction_head",
 }
-"""Role → TransformerLens' name of it."""
+"""Role → the name that TransformerLens' detector has for it."""
 
 _ATTENDING = ("previous-token", "sink", "local", "dense")
 """Roles that say where a head looks whatever the tokens are."""
 _FEWEST = 5
 
 Claim = tuple[str, int, int, str, str]
-"""Component, layer, head, role, target."""
+"""What is claimed of a component: component, layer, head, role, target."""
 
 
 class Outcome(dict[str, Any]):

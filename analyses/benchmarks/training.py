@@ -66,7 +66,8 @@ def grid(width: int, batch: int, *, models: int, steps: int) -> list[Run]:
 
 
 def lean(runs: Sequence[Run], *, threads: int, device: str = "cpu") -> float:
-    """Seconds that one after another takes; the rows are those that the trainer draws."""
+    """The seconds that training one model after another takes, on the rows that the trainer
+    draws."""
     import torch
 
     before = torch.get_num_threads()
@@ -112,7 +113,7 @@ def _train_one(run: Run, device: str) -> Any:
 def measure(
     width: int, batch: int, *, models: int, steps: int, rounds: int, device: str = "cpu"
 ) -> tuple[float, list[dict[str, float]]]:
-    """Median ratio of lean seconds over ours, and the seconds of each round."""
+    """The median ratio of lean seconds over ours, and the seconds of each round."""
     from trained.backends import cores
     from trained.grid import train
 
@@ -141,7 +142,7 @@ def _show(name: str, ratio: float, rounds: Sequence[dict[str, float]]) -> None:
 
 
 def main() -> None:
-    """Measure, print the JSON and write it where asked."""
+    """Measure, print the JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Benchmark of training many models.")
     parser.add_argument("--models", type=int, default=32)
     parser.add_argument("--steps", type=int, help="of every grid [default: 800, 400, 300]")

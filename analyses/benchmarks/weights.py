@@ -86,7 +86,7 @@ def synthetic_llama(
 
 
 def measure(folder: Path, gpt2: Path | None, repeats: int = 2) -> dict[str, float | None]:
-    """The numbers of this page for the checkpoint in ``folder``."""
+    """Measure the numbers of this page for the checkpoint in ``folder``."""
     from interp.weights.head_weights import head_weights
     from interp.weights.metrics import BASIC, METRICS
     from interp.weights.weight_table import weight_table
@@ -145,7 +145,7 @@ def _dense(circuit: Circuit) -> list[tuple[float, float, float]]:
 
 
 def _scores(circuit: Circuit, names: Sequence[str], *, spectrum: bool) -> list[float]:
-    """The named metrics of every head from factors, without nulls."""
+    """The named metrics of every head, computed from factors and without nulls."""
     from interp.weights.low_rank_circuit import low_rank_circuits
     from interp.weights.metrics import METRICS
 
@@ -165,7 +165,7 @@ def _peak(folder: Path) -> float:
 
 
 def main() -> None:
-    """Measure, print the JSON and write it where asked."""
+    """Measure, print the JSON, and write it to a file if asked."""
     parser = argparse.ArgumentParser(description="Benchmark of weight-only inspection.")
     parser.add_argument("--gpt2", type=Path, default=os.environ.get("PROOFLENS_GPT2"))
     parser.add_argument("--out", type=Path)

@@ -29,7 +29,7 @@ def certify(
     ] = None,
     length: Annotated[int | None, typer.Option(help="Longest row. [default: the task's]")] = None,
     box: Annotated[float, typer.Option(help="Largest size of a real input.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of rows for roles and the search.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and the search.")] = 0,
     check: Annotated[
         Path | None, typer.Option(help="Verify this certificate of MODEL again, prove nothing.")
     ] = None,
@@ -70,7 +70,7 @@ def certify(
 
 
 def _tell(found: Any) -> None:
-    """The theorem in words, then a line a strategy."""
+    """Print the theorem in words, then a line per strategy."""
     side = "the error is at most" if found.kind == "error" else "the accuracy is at least"
     best, seen = found.best, f"{found.measured:.6g} on {found.measured_on}"
     typer.echo(f"{found.statement}: {side} {found.safe(best):.6g} ({best.strategy}; seen {seen})")

@@ -136,7 +136,7 @@ def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
 
 
 def _options(pairs: list[str]) -> tuple[tuple[str, Any], ...]:
-    """``KEY=VALUE`` as TOML values; text where the value is none."""
+    """Parse ``KEY=VALUE`` pairs; values are TOML, or text where they are not valid TOML."""
     import tomllib
 
     from interp.errors import ArgumentError

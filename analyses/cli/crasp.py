@@ -143,7 +143,7 @@ def _tell_strange(known: Sequence[str], strings: Sequence[Sequence[str]]) -> Non
 
 
 def _read_cases(cases: Path | None) -> list[str]:
-    """The file's lines without its comments."""
+    """The lines of a file of test cases, without comments."""
     from interp.errors import ArgumentError
 
     try:

@@ -25,7 +25,7 @@ def decompile(
     out: Annotated[Path | None, typer.Option(help="Folder of program, result and report.")] = None,
     lines: Annotated[int, typer.Option(min=1, help="Longest program that is looked at.")] = 20,
     rows: Annotated[int, typer.Option(min=8, help="Rows of the model's own task.")] = 400,
-    seed: Annotated[int, typer.Option(min=0, help="Of the rows that are held out.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out rows.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Find a short program that decides as a model does, and say how faithful it is.

@@ -1,4 +1,4 @@
-"""``prooflens demo``: the main job, from a task to a report."""
+"""``prooflens demo``: the whole way from a task to a report."""
 
 from __future__ import annotations
 

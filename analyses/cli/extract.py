@@ -93,7 +93,7 @@ def _stream(
     options: dict[str, Any],
     how: dict[str, Any],
 ) -> None:
-    """Check the hooks, run, and tell what is there."""
+    """Check the hooks, run the extraction, and print what was stored."""
     from analyses.cli.loading import lasting_name
     from interp.store import extract as run
 
@@ -119,7 +119,7 @@ def _stream(
 
 
 class _Loader:
-    """Builds the model on a worker; a bridge cannot be pickled."""
+    """A function that builds the model on a worker, since a bridge cannot be pickled."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -187,7 +187,7 @@ def _heads(text: str | None) -> list[int] | None:
 
 
 def _conformance(model: Any, source: Any, rows: int | None, seed: int) -> list[str]:
-    """What fails of the conformance check on two rows; also printed."""
+    """The relations that fail in a conformance check on two rows; they are also printed."""
     from interp.hooks.conformance import conformance
     from interp.store.sources import as_source
 

@@ -1,4 +1,4 @@
-"""``prooflens fits``: what it costs to write a lag or a kernel as a sum of heads."""
+"""``prooflens fits``: what it costs to represent a lag or a kernel as a sum of heads."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _numbers(argument: str, text: str) -> list[int]:
 
 @contextmanager
 def _bar(what: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar on standard error, quiet without a terminal; the function counts one row."""
+    """A progress bar on standard error, shown only on a terminal; the function counts one row."""
     from rich.console import Console
     from rich.progress import Progress
 

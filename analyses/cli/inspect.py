@@ -1,4 +1,4 @@
-"""``prooflens inspect``: what every head of a pretrained model does, and who is needed for what."""
+"""``prooflens inspect``: what every head of a pretrained model does, and what depends on it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def inspect(
     ] = None,
     rows: Annotated[int, typer.Option(help="Rows of every trial.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens of a row, at most.")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="Of the rows and the nulls.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and nulls.")] = 0,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
     ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where a run stopped.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Try every head on random tokens (and a text), with nulls, and decide its roles."""
@@ -74,7 +74,7 @@ def inspect(
 
 
 def _steps() -> Callable[[str], None]:
-    """Says on a terminal what is being done; silent elsewhere."""
+    """A function that shows on a terminal what is being done, and is silent elsewhere."""
     from rich.console import Console
 
     console = Console(stderr=True)

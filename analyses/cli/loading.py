@@ -1,4 +1,4 @@
-"""What a command line names: a task (own, KIND, or KIND:ARGUMENT=VALUE,…), or a text.
+"""Load what a command line names: a task (own, KIND, or KIND:ARGUMENT=VALUE,…), or a text.
 
 ``own`` is what the model was trained on. MODEL is whatever :func:`trained.loading.load` takes.
 """
@@ -56,7 +56,7 @@ def text_of(given: str) -> str:
 
 
 def task_of(text: str, card: ModelCard) -> Task:
-    """A task from ``own``, ``KIND`` or ``KIND:ARGUMENT=VALUE,…`` (values as JSON, else as text).
+    """A task from ``own``, ``KIND`` or ``KIND:ARGUMENT=VALUE,…`` (values are JSON, or else text).
 
     Raises:
         ArgumentError: if it is written otherwise, the catalogue refuses it, or the model has none.

@@ -1,4 +1,4 @@
-"""``prooflens plot``: the figures of a store's tables, drawn again."""
+"""``prooflens plot``: redraw the figures from a store's tables."""
 
 from __future__ import annotations
 

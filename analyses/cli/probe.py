@@ -49,7 +49,7 @@ def probe(
             help="Exchange what probes read between rows, and see whether the output follows.",
         ),
     ] = False,
-    rows: Annotated[int, typer.Option(min=20, help="How many rows of the task.")] = 256,
+    rows: Annotated[int, typer.Option(min=20, help="Number of rows of the task.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, controls, nulls.")] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
@@ -82,7 +82,7 @@ def _probed(
     curves: bool,
     interchange: bool,
 ) -> Any:
-    """The probes' table, and with it what else was asked for."""
+    """The probes' results, with the further tables that were asked for."""
     from analyses.report import probing
 
     run = _run(source, batch, positions) if interchange else None
@@ -99,7 +99,7 @@ def _probed(
 
 
 def _tell(found: Any, source: Any, store: str | None) -> None:
-    """Say what was found; seal it into a store."""
+    """Print the findings, and seal the tables into a store if there is one."""
     from analyses.report.probing import findings
 
     for line in findings(found):

@@ -1,4 +1,4 @@
-"""``prooflens store``: look at, check, mend and give away activation stores."""
+"""``prooflens store``: show, verify, repair and consolidate activation stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Folder = Annotated[Path, typer.Argument(help="The store.")]
 
 @contextmanager
 def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error; silent without a terminal."""
+    """A progress bar on standard error, shown only on a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

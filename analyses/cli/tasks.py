@@ -1,4 +1,4 @@
-"""``prooflens tasks``: the kinds of tasks, and what each is told."""
+"""``prooflens tasks``: the kinds of tasks, and the arguments of each."""
 
 from __future__ import annotations
 

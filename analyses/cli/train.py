@@ -29,7 +29,7 @@ def train(
     every: Annotated[bool, typer.Option("--all", help="Train all shipped recipes.")] = False,
     seeds: Annotated[str, typer.Option(help="One model a seed, e.g. 0,1,2.")] = "",
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the recipe's.")] = None,
-    resume: Annotated[bool, typer.Option(help="Go on with an interrupted training.")] = False,
+    resume: Annotated[bool, typer.Option(help="Resume an interrupted training.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace existing checkpoints.")] = False,
     backend: Annotated[str, typer.Option(help="local, or ray for Ray tasks.")] = "local",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 …")] = "cpu",
@@ -73,7 +73,7 @@ def train(
 def _wanted(
     recipe: Path | None, out: Path | None, every: bool, seeds: str, seed: int | None
 ) -> tuple[list[Recipe], Path, bool]:
-    """The recipes, the folder, and whether it is to be the one checkpoint itself."""
+    """The recipes, the output folder, and whether that folder is to be the checkpoint itself."""
     from dataclasses import replace
 
     from interp.errors import Problems
@@ -107,7 +107,7 @@ def _tell(plan: Recipe, place: Path, fit: Fit, written: bool) -> None:
 
 
 def _put_away(partial: Path, folder: Path, single: bool) -> None:
-    """States are no longer needed; a grid keeps its table of metrics."""
+    """Remove the states, which are no longer needed; a grid keeps its table of metrics."""
     import shutil
 
     if not single:

@@ -30,7 +30,7 @@ _HELP = "Print one JSON object instead of lines."
 
 
 class Command(TyperCommand):
-    """A command whose usage line has capitals and no braces."""
+    """A command whose usage line shows arguments in capitals, without braces."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words after the command's name."""
@@ -39,7 +39,7 @@ class Command(TyperCommand):
 
 
 class App(typer.Typer):
-    """A Typer whose commands are such commands, and take ``--json``."""
+    """A Typer application whose commands are of this kind and have the option ``--json``."""
 
     def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
         """Register a function as a command, as :meth:`typer.Typer.command` does."""
@@ -89,7 +89,7 @@ def usage_error(error: Any) -> str:
 
 
 def _with_json(function: Callable[..., None]) -> Callable[..., None]:
-    """The same command with an option that turns what it prints into one object."""
+    """The same command with ``--json``, which prints its output as one JSON object."""
 
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, **options: Any) -> None:
@@ -127,7 +127,7 @@ def _print(printed: io.StringIO, kept: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value as JSON data."""
     if hasattr(value, "to_json"):  # a table of pandas
         return json.loads(value.to_json(orient="records", double_precision=15))
     if isinstance(value, Mapping):

@@ -85,7 +85,7 @@ def weights(
 
 
 def _check_suffix(out: Path) -> None:
-    """A file of another kind than CSV is not meant to become a folder."""
+    """Refuse a file name that is not CSV, so that it does not become a folder."""
     from interp.errors import Problems
 
     problems = Problems("weights")

@@ -1,1 +1,1 @@
-"""The main job, end to end: from a task to a report."""
+"""The demo: the whole way from a task to a report."""

@@ -23,12 +23,12 @@ _CIRCUITS = {"QK": "W_K W_Qᵀ", "OV": "W_V W_Oᵀ"}
 
 @dataclass(frozen=True)
 class Diagonals:
-    """What the weights show.
+    """The results of reading GPT-2's weights.
 
     Attributes:
         table: A head table of both circuits of every head.
-        finding: The main thing, in words.
-        section: For the report.
+        finding: The main finding, in a sentence.
+        section: The section of the report.
     """
 
     table: pd.DataFrame

@@ -1,4 +1,4 @@
-"""The memory part of the demo's report: trained model against constructed proof."""
+"""The part of the demo's report about memories: the trained model beside the constructed proof."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SITES = {"hook_embed": "embedding", "resid_mid": "after attention", "resid_post
 
 @dataclass(frozen=True)
 class Comparison:
-    """Studies of one task, and the proof behind the second.
+    """The studies of one task's models, and the proof behind the constructed one.
 
     Attributes:
-        trained: The shipped model.
-        constructed: The proof.
+        trained: The study of the shipped model.
+        constructed: The study of the constructed model.
         controls: Models for which not everything should hold: trained to the same accuracy in
             another way, and untrained.
-        construction: The proof itself.
+        construction: The construction itself.
     """
 
     trained: Study
@@ -43,19 +43,19 @@ class Comparison:
 
     @property
     def studies(self) -> tuple[Study, ...]:
-        """All of them, the controls last."""
+        """All the studies, the controls last."""
         return self.trained, self.constructed, *self.controls
 
     @cached_property
     def agreement(self) -> pd.DataFrame:
-        """The proof's statements checked on every model, long form with a column ``model``."""
+        """The proof's statements checked on every model, in long form with a column ``model``."""
         mechanism = self.construction.mechanism
         tables = [agreement(mechanism, s.roles).assign(model=s.name) for s in self.studies]
         return pd.concat(tables, ignore_index=True)
 
     @property
     def held(self) -> pd.DataFrame:
-        """Statement × model: does it hold?"""
+        """A table of statements by models: whether each statement holds."""
         wide = self.agreement.pivot(index="statement", columns="model", values="holds")
         statements = self.agreement["statement"].drop_duplicates()
         return wide.loc[statements, [study.name for study in self.studies]]
@@ -73,7 +73,7 @@ def findings(comparison: Comparison) -> list[str]:
 
 
 def sections(comparison: Comparison, folder: Path) -> list[Section]:
-    """The report's sections; figures are written to ``folder``."""
+    """The sections of the report; their figures are written to ``folder``."""
     task = comparison.trained.task
     arguments = ", ".join(task.arguments)
     return [

@@ -45,7 +45,7 @@ def run_demo(
         out: Where ``report.html``, the figures, the numbers and the stores go.
         gpt2: Folder or safetensors file of GPT-2; None looks in the usual places.
         overwrite: Replace an existing folder.
-        step: Told what is being done.
+        step: Called with a sentence that says what is being done.
 
     Returns:
         The three main findings, in words.

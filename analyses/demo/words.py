@@ -1,4 +1,4 @@
-"""The demo's sentences, each made from what was measured: none says more than its numbers."""
+"""The demo's sentences, each made from measured numbers and saying no more than they do."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def proof_in_words(built: Study, held: pd.DataFrame, certificate: Certificate) -
     """What is confirmed of the construction, how exact it is, and how much of it others do.
 
     Args:
-        built: The construction's study.
+        built: The study of the construction.
         held: Model → whether each statement holds for it.
-        certificate: The construction's.
+        certificate: The certificate of the construction.
     """
     heads = _memory_heads(built)
     sizes = heads["target"].value_counts(sort=False)
@@ -42,7 +42,7 @@ def proof_in_words(built: Study, held: pd.DataFrame, certificate: Certificate) -
 
 
 def solving(study: Study) -> str:
-    """How well the model solves its task."""
+    """A sentence about how well the model solves its task."""
     found = study.performance
     return (
         f"On fresh rows the {study.name} model is right at {found.accuracy:.2%} of positions "
@@ -51,7 +51,7 @@ def solving(study: Study) -> str:
 
 
 def looking(study: Study) -> str:
-    """Whether heads look at the lags they serve, and what their sum selects."""
+    """A sentence about whether heads look at the lags they serve, and what their sum selects."""
     heads = _memory_heads(study)
     direct = _looking_at_their_lag(study)
     sums = ", ".join(
@@ -65,7 +65,7 @@ def looking(study: Study) -> str:
 
 
 def reading(study: Study) -> str:
-    """What a probe reads of the answer before and after the FFN."""
+    """A sentence about what a probe reads of the answer before and after the FFN."""
     answers = study.scores[study.scores["target"] == "f"].set_index(["metric", "site"])["score"]
     middle, last = "blocks.0.hook_resid_mid", study.sites[-1]
     return (
@@ -77,7 +77,7 @@ def reading(study: Study) -> str:
 
 
 def margins(certificate: Certificate) -> str:
-    """What the certificate is made of."""
+    """A sentence about the terms that the certificate consists of."""
     parts = ", ".join(f"{name} {value:.2g}" for name, value in certificate.parts.items())
     return (
         f"The construction's certificate of {certificate.error:.1e} is for "

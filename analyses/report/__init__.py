@@ -1,1 +1,1 @@
-"""The report: one self-contained HTML file."""
+"""Reports: self-contained HTML files with tables and figures."""

@@ -1,4 +1,4 @@
-"""The page of a theorem: what holds for every input, by which strategy, at what cost."""
+"""The page of a theorem: what holds for every input, by which strategy, and at what cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates of this folder made into one HTML file: styles and scripts inside, nothing fetched."""
+"""Render the templates of this folder as one HTML file with styles and scripts inside."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["rendered"]
 
 
 def rendered(template: str, *, scripted: bool, **values: Any) -> str:
-    """A template as HTML; whatever is given as text is escaped.
+    """Render a template as HTML; whatever is given as text is escaped.
 
     Args:
-        template: Its file name in this folder.
+        template: The template's file name in this folder.
         scripted: Whether the page has tables to sort or filter, and so a script.
         values: What the template names: ``title``, ``facts`` and its own.
     """

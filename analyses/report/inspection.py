@@ -1,4 +1,4 @@
-"""The page of an inspection: what stands out in words, roles, maps, nulls, pairs, every head."""
+"""The page of an inspection: main findings, roles, maps, nulls, pairs, and every head."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Step = Callable[[str], None]
 
 
 def inspection_findings(found: Inspected) -> list[str]:
-    """What stands out, in sentences with their numbers."""
+    """The main findings of an inspection, as sentences with their numbers."""
     said = [_performed(p) for p in found.performances]
     confirmed = found.roles[found.roles["status"] == "confirmed"]
     asked = [role.name for role in ROLES.values() if LANGUAGE.name in role.profiles]
@@ -85,7 +85,7 @@ def write_inspection(found: Inspected, out: Path, step: Step = lambda words: Non
 
 
 def wide_table(found: Inspected) -> pd.DataFrame:
-    """One row a head with its roles and main scores."""
+    """A table with one row per head, with its roles and main scores."""
     behaviour, losses = found.behaviour, found.losses
     wanted = {f"{c} (share)": _mass(c, "repeated") for c in _CLASSES}
     wanted["same, shuffled (share)"] = _mass("same", "shuffled")
@@ -110,12 +110,12 @@ def wide_table(found: Inspected) -> pd.DataFrame:
 
 
 def _mass(keys: str, trial: str) -> dict[str, str]:
-    """The columns of a head table's rows about attention to a class of keys."""
+    """The values that select a head table's rows about attention to a class of keys."""
     return {"metric": "attention_mass", "target": keys, "null": "positions", "trial": trial}
 
 
 def _chosen(table: pd.DataFrame, **values: str) -> pd.DataFrame:
-    """Rows whose columns have these values."""
+    """The rows of a table whose columns have these values."""
     return table[(table[list(values)] == list(values.values())).all(axis=1)]
 
 
@@ -124,7 +124,7 @@ def _by_head(rows: pd.DataFrame) -> pd.Series[float]:
 
 
 def _head(layer: int, head: int) -> str:
-    """``L0H5``."""
+    """The name of a head, such as ``L0H5``."""
     return Component("head", int(layer), int(head)).name
 
 
@@ -144,7 +144,7 @@ def _performed(p: Any) -> str:
 
 
 def _rows(table: pd.DataFrame) -> Iterator[Any]:
-    """Rows with their columns as attributes."""
+    """Iterate over rows, with columns as attributes."""
     return iter(table.itertuples())
 
 
@@ -199,7 +199,7 @@ def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
 
 
 def _panels(found: Inspected) -> list[tuple[str, pd.DataFrame]]:
-    """(title, rows) of every behaviour that is drawn."""
+    """The title and the rows of every behaviour that is drawn."""
     b, losses = found.behaviour, found.losses[found.losses["component"] == "head"]
     wanted = [*(_mass(c, "repeated") for c in _CLASSES), _mass("same", "shuffled")]
     panels = [(_said(key), _chosen(b, **key)) for key in (*wanted, _COPYING, _POSITIONAL)]

@@ -1,5 +1,4 @@
-"""A report as data: a page of sections, each with words, figures and tables, rendered as one
-self-contained HTML file.
+"""A report as data: a page of sections with words, figures and tables, rendered as one HTML file.
 
 Figures are embedded, styles are in the file, nothing is fetched: the file opens anywhere. Words are
 escaped, so what a model or a task is called cannot become markup.
@@ -24,7 +23,7 @@ __all__ = ["Page", "Picture", "Section", "Table", "render"]
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file with a caption; the caption is its alternative text too."""
+    """A PNG file with a caption, which is its alternative text too."""
 
     path: Path
     caption: str
@@ -36,12 +35,12 @@ class Picture:
 
     @property
     def width(self) -> int:
-        """In CSS pixels."""
+        """The shown width in CSS pixels."""
         return self._size()[0]
 
     @property
     def height(self) -> int:
-        """In CSS pixels."""
+        """The shown height in CSS pixels."""
         return self._size()[1]
 
     def _size(self) -> tuple[int, int]:
@@ -51,20 +50,20 @@ class Picture:
 
 
 _SHOWN = 0.66
-"""Shown size of a figure's pixels; figures are saved at 150 dots an inch."""
+"""The shown size of a figure's pixels; figures are saved at 150 dots per inch."""
 _LEAST = 1e-10
-"""Below it a p or q is a tail far outside anything drawn: not a number to read."""
+"""A p or q below this lies in a tail beyond all draws, and is shown as less than this."""
 _SHORT = 24
-"""Characters of a cell that is kept on one line."""
+"""Cells with up to this many characters are kept on one line."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A frame with a caption; numbers are shown to three significant digits.
+    """A table with a caption; numbers are shown to three significant digits.
 
     Attributes:
         frame: The rows.
-        caption: Above them.
+        caption: The text above the table.
         sortable: Headings are buttons that sort by their column, by the unrounded numbers.
     """
 
@@ -74,12 +73,12 @@ class Table:
 
     @property
     def columns(self) -> list[str]:
-        """Headings."""
+        """The headings of the columns."""
         return [str(name).replace("_", " ") for name in self.frame.columns]
 
     @property
     def rows(self) -> list[list[tuple[str, str]]]:
-        """Each cell as (class, text)."""
+        """The cells of each row, as (class, text)."""
         records = self.frame.itertuples(index=False, name=None)
         names = [str(name) for name in self.frame.columns]
         return [
@@ -89,14 +88,14 @@ class Table:
 
     @property
     def keys(self) -> list[list[str]]:
-        """What each cell is sorted by."""
+        """For each cell, the text by which a column is sorted."""
         records = self.frame.itertuples(index=False, name=None)
         return [[_key(value) for value in record] for record in records]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with what stands under it, in this order: words, pictures, tables."""
+    """A heading with the words, pictures and tables under it, in this order."""
 
     title: str
     words: Sequence[str] = ()
@@ -106,12 +105,12 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report.
+    """The contents of a report.
 
     Attributes:
-        title: At the top.
+        title: The title at the top.
         findings: What was found, in full sentences, first thing on the page.
-        sections: The rest.
+        sections: The sections below the findings.
         facts: Small print at the end: versions, seeds, settings.
     """
 
@@ -127,7 +126,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML."""
+    """Render the page as HTML."""
     return rendered(
         "page.html.j2",
         scripted=page.sortable,

@@ -1,4 +1,4 @@
-"""Everything probes say of one model or store.
+"""All that probes find in one model or store, as tables, figures and sentences.
 
 A table and a map of layers; where latents first appear; and of each there, if asked for, a learning
 curve and whether the model uses what the probe reads.
@@ -49,11 +49,11 @@ _UNMEASURED = ("constant", "rare")
 _FLOOR = 0.9
 _LEVEL = 0.01
 _LEADS = 0.5
-"""Of the way to the other row's output, beyond random directions: more than a part in it."""
+"""The share of the way to the other row's output, beyond random directions, that leads it."""
 _STILL = 0.01
-"""Of the distance between two rows' outputs: less is no change."""
+"""Changes below this share of the distance between two rows' outputs count as no change."""
 _CLEAR = 0.05
-"""The least by which a score is above a baseline, to be told."""
+"""By how much a score must exceed a baseline for the difference to be mentioned."""
 _BASELINES = {
     "over_input": "the raw input",
     "selectivity": "the control task",
@@ -63,15 +63,15 @@ _BASELINES = {
 
 @dataclass(frozen=True)
 class Probing:
-    """What was found.
+    """The results of probing a model or store.
 
     Attributes:
         table: From :func:`probes.probe_table.probe_table`, with a column ``positions``: which were
             pooled.
-        first: From :func:`probes.rounds.first_decodable`.
+        first: Where each latent first is decodable, from :func:`probes.rounds.first_decodable`.
         about: What was probed, as JSON data.
-        curves: From :func:`probes.curves.curve_table`, if asked for.
-        interchange: From :func:`probes.interchange.interchange_table`, if asked for.
+        curves: Learning curves from :func:`probes.curves.curve_table`, if asked for.
+        interchange: The table of :func:`probes.interchange.interchange_table`, if asked for.
     """
 
     table: pd.DataFrame
@@ -81,11 +81,11 @@ class Probing:
     interchange: pd.DataFrame | None = None
 
     def hooks(self) -> dict[str, str]:
-        """Latent → the hook where it first is decodable, of those that are anywhere."""
+        """Latent → the hook at which it first is decodable, for the latents that are decodable."""
         return {latent: hook for latent, hook, _ in self.first.itertuples(index=False) if hook}
 
     def tables(self) -> dict[str, pd.DataFrame]:
-        """Every table that there is, by the name it is kept under."""
+        """All tables that there are: the name under which a table is stored → the table."""
         named = {"probes": self.table, "curves": self.curves, "interchange": self.interchange}
         return {name: table for name, table in named.items() if table is not None}
 
@@ -110,14 +110,14 @@ def probe_source(
         hooks: Names or globs; by default the residual stream between sublayers of a transformer,
             of other models and stores every hook with a position axis. They are probed in the
             order in which they fire.
-        latents: Which; all by default.
+        latents: The latents to probe; all by default.
         untrained: A model of the same hooks with random weights, to compare with; our own models
             make theirs, for others and stores there is none unless given.
         positions: ``5``, ``last`` or ``START:STOP[:STEP]``: only these are sampled; all that are
             scored, and stored, by default.
-        seed: Of sampled positions, controls, nulls and random weights.
-        about: Goes into the JSON.
-        watch: Wraps the iteration over hooks.
+        seed: Seed of sampled positions, controls, nulls and random weights.
+        about: Further data that is written to the JSON.
+        watch: A wrapper of the iteration over hooks, such as a progress bar.
 
     Raises:
         HookError: if a glob matches nothing, or a hook without a position axis.
@@ -147,14 +147,14 @@ def add_curves(
     positions: str | None = None,
     watch: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> Probing:
-    """With the learning curve of each latent at its first decodable hook.
+    """Add the learning curve of each latent at its first decodable hook.
 
     Args:
         found: From :func:`probe_source`, of the same source, inputs and positions.
         source: A hooked model, or a store.
-        inputs: As for :func:`probe_source`.
-        positions: As for :func:`probe_source`.
-        watch: Wraps the iteration over latents.
+        inputs: The inputs, as for :func:`probe_source`.
+        positions: The positions, as for :func:`probe_source`.
+        watch: A wrapper of the iteration over latents, such as a progress bar.
     """
     source, inputs = at_positions(source, inputs, positions)
     seed = int(found.about["seed"])
@@ -172,11 +172,11 @@ def add_interchange(
     """With what exchanging each latent at its first decodable hook does to the model's output.
 
     Args:
-        found: From :func:`probe_source`.
+        found: The results of :func:`probe_source`.
         model: The hooked model; of a store, the one it was made of.
-        batch: Its rows with latents, those of the store.
-        positions: As for :func:`probe_source`.
-        watch: Wraps the iteration over latents.
+        batch: The model's rows with latents; for a store, the store's own rows.
+        positions: The positions, as for :func:`probe_source`.
+        watch: A wrapper of the iteration over latents, such as a progress bar.
 
     Raises:
         HookError: for hooks with axes behind the position's other than one.
@@ -259,7 +259,7 @@ def _not_found(row: pd.Series[Any]) -> str:
 
 
 def _no_more(row: pd.Series[Any]) -> str:
-    """The baselines that read something, too, and that the score is not clearly above."""
+    """The baselines that read something too and that the score is not clearly above."""
     scores = {name: row["score"] - row[over] for over, name in _BASELINES.items()}
     names = [
         f"{name} ({score:.2f})"

@@ -1,4 +1,4 @@
-"""A model's or a store's role table, in words and as files (``prooflens heads``).
+"""The role table of a model or store, in words and as files (``prooflens heads``).
 
 The table, and what its figures are drawn from (:mod:`analyses.report.head_figures`), are sealed
 into the store, so that everything can be redrawn without the model.
@@ -42,7 +42,7 @@ _LEAST = 1e-10
 
 @dataclass(frozen=True)
 class Heads:
-    """What was found, and the store that it is sealed into.
+    """The roles that were found, and the store into which they are sealed.
 
     Attributes:
         note: What could not be looked for, because the store's task is not known here; or empty.
@@ -68,8 +68,8 @@ def measure_model(
     Args:
         model: A hooked model that takes the task's inputs.
         task: Drawn from the catalogue.
-        folder: Of the store that is made.
-        rows: How many.
+        folder: The folder for the activation store.
+        rows: How many rows of the task are drawn.
         seed: Seed of the rows and of the nulls.
         about: JSON data: what the model and the task are called.
         profile: ``language`` where the task's rows are tokens that repeat.
@@ -86,10 +86,10 @@ def measure_model(
 def measure_store(
     path: Path, model: Any = None, *, seed: int = 0, profile: Profile = TASK
 ) -> Heads:
-    """The roles on a store's rows, sealed into it.
+    """Find the roles on a store's rows and seal them into the store.
 
     Args:
-        path: The store.
+        path: The folder of the store.
         model: The one that it was made of (:func:`model_of`); without, the patterns alone speak,
             and nothing is more than a candidate.
         seed: Seed of the nulls.
@@ -120,7 +120,7 @@ def task_of(store: ActivationStore) -> Any:
 
 
 def _recorded(store: ActivationStore) -> tuple[Any, str]:
-    """The task, or None and what that costs."""
+    """The task that the store records, or None with a sentence about what that costs."""
     described = store.manifest["plan"]["source"]
     data = described.get("task") if isinstance(described, dict) else None
     task, unknown = known_task(data if isinstance(data, dict) else None)
@@ -194,7 +194,7 @@ def rows_of(store: ActivationStore) -> Batch:
 
 
 def _layers(model: Any, batch: Batch) -> pd.DataFrame:
-    """Linear decodability of each scalar latent along the residual stream."""
+    """How well each scalar latent is decodable along the residual stream."""
     names = [
         name
         for name, value in batch.latents.items()
@@ -222,7 +222,7 @@ def _score(samples: Samples, hook: str, name: str) -> float:
 
 
 def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:
-    """A line a role, confirmed ones first."""
+    """A line of text per role, confirmed ones first."""
     order = roles.sort_values(["status", "layer", "head"], ascending=[False, True, True])
     for _, row in order.iterrows():
         target = f" of {row['target']}" if row["target"] else ""
@@ -233,7 +233,7 @@ def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:
 
 
 def _tail(q: float) -> str:
-    """A q to read; one below 1e-10 is a tail that nobody measured."""
+    """A q as text; one below 1e-10 lies in a tail that nobody measured."""
     return f"{q:.1e}" if q >= _LEAST else f"< {_LEAST:.0e}"
 
 

@@ -1,4 +1,4 @@
-"""A run as a page: every line of a program at every position of every string, as tables.
+"""A program's run as a page: the value of every line at every position of every string.
 
 The page is one self-contained HTML file; tokens and names are escaped. It shows how a program
 came to its answer on these strings, and nothing about others.
@@ -21,10 +21,10 @@ __all__ = ["trace_page", "write_trace"]
 
 
 def trace_page(program: Program, strings: Sequence[Sequence[str]], *, title: str = "Trace") -> str:
-    """The page as HTML.
+    """Render the run of a program on strings as HTML.
 
     Raises:
-        ArgumentError: as :func:`interp.crasp.evaluation.evaluate`.
+        ArgumentError: for strings that :func:`interp.crasp.evaluation.evaluate` refuses.
     """
     run, levels = evaluate(program, strings), depths(program)
     verdicts = ["last line is a number"] * len(strings)
@@ -58,7 +58,7 @@ def write_trace(
     """Write :func:`trace_page` to a file.
 
     Raises:
-        ArgumentError: as :func:`trace_page`.
+        ArgumentError: for strings that :func:`trace_page` refuses.
         OutputError: if the file exists and may not be replaced, or cannot be written.
     """
     page = trace_page(program, strings, title=title)

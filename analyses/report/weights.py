@@ -41,7 +41,7 @@ __all__ = [
 _FIRST = ("layer", "head", "circuit", "metric", "score", "null_mean", "null_std", "p", "q")
 CSV_COLUMNS = (*_FIRST, *(name for name in COLUMNS if name not in _FIRST))
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
-"""Something that passes items through and may show how far it is."""
+"""A function that passes items through, such as a progress bar."""
 
 _PAIRS = 24
 _FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
@@ -60,12 +60,12 @@ _UNITS = {
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model, its table, and how the table was made.
+    """A model, its table of weight metrics, and how the table was made.
 
     Attributes:
-        factors: the model's head factors.
-        table: from :func:`interp.weights.weight_table.weight_table`.
-        options: fold_norm, lag and basis, as given to it.
+        factors: the weights of the model's heads.
+        table: the table, from :func:`interp.weights.weight_table.weight_table`.
+        options: the options fold_norm, lag and basis with which the table was made.
     """
 
     factors: HeadWeights
@@ -73,7 +73,7 @@ class Inspection:
     options: dict[str, Any]
 
     def findings(self, n: int = 5) -> list[str]:
-        """What stands out, ``n`` heads or pairs a list; see :func:`findings`."""
+        """The main findings, with ``n`` heads or pairs per list; see :func:`findings`."""
         tokens = self.factors.layout.tokens
         tied = tokens is None or tokens.embedding == tokens.unembedding
         return findings(self.table, n, basis=self.options.get("basis", "residual"), tied=tied)
@@ -110,8 +110,8 @@ def findings(
     The floors: a |trace share| of 0.05, and compositions of 1.5 times that of random directions.
 
     Args:
-        table: From :func:`interp.weights.weight_table.weight_table`.
-        n: Heads or pairs named in each list.
+        table: A table from :func:`interp.weights.weight_table.weight_table`.
+        n: How many heads or pairs are named in each list.
         basis: What the table was made in: residual or token.
         tied: Whether W_U = W_Eᵀ. Otherwise a sign in the residual basis tells nothing of tokens.
     """
@@ -143,7 +143,7 @@ def findings(
 
 
 def _meanings(basis: str, tied: bool) -> tuple[tuple[str, str, str], ...]:
-    """Circuit, what a positive diagonal would do, what a negative one would."""
+    """For each circuit, the effect of a positive diagonal and of a negative one."""
     if basis == "token":
         return (
             ("QK", "attend from a token to itself (symbol equality)", "attend away from it"),
@@ -178,7 +178,7 @@ def _listed(rows: pd.DataFrame) -> str:
 
 
 def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
-    """The table as CSV, complete or not at all.
+    """Write the table as CSV; a failure leaves no partial file.
 
     Raises:
         OutputError: if the file exists and may not be replaced, or cannot be written.
@@ -190,7 +190,8 @@ def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
 def write_page(
     inspection: Inspection, folder: Path, *, overwrite: bool, watch: Watch = iter
 ) -> None:
-    """Everything about the model's weights, in one folder; ``watch`` wraps the figures' loop.
+    """Write everything about the model's weights into one folder; ``watch`` wraps the figures'
+    loop.
 
     Raises:
         OutputError: if the folder exists and may not be replaced, or cannot be written.
@@ -244,7 +245,7 @@ def _listed_options(options: dict[str, Any]) -> str:
 
 
 def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows as JSON data; numbers that are not finite become null."""
+    """The rows as JSON data; numbers that are not finite become null."""
     kept = rows[[*_FIRST, "effect", "target", "null", "draws"]]
     records: list[dict[str, Any]] = json.loads(kept.to_json(orient="records", double_precision=12))
     return records

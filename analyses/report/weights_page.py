@@ -1,4 +1,4 @@
-"""The page of a weight inspection: what stands out, the strongest diagonals, every head."""
+"""The page of a weight inspection: main findings, the strongest diagonals, every head."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NULL = (
 def weights_page(
     folder: Path, model: str, table: pd.DataFrame, findings: list[str], facts: list[str]
 ) -> str:
-    """The page as one self-contained HTML file.
+    """Render the page as one self-contained HTML file.
 
     Args:
-        folder: where the figures are.
-        model: what was inspected.
-        table: from :func:`interp.weights.weight_table.weight_table`.
+        folder: the folder with the figures.
+        model: the name of the model.
+        table: the table, from :func:`interp.weights.weight_table.weight_table`.
         findings: sentences for the top of the page.
-        facts: sizes, options and notes, for its end.
+        facts: sizes, options and notes for the end of the page.
     """
     heads = table[~table["metric"].isin((*COMPOSITIONS, SINGULAR))]
     wide = heads.pivot(index=["circuit", "layer", "head"], columns="metric", values="score")

@@ -45,7 +45,7 @@ def task_of(candidates: int, length: int, rounds: int = 1) -> AdaptiveMemory:
 
 
 def floor(setting: Setting) -> Verdict:
-    """The floor of attention without content (ledger: ``memory-fixed-lag-floor``)."""
+    """Measure the floor of attention without content (ledger: ``memory-fixed-lag-floor``)."""
     options, experiment = setting.options, with_slower_terms(setting)
     ways: dict[str, dict[str, Any]] = {
         _LIN: {"n_heads": 8, "ffn": ()},
@@ -114,7 +114,8 @@ def floor(setting: Setting) -> Verdict:
 
 
 def gating(setting: Setting) -> Verdict:
-    """What gating costs against the number of candidates (ledger: ``memory-gating-cost``)."""
+    """Measure what gating costs against the number of candidates (ledger:
+    ``memory-gating-cost``)."""
     options, experiment = setting.options, with_slower_terms(setting)
     for count in options["candidates"]:
         task = task_of(count, options["length"])
@@ -182,7 +183,7 @@ def gating(setting: Setting) -> Verdict:
 
 
 def softmax_dot(setting: Setting) -> Verdict:
-    """The real attention on Task II (ledger: ``memory-softmax-dot``)."""
+    """Train real attention on Task II (ledger: ``memory-softmax-dot``)."""
     options, experiment = setting.options, with_slower_terms(setting)
     task = task_of(options["candidates"], options["length"])
     none: dict[str, Any] = {"lag_bias": "none", "score": "dot"}

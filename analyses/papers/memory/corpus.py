@@ -55,7 +55,7 @@ class Corpus:
     Attributes:
         length: Tokens of a row.
         text: A text file; empty for the generated language.
-        words: Size of the vocabulary of a file.
+        words: Size of the vocabulary for a text file.
         held_out: Rows come from the last tenth of the file; stories are always fresh.
 
     Raises:
@@ -82,16 +82,16 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """``stories``, or the file's name."""
+        """The name of the source: ``stories``, or the file's name."""
         return Path(self.text).stem if self.text else "stories"
 
     @property
     def vocabulary(self) -> int:
-        """How many tokens there are."""
+        """The size of the vocabulary."""
         return self.words if self.text else len(_WORDS)
 
     def testing(self) -> Corpus:
-        """The same on text that is not trained on."""
+        """The same task on text that is not trained on."""
         return replace(self, held_out=True)
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:

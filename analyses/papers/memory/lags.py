@@ -36,7 +36,7 @@ _LEAST = 1e-8
 
 
 def heads_of_a_lag(setting: Setting) -> Verdict:
-    """More heads, less error; farther lags, more heads (ledger: ``memory-heads-error``)."""
+    """Test that more heads give less error, and farther lags need more (``memory-heads-error``)."""
     table = pd.concat([_sums(setting), _trained(setting)], ignore_index=True)
     heads, lags = setting.options["heads"], setting.options["lags"]
     trained = table[table["model"].isin(_STARTS.values())]
@@ -81,7 +81,7 @@ def _target(lag: int, length: int) -> np.ndarray:
 
 
 def _sums(setting: Setting) -> pd.DataFrame:
-    """The best sums, and the bound's shape scaled to those of the fewest heads."""
+    """The best sums, and the shape of the bound scaled to those of the fewest heads."""
     rows, length = [], setting.options["length"]
     for kind in _KINDS:
         for lag in setting.options["lags"]:
@@ -128,7 +128,7 @@ def _trained(setting: Setting) -> pd.DataFrame:
 
 
 def _solved(model: Any, lag: int, length: int, kind: Positions) -> Projected:
-    """The best coefficients for a trained model's slopes."""
+    """The best coefficients for the slopes of a trained model."""
     slopes = model.blocks[0].attn.terms["lag"].p.detach().abs().double().numpy()
     return project(_target(lag, length), slopes, kind)
 
@@ -198,7 +198,8 @@ def _drawing(table: pd.DataFrame, kind: str) -> Drawing:
 
 
 def absolute(setting: Setting) -> Verdict:
-    """Absolute positions need a head a memory, whatever T (ledger: ``memory-absolute``)."""
+    """Test that absolute positions need a head per memory, whatever T (ledger:
+    ``memory-absolute``)."""
     options, experiment = setting.options, Experiment(setting)
     ways = {
         "learned positions, dot product": {

@@ -27,7 +27,7 @@ __all__ = ["check", "depth_against_heads", "dot_product"]
 
 
 def check(setting: Setting) -> None:
-    """Refuse the user's text where nothing can be learned from it.
+    """Refuse a user's text from which nothing can be learned.
 
     Raises:
         ArgumentError: if it is no text, cannot be read, or is too short.
@@ -40,7 +40,7 @@ def check(setting: Setting) -> None:
 
 
 def depth_against_heads(setting: Setting) -> Verdict:
-    """Depth beats heads at equal size (ledger: ``memory-depth-language``)."""
+    """Test that depth beats heads at equal size (ledger: ``memory-depth-language``)."""
     options, experiment = setting.options, Experiment(setting, test=Corpus.testing)
     for layers in options["layers"]:
         heads = options["all_heads"] // layers
@@ -65,7 +65,7 @@ def depth_against_heads(setting: Setting) -> Verdict:
 
 
 def dot_product(setting: Setting) -> Verdict:
-    """The dot product matters for language (ledger: ``memory-dot-language``)."""
+    """Test that the dot product matters for language (ledger: ``memory-dot-language``)."""
     experiment = Experiment(setting, test=Corpus.testing)
     for score, name in (("none", "without dot product"), ("dot", "with dot product")):
         _add(experiment, {"model": name}, setting.options["layers"][-1], score)

@@ -37,14 +37,14 @@ _NEURONS = 16
 
 @dataclass(frozen=True)
 class ManifoldMemory:
-    """y_t = f(x_{t−1}) of inputs on a manifold.
+    """A memory y_t = f(x_{t−1}) of inputs that lie on a low-dimensional manifold.
 
     Attributes:
         shape: ``plane``, ``curved`` or ``full``.
-        dimension: k; of ``full`` it is ``channels``.
-        channels: n, of the inputs.
+        dimension: The manifold's dimension k; for ``full`` it is ``channels``.
+        channels: The number n of channels of the inputs.
         length: Positions of a row; targets count from position 1 on.
-        map_seed: Of A, B, C and f.
+        map_seed: Seed of the maps A, B, C and of f.
 
     Raises:
         ArgumentError: naming every argument that breaks a rule.
@@ -113,7 +113,7 @@ class ManifoldMemory:
 
 
 def narrow(setting: Setting) -> Verdict:
-    """Low-dimensional inputs need a smaller embedding (ledger: ``memory-manifold``)."""
+    """Test that low-dimensional inputs need a smaller embedding (ledger: ``memory-manifold``)."""
     options, experiment = setting.options, Experiment(setting)
     n, k = options["channels"], options["dimension"]
     tasks = {

@@ -1,4 +1,4 @@
-"""Models that the claims of `memory` train: of the profile's sizes, with what a claim is about."""
+"""The models that the claims of `memory` train, with the profile's sizes and a claim's changes."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def spec_of(task: Task, options: Mapping[str, Any], **changes: Any) -> Transform
 
 
 def with_slower_terms(setting: Setting) -> Experiment:
-    """An experiment with the profile's own learning rate of the score terms."""
+    """An experiment with the profile's own learning rate for the score terms."""
     return Experiment(setting, terms_learning_rate=setting.options["terms_learning_rate"])

@@ -39,7 +39,7 @@ _BUMP: dict[str, Any] = {"lag_bias": "bump"}
 
 
 def rounds_in_layers(setting: Setting) -> Verdict:
-    """R rounds in R + 1 layers (ledger: ``memory-rounds``)."""
+    """Test that R rounds need R + 1 layers (ledger: ``memory-rounds``)."""
     if setting.profile == "zoo":
         return _shipped(setting)
     options, experiment = setting.options, with_slower_terms(setting)
@@ -93,7 +93,7 @@ def rounds_in_layers(setting: Setting) -> Verdict:
 
 
 def _shipped(setting: Setting) -> Verdict:
-    """The same rule for shipped models, one seed each; candidates are the models' own."""
+    """Apply the same rule to shipped models, one seed each; candidates are the models' own."""
     rows, orders, exact = [], {}, {}
     for name in setting.options["models"]:
         shipped: Any = load(name)
@@ -132,7 +132,7 @@ def _shipped(setting: Setting) -> Verdict:
 
 
 def width_for_depth(setting: Setting) -> Verdict:
-    """Does width replace depth at equal size? (ledger: ``memory-width-depth``)."""
+    """Test whether width replaces depth at equal size (ledger: ``memory-width-depth``)."""
     options, experiment = setting.options, with_slower_terms(setting)
     task = task_of(options["candidates"], options["length"], options["rounds"])
     for layers, width, heads, neurons in options["shapes"]:
