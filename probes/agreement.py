@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from interp.errors import Problems
 from interp.hooks.capture import evaluating
@@ -242,7 +242,7 @@ def overall(
     problems.raise_if_any()
     score = (found.mean() - null.mean()) / unit
     spread = found.var(ddof=1) / len(found) + null.var(ddof=1) * (1 + 1 / len(null))
-    reach = float(student.ppf(0.975, min(len(found), len(null)) - 1) * np.sqrt(spread) / unit)
+    reach = float(stdtrit(min(len(found), len(null)) - 1, 0.975) * np.sqrt(spread) / unit)
     parts = draws[0].assign(score=np.mean([t["score"].to_numpy() for t in draws], axis=0))
     return Agreement(float(score), float(score - reach), float(score + reach), parts)
 

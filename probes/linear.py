@@ -19,17 +19,17 @@ be there (see :mod:`probes.controls`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from sklearn.base import BaseEstimator, clone, is_classifier
-from sklearn.linear_model import LogisticRegression, Ridge, RidgeCV
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from interp.errors import Problems
 from interp.stats.nulls import balanced_accuracy, correlation_squared
+
+if TYPE_CHECKING:  # loaded when a probe is made: roles are sought without one as well
+    from sklearn.base import BaseEstimator
+    from sklearn.pipeline import Pipeline
 
 __all__ = [
     "FOLDS",
@@ -81,11 +81,19 @@ class Decoding:
 def ridge() -> Pipeline:
     """The linear probe of real latents: standardise, then ridge regression with a chosen
     penalty."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     return make_pipeline(StandardScaler(), RidgeCV(alphas=_PENALTIES))
 
 
 def logistic() -> Pipeline:
     """The linear probe of categorical latents: standardise, then logistic regression."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     return make_pipeline(StandardScaler(), LogisticRegression(C=1.0, max_iter=300))
 
 
@@ -126,6 +134,8 @@ def decode(
     Raises:
         ArgumentError: for values that are not finite, and fewer groups than folds.
     """
+    from sklearn.base import is_classifier
+
     rows, positions, _ = features.shape
     groups = np.arange(rows) if groups is None else groups
     _check(features, latent, groups)
@@ -180,6 +190,8 @@ def _held_out(
     kept: Bool[np.ndarray, "sample"],
 ) -> Float[np.ndarray, "sample"]:
     """Predict each fold with a probe that was fitted on the kept samples of the other folds."""
+    from sklearn.base import clone
+
     predicted = np.empty_like(y)
     for number in np.unique(fold):
         fitted = clone(probe).fit(x[kept & (fold != number)], y[kept & (fold != number)])
@@ -193,6 +205,9 @@ def direction(features: Features, latent: Latent) -> Float[np.ndarray, "feature"
     A fixed small penalty keeps w away from directions in which the activations do not vary.
     """
     rows, positions, _ = features.shape
+    from sklearn.linear_model import Ridge
+    from sklearn.preprocessing import StandardScaler
+
     scaler = StandardScaler()
     standard = scaler.fit_transform(features.reshape(rows * positions, -1))
     fitted = Ridge(alpha=PENALTY * len(standard)).fit(standard, latent.reshape(-1))

@@ -101,6 +101,9 @@ def save(
     """
     stem = Path(path).with_suffix("")
     stem.parent.mkdir(parents=True, exist_ok=True)
+    with style():
+        figure.draw_without_rendering()  # lays the panels out, once for all formats
+    figure.set_layout_engine("none")
     written = []
     for kind in formats:
         final = stem.with_suffix(f".{kind}")

@@ -38,7 +38,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float64
-from scipy.stats import false_discovery_control
 
 from interp.stats.p_values import Null
 from interp.stats.table_format import COLUMNS, IDENTITY
@@ -128,8 +127,8 @@ def finished(table: pd.DataFrame, *, family: Sequence[str] = TEST) -> pd.DataFra
 
 def adjust(p: Float64[np.ndarray, "test"]) -> Float64[np.ndarray, "test"]:
     """Benjamini–Hochberg q values of one family of tests; NaN stays NaN and counts for nothing."""
-    q = np.full(len(p), np.nan)
-    known = ~np.isnan(p)
-    if known.any():
-        q[known] = false_discovery_control(p[known])
+    q, known = np.full(len(p), np.nan), np.flatnonzero(~np.isnan(p))
+    falling = known[np.argsort(-p[known], kind="stable")]
+    found = p[falling] * len(known) / np.arange(len(known), 0, -1)
+    q[falling] = np.minimum(np.minimum.accumulate(found), 1.0)
     return q

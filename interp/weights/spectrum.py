@@ -35,7 +35,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Float64
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError, Problems
@@ -247,11 +247,11 @@ def fit_decay(
     alpha = -float(slopes.mean())
     if len(slopes) > 1:
         spread = float(slopes.std(ddof=1)) / len(slopes) ** 0.5
-        half = float(student.ppf(0.975, len(slopes) - 1)) * spread
+        half = float(stdtrit(len(slopes) - 1, 0.975)) * spread
     else:
         rest = y[0] - y[0].mean() - slopes[0] * x
         variance = float(rest @ rest) / (width - 2) / float(x @ x)
-        half = float(student.ppf(0.975, width - 2)) * variance**0.5
+        half = float(stdtrit(width - 2, 0.975)) * variance**0.5
     return Decay(alpha, alpha - half, alpha + half, first, last)
 
 

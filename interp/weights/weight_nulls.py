@@ -38,6 +38,7 @@ import torch
 from numpy.typing import NDArray
 
 from interp.stats.p_values import Null, Tail, from_draws, from_moments
+from interp.threads import workers
 
 __all__ = [
     "SpectrumNull",
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 _AT_ONCE = 8
+_MOST_WORKERS = 4
 
 
 @dataclass(frozen=True)
@@ -136,16 +138,15 @@ class SpectrumNull:
     @cached_property
     def singular(self) -> NDArray[np.float64]:
         """The singular values of every draw, [draw, min(n, r)], largest first."""
-        rng = np.random.default_rng((self.seed, self.n, self.r))
-        sizes = [min(_AT_ONCE, self.draws - k) for k in range(0, self.draws, _AT_ONCE)]
-        found = np.concatenate([self._draw(rng, count) for count in sizes])
-        return found[:, : min(self.n, self.r)]
-
-    def _draw(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        left, right = self._roots(rng, count), self._roots(rng, count)
-        norms = np.linalg.norm(left, axis=(1, 2)) * np.linalg.norm(right, axis=(1, 2))
-        product = torch.from_numpy(left) @ torch.from_numpy(right).mT
-        return np.asarray(torch.linalg.svdvals(product).numpy() / norms[:, None])
+        rng, found = np.random.default_rng((self.seed, self.n, self.r)), []
+        side_by_side = min(_MOST_WORKERS, torch.get_num_threads())
+        with workers(side_by_side) as pool:
+            for start in range(0, self.draws, side_by_side * _AT_ONCE):
+                stop = min(self.draws, start + side_by_side * _AT_ONCE)
+                sizes = [min(_AT_ONCE, stop - k) for k in range(start, stop, _AT_ONCE)]
+                drawn = [(self._roots(rng, size), self._roots(rng, size)) for size in sizes]
+                found += pool.map(_singular, drawn)
+        return np.concatenate(found)[:, : min(self.n, self.r)]
 
     def _roots(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
         """[count, r, r] of T with TᵀT distributed as GᵀG for a Gaussian G [n, r]; [count, n, r] if
@@ -157,3 +158,11 @@ class SpectrumNull:
         roots[:, above[0], above[1]] = rng.standard_normal((count, len(above[0])))
         roots[:, i, i] = np.sqrt(rng.chisquare(self.n - i, (count, self.r)))
         return roots
+
+
+def _singular(factors: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Singular values [draw, r] of the products, for factors of norm 1."""
+    left, right = factors
+    norms = np.linalg.norm(left, axis=(1, 2)) * np.linalg.norm(right, axis=(1, 2))
+    product = torch.from_numpy(left) @ torch.from_numpy(right).mT
+    return np.asarray(torch.linalg.svdvals(product).numpy() / norms[:, None])

@@ -99,13 +99,14 @@ def performance(model: HookedModel, trial: Trial, *, draws: int = 10_000) -> Per
         control = float(other.mean())
         pooled = torch.cat((losses, other)).numpy()
         rng, n = np.random.default_rng(0), len(losses)
-        found = np.array([_gap(rng.permutation(pooled), n) for _ in range(draws)])
-        p = from_draws(_gap(pooled, n), found).p
+        found = _gap(np.stack([rng.permutation(pooled) for _ in range(draws)]), n)
+        p = from_draws(float(_gap(pooled, n)), found).p
     return Performance(trial.name, float(losses.mean()), control, float(right.float().mean()), p)
 
 
-def _gap(losses: NDArray[np.floating], n: int) -> float:
-    return float(losses[n:].mean() - losses[:n].mean())
+def _gap(losses: NDArray[np.floating], n: int) -> NDArray[np.floating]:
+    """How much higher the mean is after the first ``n`` of the last axis."""
+    return np.asarray(losses[..., n:].mean(-1) - losses[..., :n].mean(-1))
 
 
 @torch.no_grad()

@@ -37,7 +37,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from scipy.stats import rankdata
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -158,9 +157,9 @@ class ReinitNull:
         """How far out the head's gain and unevenness are together."""
         found = self._beyond(layer, head, _GAIN, _UNEVENNESS)
         own = -np.log(np.maximum([one.p for one in found.values()], _TINY))
-        ranks = np.stack([rankdata(-self._drawn[name, layer], "max") for name in found])
-        drawn = -np.log(ranks / (1 + ranks.shape[1]))
-        return beyond(float(own.sum()), drawn.sum(0))
+        drawn = [self._drawn[name, layer] for name in found]
+        ranks = np.stack([np.searchsorted(np.sort(-one), -one, side="right") for one in drawn])
+        return beyond(float(own.sum()), -np.log(ranks / (1 + ranks.shape[1])).sum(0))
 
     @torch.no_grad()
     def _beyond(self, layer: int, head: int, *names: str) -> dict[str, Beyond]:
