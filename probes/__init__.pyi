@@ -5,6 +5,7 @@ from probes.kernels import kernel_null as kernel_null
 from probes.kernels import kernel_table as kernel_table
 from probes.kernels import layer_kernels as layer_kernels
 from probes.linear import decode as decode
+from probes.locate import holders as holders
 from probes.nesting import nesting_panel as nesting_panel
 from probes.probe_table import layer_map as layer_map
 from probes.rounds import first_decodable as first_decodable

@@ -99,8 +99,8 @@ _INSIDE = re.compile(r"^\s*(?:from|import) +(?:interp|probes|trained|analyses)\b
 
 
 def for_users() -> list[Path]:
-    """What a user copies from: the README, the first page, the how-tos and the notebooks."""
-    pages = [ROOT / "README.md", ROOT / "docs/index.md", *ROOT.glob("docs/howto-*.md")]
+    """What a user copies from: the README, the pages and the notebooks; not the reference."""
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md")]
     return sorted([*pages, *ROOT.glob("notebooks/*.ipynb")])
 
 

@@ -2,6 +2,8 @@ from interp.models.baselines import LSTMSpec as LSTMSpec
 from interp.models.baselines import MLPSpec as MLPSpec
 from interp.models.baselines import RNNSpec as RNNSpec
 from interp.models.convolution import ConvolutionSpec as ConvolutionSpec
+from interp.models.coupling import coupling_spec as coupling_spec
+from interp.models.kinds import build as build
 from trained.fit import Fit as Fit
 from trained.grid import metrics_table as metrics_table
 from trained.grid import train as train
@@ -11,6 +13,7 @@ from trained.results import save_fit as save_fit
 from trained.run import Run as Run
 from trained.training import Training as Training
 from trained.zoo import Shipped as Shipped
+from trained.zoo import folder as folder
 from trained.zoo import load as load
 from trained.zoo import names as names
 from trained.zoo import recipes as recipes

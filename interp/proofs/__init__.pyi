@@ -18,6 +18,9 @@ from interp.proofs.memory import construct_gated_memory as construct_gated_memor
 from interp.proofs.memory import construct_kernel_memory as construct_kernel_memory
 from interp.proofs.memory import fixed_lag_floor as fixed_lag_floor
 from interp.proofs.memory.gating import gating_costs as gating_costs
+from interp.proofs.nngp import NNGPKernel as NNGPKernel
+from interp.proofs.nngp import mlp_matrix as mlp_matrix
+from interp.proofs.nngp import template_matrix as template_matrix
 from interp.proofs.shipped import has_proof as has_proof
 from interp.proofs.template import construct_template as construct_template
 from interp.proofs.template import one_layer_suffices as one_layer_suffices

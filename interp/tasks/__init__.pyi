@@ -23,6 +23,7 @@ from interp.tasks.memory import RealMemory as RealMemory
 from interp.tasks.relation import TokenRelation as TokenRelation
 from interp.tasks.template import TemplateTask as TemplateTask
 from interp.tasks.template.named import NAMED as NAMED
+from interp.tasks.template.named import aabb_abab as aabb_abab
 from interp.tasks.template.named import random_task as random_task
 from interp.tasks.template.named import same_different as same_different
 from interp.tasks.walks import SuccessorWalk as SuccessorWalk
