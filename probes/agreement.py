@@ -105,8 +105,10 @@ def agree(
         model: A model of the task's inputs: trained, constructed, or in a random basis.
         construction: The construction whose mechanism and task are used.
         rows: How many rows each draw has.
-        draws: Of rows, for the model; the construction has the first of them.
-        random: Re-initialised models of the model's shapes, with a draw of rows each.
+        draws: How many draws of rows the model is measured on; the construction is measured on the
+            first.
+        random: How many re-initialised models of the same shapes are measured, on a draw of rows
+            each.
         seed: Seed of the rows and of the random models.
 
     Raises:
@@ -197,8 +199,9 @@ def agreement(
     Args:
         mechanism: The proof's mechanism.
         roles: The role table from :func:`probes.roles.find_roles`.
-        layers: From :func:`roles_and_layers`, for mechanisms whose FFNs compute formulas; what is
-            not there is nowhere readable. Without it formulas make no statement.
+        layers: Where formulas are readable, from :func:`roles_and_layers`, for mechanisms whose
+            FFNs compute formulas; a formula that is missing is readable nowhere. Without it
+            formulas make no statement.
         answered: Share of the targets' variance that the output explains; for couplings.
 
     Returns:

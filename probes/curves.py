@@ -38,9 +38,9 @@ def curve_table(
         source: A hooked model, or a store.
         inputs: A :class:`~interp.tasks.base.Batch` with latents, for a model; None for a store.
         hooks: Latent → the hook at which it is read.
-        repeats: How often rows are drawn anew: which are kept aside, and the order of the others.
-        seed: Of the sampled positions, and the first of the draws.
-        watch: Wraps the iteration over latents, for a progress bar.
+        repeats: How often the held-out rows and the order of the others are drawn anew.
+        seed: Seed of the sampled positions and of the first draw.
+        watch: A wrapper of the iteration over latents, such as a progress bar.
 
     Returns:
         Columns :data:`CURVE_COLUMNS`; ``rows`` is how many were learned from, ``score`` as in

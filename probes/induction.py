@@ -61,9 +61,9 @@ def measure_induction(
         model: Ours, or a bridge: tokens in, hooks of TransformerLens.
         batch: Tokens ``[row, pos]`` that repeat, with periods or order of each row's own, and the
             repeated positions scored (:class:`~interp.tasks.induction.RepeatedTokens`).
-        factors: The model's; made from the live model by default.
+        factors: The weights of the model's heads; read from the model by default.
         fold_norm: Fold the scale of the norm before attention into the compositions.
-        seed: Of intervals, nulls and the rows in random order.
+        seed: Seed of the intervals, the nulls and the rows in random order.
 
     Returns:
         As :func:`induction_evidence`.
@@ -90,13 +90,14 @@ def induction_evidence(
     """Join tables that are already there into one row of evidence per head.
 
     Args:
-        content: From :func:`interp.attention.attention_to_keys.attention_table`, on repeated
-            tokens.
-        composition: From :func:`interp.weights.composition.composition_table` (``k_composition``).
-        losses: From :func:`interp.interventions.ablation_effects.ablate`, scored on repeats
-            (:func:`interp.interventions.ablation_effects.next_tokens` with a ``start``).
-        roles: From :func:`probes.roles.find_roles` on the same rows; without it
-            ``status`` is empty.
+        content: Attention on repeated tokens, from
+            :func:`interp.attention.attention_to_keys.attention_table`.
+        composition: The table of :func:`interp.weights.composition.composition_table`
+            (``k_composition``).
+        losses: Loss increases from :func:`interp.interventions.ablation_effects.ablate`, scored on
+            repeats (:func:`interp.interventions.ablation_effects.next_tokens` with a ``start``).
+        roles: Roles on the same rows, from :func:`probes.roles.find_roles`; without it ``status``
+            is empty.
 
     Returns:
         ``layer``, ``head``, ``status`` (of the role ``induction``: ``confirmed``, ``candidate`` or

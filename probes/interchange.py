@@ -331,8 +331,13 @@ def distance(output: Tensor, expected: Tensor) -> Float[Tensor, "*draw row"]:
 def _judged(
     left: Float[np.ndarray, "output row"], moves: Float[np.ndarray, "change row"], seed: int
 ) -> Interchange:
-    """From the distances to what is expected (clean, exchanged, placebos) and from the clean
-    output (exchanged, placebos)."""
+    """Summarise an interchange, from distances to the expected output and to the clean output.
+
+    Args:
+        left: Distances to the expected output: clean, exchanged, then placebos.
+        moves: Distances to the clean output: exchanged, then placebos.
+        seed: Seed of the placebo test and of the interval.
+    """
     clean, gained = left[0], left[0] - left[1:]
     size = float(clean.mean())
     problems = Problems("interchange")

@@ -141,12 +141,14 @@ def layer_kernels(
             channel; or a store of the model's activations on such rows, with ``attn.hook_pattern``,
             ``attn.hook_v`` and ``hook_resid_mid`` of the layer (and ``ln1.hook_normalized`` with
             ``identity_ov``). On a store nothing is run.
-        layer: Which. Behind the first, kernels of memories at a lag are regressions on contents.
+        layer: The layer. Behind the first layer, kernels of memories at a fixed lag are regressions
+            on contents.
         memories: Latent → its lag, or the latent that holds its lags.
         directions: Name → a direction of the residual stream after the attention. Memories with
             one need not be latents; a probe finds the others'.
-        batch: Rows at a time; results do not depend on it.
-        seed, resamples: Of the bootstrap over rows, for intervals; 0 resamples for none.
+        batch: How many rows are run at a time; results do not depend on it.
+        seed, resamples: Seed and number of resamples of the bootstrap over rows; 0 resamples for no
+        intervals.
 
     Raises:
         ArgumentError: for arguments that do not fit, a latent that is not there, or activations

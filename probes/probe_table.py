@@ -66,13 +66,14 @@ def probe_table(
         source: A hooked model, or a store.
         inputs: A :class:`~interp.tasks.base.Batch` with latents, for a model; None for a store.
         hooks: The names of hooks that have a position axis.
-        latents: Which; all by default. ``NAME[i]`` for channel i of one with several.
+        latents: The latents to probe; all by default. ``NAME[i]`` means channel i of a latent with
+            several.
         untrained: A model of the same hooks with random weights, run on the same inputs; one is
             made of our own models (:func:`untrained_like`). Without, its columns are NaN.
-        positions: Which are sampled; 8 of those that are scored, by default, each row's own where
-            rows are scored at different ones, and no prefix in two folds (:mod:`probes.sampling`).
+        positions: The sampled positions. By default 8 of the scored ones: the same for all rows
+            where possible, and no prefix in two folds (:mod:`probes.sampling`).
         seed: Seed of the sampled positions, the control labels and the random weights.
-        watch: Wraps the iteration over hooks, for a progress bar.
+        watch: A wrapper of the iteration over hooks, such as a progress bar.
 
     Returns:
         One row a hook and latent, columns :data:`COLUMNS`; q is over all rows. ``kind`` is

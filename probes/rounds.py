@@ -52,8 +52,9 @@ def first_decodable(
     """The hook at which each latent first is decodable, with hooks in the table's order.
 
     Args:
-        table: From :func:`probes.probe_table.probe_table`, over the residual stream's hooks in
-        order. floor: Least score.
+        table: A table from :func:`probes.probe_table.probe_table`, over the residual stream's hooks
+            in order.
+        floor: The least score that counts.
         level: The largest q that counts.
 
     Returns:
@@ -89,7 +90,7 @@ def round_order(
             :func:`probes.probe_table.probe_table`: ``NAME[i]`` for channel i of one with several.
         places: Latent → the hook of the residual stream where it is decodable; see
             :func:`first_decodable`. A round is patched at the latest place of its latents.
-        seed: Of the exchanged rows, the placebo and the intervals.
+        seed: Seed of the exchanged rows, the placebo and the intervals.
 
     Returns:
         A head table with ``low`` and ``high``: component ``layer``, metric ``round_dependence``,

@@ -37,7 +37,7 @@ def evaluate(
         model: A function ``model(inputs) -> [batch, pos, d_out]``.
         task: The task from which the rows are drawn.
         rows: How many rows are drawn.
-        seed: Of the rows; the default is one that no training uses.
+        seed: Seed of the rows; the default is one that no training uses.
 
     Returns:
         ``loss``, ``error``, ``accuracy`` and ``exact``, as the module says.

@@ -25,12 +25,12 @@ class Training:
         steps: Number of optimiser steps.
         batch: Number of rows per step.
         learning_rate: Peak learning rate.
-        weight_decay: Of all weights but those of the score terms.
+        weight_decay: Weight decay of all weights but those of the score terms.
         terms_learning_rate: The score terms' (lag tables, slopes …) learning rate as a multiple
             of the others'; their weights are scalars that must travel far.
         warmup: Number of steps of linear warm-up.
         clip: Largest norm of the gradient; larger ones are scaled down to it.
-        seed: Of the initial weights, and of the rows unless ``data_seed`` is given.
+        seed: Seed of the initial weights, and of the rows unless ``data_seed`` is given.
         rows: Size of a fixed training set, seen in shuffled epochs; 0 for fresh rows every step.
         data_seed: Seed of the rows; None for ``seed``.
         betas: AdamW's β_1 and β_2.
@@ -40,8 +40,9 @@ class Training:
         parameters: Globs of the parameters' names that are trained, e.g. ``unembed.*``.
         snapshots: Keep the weights every so many steps; 0 for never.
         autocast: Run the forward pass in bfloat16 (mixed precision; weights stay as they are).
-        slopes: Where the slopes p_h of lin and log heads start, one a head and positive, the same
-            in every layer; ``()`` for 2^−h. A sum of exponentials is not found from everywhere.
+        slopes: Initial slopes p_h of lin and log heads, one positive number per head, the same in
+            every layer; ``()`` for 2^−h. Training does not find a sum of exponentials from every
+            start.
 
     Raises:
         ArgumentError: naming every option that is out of range.

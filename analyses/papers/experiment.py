@@ -53,8 +53,8 @@ class Experiment:
         setting: The claim's; the profile's ``steps``, ``batch`` and ``learning_rate`` hold for
             every run.
         part: The folder for the runs' states, inside the claim's folder.
-        test: From a run's task to the one that it is judged on; None for the same.
-        training: What else holds for every run, by :class:`~trained.training.Training`'s names.
+        test: A function from a run's task to the task it is tested on; None for the same task.
+        training: Options of :class:`~trained.training.Training` that hold for every run.
 
     Attributes:
         planned: The runs that were added.

@@ -59,7 +59,7 @@ def model_pages(claims: Mapping[str, Sequence[str]], folder: Path) -> list[Model
 
     Args:
         claims: Model → ids of the claims that speak of it.
-        folder: Of the measured models' folders; need not be there.
+        folder: The folder of the measured models' folders; it need not exist.
 
     Raises:
         OutputError: if a folder cannot be read.

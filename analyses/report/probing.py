@@ -66,8 +66,8 @@ class Probing:
     """The results of probing a model or store.
 
     Attributes:
-        table: From :func:`probes.probe_table.probe_table`, with a column ``positions``: which were
-            pooled.
+        table: The table of :func:`probes.probe_table.probe_table`, with a column ``positions`` that
+            says which positions were pooled.
         first: Where each latent first is decodable, from :func:`probes.rounds.first_decodable`.
         about: What was probed, as JSON data.
         curves: Learning curves from :func:`probes.curves.curve_table`, if asked for.
@@ -169,7 +169,7 @@ def add_interchange(
     positions: str | None = None,
     watch: Callable[[Iterable[str]], Iterable[str]] = iter,
 ) -> Probing:
-    """With what exchanging each latent at its first decodable hook does to the model's output.
+    """Add what exchanging each latent at its first decodable hook does to the model's output.
 
     Args:
         found: The results of :func:`probe_source`.

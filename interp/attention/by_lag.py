@@ -113,11 +113,12 @@ def lag_table(
         inputs: For a model: tokens ``[row, pos]``, real inputs, or a
             :class:`~interp.tasks.base.Batch` (its mask is used). None for a store.
         layers: The layers to measure; all (that are stored) by default.
-        lags: Which, negative ones for keys after the query. By default those from 0 to 31 that
-            some query has, and where attention looks both ways those from −31 too.
-        combinations: Layer → name → a signed coefficient for each of its heads: what they attend
-            to together (:mod:`interp.attention.combinations`).
-        batch: Rows at a time; with the sequence length it decides the memory used.
+        lags: The lags to measure; negative ones are keys after the query. By default those from 0
+            to 31 that some query has, and from −31 on where attention looks both ways.
+        combinations: Layer → name → a signed coefficient for each of its heads, to measure what
+            they attend to together (:mod:`interp.attention.combinations`).
+        batch: How many rows are run at a time; with the row length it decides the memory that is
+            used.
         seed, resamples: Seed and number of resamples of the bootstrap.
 
     Returns:

@@ -119,7 +119,7 @@ class KernelSums:
         signal: The signal of all rows, from :meth:`ValueSums.signal`.
         length: Positions of the rows.
         seed: Seed of the bootstrap.
-        resamples: Of the bootstrap over rows; 0 for none.
+        resamples: Number of bootstrap resamples of the rows; 0 for none.
     """
 
     def __init__(self, signal: Signal, length: int, *, seed: int = 0, resamples: int = 0) -> None:
@@ -177,7 +177,7 @@ class RegressionSums:
         lags: Lags 0 … lags − 1 are the regressors.
         heads: Number of heads.
         seed: Seed of the bootstrap.
-        resamples: Of the bootstrap over rows; 0 for none.
+        resamples: Number of bootstrap resamples of the rows; 0 for none.
     """
 
     def __init__(self, lags: int, heads: int, *, seed: int = 0, resamples: int = 0) -> None:

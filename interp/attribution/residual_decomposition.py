@@ -52,8 +52,8 @@ def residual_decomposition(
     Args:
         model: One of our models, or a ``TransformerBridge``.
         source: Inputs, a batch, or a store of the model's activations; rows of one length.
-        layer: Counted from 0; by default the stream behind the last one, that the unembedding
-            reads.
+        layer: The layer, counted from 0, whose incoming stream is decomposed; by default the stream
+            after the last layer, which the unembedding reads.
 
     Returns:
         Label → what it writes, in float64. Labels are TransformerLens': ``embed``, ``pos_embed``,

@@ -115,8 +115,8 @@ def conformance(
         inputs: What it takes; a tuple is several arguments.
         reference: The output expected, or a function of the inputs that gives it. A bridge is
             compared with its original model unless another is given.
-        normalizer: From scores to pattern; by default what the model's spec says, else a softmax
-            over keys.
+        normalizer: The function from scores to pattern; by default that of the model's spec, else a
+            softmax over keys.
         changes: Check also what changing a hook does; without it, only what is read.
 
     Returns:

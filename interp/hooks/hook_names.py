@@ -53,6 +53,9 @@ def require_hooks(names: Sequence[str], available: Iterable[str], what: str) -> 
         names: The hooks that are asked for.
         available: The hooks that there are.
         what: The verb of the message: ``does not have`` or ``did not fire``.
+
+    Raises:
+        HookError: naming each absent hook and the nearest names there are.
     """
     present = set(available)
     absent = [name for name in names if name not in present]

@@ -77,7 +77,7 @@ def ablated(
         how: What stands in for a component: ``mean``, ``zero``, ``resample`` or ``swap``.
         reference: Inputs that means and other rows' values come from; ``inputs`` by default.
         seed: Seed of the rows that are drawn for ``resample``.
-        tokens: Of one forward pass, at most (one row at least).
+        tokens: At most this many positions per forward pass (at least one row).
 
     Yields:
         In the order of layers; outputs ``[row, pos, output]``.
@@ -106,11 +106,12 @@ def ablated_by_rows(
     seed: int = 0,
     tokens: int = _TOKENS,
 ) -> Iterator[tuple[slice, Tensor, Iterator[tuple[Component, Tensor]]]]:
-    """As :func:`ablated`, all components on a few rows, then on the next: all memory follows
-    ``tokens``.
+    """Ablate all components on a few rows, then on the next ones, like :func:`ablated`.
+
+    Memory, that of the outputs included, is bounded by ``tokens``.
 
     Yields:
-        Which rows, the output of the model as it is, and what :func:`ablated` yields, on them.
+        The rows, the model's clean output on them, and what :func:`ablated` yields for them.
     """
     chosen = every_component(model) if parts is None else tuple(parts)
     counterfactuals, replay = _counterfactuals(model, inputs, chosen, how, reference, seed, tokens)
@@ -121,7 +122,7 @@ def ablated_by_rows(
 
 
 def head_hooks(model: HookedModel) -> list[str]:
-    """Where what the heads write can be read: z, or the result where it is more than z W_O."""
+    """The hooks with what heads write, one per layer: z, or the result where that is not z W_O."""
     return [head_hook(model, layer) for layer in range(model.cfg.n_layers)]
 
 

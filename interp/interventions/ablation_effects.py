@@ -85,11 +85,15 @@ def ablate(
         model: Ours, a bridge, or a wrapped module (one forward pass a component).
         batch: Rows with targets; see :func:`next_tokens` for language models.
         parts: The components to ablate; every head, FFN and layer by default.
-        how: What stands in; means and other rows come from the first ``rows`` rows.
-        corrupted: The inputs that ``swap`` takes its values from, each row's from its own pair.
-        rows: That means and other rows' values come from, and that are drawn for at a time.
+        how: What replaces the components' writes; means and other rows' values are taken from the
+            first ``rows`` rows.
+        corrupted: The inputs from which ``swap`` takes its values, paired row by row with the
+            batch.
+        rows: How many rows are run at a time; the first so many also give means and other rows'
+            values.
         seed: Seed of the resampled rows and of the intervals.
-        tokens: Of one forward pass, at most (one row at least); memory follows it.
+        tokens: At most this many positions per forward pass (at least one row); it bounds the
+            memory.
 
     Returns:
         A head table with ``low`` and ``high``; metric ``loss_increase``, method = ``how``,

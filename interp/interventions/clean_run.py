@@ -150,7 +150,7 @@ def component_means(
         model: One of our models, a ``TransformerBridge`` or a wrapped module.
         inputs: ``[row, pos(, channel)]``.
         parts: Heads, FFNs, positions.
-        tokens: Of one forward pass, at most (one row at least).
+        tokens: At most this many positions per forward pass (at least one row).
 
     Raises:
         ArgumentError: for a component that the model does not have; for means that are not finite.

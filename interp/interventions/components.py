@@ -162,10 +162,10 @@ def replaced(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tens
     """The value of a hook with the component's part of it replaced by ``instead``.
 
     Args:
-        value: ``[row, pos, …]`` of every head, or of the FFN or stream.
+        value: The hook's value ``[row, pos, …]``, of every head, or of the FFN or stream.
         hook: The hook point (unused).
-        part: Whose values are replaced; of a ``layer``, all that is there.
-        instead: What stands in, shaped as ``value`` or one row of it.
+        part: The component whose values are replaced; for a ``layer``, the whole value.
+        instead: The replacement, shaped like ``value`` or one row of it.
     """
     instead = instead.expand_as(value)
     if part.kind in ("ffn", "layer"):

@@ -52,8 +52,8 @@ class Counterfactuals:
     Attributes:
         model: The model that was run.
         how: ``mean``, ``zero``, ``resample`` or ``swap``.
-        inputs: Of the rows that components are replaced on, ``[row, pos(, channel)]``.
-        others: For each, the row whose values it gets; None where none does.
+        inputs: The inputs of the rows on which components are replaced, ``[row, pos(, channel)]``.
+        others: For each row, the row whose values it gets; None where it gets no other row's.
         means: Hook → mean over the reference's rows ``[1, pos, …]``, for ``mean``.
     """
 

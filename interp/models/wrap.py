@@ -185,12 +185,12 @@ def wrap(
         names: Hook name, e.g. ``blocks.0.attn.hook_z`` → site, e.g. ``"layers.0.proj:in/4"``.
         example: Inputs of a row or two (a tuple is several arguments). Needed for the check and
             for ``cfg``; without it nothing is run.
-        cfg: What TransformerLens' tools read as ``model.cfg``. By default what the example shows:
-            ``n_layers``, ``d_model``, ``n_heads``, ``d_head``, ``d_mlp`` and ``device``, and
-            nothing that would have to be guessed.
-        output: Which element of what the module returns is the output.
-        normalizer: From scores to pattern, for the check; by default a softmax.
-        check: Raise if the conformance check fails on the example.
+        cfg: The configuration that TransformerLens' tools read as ``model.cfg``. By default it
+            holds what the example shows (``n_layers``, ``d_model``, ``n_heads``, ``d_head``,
+            ``d_mlp`` and ``device``) and nothing that would have to be guessed.
+        output: The index or key of the output among what the module returns; None for all of it.
+        normalizer: The function from scores to pattern, for the check; by default a softmax.
+        check: Whether to raise an error if the conformance check fails on the example.
 
     Returns:
         The hooked model: ``run_with_cache``, ``run_with_hooks``, ``hooks``, ``hook_dict``.

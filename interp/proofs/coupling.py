@@ -263,7 +263,10 @@ def _rounding(
     high: Float64[np.ndarray, "k side"],
     kept: int,
 ) -> Float64[np.ndarray, "kept side"]:
-    """Of each feature as computed, with the dot product's own: u times terms times their sizes."""
+    """The error of each feature as computed, including the dot product's own rounding.
+
+    The latter is u times the number of terms times their sizes.
+    """
     own = high[:kept] * (kept + 4) * _UNIT
     if model.input_ffn is None:
         return own

@@ -30,8 +30,8 @@ class Part:
         head: The head's number; None for an FFN.
         role: The role's name, e.g. ``memory-location`` or ``readout``.
         target: The latent it serves: the memory it extracts, the function it computes.
-        lag: Of a memory-location head, the lag its group selects.
-        round: Of a nested memory, the sequential round it is extracted in, from 1.
+        lag: For a memory-location head, the lag that its group selects.
+        round: For a nested memory, the sequential round in which it is extracted, counted from 1.
     """
 
     component: str

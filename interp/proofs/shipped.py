@@ -27,9 +27,9 @@ def construct(task: Task, *, rank: int = 4, **options: Any) -> Construction:
     Args:
         task: A memory, a template, an in-context relation, a prefix question about a language, or a
             coupling (:func:`has_proof`).
-        rank: Of the scores, where the proof truncates at one (a coupling's).
-        options: Of the task's own construction, such as ``heads`` and ``positions`` for kernel
-            memories; see ``interp.proofs``.
+        rank: Rank of the scores, where the proof truncates them (for a coupling).
+        options: Options of the task's own construction, such as ``heads`` and ``positions`` for
+            kernel memories; see ``interp.proofs``.
 
     Raises:
         ArgumentError: if no proof here is of such a task, or the task's numbers do not allow it:

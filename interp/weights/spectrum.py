@@ -159,7 +159,8 @@ def factor_spectrum(
 
     Args:
         W_Q, W_K: One head's factors, as :func:`interp.weights.head_weights.head_weights` gives
-        them. inputs: Moments of what the head reads (after the norm, as the factors want it).
+            them.
+        inputs: Moments of what the head reads, after the norm if the factors expect it.
         b_Q, b_K: The biases; b_K matters only if not ``centred``.
         scale: 1/√d_head for the scores themselves.
         centred: Whether each row's mean is taken from the scores; see the module's text.

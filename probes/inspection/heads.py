@@ -124,8 +124,8 @@ def inspect_heads(
         model: The model, from :func:`interp.models.pretrained.load_pretrained`.
         factors: The weights of its heads, from :func:`interp.weights.head_weights.head_weights`.
         out: The folder for all results; see :func:`open_folder`.
-        text: Pieces of it are another trial, where the model has a tokenizer.
-        rows, length: Of every trial; the model's context bounds the length.
+        text: A text, whose pieces are one more trial if the model has a tokenizer.
+        rows, length: Rows and positions of every trial; the model's context bounds the length.
         seed: Seed of the rows and of the nulls.
         resume: Reuse what an interrupted inspection left in ``out``.
         overwrite: Replace an inspection that is in ``out`` already.

@@ -99,9 +99,11 @@ class Effects:
         return [self._loss_test("without that attention", found)]
 
     def falls(self, place: Place, name: str, others: Sequence[Place], lost: str) -> Change:
-        """By how much a head's share of attention on a class of keys falls when earlier heads lose
-        their attention on another class, all together: what they write of it is then gone, and
-        everything else that they write stays."""
+        """How much a head's attention to a key set falls when earlier heads lose another attention.
+
+        All the earlier heads lose their attention to the second key set together. What they wrote
+        of it is then gone, and everything else that they write stays.
+        """
         evidence, kind = self.evidence, self.evidence.profile.rows[name]
         keys, away = evidence.keys(kind, name), evidence.keys(kind, lost)
         edits = [knock_out(evidence.model, *other, away) for other in others]

@@ -60,10 +60,11 @@ def find_roles(
     Args:
         model: A hooked model; it is run in evaluation mode. Of a wrapped module the attention roles
             are told; those that are read off weights are not.
-        rows: Of a task, with the latents that are named: two rows at least, eight for memories and
-            answers. For profile ``language``: tokens that repeat, or rows by kind
+        rows: Rows of a task, with the latents that are named: at least two, and at least eight for
+            memories and answers. For the profile ``language``: tokens that repeat, or rows by kind
             (:func:`probes.roles.trials.token_trials`).
-        profile: Which rows tell what, the unit of effects, and the floors.
+        profile: On which rows roles are looked for, in which unit effects are measured, and the
+            floors.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
         targets: Whether the targets may be read. One role of a task needs them: without an
@@ -103,7 +104,7 @@ def evidence_of(
     """Prepare the evidence for a model on a profile's rows; nothing is run yet.
 
     Args:
-        model, rows, profile, targets, seed: As for :func:`find_roles`.
+        model, rows, profile, targets, seed: The arguments of :func:`find_roles`.
         latents: Whether the residual stream is to be read by probes.
         stores: Kind of rows → a store with the patterns on these rows, to be read instead.
 

@@ -76,7 +76,8 @@ class Looks:
 
     Args:
         window: Positions that count as local, the query's own included.
-        model: For how much heads raise what they attend to (:class:`Copying`); None without.
+        model: The model, to measure how much heads raise the tokens they attend to
+            (:class:`Copying`); None to leave this out.
         behaviour: Whether to compare attention between rows too.
     """
 

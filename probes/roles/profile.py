@@ -29,32 +29,38 @@ class Floors:
         excess: Least excess of that share over its null.
         even: Least closeness to even attention, 1 − total variation.
         local: Least share of attention within the window.
-        elsewhere: Attention kept from the own position, for roles that look at other ones.
-        window: Positions that count as local, the query's own included.
-        writer: Share of attention to the previous token, of an earlier head that others may read.
-        fall: Of the attention share when the heads that it reads are ablated.
-        identity: Share of a token circuit's energy that c·I explains, relative to what the
+        elsewhere: Least share of attention that is not on the query's own position, for roles that
+            look elsewhere.
+        window: How many positions count as local, the query's own included.
+        writer: Least share of attention to the previous token by which an earlier head counts as a
+            writer that others may read.
+        fall: Least fall of the attention share when the heads that it reads are ablated.
+        identity: Least share of a token circuit's energy that c·I explains, relative to what the
             circuit's rank allows.
-        leading: Share of tokens whose own entry of the circuit leads its row.
-        positive: Of the circuit's eigenvalues, Σ Re λ / Σ |λ| along the diagonal's sign.
-        copying: Logits of the attended tokens above those of other rows' tokens.
-        positional: Cosine of a head's attention on different rows, above permuted attention.
-        concentration: Of a layer's summed kernel at a memory (or cosine with the task's kernel).
+        leading: Least share of tokens whose own entry of the circuit is the largest of its row.
+        positive: Least positive share of the circuit's eigenvalues, Σ Re λ / Σ |λ| along the
+            diagonal's sign.
+        copying: Least rise of the attended tokens' logits above those of other rows' tokens.
+        positional: Least cosine of a head's attention on different rows, above permuted attention.
+        concentration: Least concentration of a layer's summed kernel at a memory (or cosine with
+            the task's kernel).
         kernel_share: Least share of a head in the kernels' absolute weight.
-        kernel_part: Of a head's own kernel at the memory, relative to the sum there.
-        kernel_beside: Of a head's kernel weight, relative to that for the memory it serves most.
+        kernel_part: Least part of a head's own kernel at the memory, relative to the sum there.
+        kernel_beside: Least kernel weight of a head, relative to that for the memory it serves
+            most.
         decodable: Least r² that counts as decodable.
-        absent: Most r² that may be there before: nested locations can coincide.
-        gain: Rise of r² where an average is half there already.
+        absent: Largest r² that may be there before; it is not 0 because nested locations can
+            coincide.
+        gain: Least rise of r² where an average is half there already.
         drop: Least fall of r² that counts as lost.
-        stops: Fall of r² after which a round is no longer decodable.
-        readout_gain: Rise of r² at a readout, as a share of what was missing.
-        readout_drop: Fall of r² without a readout, as a share of that rise.
-        written: Share of what an FFN writes that its answer explains.
+        stops: Least fall of r² after which a round is no longer decodable.
+        readout_gain: Least rise of r² at a readout, as a share of what was missing.
+        readout_drop: Least fall of r² without a readout, as a share of that rise.
+        written: Least share of what an FFN writes that its answer explains.
         kept: Largest fall of an argument's r² that counts as kept.
-        change: Of the output without a component, as a share of its variance.
+        change: Least change of the output without a component, as a share of its variance.
         memory_change: The same, for memories and readouts.
-        loss: Rise of the loss, in nats, or as a share of a real target's variance.
+        loss: Least rise of the loss, in nats, or as a share of a real target's variance.
     """
 
     share: float = 0.6
@@ -94,8 +100,8 @@ class Profile:
 
     Attributes:
         name: ``task`` or ``language``.
-        unit: Of effects: ``variance`` (a change of the output, as a share of its variance) or
-            ``nats`` (a rise of the loss).
+        unit: The unit of effects: ``variance`` (a change of the output, as a share of its variance)
+            or ``nats`` (a rise of the loss).
         rows: Class of keys → the rows on which attention to it is read
             (:mod:`probes.roles.evidence` has the names).
         floors: The least scores that count.

@@ -53,7 +53,8 @@ def lag_error(
 
 
 def _sign_changes(positions: Positions, p: list[Any], a: list[Any], start: int) -> int:
-    """At most so many sign changes of K lie beyond ``start``, and as many up to an even number."""
+    """A bound on how many sign changes of K lie beyond ``start``; it is exact up to an even
+    number."""
     total, signs = mpmath.mpf(0), []
     for c, value in zip(a, basis(positions, p, start), strict=True):
         total += c * value

@@ -54,7 +54,7 @@ def construct_adaptive_memory(
 
     Raises:
         ArgumentError: for Gaussian values, or if the locations cannot be told apart well enough in
-            the dtype: with the error of a slot and the margins it breaks.
+            the dtype; the message gives the coordinates' error and the margins that it exceeds.
     """
     problems = Problems("construct_adaptive_memory")
     signs = task.inputs == "signs"

@@ -116,8 +116,8 @@ def ramp_rounding(
         base: The value where every ramp is 0.
         span: The largest height of a ramp.
         unit: The unit roundoff of the floating-point format.
-        width: Of the residual stream if the basis is not that of the slots.
-        reach: Bound on the residual stream's norm, for the same case.
+        width: Width of the residual stream, if the basis is a rotated one.
+        reach: A bound on the residual stream's norm, in the same case.
     """
     form, clear, spread = float((n + 2) * 2 * n), 0.0, 4.0
     if width:

@@ -58,14 +58,14 @@ def construct_kernel_memory(
 
     Args:
         task: A task with kernels, or with lags and a real readout.
-        heads: Of each kernel; a lag T with ``lin`` positions has T + 1, whatever is said here.
+        heads: Number of heads per kernel; a lag T with ``lin`` positions always has T + 1.
         positions: ``lin`` (exponentials) or ``log`` (powers).
         normalizer: ``none`` or ``softmax``.
-        largest: B, for Gaussian inputs; inputs of ±1 have B = 1.
+        largest: The bound B on Gaussian inputs; inputs of ±1 have B = 1.
 
     Raises:
-        ArgumentError: for arguments out of range, or if a slot cannot be held within a quarter of
-            its range: with the numbers.
+        ArgumentError: for arguments out of range, or if a coordinate's error exceeds a quarter of
+            its range; the message gives the numbers.
     """
     problems = Problems("construct_kernel_memory")
     need = problems.need
