@@ -78,7 +78,7 @@ def output_folder(out: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
 
 
 def _replace(out: Path, draft: Path) -> None:
-    """Put ``draft`` in the place of ``out``; an older folder is moved aside first, dropped last."""
+    """Move ``draft`` to ``out``; an older folder is first moved aside and only then deleted."""
     if not out.exists():
         draft.replace(out)
         return
@@ -95,7 +95,7 @@ def _replace(out: Path, draft: Path) -> None:
 
 @contextmanager
 def _told(place: Path) -> Iterator[None]:
-    """The disk's refusals as one line about the place; other errors pass as they are."""
+    """Turn errors of the disk into one line that names the place; other errors are not changed."""
     try:
         yield
     except OSError as error:

@@ -109,7 +109,7 @@ def _ablations(
 
 
 def _beyond_rounding(scores: np.ndarray) -> np.ndarray:
-    """Zero for what rounding can make: it would look significant against a null of rounding."""
+    """Replace differences that rounding can make by zero: they would look significant otherwise."""
     return np.where(np.abs(scores) > _ROUNDING, scores, 0.0)
 
 

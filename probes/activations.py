@@ -39,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Sampled:
-    """A store seen at a few positions of each row: the same of all, or :func:`sample_positions`."""
+    """A store at some positions of each row: the same ones for all rows, or sampled ones."""
 
     store: ActivationStore
     positions: Int[np.ndarray, "sample"] | SampledPositions

@@ -165,7 +165,7 @@ def roles_and_layers(
 
 @torch.no_grad()
 def answered_share(model: Any, batch: Batch) -> float:
-    """Share of the targets' variance that the output explains, where it has their shape; else 0."""
+    """The share of the targets' variance that the output explains; 0 if their shapes differ."""
     output, targets = model(batch.inputs), batch.targets
     if output.shape != targets.shape or not targets.is_floating_point():
         return 0.0

@@ -87,7 +87,7 @@ def control_latent(
 
 
 def _places(shape: tuple[int, ...], positions: np.ndarray | None) -> tuple[np.ndarray, int]:
-    """Number of each sample's position among all that are sampled, flat; how many there are."""
+    """The number of each sample's position among all sampled positions, and how many there are."""
     if positions is None:
         return np.tile(np.arange(shape[1]), shape[0]), shape[1]
     known, place = np.unique(positions, return_inverse=True)

@@ -93,8 +93,10 @@ class LayerKernels:
         return _shares(self.kernels[memory])
 
     def parts(self, memory: str, lag: int) -> Scores:
-        """Each head's own kernel at the lag, relative to the sum there: 0 for one that only
-        cancels what another leaks at other lags."""
+        """Each head's own kernel at the lag, relative to the sum there.
+
+        It is 0 for a head that only cancels what another one leaks at other lags.
+        """
         return _parts(self.kernels[memory], self._column(memory, lag))
 
     def group(self, memory: str, lag: int, *, share: float, part: float) -> tuple[int, ...]:
@@ -103,8 +105,11 @@ class LayerKernels:
         return tuple(np.flatnonzero(enough).tolist())
 
     def intervals(self, memory: str, lag: int) -> dict[str, Float[np.ndarray, "2 score"]]:
-        """95 % over rows, of ``kernel_concentration`` (one score), ``kernel_share`` and
-        ``kernel_part`` (one a head); NaN where no rows were drawn anew."""
+        """The 95 % intervals over rows of ``kernel_concentration``, ``kernel_share`` and
+        ``kernel_part``.
+
+        The first is one score, the others one per head; NaN without resamples.
+        """
         at, drawn = self._column(memory, lag), self.draws.get(memory, ())
         measured: dict[str, Callable[[AttentionKernel], Any]] = {
             "kernel_concentration": lambda kernel: [concentration(kernel.sum(0), at)],

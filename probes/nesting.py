@@ -104,7 +104,7 @@ def _at_lag(
     at: Int[np.ndarray, "sample"],
     lag: Int[np.ndarray, "row sample"],
 ) -> float:
-    """Mean of the kernel at a lag of each position; lags outside the row count as 0."""
+    """The mean over positions of the kernel at each one's lag; lags outside the row count as 0."""
     source = at - lag
     inside = (lag >= 0) & (source >= 0)
     there = source.clip(0, kernel.shape[-1] - 1)[..., None]

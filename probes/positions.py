@@ -144,7 +144,8 @@ class SomePositions(ActivationStore):
 
 
 def positions_in_words(samples: Samples) -> str:
-    """The positions that were pooled: ``2,3,5``, or the range that each row has its own of."""
+    """The positions that were pooled, as text: ``2,3,5``, or the range from which rows have their
+    own."""
     places = samples.positions
     if (places == places[:1]).all():
         return ",".join(str(place) for place in dict.fromkeys(places[0].tolist()))

@@ -119,7 +119,7 @@ def untrained_like(model: SequenceTransformer, *, seed: int) -> SequenceTransfor
 
 
 def samples_inputs(source: Any, inputs: Any) -> Any:
-    """What a second model is to run on: the batch, or the store's own inputs."""
+    """The inputs that a second model is run on: the batch, or the store's own inputs."""
     return inputs if inputs is not None else _store_batch(source)
 
 

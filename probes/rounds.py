@@ -151,7 +151,8 @@ def _rows(
 
 
 def _depth(hook: str) -> tuple[int, int]:
-    """Layer and place within it of a hook of the residual stream; the embedding comes first."""
+    """The order of a residual-stream hook: its layer and its place there; the embedding comes
+    first."""
     parts = hook.split(".")
     if parts[0] != "blocks":
         return -1, 0

@@ -95,7 +95,8 @@ def usual_hooks(source: Any, sites: list[Site]) -> list[str]:
 
 
 def chosen_hooks(source: Any, sites: list[Site], wanted: list[str]) -> list[str]:
-    """The hooks that names or globs ask for, as they fire; those that do not fire come last.
+    """The hooks that names or globs ask for, in the order they fire; those that do not fire come
+    last.
 
     Raises:
         HookError: if a glob matches nothing.

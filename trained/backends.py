@@ -28,7 +28,7 @@ def cores() -> int:
 
 
 def run_elsewhere(jobs: Sequence[Job], *, backend: str, workers: int) -> Iterator[int]:
-    """Train each job's stack in another process; gives the job's number when it is done.
+    """Train each job's stack in another process; yield the job's number when it is done.
 
     Args:
         jobs: Runs, options, and the file of the stack's state, which all machines must see.

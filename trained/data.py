@@ -68,5 +68,5 @@ def training_set(task: Task, training: Training) -> Batch:
 
 
 def _seed(seed: int, number: int) -> int:
-    """A seed of its own for every (seed, number); the evaluation's is of another kind."""
+    """A seed for every pair (seed, number), never equal to one that the evaluation uses."""
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint64)[0] >> 2)

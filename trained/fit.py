@@ -48,7 +48,8 @@ class Fit:
 
     @property
     def diverged(self) -> bool:
-        """Whether training ended in a loss that is no number; the weights are those before it."""
+        """Whether training ended because the loss was not finite; the weights are those before
+        that."""
         return not bool(np.isfinite(self.history["loss"]).all())
 
 

@@ -143,7 +143,8 @@ def _check(runs: Sequence[Run], backend: str, together: int | None, workers: int
 def _plan(
     runs: Sequence[Run], folder: Path, resume: bool, options: Options, together: int | None
 ) -> list[list[int]]:
-    """The stacks, as lists of indices: those of the folder, or new ones that are noted there.
+    """The stacks as lists of run indices: those stored in the folder, or new ones that are stored
+    there.
 
     Raises:
         OutputError: if the folder holds a grid and ``resume`` is not asked for.
@@ -172,7 +173,8 @@ def _plan(
 
 
 def _workers(runs: Sequence[Run], units: Sequence[Sequence[int]], device: str) -> int:
-    """One process a core for long grids on a processor; short ones are not worth the start."""
+    """The number of processes: one per core for long grids on a CPU; short ones are not worth
+    it."""
     steps = sum(run.training.steps for run in runs)
     if device != "cpu" or len(units) == 1 or steps < _SHORT:
         return 1

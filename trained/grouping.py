@@ -56,7 +56,7 @@ def shape_of(run: Run) -> tuple[Any, ...]:
 
 
 def common_spec(specs: Sequence[Any]) -> Any:
-    """The spec of a stack: one that has every parameter that any of its members has."""
+    """The spec of a stack, which has every parameter that any of its members has."""
     first = specs[0]
     if not isinstance(first, TransformerSpec):
         return first

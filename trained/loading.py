@@ -86,7 +86,7 @@ def load(
 
 
 def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:
-    """The card of a checkpoint of ours; a task of a kind that is not known here is a note."""
+    """The card of one of our checkpoints; a task of an unknown kind is mentioned in its notes."""
     task, note = known_task(about.get("task"))
     test, _ = known_task(about.get("test"))
     spec = model.spec

@@ -78,7 +78,7 @@ def finish(runs: Sequence[Run], options: Options, file: Path) -> None:
 
 @contextmanager
 def _stop_asked() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or a polite kill came since; the step in hand is not torn by it."""
+    """Tell whether Ctrl-C or a termination signal came; the step in progress is always finished."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False

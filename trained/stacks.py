@@ -64,8 +64,10 @@ def best_size(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = Fals
 
 @one_thread()
 def step_seconds(runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> float:
-    """Time of one member's step in a stack of these runs, on one thread like the training itself;
-    infinite if memory does not suffice."""
+    """The time per member of one step in a stack of these runs, on one thread.
+
+    It is infinite if memory does not suffice.
+    """
     try:
         ensemble = Ensemble(runs, device=device, compiled=compiled)
         for _ in ensemble.run(until=2):

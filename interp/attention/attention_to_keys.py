@@ -208,7 +208,7 @@ def _measured(
 def _weights(
     keys: Keys, mask: Bool[Tensor, "row query"], seen: Bool[Tensor, "query key"]
 ) -> Float[Tensor, "row query key"]:
-    """What each key of a class counts: 1/(number of the row's counted queries), 0 elsewhere."""
+    """The weight of each key of a class: 1/(number of the row's counted queries), 0 elsewhere."""
     keys = keys & seen & mask[..., None]
     return keys * query_weights(keys.any(-1))[..., None]
 

@@ -253,8 +253,11 @@ def _alike(
     two: Float[Tensor, "pair head query key"],
     seen: Float[Tensor, "query"] | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosine of two rows' attention, its mean and variance under permuted keys ``[pair, head]``;
-    a query that may attend to one key has no choice and is left out."""
+    """The cosine of two rows' attention, with its mean and variance under permuted keys, ``[pair,
+    head]``.
+
+    A query that may attend to one key only has no choice and is left out.
+    """
     free = seen > 1
     one, two, n = one[:, :, free], two[:, :, free], seen[free].to(one.dtype)
     squares = one.square().sum(-1), two.square().sum(-1)

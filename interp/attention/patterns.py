@@ -226,8 +226,10 @@ class RegressionSums:
 
 
 def mass_by_lag(pattern: Pattern, mask: Mask) -> ByLag:
-    """Mean share of attention at every lag from 0 on: over each row's scored queries, then over
-    rows, so that every row counts alike; NaN for lags that no scored query has.
+    """The mean share of attention at every lag from 0 on; NaN for lags that no scored query has.
+
+    The mean is taken over each row's scored queries and then over rows, so that every row counts
+    alike.
 
     Raises:
         ArgumentError: if the pattern is not finite, or attends to later keys.

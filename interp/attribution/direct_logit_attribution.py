@@ -159,7 +159,7 @@ def _check_direction(problems: Problems, name: str, direction: Direction, cfg: A
 
 @dataclass(frozen=True)
 class _Along:
-    """What shares are taken of: the stream at a place along a direction, or an output channel."""
+    """What shares are computed of: the stream's value along a direction, or an output channel."""
 
     name: str
     vector: Tensor

@@ -53,7 +53,8 @@ class TargetLogits:
         rows.need([(model.cfg.n_layers, False)], stream=False, scale=True)
 
     def add(self, group: Ids, start: int, stop: int) -> None:
-        """Take in some rows of a group; those of a block that is not full yet wait as products."""
+        """Add some rows of a group; the products of an unfinished block are kept until it is
+        complete."""
         cache = self._rows.cache(group[start:stop])
         self._labels, stack = self._rows.parts(cache, (self._rows.model.cfg.n_layers, False))
         stack = stack / self._rows.scale(cache)
@@ -104,8 +105,8 @@ class TargetLogits:
 
 
 def _blocks(rows: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The blocks that rows from start to stop lie in; rows are cut into blocks of about the same
-    size, none of them alone."""
+    """The blocks of rows from start to stop; blocks have about the same size, and never a single
+    row."""
     count = max(1, round(rows / _BLOCK))
     for block in range(start * count // rows, count):
         low, high = rows * block // count, rows * (block + 1) // count

@@ -251,8 +251,8 @@ class _Stored(ResidualDecomposition):
         return {name for name in every if int(name.partition("H")[2]) in self._kept}
 
     def _spread(self, values: Tensor) -> Tensor:
-        """The heads that were kept, each in its place; the others, which are not given, write
-        nothing."""
+        """Put the heads that were kept at their indices; the other heads, which are missing, write
+        zero."""
         shape = (*values.shape[:2], self.model.cfg.n_heads, values.shape[3])
         every = values.new_zeros(shape)
         every[:, :, self._kept] = values

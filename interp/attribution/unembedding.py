@@ -51,7 +51,7 @@ def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model v
 
 @torch.no_grad()
 def logit_offset(model: Any, *, centred: bool = True) -> Float[Tensor, "vocab"]:
-    """What is added to the logits whatever the stream is: the norm's bias through W_U, and b_U."""
+    """What is added to the logits whatever the stream is: the norm's bias through W_U, plus b_U."""
     found = model.b_U.detach().double()
     if (bias := _parameter(model.ln_final, "b", "bias")) is not None:
         found = found + bias.double() @ model.W_U.detach().double()
@@ -77,7 +77,8 @@ def _takes_mean_out(model: Any) -> bool:
 
 
 def _parameter(norm: Any, *names: str) -> Tensor | None:
-    """The first of the names that the norm has; some norms raise where there is none."""
+    """The first of several attributes that the norm has; some norms raise errors for missing
+    ones."""
     for name in names:
         found = getattr(norm, name, None)
         if isinstance(found, Tensor):

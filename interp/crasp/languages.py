@@ -90,7 +90,7 @@ def membership_program(k: int) -> Program:
 
 
 def two_sided_program(k: int) -> Program:
-    """The program of D_k = L_{2k−1}, of depth k: both sides of a middle letter are counted.
+    """The program of D_k = L_{2k−1}, of depth k, which counts on both sides of a middle letter.
 
     A word w of 2k − 1 alternating letters is a subsequence exactly if some position has w's middle
     letter, the k − 1 letters before it as a subsequence up to there and the k − 1 after it from
@@ -120,7 +120,8 @@ def two_sided_program(k: int) -> Program:
 
 
 def subsequence_program(word: str) -> Program:
-    """The program of J_w: strings with the word's letters in order, perhaps with others between.
+    """The program of J_w: strings that contain the word's letters in order, perhaps with others
+    between.
 
     A run c^r of equal letters is found after what comes before it when r positions with c lie
     there: E_j = (# (c && E_{j−1})) >= r. Counting one by one would be wrong: a count that includes
@@ -150,7 +151,7 @@ def dyck_program() -> Program:
 
 
 def equal_blocks_program() -> Program:
-    """aⁿbⁿcⁿ, n ≥ 1: no a after a b or c, no b after a c, and as many of each; depth 2."""
+    """The program of aⁿbⁿcⁿ (n ≥ 1), of depth 2: letters in order, and equally many of each."""
     lines = Lines()
     a, b, c = (lines.let(f"{letter}s", count(sym(letter))) for letter in "abc")
     late_a = lines.let("late_a", count(sym("a") & (b + c >= 1)))
@@ -169,7 +170,8 @@ def majority_program() -> Program:
 
 
 def _seen(lines: Lines, prefix: str, word: str) -> Boolean:
-    """A line a run of the word: its letters so far lie in the string so far, in order."""
+    """Add a line per run of equal letters of the word: whether its letters so far have been read in
+    order."""
     seen = true
     for number, (letter, run) in enumerate(groupby(word), start=1):
         here = sym(letter) & seen if number > 1 else sym(letter)

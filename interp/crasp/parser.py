@@ -71,7 +71,8 @@ def parse_program(
 def _imports(
     trees: Mapping[int, Tree[Token]], known: Mapping[str, Predicate], sources: list[str]
 ) -> tuple[dict[str, Predicate | None], list[Mistake]]:
-    """Name → predicate; None for one that does not exist, which is told once, here."""
+    """Predicate name → predicate; None for one that does not exist, which is reported once,
+    here."""
     found: dict[str, Predicate | None] = {}
     mistakes = []
     for number, tree in trees.items():

@@ -160,7 +160,7 @@ class TermName(Term):
 
 @dataclass(frozen=True)
 class Count(Term):
-    """How many positions satisfy ``of``: from the first to this one, or from this to the last.
+    """How many positions satisfy ``of``, from the first to this one, or from this one to the last.
 
     Attributes:
         of: The formula that is counted.

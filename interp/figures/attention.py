@@ -45,5 +45,6 @@ def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int
 
 
 def _past(pattern: NDArray[np.floating]) -> np.ma.MaskedArray:
-    """Without the keys that a causal head does not see; those it looks at are kept."""
+    """The pattern without the keys that a causal head cannot see; keys that it attends to are
+    kept."""
     return np.ma.masked_array(pattern, mask=np.triu(np.ones_like(pattern), 1) > np.abs(pattern))

@@ -64,7 +64,7 @@ def _crop(axes: Axes, crop: Array, title: str) -> None:
 def head_maps(
     values: Sequence[Array], labels: Sequence[str], *, titles: Sequence[str], strongest: int = 0
 ) -> Figure:
-    """A number of every head as a heat map, layers down and heads across; several side by side.
+    """Heat maps of one number per head, layers downwards and heads across, several side by side.
 
     Args:
         values: ``[layer, head]`` each; NaN where a layer has no such head.
@@ -146,7 +146,8 @@ def _histogram(axes: Axes, scores: Array, mean: Array, std: Array) -> None:
 
 
 def _bins(scores: Array) -> list[float]:
-    """Edges of forty bars; around scores that do not differ, an interval of a readable width."""
+    """The edges of forty histogram bars; for scores that do not differ, an interval of visible
+    width."""
     low, high = float(scores.min(initial=np.inf)), float(scores.max(initial=-np.inf))
     least = 1e-6 * max(abs(low), abs(high), 1e-6)
     if high - low < least:

@@ -135,7 +135,7 @@ def _panel(
 
 
 def _theory(axes: Axes, blocks: Sequence[int], depths: Sequence[int]) -> None:
-    """The steps below which the theory has no solution: depth = k − 2 lies just above."""
+    """Draw the line of the theory: above it, from depth k − 2 on, a solution exists."""
     places, heights = [], []
     for column, k in enumerate(blocks):
         height = float(np.clip(sum(depth < k - 2 for depth in depths), 0, len(depths))) - 0.5

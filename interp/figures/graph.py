@@ -91,7 +91,7 @@ def _edges(axes: Axes, graph: PointGraph) -> None:
 
 
 def attention_pairs(pairs: Sequence[AttentionPair]) -> Figure:
-    """For each task one input: the weights it should use, and the attention of the model."""
+    """One input of each task: the attention weights that solve it, and the model's attention."""
     with style():
         figure = Figure(figsize=size(1.9, len(pairs) * 0.9 + 0.3))
         grid = figure.subplots(2, len(pairs), squeeze=False)

@@ -64,7 +64,7 @@ def share_maps(
 def draw_maps(
     grid: Sequence[Axes], panels: Sequence[Panel], columns: Sequence[str], *, across: str
 ) -> AxesImage:
-    """The maps on given axes, inside the style; the last one's image, for a colour bar."""
+    """Draw maps on given axes, inside the style; return the last image, for a colour bar."""
     for axes, panel in zip(grid, panels, strict=True):
         image = axes.imshow(panel.values, cmap=AMOUNT, vmin=0, vmax=1, aspect="auto")
         axes.set(title=panel.title, xlabel=across)

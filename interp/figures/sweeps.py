@@ -107,8 +107,8 @@ def accuracy_sweep(
     chance: float | None = None,
     log_x: bool = True,
 ) -> Figure:
-    """:func:`sweep` of a share: means of ``model`` over seeds on a linear scale, and what guessing
-    gives (``chance``)."""
+    """A :func:`sweep` of an accuracy or share, on a linear scale, with means over seeds and
+    chance."""
     return sweep(
         table,
         x=x,
@@ -133,7 +133,7 @@ def strips(
     by: str = "model",
     chance: float | None = None,
 ) -> Figure:
-    """A row of dots for every setting, one colour a model: for variations without an order.
+    """A row of dots for every setting, one colour per model, for settings that have no order.
 
     Args:
         table: A tidy table with one row per trained model.

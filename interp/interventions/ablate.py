@@ -158,7 +158,8 @@ def _places(model: HookedModel, part: Component) -> list[str]:
 def _without(
     counterfactuals: Counterfactuals, parts: Sequence[Component], tokens: int, replay: bool
 ) -> tuple[Tensor, Iterator[tuple[Component, Tensor]]]:
-    """The output on rows that fit one forward pass; each component, and the output without it."""
+    """The clean output on rows that fit one forward pass, and each component with its ablated
+    output."""
     model, inputs = counterfactuals.model, counterfactuals.inputs
     if not replay:
         return CleanRun.of(model, inputs, replay=False).output, _by_hooks(counterfactuals, parts)

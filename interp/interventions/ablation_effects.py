@@ -53,7 +53,7 @@ def row_losses(output: Tensor, batch: Batch) -> Float[Tensor, "row"]:
 
 
 def loss_unit(batch: Batch) -> float:
-    """What losses are divided by: the scored targets' variance where they are real, else 1 nat."""
+    """The unit of losses: the variance of the scored targets if they are real, else 1 nat."""
     if not batch.targets.is_floating_point():
         return 1.0
     return float(batch.targets[batch.mask].double().var()) or 1.0

@@ -144,7 +144,7 @@ class CleanRun:
 def component_means(
     model: HookedModel, inputs: Tensor, parts: Sequence[Component], *, tokens: int = 1024
 ) -> dict[str, Tensor]:
-    """Hook → mean over rows of what components write there, position by position: ``[1, pos, …]``.
+    """The mean of what components write, per position: hook → ``[1, pos, …]``.
 
     Args:
         model: One of our models, a ``TransformerBridge`` or a wrapped module.

@@ -68,7 +68,7 @@ class Component:
 
 
 def components(model: HookedModel) -> tuple[Component, ...]:
-    """Every layer's heads, then its FFN; heads that only pad a narrower layer are left out.
+    """All heads and FFNs of a model, layer by layer, without heads that only pad a narrower layer.
 
     Raises:
         HookError: for a model without blocks of attention, such as a recurrent network, and for a

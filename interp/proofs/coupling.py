@@ -104,8 +104,11 @@ def construct_pod(
 def input_bound(
     task: PodCoupling, m_h: int, x: Float[Tensor, "*batch pos"]
 ) -> Float64[Tensor, "*batch pos"]:
-    """What |error| of the truncated POD is at most, for these inputs: tanh(osc Δ(t, ·)/4) times the
-    spread of x over the keys. Holds at any rank; interpolation and rounding are not counted."""
+    """A bound on the error of the truncated POD for given inputs.
+
+    It is tanh(osc Δ(t, ·)/4) times the spread of x over the keys, and holds at any rank.
+    Interpolation and rounding are not counted.
+    """
     delta = task.coupling(x, x) - task.coupling(x, x, m_h)
     values = x.double()[..., None, :].expand_as(delta)
     if task.mask_self:
@@ -277,7 +280,7 @@ def _rounding(
 
 
 def _tasks() -> list[tuple[PodCoupling, int]]:
-    """Tasks and widths for detectors to be scored on: truncated, exact, and wider than the rank."""
+    """Tasks and head widths for scoring detectors: truncated, exact, and wider than the rank."""
     ranks = [PodCoupling(2), PodCoupling(6), PodCoupling(4, left="sine", right="cosine")]
     ranks += [PodCoupling(3, left="legendre", right="legendre"), PodCoupling(6, mask_self=True)]
     exact = [replace(task, features=8) for task in ranks]

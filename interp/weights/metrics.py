@@ -80,7 +80,7 @@ UNDEFINED = WeightNull(math.nan, math.nan)
 
 
 def effective_rank(singular: NDArray[np.float64]) -> NDArray[np.float64]:
-    """exp of the entropy of σ/Σσ along the last axis; 0 for a zero matrix."""
+    """The effective rank: exp of the entropy of σ/Σσ along the last axis; 0 for a zero matrix."""
     total = singular.sum(-1, keepdims=True)
     share = np.divide(singular, total, out=np.zeros_like(singular), where=total > 0)
     entropy = -(share * np.log(np.where(share > 0, share, 1.0))).sum(-1)
@@ -195,7 +195,8 @@ def _null_key_bias(m: LowRankCircuit, _: SpectrumNull) -> WeightNull:
 
 
 def _sampled(of: Callable[[NDArray[np.float64]], NDArray[np.float64]], scales: bool) -> Null:
-    """The null of a function of the singular values; ``scales`` if it grows with the norms."""
+    """The null of a function of the singular values; ``scales`` says that it grows with the
+    norms."""
 
     def null(m: LowRankCircuit, spectrum: SpectrumNull) -> WeightNull:
         if m.identity:
@@ -273,7 +274,7 @@ BASIC = ("trace_share", "diag_ratio", "identity_energy", "identity_coefficient")
 
 
 def choose(metrics: Sequence[str] | None, groups: dict[str, Sequence[str]]) -> list[str]:
-    """Names of metrics with groups spelled out, in the order asked for; None is all of METRICS.
+    """The names of metrics with groups expanded, in the order asked for; None gives all of METRICS.
 
     Raises:
         ArgumentError: naming every name that is neither a metric nor a group.

@@ -149,8 +149,10 @@ class SpectrumNull:
         return np.concatenate(found)[:, : min(self.n, self.r)]
 
     def _roots(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        """[count, r, r] of T with TᵀT distributed as GᵀG for a Gaussian G [n, r]; [count, n, r] if
-        n < r."""
+        """Draw [count, r, r] matrices T with TᵀT distributed as GᵀG for Gaussian G [n, r].
+
+        For n < r the matrices have the shape [count, n, r].
+        """
         if self.n < self.r:
             return rng.standard_normal((count, self.n, self.r))
         roots = np.zeros((count, self.r, self.r))

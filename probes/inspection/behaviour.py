@@ -118,7 +118,7 @@ def _output(model: HookedModel, inputs: Tensor) -> Tensor:
 def sealed(
     store: ActivationStore, name: str, provenance: dict[str, Any], make: Callable[[], pd.DataFrame]
 ) -> pd.DataFrame:
-    """The table of that name in the store, if it was made in the same way; else made and kept."""
+    """The stored table of that name if it was made in the same way; else it is made and stored."""
     if name in store.measurements and store.provenance(name) == provenance:
         return store.measurement(name)
     table = make()

@@ -85,7 +85,7 @@ class Inspected:
 
 
 def open_folder(out: Path, *, resume: bool, overwrite: bool) -> Path:
-    """The folder of an inspection: a new one, or the one to go on with.
+    """The folder of an inspection: a new one, or the one that is resumed.
 
     Raises:
         OutputError: if it exists and is neither to be resumed nor replaced, or is no inspection's.

@@ -145,8 +145,9 @@ def decided(
 
 
 def candidates(store: ActivationStore, *, profile: Profile = TASK) -> pd.DataFrame:
-    """Roles from a store's patterns: behaviour alone, so no more than candidates, and of roles that
-    need other rows than the store's nothing.
+    """Find roles from a store's patterns alone, so that they are candidates at most.
+
+    Roles that need other rows than the store's are left out.
 
     Args:
         store: A store with ``attn.hook_pattern`` of the layers of interest.

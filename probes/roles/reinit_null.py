@@ -163,7 +163,8 @@ class ReinitNull:
 
     @torch.no_grad()
     def _beyond(self, layer: int, head: int, *names: str) -> dict[str, Beyond]:
-        """Some scores of a head; what is not drawn yet is drawn in one pass over fresh models."""
+        """How far out some scores of a head are; missing draws are made in one pass over fresh
+        models."""
         new = [name for name in names if (name, layer) not in self._drawn]
         if new:
             heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]

@@ -221,7 +221,7 @@ def _keeping(names: Sequence[str], kept: dict[str, Tensor]) -> list[Edit]:
 
 
 def _rows_of(model: Any, batch: Batch, pieces: Sequence[Mapping[str, Tensor]]) -> Rows:
-    """Rows with the activations of some passes; heads that only pad a narrower layer cut off."""
+    """Join the activations of several passes; heads that only pad a narrower layer are cut off."""
     found = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     spec = getattr(model, "spec", None)
     for name, value in found.items():

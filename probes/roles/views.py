@@ -51,7 +51,7 @@ def task_views(batch: Batch, *, causal: bool = True, seed: int = 0) -> dict[str,
 
 
 def language_views(rows: Batch | Mapping[str, Batch], *, seed: int = 0) -> dict[str, View]:
-    """Rows by kind; of one batch alone, the same tokens in random order stand in as ``shuffled``.
+    """The rows by kind; for a single batch, its tokens in random order serve as ``shuffled``.
 
     Args:
         rows: ``repeated``, ``shuffled`` and others by name; or rows that repeat.

@@ -148,7 +148,7 @@ class Lag(ScoreTerm):
 
 
 class Table(ScoreTerm):
-    """One learned bias per head and lag; both signs of the lag when attention looks both ways."""
+    """One learned bias per head and lag, for lags of both signs when attention looks both ways."""
 
     def __init__(self, n_heads: int, n_ctx: int, causal: bool, dtype: torch.dtype) -> None:
         super().__init__()
@@ -182,7 +182,8 @@ class RelativeKeys(ScoreTerm):
 
 
 class Bump(ScoreTerm):
-    """−p_h s²/2 + (c_h + ⟨w_h, x_t⟩) s: attention centred at lag (c_h + ⟨w_h, x_t⟩)/p_h."""
+    """A bump −p_h s²/2 + (c_h + ⟨w_h, x_t⟩) s, which centres attention at lag (c_h + ⟨w_h,
+    x_t⟩)/p_h."""
 
     def __init__(self, n_heads: int, d_model: int, dtype: torch.dtype) -> None:
         super().__init__()

@@ -86,7 +86,8 @@ class Circuit:
         return self._exactly(self.relu(left + right - 1.0))
 
     def step(self, v: Affine) -> Affine:
-        """clip(v, 0, 1) as 1 − relu(1 − relu(v)): exactly 0 below 0, exactly 1 above 1."""
+        """The clipped signal clip(v, 0, 1) = 1 − relu(1 − relu(v)), exactly 0 below 0 and 1 above
+        1."""
         missing = self._exactly(self.relu(self.relu(v) * -1.0 + 1.0))
         self.ramps.append(v)
         return missing * -1.0 + 1.0
@@ -171,7 +172,8 @@ class Circuit:
         return max((error(read)[1] for read in self.ramps), default=0.0)
 
     def _exactly(self, bit: Affine) -> Affine:
-        """Note that a bit is exact: its reading is integral, or a ramp outside (0, 1)."""
+        """Record that a bit is exact, because it reads whole numbers or its ramp lies outside (0,
+        1)."""
         self._exact |= {signal for signal, _ in bit.weights}
         return bit
 

@@ -146,7 +146,8 @@ def _circuit(plan: Plan, layer: int, longest: int, precision: Precision) -> Circ
 def _builder(
     plan: Plan, circuit: Circuit, layer: int, longest: int, precision: Precision
 ) -> FormulaCircuit:
-    """Before the first block a number is held as it is: the unit is 1 and the margin ½."""
+    """The builder of a layer's circuit; before the first block (layer −1) numbers are held as they
+    are, so the unit is 1 and the margin ½."""
     unit = Affine(((AVERAGE_BOS, 1.0),)) if layer >= 0 else Affine((), 1.0)
     kind = SignCircuit if precision == "sign" else FormulaCircuit
     return kind(plan.program, circuit, plan.places(layer), unit, longest if layer >= 0 else 0)
@@ -202,7 +203,7 @@ def _write(
 
 
 def _write_embedding(model: SequenceTransformer, plan: Plan) -> None:
-    """Bits of the token alone: the program itself says what they are, on strings of one token."""
+    """The bits of each token, which the program itself gives on strings of that one token."""
     model.embed.W_E[0, IS_BOS] = 1
     wanted: dict[int, Expression] = {}
     flat = [line for line in plan.program.lines if plan.level(line.expression) < 0]
@@ -229,7 +230,7 @@ def _write_embedding(model: SequenceTransformer, plan: Plan) -> None:
 def _certificate(
     spec: TransformerSpec, plan: Plan, circuits: list[Circuit], precision: Precision
 ) -> Certificate:
-    """Averages of n + 1 values in [0, 1] are off by at most (n + 5) u; bits are exact."""
+    """The rounding error: averages of n + 1 values in [0, 1] are off by at most (n + 5) u."""
     unit = torch.finfo(spec.torch_dtype).eps / 2
 
     def rounding(longest: int) -> float:

@@ -86,7 +86,8 @@ class Plan:
         return sorted(reads.items())
 
     def places(self, layer: int) -> dict[Expression, int]:
-        """What a circuit of this layer can read; layer −1 is the FFN before the first block."""
+        """The coordinates that a circuit of this layer can read; layer −1 is the FFN before the
+        first block."""
         held: dict[Expression, int] = dict((*self.tokens.items(), *self.positions.items()))
         for count, coordinate in self.counts.items():
             if max(self.level(count.of), 0) <= layer:

@@ -67,7 +67,7 @@ class SignCircuit(FormulaCircuit):
         return cases[0][1] if len(cases) == 1 else None
 
     def cases(self, term: Term) -> Cases:
-        """(bit, number over i + 1): exactly one bit is 1, and its number is the term.
+        """A term split into cases, each a bit and a number over i + 1; exactly one bit is 1.
 
         Raises:
             ArgumentError: if the term splits into too many cases.

@@ -18,12 +18,12 @@ __all__ = ["token_ids", "vocabulary_of"]
 
 
 def vocabulary_of(program: Program) -> tuple[str | None, ...]:
-    """What each id stands for; None for BOS (id 0) and for every other token (the last id)."""
+    """The token of each id; None for BOS (id 0) and for every other token (the last id)."""
     return (None, *alphabet(program), None)
 
 
 def token_ids(program: Program, strings: Sequence[Sequence[str]]) -> Int[Tensor, "batch pos"]:
-    """Ids of strings with BOS in front: token i of a string is at position i + 1.
+    """The ids of strings with BOS in front, so that token i of a string is at position i + 1.
 
     Shorter strings are filled with the last id; the model looks back only, so what follows a
     string does not change the answers inside it.

@@ -33,7 +33,7 @@ _KERNEL_LAGS = 20_000
 def lag_error(
     positions: Positions, slopes: Sequence[float], coefficients: Sequence[float], lag: int
 ) -> float:
-    """Σ_s |1[s = lag] − K(s)| of exactly these numbers; exact, or a bound from above."""
+    """The error Σ_s |1[s = lag] − K(s)| of given numbers, exact or a bound from above."""
     with mpmath.workdps(DIGITS):
         heads = sorted(
             (mpmath.mpf(p), mpmath.mpf(a)) for p, a in zip(slopes, coefficients, strict=True)
@@ -88,7 +88,7 @@ def kernel_error(
     coefficients: Sequence[float],
     kernel: MemoryKernel,
 ) -> float:
-    """Σ_s |ρ(s) − K(s)|; lags beyond 20 000 count as one sum of one sign."""
+    """The error Σ_s |ρ(s) − K(s)|; lags beyond 20 000 count as one sum of one sign."""
     p, a = np.asarray(slopes, dtype=np.float64), np.asarray(coefficients, dtype=np.float64)
     s = np.arange(_KERNEL_LAGS, dtype=np.float64)
     at = s if positions == "lin" else np.log1p(s)
@@ -101,7 +101,8 @@ def kernel_error(
 
 
 def lags_beyond(kernel: MemoryKernel, start: int) -> float:
-    """Σ_{s ≥ start} ρ(s): closed forms, or the midpoint rule on [start − ½, ∞).
+    """The kernel's tail Σ_{s ≥ start} ρ(s), in closed form or by the midpoint rule on [start − ½,
+    ∞).
 
     The midpoint rule is off by about |ρ′(start)|/24.
     """

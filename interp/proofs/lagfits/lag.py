@@ -55,7 +55,7 @@ class LagFit:
 
 
 def fit_lag(lag: int, *, unit_roundoff: float = 2.0**-53) -> LagFit:
-    """The best fit of this family: T + 1 nodes at r·k/(T + 1), with r chosen for least error.
+    """The best fit with T + 1 nodes at r·k/(T + 1), where r is chosen for the least error.
 
     Args:
         lag: The lag T ≥ 1.

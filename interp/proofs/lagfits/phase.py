@@ -28,7 +28,7 @@ MOST_BITS = 96
 def heads_needed(
     lag: int, epsilon: float, *, positions: Positions, unit_roundoff: float, most: int = 20
 ) -> tuple[int | None, float]:
-    """(H, its error): the fewest heads for which a sum with error ≤ ε was found, by bisection.
+    """The fewest heads for which a sum with error ≤ ε was found, by bisection, and the sum's error.
 
     H is None when the floor for any number of heads lies above ε, and the error the floor's bound;
     or when none up to ``most`` heads reached ε, and the error the least one found.
@@ -56,7 +56,7 @@ def heads_needed(
 
 
 def bits_needed(lag: int, epsilon: float, *, positions: Positions) -> tuple[int, int | None]:
-    """(b, B): with at most b significant bits no number of heads reaches ε; with B some does.
+    """Two numbers of bits: with the first no number of heads reaches ε, with the second some does.
 
     B is None when 96 bits are too few.
     """

@@ -75,7 +75,7 @@ class SumFit:
 
 
 def rounding_price(heads: int, unit_roundoff: float) -> float:
-    """c·u, what a unit of mass costs: a term passes 8 roundings, and H are added."""
+    """The rounding error c·u per unit of mass: a term is rounded 8 times, and H terms are added."""
     return (_ROUNDINGS + heads) * unit_roundoff
 
 
@@ -178,7 +178,8 @@ def _check(
 
 
 def grid(positions: Positions, heads: int, scale: float, spread: float) -> NDArray[np.float64]:
-    """Slopes at Chebyshev points of e^{−p/γ} in (0, r); r is a logistic function of ``scale``."""
+    """A grid of slopes, at Chebyshev points of e^{−p/γ} in (0, r); r is a logistic function of
+    ``scale``."""
     return _slopes(positions, 0.98 / (1 + np.exp(-scale)) * _chebyshev(heads), spread)
 
 
@@ -205,7 +206,8 @@ def _solve(
     iterations: int,
     far: tuple[float, int] = _FINE,
 ) -> LeastFit:
-    """Coefficients in units of price × mass; rows are lags, then blocks of lags, then the tail."""
+    """Solve for the coefficients, in units of price × mass; the rows of the system are lags, then
+    blocks of lags, then the tail."""
     near, edges = _rows(target, far)
     with mpmath.workdps(DIGITS):
         p = [mpmath.mpf(v) for v in slopes]

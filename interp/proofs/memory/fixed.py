@@ -76,7 +76,8 @@ def construct_fixed_memory(task: FixedMemory) -> Construction:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is built: a fit a memory and f's table; ``turned`` if the margin holds in any basis."""
+    """What is built: a fit per memory and the table of f; ``turned`` if the margin holds in any
+    basis."""
 
     task: FixedMemory
     fits: tuple[LagFit, ...]

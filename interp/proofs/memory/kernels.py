@@ -201,7 +201,7 @@ class _Plan:
 
 
 def _fits(task: KernelMemory | RealMemory, heads: int, positions: Positions) -> tuple[HeadSum, ...]:
-    """Sums for every memory: kernels on the lags of a row, lags over all of them."""
+    """The sums of all memories: kernels are fitted on a row's lags, single lags on all lags."""
     return tuple(_fit(memory.location, task.length, heads, positions) for memory in task.memories())
 
 

@@ -157,7 +157,7 @@ def _evaluation(task: AdaptiveMemory, unit: float, dense: bool) -> Evaluation:
 
 
 def _reach(task: AdaptiveMemory) -> float:
-    """Bound on the residual stream's norm: tokens, contents off by at most 1/2, locations, f."""
+    """A bound on the residual stream's norm: tokens, contents off by up to 1/2, locations and f."""
     contents = 1.5**2 * task.memory_count * (1 + task.bits)
     locations = task.memory_count * max(task.locations) ** 2
     f = max(map(abs, CornerTable.of(task.f).values.values())) ** 2

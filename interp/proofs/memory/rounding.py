@@ -58,7 +58,7 @@ class Evaluation:
 
 
 def read_error(width: int) -> float:
-    """2D + 6: units of u‖x‖ that a product with a dense unit vector is off."""
+    """The error of a product with a dense unit vector, 2D + 6, in units of u‖x‖."""
     return 2.0 * width + 6.0
 
 

@@ -23,7 +23,7 @@ def select_lag(lag: int, how: Evaluation) -> LagFit:
 
 
 def slot_error(fit: LagFit, how: Evaluation) -> float:
-    """Bound on |Σ_h a_h Σ_j e^{−p_h j} x_j − x_T| for |x| ≤ 1: fit and rounding together."""
+    """A bound on |Σ_h a_h Σ_j e^{−p_h j} x_j − x_T| for |x| ≤ 1, of fit and rounding together."""
     return fit.fit_error + sum_rounding(fit.slopes, fit.coefficients, how)
 
 

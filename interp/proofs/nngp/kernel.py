@@ -88,7 +88,7 @@ def transformer_kernel(
 def batch_kernels(
     strings: Strings, kernel: NNGPKernel, *, samples: int = 20_000, batches: int = 20, seed: int = 0
 ) -> Float64[np.ndarray, "batch string string"]:
-    """K from all Monte Carlo batches but one, for each of them: what a jackknife needs.
+    """For each Monte Carlo batch, K from all the other batches, as a jackknife needs.
 
     Raises:
         ArgumentError: for fewer than two batches, or fewer samples than batches.

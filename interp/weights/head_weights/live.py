@@ -70,7 +70,7 @@ class LiveTensors:
         return tuple(self._make[name]().shape)
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        """The tensor on the CPU, converted to ``dtype``; what is done to it changes no model.
+        """The tensor on the CPU, converted to ``dtype``; changing it does not change the model.
 
         Raises:
             CheckpointError: if it is not there, is not floating point, or holds a value that is
@@ -135,7 +135,8 @@ def _heads(config: Any) -> int:
 
 
 def _rejoined(tensors: dict[str, Make], kind: str, heads: int) -> dict[str, Make]:
-    """Split matrices side by side as the checkpoint has them; the split ones are what runs."""
+    """Join matrices that a bridge has split, as the checkpoint stores them; the split ones are
+    used."""
     if kind not in _JOINED:
         return tensors
     joined, output, weight, bias = _JOINED[kind]

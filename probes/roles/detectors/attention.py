@@ -50,8 +50,7 @@ _FRESH = {
 
 
 def attention_roles(of: Examined) -> Iterator[Found]:
-    """Every head's attention roles, tested; of attention that is not normalised there is nothing to
-    say."""
+    """Test every head's attention roles; attention that is not normalised has none."""
     evidence, effects = of.evidence, of.effects
     spec = getattr(evidence.model, "spec", None)
     if spec is not None and spec.normalizer != "softmax":
@@ -138,7 +137,7 @@ def _even(evidence: Evidence, place: Place) -> list[Test]:
 def _cause(
     evidence: Evidence, effects: Effects | None, place: Place, role: str, tests: list[Test]
 ) -> list[Test] | None:
-    """Knock-out; for induction also the heads that it reads and, where targets are known, the
+    """The tests of a knock-out; for induction also of the heads it reads and, if known, the
     loss."""
     if effects is None:
         return None

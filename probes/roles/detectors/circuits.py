@@ -106,7 +106,8 @@ def _tests(evidence: Evidence, found: Diagonal, circuit: str, verb: str = "") ->
 
 
 def _rank(model: Any, attn: Any, place: Place, scalar: str) -> int:
-    """The most that a head's circuit can have: its width, or all of the stream with a scalar."""
+    """The largest rank of a head's circuit: its width, or the whole stream's with an identity
+    scalar."""
     layer, head = place
     spec = getattr(model, "spec", None)
     if spec is None or not getattr(spec, scalar):
@@ -127,7 +128,8 @@ def _matching(evidence: Evidence) -> str:
 def _asked(
     model: Any, attn: Any, place: Place, embedded: Float[Tensor, "token d_model"]
 ) -> Float[Tensor, "token d_model"] | None:
-    """What each token as a query asks of keys' embeddings; None where scores compare nothing."""
+    """The vector by which each token, as a query, scores keys' embeddings; None without such
+    scores."""
     layer, head = place
     identity = attn.terms["identity"] if "identity" in getattr(attn, "terms", {}) else None
     if not hasattr(attn, "W_K") and identity is None:

@@ -41,8 +41,8 @@ __all__ = ["memory_roles"]
 
 
 def memory_roles(of: Examined) -> list[Found]:
-    """Every head's part in every memory, tested at the layer where the memory appears; of causal
-    models."""
+    """Test every head's part in every memory, at the layer where the memory appears (causal
+    models)."""
     reader = of.reader
     if reader is None:
         return []
