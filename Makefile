@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/set-up
 
-.PHONY: demo test check docs zoo setup clean
+.PHONY: demo test check docs viewer zoo setup clean
 
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
@@ -20,6 +20,15 @@ check: setup
 # The documentation as pages: build/docs/index.html.
 docs: setup
 	$(BIN)/mkdocs build --strict
+
+# The script of `prooflens view`, from its sources; needs Node, which users of prooflens do not.
+VIEWER := analyses/report/viewer
+viewer:
+	mkdir -p build/viewer
+	cp -r $(VIEWER)/package.json $(VIEWER)/tsconfig.json $(VIEWER)/src build/viewer
+	cd build/viewer && npm install --no-audit --no-fund --no-package-lock --silent && npm run --silent check && npm run --silent build
+	cp build/viewer/viewer.js $(VIEWER)/viewer.js
+	PYTHONPATH=. $(PYTHON) -m analyses.report.viewer_digest
 
 # Trains every shipped model anew.
 zoo: setup

@@ -50,9 +50,9 @@ from interp.weights.weight_table import weight_table as weight_table
 from interp import attention as attention
 from interp.attention.attention_to_keys import attention_table as attention_table
 from interp.attention.key_sets import repeated_tokens as repeated_tokens
-from interp import figures
-
-plot = figures
+from analyses.report.show import View as View
+from analyses.report.show import view as view
+from analyses import plot as plot
 
 # intervene
 from interp import interventions as interventions

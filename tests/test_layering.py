@@ -46,6 +46,7 @@ MAY_IMPORT = {
     "analyses.benchmarks.doors": {
         "interp", "probes", "trained", "analyses.benchmarks", "analyses.demo", "analyses.cli",
     },
+    "analyses.plot": {"interp", "probes", "trained"},
     "analyses.cli": {"interp", "probes", "trained", "analyses"},
 }  # fmt: skip
 

@@ -78,13 +78,13 @@ def _decompiled(
 
     given = None if data is None else read_rows(data)
 
-    from analyses.cli.inspect import _steps
+    from analyses.cli.steps import steps
     from analyses.report.decompiled import write_decompiled
     from probes.decompile.task_rows import rows_of_task
     from probes.decompile.workflow import decompile as find_program
     from trained.loading import load
 
-    step = _steps()
+    step = steps()
     step(f"loading {name}")
     model = load(name)
     if given is None and model.card.task is None:

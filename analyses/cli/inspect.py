@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -39,13 +38,14 @@ def inspect(
         check_output(out, overwrite=overwrite, marker=".prooflens-inspect")
     words = None if text is None else text_of(text)
 
+    from analyses.cli.steps import steps
     from analyses.report.inspection import write_inspection
     from interp.models.pretrained import load_pretrained
     from interp.weights.head_weights import head_weights
     from probes.inspection.heads import inspect_heads
     from trained.loading import folder_of
 
-    step = _steps()
+    step = steps()
     step(f"loading {model}")
     place = folder_of(model)
     found = replace(
@@ -71,16 +71,3 @@ def inspect(
         typer.echo(f"note: {note}", err=True)
     facts(findings=said, notes=inspected.notes, report=out / "report.html")
     typer.echo(f"report: {out / 'report.html'}")
-
-
-def _steps() -> Callable[[str], None]:
-    """A function that shows on a terminal what is being done, and is silent elsewhere."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-
-    def step(words: str) -> None:
-        if console.is_terminal:
-            console.print(f"[dim]{words} …[/dim]")
-
-    return step

@@ -31,6 +31,7 @@ from analyses.cli import (
     store,
     tasks,
     train,
+    view,
     weights,
 )
 from analyses.cli.usage import App, usage_error
@@ -62,6 +63,7 @@ app.add_typer(store.app, name="store")
 app.command("models")(models.models)
 app.command("tasks")(tasks.tasks)
 app.command("train")(train.train)
+app.command("view")(view.view)
 app.command("weights")(weights.weights)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.report.findings import role_findings
 from analyses.report.page import Page, Picture, Section, Table, render
 from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
 from interp.figures.pairs import Pair, pair_lines
@@ -43,22 +44,8 @@ Step = Callable[[str], None]
 def inspection_findings(found: Inspected) -> list[str]:
     """The main findings of an inspection, as sentences with their numbers."""
     said = [_performed(p) for p in found.performances]
-    confirmed = found.roles[found.roles["status"] == "confirmed"]
     asked = [role.name for role in ROLES.values() if LANGUAGE.name in role.profiles]
-    for role in asked:
-        mine = found.roles[found.roles["role"] == role]
-        mine = mine.sort_values("strength", key=abs, ascending=False)
-        if len(mine):
-            sure = confirmed[confirmed["role"] == role]
-            maybe = mine[mine["status"] == "candidate"]
-            parts = [f"confirmed {_listed(sure)}"] * bool(len(sure))
-            parts += [f"candidates (behaviour without the cause) {_listed(maybe)}"] * bool(
-                len(maybe)
-            )
-            said.append(f"{role}: {'; '.join(parts)}.")
-    if found.roles.empty:
-        said.append("No head has the behaviour of any role above its null and floor.")
-    return said
+    return [*said, *role_findings(found.roles, asked)]
 
 
 def write_inspection(found: Inspected, out: Path, step: Step = lambda words: None) -> list[str]:
@@ -146,15 +133,6 @@ def _performed(p: Any) -> str:
 def _rows(table: pd.DataFrame) -> Iterator[Any]:
     """Iterate over rows, with columns as attributes."""
     return iter(table.itertuples())
-
-
-def _listed(rows: pd.DataFrame) -> str:
-    named = [
-        f"{_head(r.layer, r.head)} ({r.strength:+.2f}, loss {r.effect:+.2f})"
-        for r in _rows(rows.head(_SHOWN))
-    ]
-    more = len(rows) - len(named)
-    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
 
 
 def _role_sections(found: Inspected) -> list[Section]:

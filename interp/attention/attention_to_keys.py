@@ -55,7 +55,7 @@ from interp.stats.nulls import others_moments
 from interp.store.attention_mask import AttentionMask, Pattern, mask_from_patterns
 from interp.store.rows import Rows, layer_hooks, read_batches
 
-__all__ = ["RESAMPLES", "AttentionMass", "attention_mass", "attention_table"]
+__all__ = ["RESAMPLES", "AttentionMass", "attention_mass", "attention_table", "masses_by_row"]
 
 Keys = Bool[Tensor, "row query key"]
 
@@ -205,6 +205,32 @@ def _measured(
             yield (name, "tokens"), _against_tokens(share, weights)
 
 
+def masses_by_row(
+    share: Pattern,
+    keys: Keys,
+    mask: Bool[Tensor, "row query"],
+    seen: Bool[Tensor, "query key"],
+) -> Float[Tensor, "row head"]:
+    """The mass of one class in each row, whose mean over rows is that of :func:`attention_table`.
+
+    Args:
+        share: Attention as shares of one.
+        keys: The keys that belong to the class.
+        mask: Queries that count.
+        seen: Which keys a query may attend to.
+
+    Returns:
+        NaN for a row in which no counted query has a key of the class.
+    """
+    weights = _weights(keys, mask, seen)
+    found = _mass(share, weights)
+    return found.masked_fill(~weights.flatten(1).any(1)[:, None], torch.nan)
+
+
+def _mass(share: Pattern, weights: Float[Tensor, "row query key"]) -> Float[Tensor, "row head"]:
+    return torch.einsum("rhqk,rqk->rh", share, weights)
+
+
 def _weights(
     keys: Keys, mask: Bool[Tensor, "row query"], seen: Bool[Tensor, "query key"]
 ) -> Float[Tensor, "row query key"]:
@@ -229,7 +255,7 @@ def _against_positions(
 ) -> RowScores:
     kept = weights.flatten(1).any(1).nonzero()[:, 0]
     share, weights = share[kept], weights[kept]
-    score = torch.einsum("rhqk,rqk->rh", share, weights)
+    score = _mass(share, weights)
     inside = weights.sum(-1)  # [row, query] = c / (queries of the row)
     whole = share.sum(-1)  # 1, or 0 of a query that attends to nothing
     mean = torch.einsum("rhq,rq->rh", whole, inside / n)

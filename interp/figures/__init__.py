@@ -1,5 +1,1 @@
 """Figures, drawn from tables and arrays in one style."""
-
-from interp.lazy import lazy
-
-__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -1,8 +1,8 @@
-"""Heads' attention, query against key, as a mean over rows."""
+"""Heads' attention, query against key: as a mean over rows, or on one text with its tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, style
 
-__all__ = ["attention_maps"]
+__all__ = ["attention_maps", "attention_on_tokens"]
 
 _LABEL = "mean attention (share)"
 _LEAST = 1e-12
@@ -41,6 +41,34 @@ def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int
                 axes.set_xlabel("key (position)")
                 axes.tick_params(labelbottom=True)
         figure.colorbar(image, ax=grid, label=_LABEL, pad=0.02)
+    return figure
+
+
+def attention_on_tokens(
+    patterns: Mapping[str, NDArray[np.floating]], tokens: Sequence[str], *, columns: int = 4
+) -> Figure:
+    """Attention on one text, heads side by side on one scale, with the tokens as labels.
+
+    Args:
+        patterns: Name of the head → ``[query, key]``, shares (or, without a normaliser, a kernel).
+        tokens: Texts of the positions.
+        columns: Of the grid, at most.
+    """
+    top = max(*(float(np.abs(pattern).max()) for pattern in patterns.values()), _LEAST)
+    columns = min(columns, len(patterns))
+    rows, wide = -(-len(patterns) // columns), max(1.8, 0.17 * len(tokens))
+    places = range(len(tokens))
+    with style():
+        figure = Figure(figsize=((wide + 0.6) * columns + 0.8, (wide + 1.1) * rows))
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat[len(patterns) :]:
+            axes.set_visible(False)
+        for axes, name in zip(grid.flat, patterns, strict=False):
+            image = axes.imshow(_past(patterns[name]), cmap=AMOUNT, vmin=0, vmax=top)
+            axes.set(title=name, xlabel="key (token)", ylabel="query (token)")
+            axes.set_xticks(places, tokens, rotation=90, family="monospace", size=6)
+            axes.set_yticks(places, tokens, family="monospace", size=6)
+        figure.colorbar(image, ax=grid, label="attention (share)", pad=0.02)
     return figure
 
 

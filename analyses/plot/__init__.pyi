@@ -1,3 +1,4 @@
+from analyses.plot.one_text import attention as attention
 from interp.figures.attention import attention_maps as attention_maps
 from interp.figures.diagonals import circuit_crops as circuit_crops
 from interp.figures.diagonals import head_maps as head_maps

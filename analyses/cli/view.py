@@ -1,0 +1,71 @@
+"""``prooflens view``: all heads of a model, and each on rows of text, in one offline file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["view"]
+
+
+def view(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="A shipped model, a folder, a hub id, or a store; up to three models side by side."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The HTML file.")],
+    text: Annotated[
+        Path | None, typer.Option(help="Text file to show pieces of (needs a tokenizer).")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Rows (JSON) to show, as 'prooflens decompile' takes them.")
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(help="A row to show: text, or token ids with spaces; may be repeated."),
+    ] = None,
+    rows: Annotated[int, typer.Option(min=4, help="Rows shown, besides prompts.")] = 60,
+    length: Annotated[int, typer.Option(min=12, help="Tokens of a row, at most.")] = 64,
+    ablate: Annotated[
+        bool, typer.Option(help="Run the model without each head, too (most of the time).")
+    ] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Of rows and nulls.")] = 0,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Write one self-contained page: every head as a point, its role with the evidence, its rows.
+
+    The page opens offline in any browser; nothing is fetched and no server is needed.
+    """
+    from interp.errors import ArgumentError, OutputError
+
+    if out.exists() and not overwrite:
+        raise OutputError(f"{out} exists: give another name, or --overwrite")
+    words = None
+    if text is not None:
+        try:
+            words = text.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ArgumentError(f"text: {text} cannot be read: {error}") from error
+
+    from analyses.cli.steps import steps
+    from analyses.report.show import view as shown
+
+    found = shown(
+        *models,
+        text=words,
+        data=data,
+        prompts=prompt or (),
+        rows=rows,
+        length=length,
+        ablate=ablate,
+        seed=seed,
+        watch=steps(),
+    )
+    found.save(out, overwrite=overwrite)
+    for line in found.findings:
+        typer.echo(line)
+    typer.echo(f"page: {out}")

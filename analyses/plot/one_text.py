@@ -1,0 +1,63 @@
+"""Attention of a model on one text, drawn: ``pl.plot.attention(model, "a text")``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from interp.errors import Problems
+from interp.figures.attention import attention_on_tokens
+from interp.store.rows import check_finite, layer_hooks, read_batches
+from probes.viewing.sequences import card_of, prompt_rows, token_texts
+
+__all__ = ["attention"]
+
+_MOST = 64
+
+
+def attention(
+    model: Any, text_or_tokens: str | Sequence[int], *, heads: Sequence[str] | None = None
+) -> Figure:
+    """Where each head looks on one text, with the tokens as labels.
+
+    Args:
+        model: With hooks, as :func:`trained.loading.load` gives it.
+        text_or_tokens: Text, for a model with a tokenizer; or token ids, as a list or with spaces
+            between. The model's BOS is put in front of text and not of a list.
+        heads: Names such as ``L1H0``; all by default.
+
+    Returns:
+        A figure, for a notebook or for ``pl.plot.save``.
+
+    Raises:
+        ArgumentError: for text that the model cannot read, more than 64 tokens, heads that it has
+            not, or attention that is not finite.
+    """
+    card = card_of(model)
+    if isinstance(text_or_tokens, str):
+        (row,) = prompt_rows(card, [text_or_tokens])
+        inputs, texts = row.batch.inputs, row.texts
+    else:
+        inputs = torch.tensor([list(text_or_tokens)])
+        texts = token_texts(inputs, card.tokenizer)
+    problems = Problems("plot.attention")
+    fits = 1 <= inputs.shape[1] <= _MOST
+    rule, advice = f"must be 1 to {_MOST} tokens", "cut it, or use prooflens view"
+    problems.need(fits, "text_or_tokens", rule, inputs.shape[1], advice)
+    problems.raise_if_any()
+    (rows,) = read_batches(model, inputs, layer_hooks(model, "attn.hook_pattern"))
+    check_finite(rows)
+    found = {
+        f"L{hook.split('.')[1]}H{head}": pattern.float().numpy()
+        for hook, value in rows.activations.items()
+        for head, pattern in enumerate(value[0])
+    }
+    wanted = list(found) if heads is None else list(heads)
+    unknown = [name for name in wanted if name not in found]
+    known = f"must be of {', '.join(list(found)[:4])} …"
+    problems.need(not unknown and bool(wanted), "heads", known, unknown, "name its heads")
+    problems.raise_if_any()
+    return attention_on_tokens({name: found[name] for name in wanted}, texts[0])

@@ -1,0 +1,50 @@
+"""What a role table says, as sentences with their numbers: the first thing on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from interp.interventions.components import Component
+
+__all__ = ["role_findings"]
+
+_SHOWN = 8
+
+
+def role_findings(roles: pd.DataFrame, asked: Sequence[str], *, effect: str = "loss") -> list[str]:
+    """A sentence for each role that some head has, confirmed heads first; or that none has any.
+
+    Args:
+        roles: A role table's heads.
+        asked: The roles that were looked for, in the order of the sentences.
+        effect: What an effect is a rise or a change of.
+    """
+    said = list(_sentences(roles, asked, effect))
+    return said or ["No head has the behaviour of any role above its null and floor."]
+
+
+def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterator[str]:
+    for role in asked:
+        mine = roles[roles["role"] == role].sort_values("strength", key=abs, ascending=False)
+        sure, maybe = mine[mine["status"] == "confirmed"], mine[mine["status"] == "candidate"]
+        parts = [f"confirmed {_listed(sure, effect)}"] * bool(len(sure))
+        told = f"candidates (behaviour without the cause) {_listed(maybe, effect)}"
+        parts += [told] * bool(len(maybe))
+        if parts:
+            yield f"{role}: {'; '.join(parts)}."
+
+
+def _listed(rows: pd.DataFrame, word: str) -> str:
+    columns = rows.head(_SHOWN)[["layer", "head", "strength", "effect"]]
+    named = [
+        f"{Component('head', int(layer), int(head)).name} ({size:+.2f}, {_effect(effect, word)})"
+        for layer, head, size, effect in columns.itertuples(index=False, name=None)
+    ]
+    more = len(rows) - len(named)
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")
+
+
+def _effect(effect: float, word: str) -> str:
+    return "no cause tested" if effect != effect else f"{word} {effect:+.2f}"

@@ -1,0 +1,124 @@
+"""A page of heads: one self-contained HTML file that nothing has to be fetched for.
+
+The page is a document of data (:mod:`analyses.report.view_document`), the heads' bytes, and a
+script that draws them (``viewer/``, built ahead of time by ``make viewer``). Findings and the table
+of all heads are HTML that is there without the script, for screen readers and for exports.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from analyses.report.findings import role_findings
+from analyses.report.html import rendered
+from analyses.report.page import Table
+from analyses.report.view_document import document, head_bytes
+from probes.roles.profile import Profile
+from probes.roles.registry import ROLES
+from probes.viewing.model import Viewed, quantisation_error
+
+__all__ = ["head_table", "view_doubts", "view_findings", "view_page", "viewer_file"]
+
+_UNITS = {"nats": "loss", "variance": "output changes by"}
+
+
+def view_page(views: Sequence[Viewed], profile: Profile) -> str:
+    """The page as HTML.
+
+    Args:
+        views: Models on the same rows, side by side; one or a few.
+        profile: Their roles were decided by.
+    """
+    title = "Heads of " + " and ".join(viewed.name for viewed in views)
+    data = json.dumps(document(views, title), ensure_ascii=False, allow_nan=False)
+    return rendered(
+        "view.html.j2",
+        scripted=True,
+        title=title,
+        findings=view_findings(views, profile),
+        doubts=view_doubts(views, profile),
+        tables=[head_table(viewed) for viewed in views],
+        data=_safe(data),
+        blobs=list(_blobs(views)),
+        viewer_css=_asset("viewer.css"),
+        viewer_js=_asset("viewer.js"),
+        facts=[],
+    )
+
+
+def viewer_file(name: str) -> str:
+    """One of the viewer's own files, ``viewer.js`` or ``viewer.css``."""
+    return (files("analyses.report") / "viewer" / name).read_text(encoding="utf-8")
+
+
+def _asset(name: str) -> Markup:
+    return Markup(viewer_file(name))  # noqa: S704  our own file
+
+
+def _safe(text: str) -> Markup:
+    """JSON inside a script: nothing in it can end the script."""
+    escaped = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return Markup(escaped)  # noqa: S704  no markup is left in it
+
+
+def _blobs(views: Sequence[Viewed]) -> Iterator[tuple[str, str]]:
+    for number, viewed in enumerate(views):
+        for layer, head in viewed.heads:
+            codes = base64.b64encode(head_bytes(viewed, (layer, head))).decode()
+            yield f"{number}-L{layer}H{head}", codes
+
+
+def view_findings(views: Sequence[Viewed], profile: Profile) -> list[str]:
+    """What the heads do, a sentence a role; of several models each with its name."""
+    asked = [role.name for role in ROLES.values() if profile.name in role.profiles]
+    told = _UNITS[profile.unit]
+    return [
+        f"{viewed.name}: {said}" if len(views) > 1 else said
+        for viewed in views
+        for said in role_findings(viewed.roles, asked, effect=told)
+    ]
+
+
+def view_doubts(views: Sequence[Viewed], profile: Profile) -> list[str]:
+    """What would have to be doubted, with numbers, and what the numbers are."""
+    said = []
+    for viewed in views:
+        maybe = int((viewed.roles["status"] == "candidate").sum())
+        sure = int((viewed.roles["status"] == "confirmed").sum())
+        said.append(
+            f"{viewed.name}: {sure} roles of {len(viewed.heads)} heads are confirmed (behaviour "
+            f"and cause agree), {maybe} are candidates (behaviour alone)."
+        )
+        rows = ", ".join(f"{len(s.batch)} {s.kind}" for s in viewed.shown)
+        said.append(
+            f"{viewed.name}: shown are {rows} rows; their attention is kept in a byte a number and "
+            f"is off by {quantisation_error(viewed):.2g} at most. Every other number is exact."
+        )
+        said += [f"{viewed.name}: {note}" for note in viewed.notes]
+        said += [f"{viewed.name}, {role}: {why}" for role, why in viewed.lacks.items()]
+    chance = {"language": "random tokens", "task": "rows of the task"}[profile.name]
+    said.append(
+        f"Roles are decided on {chance} at a false-discovery rate of {profile.level:g}, not on the "
+        "rows that are shown. A head whose work another takes over has no effect alone."
+    )
+    return said
+
+
+def head_table(viewed: Viewed) -> Table:
+    """All heads with their roles and numbers."""
+    lines: list[dict[str, Any]] = []
+    for layer, head in viewed.heads:
+        own = viewed.roles[(viewed.roles["layer"] == layer) & (viewed.roles["head"] == head)]
+        told = own[["role", "target", "status"]].itertuples(index=False, name=None)
+        roles = [f"{role}{' of ' * bool(of)}{of} ({status})" for role, of, status in told]
+        numbers = {c.label: c.values.get((layer, head), float("nan")) for c in viewed.columns}
+        lines.append({"head": f"L{layer}H{head}", "roles": "; ".join(roles), **numbers})
+    caption = f"All {len(lines)} heads of {viewed.name} as a table"
+    return Table(pd.DataFrame(lines), caption, sortable=True)

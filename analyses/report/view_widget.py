@@ -1,0 +1,43 @@
+"""The view of heads as a widget of a notebook, through anywidget (an optional extra)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import anywidget
+import traitlets
+
+from analyses.report.view import viewer_file
+from analyses.report.view_document import document, head_bytes
+from probes.viewing.model import Viewed
+
+__all__ = ["HeadsWidget", "heads_widget"]
+
+
+class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
+    """The page's viewer in a notebook.
+
+    Attributes:
+        document: The page's data as JSON.
+        codes: ``MODEL-HEAD`` → the head's bytes.
+        head: The head that is looked at; Python and the page share it.
+    """
+
+    _esm = viewer_file("viewer.js")
+    _css = viewer_file("viewer.css")
+    document = traitlets.Unicode().tag(sync=True)
+    codes = traitlets.Dict().tag(sync=True)
+    head = traitlets.Unicode().tag(sync=True)
+
+
+def heads_widget(views: Sequence[Viewed], head: str = "") -> Any:
+    """A widget of some models' heads that opens with a head."""
+    codes = {
+        f"{number}-L{layer}H{at}": head_bytes(viewed, (layer, at))
+        for number, viewed in enumerate(views)
+        for layer, at in viewed.heads
+    }
+    data = json.dumps(document(views, "heads"), ensure_ascii=False, allow_nan=False)
+    return HeadsWidget(document=data, codes=codes, head=head)

@@ -1,0 +1,200 @@
+"""The page of heads as a file: its schema, what is escaped, its size, its command."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import prooflens as pl
+from analyses.cli.main import app
+from analyses.report.show import View
+from analyses.report.view import head_table, viewer_file
+from interp.errors import ArgumentError, OutputError
+from interp.store.attention_mask import AttentionMask
+from interp.tasks.base import Batch
+from probes.roles import ROLE_COLUMNS
+from probes.roles.profile import LANGUAGE
+from probes.viewing.measure import Effects, HeadOnRows, Seen
+from probes.viewing.model import Column, Viewed
+from probes.viewing.quantised import quantised
+from probes.viewing.sequences import Sequences
+
+
+def synthetic(layers: int, heads: int, rows: int, length: int, *, name: str = "made up") -> Viewed:
+    """A model's page with random causal attention; its tokens look like markup."""
+    rng = np.random.default_rng(0)
+    inputs = torch.arange(rows * length).reshape(rows, length) % 97
+    texts = tuple(tuple(f"</script>{i % 97}" for i in row) for row in inputs.tolist())
+    batch = Batch(inputs, inputs, torch.ones(rows, length, dtype=torch.bool))
+    places = tuple((layer, head) for layer in range(layers) for head in range(heads))
+    seen, by_position, by_row = {}, {}, {}
+    for place in places:
+        pattern = np.tril(rng.random((rows, length, length), dtype=np.float32) ** 8)
+        pattern /= pattern.sum(-1, keepdims=True)
+        norms, lost = rng.random((rows, length)), rng.normal(size=(rows, length))
+        lags = np.full(32, np.nan)
+        lags[:5] = 0.2
+        masses = {"previous": rng.random(rows), "after_same": np.full(rows, np.nan)}
+        seen[place] = HeadOnRows(quantised(pattern, shares=True), quantised(norms), masses, lags)
+        by_position[place], by_row[place] = quantised(lost), lost.mean(1)
+    values = {place: float(i) for i, place in enumerate(places)} | {places[0]: np.inf}
+    columns = (
+        Column("previous", "previous (share)", "About.", dict.fromkeys(places[1:], 0.5)),
+        Column("loss-task", "loss without it (nats)", "About.", values),
+    )
+    role = dict.fromkeys(ROLE_COLUMNS, "") | {
+        "component": "head", "layer": 0, "head": 2, "role": "induction", "status": "confirmed",
+        "strength": 0.9, "effect": 1.5, "q": 0.0, "evidence": "share <b>0.90</b>",
+    }  # fmt: skip
+    return Viewed(
+        name, places, columns, pd.DataFrame([role]), {}, (Sequences("task", "rows", batch, texts),),
+        (Seen(seen, AttentionMask(), tuple(range(32))),),
+        (Effects(by_position, by_row, pd.DataFrame(), "mean", "nats"),), None, ("a <note>",),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def viewed() -> Viewed:
+    return synthetic(2, 3, 9, 8)
+
+
+@pytest.fixture(scope="module")
+def page(viewed: Viewed) -> str:
+    return View((viewed,), LANGUAGE).html
+
+
+def data_of(page: str) -> dict:
+    (text,) = re.findall(r'id="view-data">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text)
+
+
+def test_the_document_holds_what_was_measured(page, viewed) -> None:
+    data = data_of(page)
+    assert data["format"] == {"name": "prooflens-view", "version": 1}
+    words, (group,), (model,) = data["words"], data["groups"], data["models"]
+    assert [words[i] for i in group["rows"][1]] == list(viewed.shown[0].texts[1])
+    assert [head["name"] for head in model["heads"]] == [f"L{a}H{b}" for a, b in viewed.heads]
+    assert model["heads"][0]["values"] == [None, "inf"]  # not measured, infinite: never zero
+    assert model["heads"][2]["roles"][0]["evidence"] == "share <b>0.90</b>"
+    assert model["heads"][2]["order"] == "after_same"
+    assert model["heads"][0]["groups"][0]["lags"][4:6] == [0.2, None]
+    assert model["error"] == pytest.approx(1 / 510, rel=0.02)
+
+
+def test_a_heads_bytes_are_its_codes(page, viewed) -> None:
+    (text,) = re.findall(r'id="bytes-0-L1H2">(.*?)</script>', page)
+    codes = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
+    own, rows, n = viewed.seen[0].heads[1, 2], 9, 8
+    size = n * (n + 1) // 2
+    assert len(codes) == rows * (size + 2 * n)
+    triangle = np.tril_indices(n)
+    np.testing.assert_array_equal(codes[size : 2 * size], own.pattern.codes[1][triangle])
+    np.testing.assert_array_equal(codes[rows * size :][:n], own.written.codes[0])
+    np.testing.assert_array_equal(codes[-n:], viewed.effects[0].by_position[1, 2].codes[-1])
+
+
+def test_no_text_becomes_markup(page) -> None:
+    assert "</script>0" not in page
+    assert page.count("<script") == page.count("</script>")
+    assert "<b>0.90" not in page
+    assert "a &lt;note&gt;" in page
+
+
+def test_the_page_may_fetch_nothing(page) -> None:
+    assert "default-src 'none'" in page
+    assert not re.findall(r"""(?:src|href)=["']?(?!data:|#)\w+:""", page)
+
+
+def test_heads_are_in_the_order_of_their_numbers() -> None:
+    names = list(head_table(synthetic(1, 12, 2, 4)).frame["head"])
+    assert names == [f"L0H{head}" for head in range(12)]
+
+
+def test_size_of_a_large_page() -> None:
+    """144 heads on 60 rows of 64 tokens."""
+    size = len(View((synthetic(12, 12, 60, 64),), LANGUAGE).html.encode())
+    assert size <= 50e6
+
+
+def test_the_viewer_is_what_its_sources_make() -> None:
+    """``make viewer`` writes the sources' digest into the file it builds."""
+    from analyses.report.viewer_digest import source_digest
+
+    assert viewer_file("viewer.js").startswith(f"/* sources {source_digest()} */\n")
+
+
+def test_a_few_models_stand_side_by_side(viewed) -> None:
+    other = synthetic(2, 3, 9, 8, name="other")
+    found = View((viewed, other), LANGUAGE)
+    assert [model["name"] for model in data_of(found.html)["models"]] == ["made up", "other"]
+    assert found.findings[0].startswith("made up: induction: confirmed L0H2 (+0.90, loss +1.50)")
+
+
+def test_a_notebook_has_a_static_part_that_says_so(viewed) -> None:
+    html = View((viewed,), LANGUAGE)._repr_html_()
+    assert "This is the static part" in html
+    assert "L0H2" in html
+    assert "<script" not in html
+
+
+def test_the_chosen_head_is_shared(viewed) -> None:
+    found = View((viewed,), LANGUAGE)
+    found.head = "L1H1"
+    assert found.head == "L1H1"
+    with pytest.raises(ArgumentError, match="head must be one of the model's"):
+        found.head = "L9H9"
+    pytest.importorskip("anywidget", reason="anywidget is not installed")
+    assert found.widget.head == "L1H1"
+    found.widget.head = "L0H0"
+    assert found.head == "L0H0"
+    assert set(found.widget.codes) == {f"0-L{a}H{b}" for a, b in viewed.heads}
+    assert json.loads(found.widget.document)["models"][0]["name"] == "made up"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stores") / "store"
+    model = pl.load("induction-attention")
+    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(2)]
+    pl.extract(model, model.card.task, hooks, folder, rows=10, seed=0)
+    return folder
+
+
+def test_a_store_without_its_model_shows_candidates(store) -> None:
+    found = pl.view(store, rows=6)
+    (viewed,) = found.views
+    assert len(viewed.shown[0].batch) == 6
+    assert set(viewed.roles["status"]) <= {"candidate"}
+    assert viewed.effects == (None,)
+    assert any("no model is run" in note for note in viewed.notes)
+
+
+def test_what_does_not_fit_a_store_is_refused(store) -> None:
+    with pytest.raises(ArgumentError, match="text, data must be left out for a store"):
+        pl.view(store, text="words")
+    with pytest.raises(ArgumentError, match="models must be models, or one store"):
+        pl.view(store, "induction-mlp")
+
+
+def test_the_command_writes_one_file_and_refuses_to_replace_it(tmp_path: Path) -> None:
+    out = tmp_path / "heads.html"
+    rows = {"vocabulary": {f"w{i}": i for i in range(8)}, "objective": "next token"}
+    rows["rows"] = [{"tokens": [1, 2, 3], "label": [1, 2, 3]}] * 2
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    asked = ["view", "induction-attention", "--out", str(out), "--rows", "8", "--prompt", "3 4 3"]
+    found = CliRunner().invoke(app, [*asked, "--data", str(tmp_path / "rows.json"), "--no-ablate"])
+    assert found.exit_code == 0, found.output
+    assert "induction: confirmed L1H0" in found.output
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".html"] == ["heads.html"]
+    data = data_of(out.read_text())
+    kinds = [group["kind"] for group in data["groups"]]
+    assert kinds == ["data", "task", "repeated", "shuffled", "prompt"]
+    assert data["words"][:3] == ["w1", "w2", "w3"]
+    with pytest.raises(OutputError, match="exists"):
+        CliRunner().invoke(app, asked, catch_exceptions=False)
