@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/set-up
 
-.PHONY: demo test check docs viewer zoo setup clean
+.PHONY: demo test check docs picture viewer zoo setup clean
 
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
@@ -20,6 +20,10 @@ check: setup
 # The documentation as pages: build/docs/index.html.
 docs: setup
 	$(BIN)/mkdocs build --strict
+
+# The first picture of the README, with its numbers inside.
+picture: setup
+	$(BIN)/python -m analyses.demo.first_picture docs/images/attention-by-lag.png
 
 # The script of `prooflens view`, from its sources; needs Node, which users of prooflens do not.
 VIEWER := analyses/report/viewer

@@ -12,7 +12,7 @@ from analyses.cli.usage import facts
 __all__ = ["doctor"]
 
 _NEEDED = ("prooflens", "torch", "transformer-lens", "transformers", "h5py", "scikit-learn")
-_EXTRAS = {"ray": "many machines", "hdf5plugin": "compression"}
+_EXTRAS = {"ray": "many machines", "hdf5plugin": "compression", "anywidget": "notebooks"}
 
 
 def _installed(package: str) -> str | None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["view"]
 
 
@@ -19,7 +21,7 @@ def view(
     ],
     out: Annotated[Path, typer.Option(help="The HTML file.")],
     text: Annotated[
-        Path | None, typer.Option(help="Text file to show pieces of (needs a tokenizer).")
+        str | None, typer.Option(help="A text file, or a text, to show pieces of.")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Rows (JSON) to show, as 'prooflens decompile' takes them.")
@@ -40,16 +42,12 @@ def view(
 
     The page opens offline in any browser; nothing is fetched and no server is needed.
     """
-    from interp.errors import ArgumentError, OutputError
+    from analyses.cli.loading import text_of
+    from interp.errors import OutputError
 
     if out.exists() and not overwrite:
         raise OutputError(f"{out} exists: give another name, or --overwrite")
-    words = None
-    if text is not None:
-        try:
-            words = text.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ArgumentError(f"text: {text} cannot be read: {error}") from error
+    words = None if text is None else text_of(text)
 
     from analyses.cli.steps import steps
     from analyses.report.show import view as shown
@@ -68,4 +66,5 @@ def view(
     found.save(out, overwrite=overwrite)
     for line in found.findings:
         typer.echo(line)
+    facts(findings=found.findings, page=out)
     typer.echo(f"page: {out}")

@@ -4,7 +4,6 @@ Skipped where there is no Chromium: install your system's package (Debian's is `
 """
 
 import json
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -17,11 +16,6 @@ from analyses.papers.ledger import Claim
 from analyses.papers.results import write_result
 from interp.figures.style import save
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-QUIET = ("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-         "--disable-background-networking", "--disable-component-update")  # fmt: skip
 CLAIMS: dict[str, tuple[Status, str]] = {
     "memory-b": ("reproduced", "12 heads"),
     "memory-a": ("not reproduced", "7 heads"),
@@ -64,17 +58,6 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     statements = {"theory": ["off by 0"], "constructed": ["yes"], "trained": ["no"]}
     pd.DataFrame(statements).to_csv(folder / "statements.csv", index=False)
     return write_report(ledger, out)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip("no Chromium: install it to test the report in a browser")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=found, args=list(QUIET))
-        yield started
-        started.close()
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_patterns_are_the_models_within_the_stated_error(model, viewed) -> None:
 def test_norms_are_of_what_would_be_read_from_a_key(model, viewed) -> None:
     rows, seen = viewed.shown[0], viewed.seen[0]
     _, cache = model.run_with_cache(rows.batch.inputs)
-    value = cache["blocks.1.attn.hook_v"][2, 5, 0] @ model.W_O[1, 0]
+    value = (cache["blocks.1.attn.hook_v"][2, 5, 0] @ model.W_O[1, 0]).detach()
     own = seen.heads[1, 0].written
     assert own.values()[2, 5] == pytest.approx(float(value.norm()), abs=own.error + 1e-5)
 
@@ -100,12 +100,16 @@ def test_row_scores_average_to_the_attention_table(model, viewed) -> None:
 
 def test_raised_tokens_are_those_of_the_weights(model, viewed) -> None:
     token = viewed.raised.tokens[0]
-    gain = model.blocks[1].ln1.w if hasattr(model.blocks[1].ln1, "w") else 1.0
-    written = (model.W_E[token] * gain) @ model.W_V[1, 0] @ model.W_O[1, 0]
-    logits = (written * model.ln_final.w - (written * model.ln_final.w).mean() * 0) @ model.W_U
-    up = viewed.raised.up[1, 0][0]
-    assert up[0][1] > up[-1][1]
-    assert up[0][0] in torch.topk(logits, 3).indices.tolist()
+    with torch.no_grad():
+        embedded = model.W_E[token] * model.blocks[1].ln1.w
+        written = embedded @ model.W_V[1, 0] @ model.W_O[1, 0]
+        logits = ((written - written.mean()) * model.ln_final.w) @ model.W_U
+    logits = logits - logits.mean()
+    best = logits.topk(5)
+    up, down = viewed.raised.up[1, 0][0], viewed.raised.down[1, 0][0]
+    assert [place for place, _ in up] == best.indices.tolist()
+    np.testing.assert_allclose([size for _, size in up], best.values, rtol=1e-4)
+    assert down[0][0] == int(logits.argmin())
 
 
 def test_roles_are_those_of_find_roles(viewed) -> None:

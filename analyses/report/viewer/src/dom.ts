@@ -31,7 +31,7 @@ export function choice(
   label: string, options: [value: string, text: string][], chosen: string,
   change: (value: string) => void,
 ): HTMLLabelElement {
-  const select = el("select", { onchange: () => change(select.value) });
+  const select = el("select", { "aria-label": label, onchange: () => change(select.value) });
   for (const [value, text] of options) {
     select.append(el("option", { value, selected: value === chosen }, text));
   }
