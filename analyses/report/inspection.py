@@ -57,7 +57,8 @@ def write_inspection(found: Inspected, out: Path, step: Step = lambda words: Non
     said = inspection_findings(found)
     write_tables(found, out, said)
     step("figures")
-    sections = [*_role_sections(found), *_figure_sections(found, out / "figures")]
+    figures = _figure_sections(found, out / "figures")
+    sections = [figures[0], *_role_sections(found), *figures[1:]]
     wide = Table(
         wide_table(found),
         "One row a head; click a heading, or reach it with Tab and "
@@ -151,7 +152,7 @@ def _role_sections(found: Inspected) -> list[Section]:
     told = "Loss in nats a token; the control has the same tokens without the rule."
     return [
         Section("Roles", [words], (), [Table(roles, "By role and strength.", sortable=True)]),
-        Section("What the model does in context", (), (), [Table(trials, told)]),
+        Section("What the model does in context", (), (), [Table(trials, told)], folded=True),
     ]
 
 
@@ -163,15 +164,18 @@ def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
             "K-composition of weights: the reader's key could be made of what the writer wrote. "
             "Marked are heads by their roles."
         )
-        section = [Section("Who reads whom", [words], [pairs])]
+        section = [Section("Who reads whom", [words], [pairs], folded=True)]
+    maps = _maps(found, folder)
     return [
-        Section("Every head", (), _maps(found, folder)),
+        Section("Where heads look", (), maps[:1]),
+        Section("Every other score of every head", (), maps[1:], folded=True),
         *section,
-        Section("Against the nulls", [_NULLS], _histograms(found, folder)),
+        Section("Against the nulls", [_NULLS], _histograms(found, folder), folded=True),
         Section(
             "Strongest diagonals",
             ["First 100 × 100 entries of the circuits; the number is the trace share."],
             _diagonals(found, folder),
+            folded=True,
         ),
     ]
 

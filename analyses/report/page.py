@@ -95,12 +95,21 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with the words, pictures and tables under it, in this order."""
+    """A heading with the words, pictures and tables under it, in this order.
+
+    Attributes:
+        title: The heading.
+        words: Paragraphs.
+        pictures: Figures with captions.
+        tables: Tables with captions.
+        folded: Whether the reader opens it: for what backs up a finding and is not one.
+    """
 
     title: str
     words: Sequence[str] = ()
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,8 +130,10 @@ class Page:
 
     @property
     def sortable(self) -> bool:
-        """Whether a table is to be sorted: only then is there a script in the page."""
-        return any(table.sortable for section in self.sections for table in section.tables)
+        """Whether a table is to be sorted, or a section opened by a link to it: only then is there
+        a script in the page."""
+        tables = (table for section in self.sections for table in section.tables)
+        return any(section.folded for section in self.sections) or any(t.sortable for t in tables)
 
 
 def render(page: Page) -> str:

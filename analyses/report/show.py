@@ -40,7 +40,7 @@ _STATIC = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class View:
     """Heads of one model, or of a few on the same rows.
 

@@ -7,7 +7,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const down = before === "none" ? numbers : before === "ascending";
     for (const other of heads) if (other.hasAttribute("aria-sort")) other.setAttribute("aria-sort", "none");
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const order = (a, b) => numbers ? Number(a) - Number(b) : a.localeCompare(b);
+    const order = (a, b) => numbers ? Number(a) - Number(b) : a.localeCompare(b, undefined, { numeric: true });
     keyed.sort(([a], [b]) =>
       a === "" || b === "" ? (a === "") - (b === "") : down ? order(b, a) : order(a, b));
     body.append(...keyed.map(([, row]) => row));
@@ -28,6 +28,13 @@ for (const form of document.querySelectorAll("form.filter")) {
   form.addEventListener("submit", event => event.preventDefault());
   show();
 }
+const unfold = () => {
+  const section = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const details = section?.closest("details") ?? section?.querySelector(":scope > details.folded");
+  if (details) details.open = true;
+};
+addEventListener("hashchange", unfold);
+unfold();
 const folded = [...document.querySelectorAll("details")];
 addEventListener("beforeprint", () => {
   for (const details of folded) details.dataset.open = details.open, details.open = true;

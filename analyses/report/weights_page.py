@@ -1,8 +1,8 @@
-"""The page of a weight inspection: main findings, the strongest diagonals, every head."""
+"""The page of a weight inspection: what stands out, the strongest diagonals, every head."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -15,8 +15,44 @@ __all__ = ["weights_page"]
 
 _NULL = (
     "The null keeps a head's singular values and turns its two bases at random. Nearly every "
-    "trained head differs from it: rank by effect, not by q. A diagonal is a property of weights; "
-    "what a head does on text is for its patterns and ablations to say."
+    "trained head differs from it: rank by effect, not by q."
+)
+_DOUBT = (
+    "A diagonal is a property of weights: what a head does on text is for its patterns and "
+    "ablations to say (prooflens view, prooflens inspect). In the residual basis it speaks of "
+    "directions, not of tokens."
+)
+_GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
+        "The sign and size of the diagonal",
+        ("trace_share", "trace", "identity_coefficient", "identity_energy"),
+        "Four ways to say one number. trace is the sum of the diagonal; trace_share divides it by "
+        "√n ‖M‖, so that heads compare; identity_coefficient is trace / n, the multiple a of I "
+        "nearest to M; identity_energy = trace_share² is the share of M that a·I explains.",
+    ),
+    (
+        "The diagonal against the rest",
+        ("diag_ratio", "diag_mean", "diag_std", "offdiag_mean", "offdiag_std", "diag_contrast"),
+        "diag_ratio is the RMS of the diagonal over the RMS off it, whatever the signs; "
+        "diag_contrast the difference of the two means in standard deviations off the diagonal.",
+    ),
+    (
+        "Copying and symmetry",
+        ("copying_score", "symmetric_share"),
+        "copying_score is Σ Re λ / Σ |λ| over the eigenvalues, 1 where all are positive; "
+        "symmetric_share the energy of the symmetric part.",
+    ),
+    (
+        "Size and rank",
+        ("frobenius_norm", "spectral_norm", "spectral_share", "effective_rank"),
+        "How large M is, how much of it is its first singular direction, and over how many "
+        "directions it spreads.",
+    ),
+    (
+        "The query's bias",
+        ("key_bias_energy",),
+        "The share of a score's variance that does not depend on the query.",
+    ),
 )
 
 
@@ -25,13 +61,38 @@ def weights_page(
 ) -> str:
     """Render the page as one self-contained HTML file.
 
+    The findings, the strongest diagonals and the table of heads are open; the other figures are
+    folded by what they measure, each meaning said once.
+
     Args:
-        folder: the folder with the figures.
-        model: the name of the model.
-        table: the table, from :func:`interp.weights.weight_table.weight_table`.
+        folder: where the figures are.
+        model: what was inspected.
+        table: from :func:`interp.weights.weight_table.weight_table`.
         findings: sentences for the top of the page.
-        facts: sizes, options and notes for the end of the page.
+        facts: sizes, options and notes, for its end.
     """
+    sections = [
+        *_diagonals(folder),
+        Section("Table of all heads", (), (), [_heads(table)]),
+        *_pairs(folder, table),
+        *_measured(folder),
+    ]
+    return render(Page(f"Weights of {model}", findings, sections, [_DOUBT, *facts]))
+
+
+def _diagonals(folder: Path) -> Iterator[Section]:
+    """The first picture on the page; the others folded."""
+    first = folder / "diagonals-QK.png"
+    others = sorted(path for path in folder.glob("diagonals-*.png") if path != first)
+    found = _pictures([first, *others] if first.is_file() else others)
+    words = ["Corners of the circuits themselves; the number is the trace share."]
+    if found:
+        yield Section("Strongest diagonals", words, found[:1])
+    if found[1:]:
+        yield Section("Strongest diagonals of the other circuits", words, found[1:], folded=True)
+
+
+def _heads(table: pd.DataFrame) -> Table:
     heads = table[~table["metric"].isin((*COMPOSITIONS, SINGULAR))]
     wide = heads.pivot(index=["circuit", "layer", "head"], columns="metric", values="score")
     wide = wide[list(heads["metric"].unique())].reset_index()
@@ -39,35 +100,32 @@ def weights_page(
     if "trace_share" in wide:
         order = wide["trace_share"].abs().sort_values(ascending=False, kind="stable").index
         wide = wide.loc[order]
-    sections = [
-        Section(
-            "Strongest diagonals",
-            ["Corners of the circuits themselves; the number is the trace share."],
-            _pictures(sorted(folder.glob("diagonals-*.png"))),
-        ),
-        Section("Every head", (), _pictures(sorted(folder.glob("map-*.png")))),
-        Section("Against the null", [_NULL], _pictures(sorted(folder.glob("histogram-*.png")))),
-        Section(
-            "Table of all heads",
-            (),
-            (),
-            [
-                Table(
-                    wide,
-                    "Scores; weights.csv has their nulls, p and q. Ordered by |trace share|; click "
-                    "a heading (or Tab and Enter) to sort.",
-                    sortable=True,
-                )
-            ],
-        ),
-    ]
+    told = (
+        "Scores; weights.csv has their nulls, p and q. Ordered by |trace share|; click a heading "
+        "(or Tab and Enter) to sort."
+    )
+    return Table(wide, told, sortable=True)
+
+
+def _pairs(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
     pairs = table[table["metric"].isin(COMPOSITIONS)].nlargest(30, "effect")
     if len(pairs):
         pairs = pairs[["metric", "target", "layer", "head", "score", "null_mean", "q"]]
         told = "The thirty largest of all pairs: the target wrote what the head reads."
         lines = _pictures(sorted(folder.glob("pairs-*.png")))
-        sections.insert(1, Section("Who reads whom", (), lines, [Table(pairs, told)]))
-    return render(Page(f"Weights of {model}", findings, sections, facts))
+        yield Section("Who reads whom", (), lines, [Table(pairs, told)], folded=True)
+
+
+def _measured(folder: Path) -> Iterator[Section]:
+    """Maps and histograms of every metric, folded by what they measure."""
+    known = {metric for _, metrics, _ in _GROUPS for metric in metrics}
+    drawn = [path.stem.removeprefix("map-") for path in sorted(folder.glob("map-*.png"))]
+    others = tuple(metric for metric in drawn if metric not in known)
+    for title, metrics, words in (*_GROUPS, ("Other metrics", others, "")):
+        names = [f"{kind}-{metric}.png" for metric in metrics for kind in ("map", "histogram")]
+        pictures = _pictures(folder / name for name in names if (folder / name).is_file())
+        if pictures:
+            yield Section(title, [words, _NULL] if words else [_NULL], pictures, folded=True)
 
 
 def _pictures(paths: Iterable[Path]) -> list[Picture]:

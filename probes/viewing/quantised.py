@@ -54,7 +54,7 @@ def quantised(values: NDArray[np.floating], *, shares: bool = False) -> Quantise
         shares: Whether they are shares of one: where all lie between 0 and 1, the codes' range is
             that and not the values' own.
     """
-    exact: NDArray[np.float64] = values.astype(np.float64)
+    exact: NDArray[np.float64] = np.asarray(values, dtype=np.float64)
     low, high = (float(exact.min()), float(exact.max())) if exact.size else (0.0, 0.0)
     if shares and low >= 0 and high <= 1 + _SLACK:
         low, high = 0.0, 1.0

@@ -151,9 +151,10 @@ def _drawings(tasks: tuple[Any, ...], models: list[Any]) -> dict[str, Drawing]:
         )
     return {
         "nearest-neighbours": Drawing(
-            attention_graph(graphs), "Attention arrows lie on the edges to the nearest points."
+            attention_graph(graphs), "Attention as arrows, over the edges to the nearest points."
         ),
         "segments-and-sets": Drawing(
-            attention_pairs(pairs), "Attention matrices beside the weights they should be."
+            attention_pairs(pairs),
+            "Attention matrices beside the weights of the average that is asked for.",
         ),
     }

@@ -150,7 +150,7 @@ def _drawings(
     by_input = spectra_by_input({"target": own, f"trained, m_h = {widest}": inputs[widest][0]})
     return {
         "spectrum-by-width": Drawing(
-            by_width, "Spectra of wider heads lie closer to the target's singular values."
+            by_width, "Singular values by width of the heads, beside the target's."
         ),
         "spectrum-over-inputs": Drawing(
             by_input, "The spread of each singular value over inputs, target and trained model."

@@ -175,7 +175,7 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
         "Above, two maps of formulas and counts by sites of the residual stream, trained beside "
         "compiled: what linear probes read. Below, for each layer of every model: the distance of "
         "its attention from even, the strings that break without it, and how many strings fare as "
-        "in the compiled model. In the compiled model each formula appears at its own layer.",
+        "in the compiled model.",
     )
     names = tuple(model.name for model in opened)
     return Verdict(status, words, key, numbers, tables, {"layers": drawing}, names)

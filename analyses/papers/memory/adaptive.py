@@ -109,7 +109,11 @@ def floor(setting: Setting) -> Verdict:
         key,
         numbers,
         {"errors": table},
-        {"errors": Drawing(figure, "Models without content lie on the floor, others below.")},
+        {
+            "errors": Drawing(
+                figure, "Errors with and without content, beside the floor of models without."
+            )
+        },
     )
 
 
@@ -172,7 +176,7 @@ def gating(setting: Setting) -> Verdict:
         levels={f"error {options['level']}": options["level"]},
     )
     drawings = {
-        "trained": Drawing(figure, "Error against neurons; gating needs more for more locations."),
+        "trained": Drawing(figure, "Error against neurons, a line for each number of locations."),
         "constructed": Drawing(gating_costs_figure(costs), "Costs of both constructions."),
     }
     key = (

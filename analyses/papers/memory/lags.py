@@ -269,7 +269,9 @@ def _absolute_verdict(table: pd.DataFrame, options: Mapping[str, Any]) -> Verdic
         levels={f"error {level}": level},
     )
     drawings = {
-        "heads-by-lag": Drawing(figure, "One absolute head does at any lag; lin and log do not."),
+        "heads-by-lag": Drawing(
+            figure, "Error against heads, a panel a lag: absolute positions, lin and log."
+        ),
         "heads-by-memories": Drawing(second, "Error against heads for one to three memories."),
     }
     key = f"{held} of {len(statements)} statements hold"

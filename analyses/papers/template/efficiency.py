@@ -73,7 +73,7 @@ def sample_efficiency(setting: Setting) -> Verdict:
         numbers,
         name="accuracy",
         table=table,
-        drawing=Drawing(figure, "With aI accuracy on unseen symbols rises at smaller n."),
+        drawing=Drawing(figure, "Accuracy on unseen symbols against n, with aI and without."),
     )
 
 

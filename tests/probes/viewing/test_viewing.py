@@ -120,7 +120,7 @@ def test_roles_are_those_of_find_roles(viewed) -> None:
 
 def test_an_untrained_model_has_nothing_to_show() -> None:
     torch.manual_seed(0)
-    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "n_ctx": 24, "ffn": [16]}
+    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "n_ctx": 24, "ffn": (16,)}
     spec = pl.TransformerSpec(d_in=20, d_out=20, input="tokens", positions="learned", **sizes)
     model = pl.SequenceTransformer(spec).eval()
     viewed = view_model(model, choose_rows(model, rows=8, length=24))
