@@ -44,7 +44,9 @@ def _shares(model: object, rows: object) -> pd.DataFrame:
     table = lag_table(model, rows, lags=range(_LAGS), resamples=0)
     heads = table.assign(name=[f"L{r.layer}H{r.head}" for r in table.itertuples()])
     lag = heads["target"].str.removeprefix("lag ").astype(int)
-    wide = heads.assign(lag=lag).pivot(index=["layer", "head", "name"], columns="lag")["score"]
+    wide = heads.assign(lag=lag).pivot(
+        index=["layer", "head", "name"], columns="lag", values="score"
+    )
     return wide.droplevel(["layer", "head"])
 
 

@@ -29,7 +29,7 @@ for (const form of document.querySelectorAll("form.filter")) {
   show();
 }
 const unfold = () => {
-  const section = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const section = document.getElementById(decodeURIComponent(location.hash.slice(1)));
   const details = section?.closest("details") ?? section?.querySelector(":scope > details.folded");
   if (details) details.open = true;
 };

@@ -22,6 +22,7 @@ _DOUBT = (
     "ablations to say (prooflens view, prooflens inspect). In the residual basis it speaks of "
     "directions, not of tokens."
 )
+_CROPS, _NAMED, _LEVEL = 8, 3, 0.01
 _GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "The sign and size of the diagonal",
@@ -72,19 +73,19 @@ def weights_page(
         facts: sizes, options and notes, for its end.
     """
     sections = [
-        *_diagonals(folder),
+        *_diagonals(folder, table),
         Section("Table of all heads", (), (), [_heads(table)]),
         *_pairs(folder, table),
-        *_measured(folder),
+        *_measured(folder, table),
     ]
     return render(Page(f"Weights of {model}", findings, sections, [_DOUBT, *facts]))
 
 
-def _diagonals(folder: Path) -> Iterator[Section]:
+def _diagonals(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
     """The first picture on the page; the others folded."""
     first = folder / "diagonals-QK.png"
     others = sorted(path for path in folder.glob("diagonals-*.png") if path != first)
-    found = _pictures([first, *others] if first.is_file() else others)
+    found = _pictures([first, *others] if first.is_file() else others, table)
     words = ["Corners of the circuits themselves; the number is the trace share."]
     if found:
         yield Section("Strongest diagonals", words, found[:1])
@@ -112,21 +113,49 @@ def _pairs(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
     if len(pairs):
         pairs = pairs[["metric", "target", "layer", "head", "score", "null_mean", "q"]]
         told = "The thirty largest of all pairs: the target wrote what the head reads."
-        lines = _pictures(sorted(folder.glob("pairs-*.png")))
+        lines = _pictures(sorted(folder.glob("pairs-*.png")), table)
         yield Section("Who reads whom", (), lines, [Table(pairs, told)], folded=True)
 
 
-def _measured(folder: Path) -> Iterator[Section]:
+def _measured(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
     """Maps and histograms of every metric, folded by what they measure."""
     known = {metric for _, metrics, _ in _GROUPS for metric in metrics}
     drawn = [path.stem.removeprefix("map-") for path in sorted(folder.glob("map-*.png"))]
     others = tuple(metric for metric in drawn if metric not in known)
     for title, metrics, words in (*_GROUPS, ("Other metrics", others, "")):
         names = [f"{kind}-{metric}.png" for metric in metrics for kind in ("map", "histogram")]
-        pictures = _pictures(folder / name for name in names if (folder / name).is_file())
+        pictures = _pictures((folder / n for n in names if (folder / n).is_file()), table)
         if pictures:
             yield Section(title, [words, _NULL] if words else [_NULL], pictures, folded=True)
 
 
-def _pictures(paths: Iterable[Path]) -> list[Picture]:
-    return [Picture(path, path.stem.replace("-", " ").replace("_", " ")) for path in paths]
+def _pictures(paths: Iterable[Path], table: pd.DataFrame) -> list[Picture]:
+    return [Picture(path, _caption(path.stem, table)) for path in paths]
+
+
+def _caption(stem: str, table: pd.DataFrame) -> str:
+    """What a figure shows, with its largest numbers."""
+    kind, _, rest = stem.partition("-")
+    if kind == "diagonals":
+        own = table[
+            (table["metric"] == "trace_share") & (table["circuit"] == rest.replace("-", "+"))
+        ]
+        return f"{rest} circuits with the largest |trace share|: {_largest(own, _CROPS)}."
+    own = table[table["metric"] == rest]
+    name = rest.replace("_", " ")
+    if kind == "pairs":
+        top = own.nlargest(_NAMED, "effect").itertuples()
+        told = ", ".join(f"{r.target} → L{r.layer}H{r.head} {r.score:.3f}" for r in top)
+        return f"{name}, the largest above the null: {told}."
+    circuits = ((str(c), rows) for c, rows in own.groupby("circuit", sort=False))
+    if kind == "histogram":
+        beyond = (f"{c}: {int((rows['q'] < _LEVEL).sum())} of {len(rows)}" for c, rows in circuits)
+        return f"{name} of all heads beside the null; with q < {_LEVEL} {'; '.join(beyond)}."
+    named = "; ".join(f"{c} {_largest(rows, _NAMED)}" for c, rows in circuits)
+    return f"{name} of every head; largest in size: {named}."
+
+
+def _largest(rows: pd.DataFrame, count: int) -> str:
+    order = rows["score"].abs().sort_values(ascending=False, kind="stable").index[:count]
+    top = rows.loc[order].itertuples()
+    return ", ".join(f"L{r.layer}H{r.head} {r.score:+.3g}" for r in top)
