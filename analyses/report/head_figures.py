@@ -5,6 +5,8 @@
     decodability        latent × site, where latents are scalar       → latent × site
     probes              what ``prooflens probe`` found                → hook × latent
     curves              what ``prooflens probe --curves`` found       → score against rows
+    attention, loss-*   what ``prooflens inspect`` found              → layer × head, and nulls
+    weights             likewise                                      → layer × head
 
 A table that another run sealed than the one that sealed the roles (its provenance tells) is not
 about these roles: attention is drawn only beside the roles it was taken for.
@@ -20,6 +22,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analyses.report.behaviour_figures import behaviour_figures, weight_maps
 from analyses.report.probing import curve_figure, latent_maps
 from interp.figures.attention import attention_maps
 from interp.figures.maps import Panel, share_maps
@@ -31,6 +34,7 @@ from interp.store.rows import scored_mask
 __all__ = ["ATTENTION", "attention_tables", "draw", "part_name"]
 
 ATTENTION = "attention-"
+_LOSS = "loss-"
 _ROLES = (
     "previous-token",
     "duplicate-token",
@@ -157,6 +161,25 @@ def _figures(store: ActivationStore, this_run: bool) -> Iterator[tuple[str, Figu
         table, probed = store.measurement("curves"), store.provenance("probes")
         if len(table) and store.provenance("curves") == probed:
             yield "curves", curve_figure(table)
+    if not this_run:
+        yield from _inspected(store)
+
+
+def _inspected(store: ActivationStore) -> Iterator[tuple[str, Figure]]:
+    """What ``prooflens inspect`` drew of the tables that it sealed into this store."""
+    names, nothing = store.measurements, pd.DataFrame()
+    behaviour = nothing
+    if "attention" in names and "rows" in store.provenance("attention"):
+        trial = store.provenance("attention")["rows"]
+        behaviour = store.measurement("attention").assign(trial=trial)
+    kept = [store.measurement(name) for name in names if name.startswith(_LOSS)]
+    losses = pd.concat(kept, ignore_index=True) if kept else nothing
+    for nulls in (False, True):
+        for drawn in behaviour_figures(behaviour, losses, nulls=nulls):
+            yield drawn.name, drawn.figure
+    if "weights" in names:
+        for drawn in weight_maps(store.measurement("weights")):
+            yield drawn.name, drawn.figure
 
 
 def _attention(table: pd.DataFrame) -> Figure:

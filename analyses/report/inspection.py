@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from analyses.report.behaviour_figures import (
+    CLASSES,
+    COPYING,
+    POSITIONAL,
+    behaviour_figures,
+    mass,
+    matching,
+    weight_maps,
+)
 from analyses.report.findings import role_findings
 from analyses.report.page import Page, Picture, Section, Table, render
-from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
+from interp.figures.diagonals import circuit_crops
 from interp.figures.pairs import Pair, pair_lines
 from interp.figures.style import save
 from interp.interventions.components import Component
@@ -22,22 +31,13 @@ from probes.roles.registry import ROLES
 
 __all__ = ["inspection_findings", "wide_table", "write_inspection"]
 
-_CLASSES = ("previous", "same", "after_same", "first")
 _SHOWN, _PAIRS = 8, 24
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
-_TITLES = {
-    "attention_mass": "share of attention",
-    "copying": "logits of attended tokens",
-    "positional": "cosine between rows",
-    "loss_increase": "rise of the loss (nats)",
-}
 _NULLS = (
     "Orange is where a head with nothing to it would lie: attention with permuted positions, "
     "copying of other rows' tokens, rises of the loss with random signs. Nearly every trained head "
     "differs from some null: the roles above ask for an effect above a floor as well."
 )
-_COPYING = {"metric": "copying", "trial": "repeated"}
-_POSITIONAL = {"metric": "positional", "trial": "shuffled"}
 Step = Callable[[str], None]
 
 
@@ -75,16 +75,16 @@ def write_inspection(found: Inspected, out: Path, step: Step = lambda words: Non
 def wide_table(found: Inspected) -> pd.DataFrame:
     """A table with one row per head, with its roles and main scores."""
     behaviour, losses = found.behaviour, found.losses
-    wanted = {f"{c} (share)": _mass(c, "repeated") for c in _CLASSES}
-    wanted["same, shuffled (share)"] = _mass("same", "shuffled")
-    wanted |= {"copying (logits)": _COPYING, "positional (cosine)": _POSITIONAL}
-    columns = {name: _by_head(_chosen(behaviour, **key)) for name, key in wanted.items()}
+    wanted = {f"{c} (share)": mass(c, "repeated") for c in CLASSES}
+    wanted["same, shuffled (share)"] = mass("same", "shuffled")
+    wanted |= {"copying (logits)": COPYING, "positional (cosine)": POSITIONAL}
+    columns = {name: _by_head(matching(behaviour, **key)) for name, key in wanted.items()}
     heads = losses[losses["component"] == "head"]
     for trial, part in heads.groupby("trial", sort=False):
         columns[f"{trial} loss (nats)"] = _by_head(part)
     for circuit in ("QK", "OV"):
         for metric in ("trace_share", "diag_ratio", "copying_score", "effective_rank"):
-            rows = _chosen(found.weights, metric=metric, circuit=circuit)
+            rows = matching(found.weights, metric=metric, circuit=circuit)
             columns[f"{circuit} {metric.replace('_', ' ')}"] = _by_head(rows)
     wide = pd.DataFrame(columns)
     names = [_head(*place) for place in wide.index]
@@ -95,16 +95,6 @@ def wide_table(found: Inspected) -> pd.DataFrame:
     wide.insert(0, "roles", [roles.get(place, "") for place in wide.index])
     wide.insert(0, "head", names)
     return wide.reset_index(drop=True)
-
-
-def _mass(keys: str, trial: str) -> dict[str, str]:
-    """The values that select a head table's rows about attention to a class of keys."""
-    return {"metric": "attention_mass", "target": keys, "null": "positions", "trial": trial}
-
-
-def _chosen(table: pd.DataFrame, **values: str) -> pd.DataFrame:
-    """The rows of a table whose columns have these values."""
-    return table[(table[list(values)] == list(values.values())).all(axis=1)]
 
 
 def _by_head(rows: pd.DataFrame) -> pd.Series[float]:
@@ -180,84 +170,17 @@ def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
     ]
 
 
-def _panels(found: Inspected) -> list[tuple[str, pd.DataFrame]]:
-    """The title and the rows of every behaviour that is drawn."""
-    b, losses = found.behaviour, found.losses[found.losses["component"] == "head"]
-    wanted = [*(_mass(c, "repeated") for c in _CLASSES), _mass("same", "shuffled")]
-    panels = [(_said(key), _chosen(b, **key)) for key in (*wanted, _COPYING, _POSITIONAL)]
-    return panels + [
-        (f"without the head: {trial!s}", part)
-        for trial, part in losses.groupby("trial", sort=False)
-    ]
-
-
-def _said(key: Mapping[str, str]) -> str:
-    keys = key.get("target", "").replace("_", " ")
-    return f"{keys} on {key['trial']}".lstrip()
-
-
 def _maps(found: Inspected, folder: Path) -> list[Picture]:
-    pictures = []
-    for group in _by_metric(found):
-        grids = [
-            part.pivot(index="layer", columns="head", values="score").to_numpy()
-            for _, part in group
-        ]
-        metric = str(group[0][1]["metric"].iloc[0])
-        labels = [_TITLES[metric]] * len(grids)
-        for start in range(0, len(grids), 3):
-            part = slice(start, start + 3)
-            figure = head_maps(
-                grids[part], labels[part], titles=[t for t, _ in group[part]], strongest=6
-            )
-            pictures.append(
-                _saved(
-                    figure,
-                    folder / f"map-{metric}-{start}",
-                    f"{metric}: {', '.join(t for t, _ in group[part])}",
-                )
-            )
-    for metric in ("trace_share", "diag_ratio"):
-        parts = {c: _grid(found.weights, metric, c) for c in ("QK", "OV")}
-        figure = head_maps(
-            [g for g in parts.values() if g is not None],
-            [metric.replace("_", " ")] * sum(g is not None for g in parts.values()),
-            titles=[c for c, g in parts.items() if g is not None],
-            strongest=6,
-        )
-        pictures.append(_saved(figure, folder / f"map-{metric}", f"weights: {metric}"))
-    return pictures
-
-
-def _by_metric(found: Inspected) -> list[list[tuple[str, pd.DataFrame]]]:
-    groups: dict[str, list[tuple[str, pd.DataFrame]]] = {}
-    for panel in _panels(found):
-        if len(panel[1]):
-            groups.setdefault(str(panel[1]["metric"].iloc[0]), []).append(panel)
-    return list(groups.values())
-
-
-def _grid(table: pd.DataFrame, metric: str, circuit: str) -> Any:
-    rows = _chosen(table, metric=metric, circuit=circuit)
-    if rows.empty:
-        return None
-    return rows.pivot(index="layer", columns="head", values="score").to_numpy()
+    drawn = [
+        *behaviour_figures(found.behaviour, found.losses, nulls=False),
+        *weight_maps(found.weights),
+    ]
+    return [_saved(one.figure, folder / one.name, one.caption) for one in drawn]
 
 
 def _histograms(found: Inspected, folder: Path) -> list[Picture]:
-    pictures = []
-    for group in _by_metric(found):
-        metric = str(group[0][1]["metric"].iloc[0])
-        for start in range(0, len(group), 3):
-            some = group[start : start + 3]
-            triples = [
-                (p["score"].to_numpy(), p["null_mean"].to_numpy(), p["null_std"].to_numpy())
-                for _, p in some
-            ]
-            figure = null_histograms(triples, _TITLES[metric], titles=[t for t, _ in some])
-            path = folder / f"histogram-{metric}-{start}"
-            pictures.append(_saved(figure, path, f"{metric} of all heads and their nulls"))
-    return pictures
+    drawn = behaviour_figures(found.behaviour, found.losses, nulls=True)
+    return [_saved(one.figure, folder / one.name, one.caption) for one in drawn]
 
 
 def _pairs_picture(found: Inspected, folder: Path) -> Picture | None:
@@ -292,7 +215,7 @@ def _place(name: str) -> tuple[int, int]:
 def _diagonals(found: Inspected, folder: Path) -> list[Picture]:
     pictures = []
     for circuit in ("QK", "OV"):
-        rows = _chosen(found.weights, metric="trace_share", circuit=circuit)
+        rows = matching(found.weights, metric="trace_share", circuit=circuit)
         top = rows.assign(size=rows["score"].abs()).nlargest(_SHOWN, "size")
         if len(top):
             crops = [

@@ -155,6 +155,7 @@ def inspect_heads(
         losses.append(sealed(stores["repeated"], f"loss-{trial.name}", about, made))
     step("weights")
     weights = weight_table(factors, list(_WEIGHTS), seed=seed)
+    stores["repeated"].write_measurement("weights", weights, {"seed": seed}, overwrite=True)
     performances = tuple(performance(model.model, trial) for trial in trials)
     lost = pd.concat(losses, ignore_index=True)
     settings = {"rows": rows, "length": min(length, model.n_ctx), "seed": seed}

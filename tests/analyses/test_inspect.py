@@ -165,6 +165,23 @@ def test_the_page_holds_everything_and_fetches_nothing(
             "k_composition"} <= set(scores["metric"])  # fmt: skip
 
 
+def test_plot_draws_again_what_the_inspection_drew(
+    trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, _ = trained_model
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    store = next(folder.rglob("stores/repeated"))
+    done = CliRunner().invoke(app, ["plot", str(store), "--out", str(tmp_path / "figures")])
+    assert done.exit_code == 0, repr(done.exception)
+    drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",
+                     "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio"}  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures", "scratch"]
+    assert list(scratch.iterdir()) == []
+
+
 def write_llama(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 

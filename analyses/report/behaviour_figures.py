@@ -1,0 +1,148 @@
+"""Figures of what heads do on rows: maps over layers and heads, and scores beside their nulls.
+
+They are drawn from head tables alone, so that ``prooflens plot`` draws again, from a store, what
+``prooflens inspect`` drew. Panels of one figure have one unit; each caption gives the figure's
+largest numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from interp.figures.diagonals import head_maps, null_histograms
+
+__all__ = [
+    "CLASSES",
+    "COPYING",
+    "POSITIONAL",
+    "Drawn",
+    "behaviour_figures",
+    "mass",
+    "matching",
+    "weight_maps",
+]
+
+COPYING = {"metric": "copying", "trial": "repeated"}
+POSITIONAL = {"metric": "positional", "trial": "shuffled"}
+CLASSES = ("previous", "same", "after_same", "first")
+_LABELS = {
+    "attention_mass": "share of attention",
+    "copying": "logits of attended tokens",
+    "positional": "cosine between rows",
+    "loss_increase": "rise of the loss (nats)",
+    "trace_share": "trace share",
+    "diag_ratio": "RMS on / RMS off the diagonal",
+}
+_ACROSS, _NAMED = 3, 3
+
+
+class Drawn(NamedTuple):
+    """A figure with the name of its file and its caption."""
+
+    name: str
+    figure: Figure
+    caption: str
+
+
+Panel = tuple[str, pd.DataFrame]
+"""A title and the rows of a head table."""
+
+
+def behaviour_figures(
+    behaviour: pd.DataFrame, losses: pd.DataFrame, *, nulls: bool
+) -> Iterator[Drawn]:
+    """Maps of every head, or histograms beside the nulls.
+
+    Args:
+        behaviour: Shares of attention, copying and position (a head table with ``trial``).
+        losses: Rises of the loss without each head (a head table with ``trial``).
+        nulls: Whether to draw histograms beside the nulls instead of maps.
+    """
+    for metric, panels in _by_metric(behaviour, losses).items():
+        for start in range(0, len(panels), _ACROSS):
+            some = panels[start : start + _ACROSS]
+            kind, figure = ("histogram", _histogram) if nulls else ("map", _map)
+            name = f"{kind}-{metric}-{start}"
+            yield Drawn(name, figure(metric, some), _caption(metric, some, nulls))
+
+
+def weight_maps(weights: pd.DataFrame) -> Iterator[Drawn]:
+    """Maps of the diagonals of every head's circuits.
+
+    Args:
+        weights: From :func:`interp.weights.weight_table.weight_table`.
+    """
+    for metric in ("trace_share", "diag_ratio"):
+        found = ((c, matching(weights, metric=metric, circuit=c)) for c in ("QK", "OV"))
+        panels = [(circuit, rows) for circuit, rows in found if rows["score"].notna().any()]
+        if panels:
+            figure = _map(metric, panels)
+            yield Drawn(f"map-{metric}", figure, _caption(metric, panels, nulls=False))
+
+
+def mass(keys: str, trial: str) -> dict[str, str]:
+    """The columns of a head table's rows about attention to a class of keys."""
+    return {"metric": "attention_mass", "target": keys, "null": "positions", "trial": trial}
+
+
+def matching(table: pd.DataFrame, **values: str) -> pd.DataFrame:
+    """The rows whose columns have these values."""
+    if any(name not in table for name in values):
+        return pd.DataFrame(columns=["score"], dtype=float)
+    return table[(table[list(values)] == list(values.values())).all(axis=1)]
+
+
+def _panels(behaviour: pd.DataFrame, losses: pd.DataFrame) -> Iterator[Panel]:
+    keys: Sequence[Mapping[str, str]] = [
+        *(mass(c, "repeated") for c in CLASSES),
+        mass("same", "shuffled"),
+        COPYING,
+        POSITIONAL,
+    ]
+    for key in keys:
+        title = f"{key.get('target', '').replace('_', ' ')} on {key['trial']}".lstrip()
+        yield title, matching(behaviour, **key)
+    if len(losses):
+        heads = losses[losses["component"] == "head"]
+        for trial, part in heads.groupby("trial", sort=False):
+            yield f"without the head: {trial!s}", part
+
+
+def _by_metric(behaviour: pd.DataFrame, losses: pd.DataFrame) -> dict[str, list[Panel]]:
+    groups: dict[str, list[Panel]] = {}
+    for title, rows in _panels(behaviour, losses):
+        if rows["score"].notna().any():
+            groups.setdefault(str(rows["metric"].iloc[0]), []).append((title, rows))
+    return groups
+
+
+def _map(metric: str, panels: Sequence[Panel]) -> Figure:
+    grids = [
+        rows.pivot(index="layer", columns="head", values="score").to_numpy() for _, rows in panels
+    ]
+    titles = [title for title, _ in panels]
+    return head_maps(grids, [_LABELS[metric]] * len(grids), titles=titles, strongest=6)
+
+
+def _histogram(metric: str, panels: Sequence[Panel]) -> Figure:
+    columns = ("score", "null_mean", "null_std")
+    triples = [tuple(rows[c].to_numpy() for c in columns) for _, rows in panels]
+    return null_histograms(triples, _LABELS[metric], titles=[title for title, _ in panels])
+
+
+def _caption(metric: str, panels: Sequence[Panel], nulls: bool) -> str:
+    told = "; ".join(f"{title}: {_numbers(rows, nulls)}" for title, rows in panels)
+    return f"{_LABELS[metric]}. {told}."
+
+
+def _numbers(rows: pd.DataFrame, nulls: bool) -> str:
+    if nulls:
+        return (
+            f"{int((rows['q'] < 0.01).sum())} of {len(rows)} heads differ from the null (q < 0.01)"
+        )
+    order = rows["score"].abs().sort_values(ascending=False, kind="stable").index[:_NAMED]
+    return ", ".join(f"L{r.layer}H{r.head} {r.score:.2f}" for r in rows.loc[order].itertuples())
