@@ -63,7 +63,9 @@ export class Overview {
     if (focused >= 0) this.controls.querySelectorAll("select")[focused]?.focus();
     const paint = this.painter();
     this.drawing.replaceChildren(points ? this.points(paint.of) : this.grid(paint.of));
-    this.legend.replaceChildren(...paint.legend);
+    const { models } = this.state.doc;
+    const of = models.length > 1 ? `Heads of ${models[0].name}; the others' are in the tables below. ` : "";
+    this.legend.replaceChildren(of, ...paint.legend);
   }
 
   /** The colour of a head, and what colours mean; filled marks are confirmed, hollow ones are not. */
