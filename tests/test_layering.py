@@ -43,6 +43,9 @@ MAY_IMPORT = {
     "analyses.papers": {"interp", "probes", "trained", "analyses.report"},
     "analyses.demo": {"interp", "probes", "trained", "analyses.report"},
     "analyses.benchmarks": {"interp", "probes", "trained"},
+    "analyses.benchmarks.view_page": {
+        "interp", "probes", "trained", "analyses.benchmarks", "analyses.report",
+    },
     "analyses.benchmarks.doors": {
         "interp", "probes", "trained", "analyses.benchmarks", "analyses.demo", "analyses.cli",
     },

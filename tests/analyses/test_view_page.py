@@ -6,63 +6,17 @@ import re
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
-import torch
 from typer.testing import CliRunner
 
 import prooflens as pl
+from analyses.benchmarks.view_page import synthetic
 from analyses.cli.main import app
 from analyses.report.show import View
 from analyses.report.view import head_table, viewer_file
 from interp.errors import ArgumentError, OutputError
-from interp.store.attention_mask import AttentionMask
-from interp.tasks.base import Batch
-from probes.roles import ROLE_COLUMNS
 from probes.roles.profile import LANGUAGE
-from probes.viewing.measure import Effects, HeadOnRows, Seen
-from probes.viewing.model import Column, Viewed
-from probes.viewing.quantised import quantised
-from probes.viewing.sequences import Sequences
-
-
-def synthetic(
-    layers: int, heads: int, rows: int, length: int, *, name: str = "made up", alike: bool = False
-) -> Viewed:
-    """A model's page with random causal attention, of all heads alike or of each its own; its
-    tokens look like markup."""
-    rng = np.random.default_rng(0)
-    inputs = torch.arange(rows * length).reshape(rows, length) % 97
-    texts = tuple(tuple(f"</script>{i % 97}" for i in row) for row in inputs.tolist())
-    batch = Batch(inputs, inputs, torch.ones(rows, length, dtype=torch.bool))
-    places = tuple((layer, head) for layer in range(layers) for head in range(heads))
-    seen, by_position, by_row = {}, {}, {}
-    for place in places[:1] if alike else places:
-        pattern = np.tril(rng.random((rows, length, length), dtype=np.float32) ** 8)
-        pattern /= pattern.sum(-1, keepdims=True)
-        norms, lost = rng.random((rows, length)), rng.normal(size=(rows, length))
-        lags = np.full(32, np.nan)
-        lags[:5] = 0.2
-        masses = {"previous": rng.random(rows), "after_same": np.full(rows, np.nan)}
-        seen[place] = HeadOnRows(quantised(pattern, shares=True), quantised(norms), masses, lags)
-        by_position[place], by_row[place] = quantised(lost), lost.mean(1)
-    for place in places:
-        for found in (seen, by_position, by_row):
-            found.setdefault(place, found[places[0]])
-    values = {place: float(i) for i, place in enumerate(places)} | {places[0]: np.inf}
-    columns = (
-        Column("previous", "previous (share)", "About.", dict.fromkeys(places[1:], 0.5)),
-        Column("loss-task", "loss without it (nats)", "About.", values),
-    )
-    role = dict.fromkeys(ROLE_COLUMNS, "") | {
-        "component": "head", "layer": 0, "head": 2, "role": "induction", "status": "confirmed",
-        "strength": 0.9, "effect": 1.5, "q": 0.0, "evidence": "share <b>0.90</b>",
-    }  # fmt: skip
-    return Viewed(
-        name, places, columns, pd.DataFrame([role]), {}, (Sequences("task", "rows", batch, texts),),
-        (Seen(seen, AttentionMask(), tuple(range(32))),),
-        (Effects(by_position, by_row, pd.DataFrame(), "mean", "nats"),), None, ("a <note>",),
-    )  # fmt: skip
+from probes.viewing.model import Viewed
 
 
 @pytest.fixture(scope="module")
