@@ -2,6 +2,7 @@
 
     count(φ) at i          = Σ_{j ≤ i} φ(i, j)
     last(v where φ) at i   = v(i, max {j ≤ i : φ(i, j)}), none where the set is empty
+    commonest(v where φ)   = the value that most of the positions with φ have, of equals the least
 
 Tokens are integers into the vocabulary. They are ordered: tokens that are no numbers first, as the
 vocabulary lists them, then the others by the number that they write. ``token + 1`` is the token
@@ -265,8 +266,11 @@ class _Run:
             rank = np.broadcast_to(np.arange(n), chosen.shape)
         else:
             rank = self._ranked(value, self.kind(part.value))
+        if part.which in ("commonest", "rarest"):
+            equals = -rank if part.which == "commonest" else rank
+            rank = _times(rank, chosen) * (np.ptp(rank) + 1) + equals
         far = np.iinfo(np.int64).max
-        lowest = part.which in ("first", "least")
+        lowest = part.which in ("first", "least", "rarest")
         masked = np.where(chosen, rank, far if lowest else -far)
         at = masked.argmin(-1) if lowest else masked.argmax(-1)
         found = np.take_along_axis(value, at[..., None], axis=-1)[..., 0]
@@ -306,3 +310,12 @@ class _Run:
     def kind(self, part: Expression) -> str:
         """Whether a value is a token, a number or a truth."""
         return syntax.kind_of(part, self.kinds)
+
+
+def _times(rank: NDArray[np.int64], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many of the chosen keys have each chosen key's value."""
+    found = np.zeros(chosen.shape, dtype=np.int64)
+    for value in np.unique(rank[chosen]):
+        has = chosen & (rank == value)
+        found += has * has.sum(-1, keepdims=True)
+    return found

@@ -40,7 +40,7 @@ __all__ = [
 
 Relation = Literal["==", "!=", "<=", ">=", "<", ">"]
 Operator = Literal["+", "-", "*", "%"]
-Which = Literal["first", "last", "least", "greatest"]
+Which = Literal["first", "last", "least", "greatest", "commonest", "rarest"]
 Kind = Literal["token", "number", "boolean"]
 
 

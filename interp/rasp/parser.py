@@ -55,7 +55,7 @@ entry: QUOTED+ ":" atom
 RELATION: "==" | "!=" | "<=" | ">=" | "<" | ">"
 ADDING: "+" | "-"
 SCALING: "*" | "%"
-WHICH.2: /(first|last|least|greatest)\b/
+WHICH.2: /(first|last|least|greatest|commonest|rarest)\b/
 HERE.2: /(token|position)\b/
 NAME: /[A-Za-z_][A-Za-z_0-9]*/
 NUMBER: /[0-9]+/

@@ -6,13 +6,15 @@
             || value | value if value else value | table(value, …) {"a" "b": value, …, else: value}
             | count(condition) | average(value where condition)
             | first(value where condition) | last(…) | least(…) | greatest(…)
+            | commonest(value where condition) | rarest(…)
     condition ::= a value that may also speak of the earlier position: key.token, key.position,
     key.NAME
 
 A looking-back expression ranges over all positions j up to and including the current one; inside
 it ``key.x`` is the value of x at j and a plain ``x`` is the value here. ``first`` and ``last`` pick
-by position, ``least`` and ``greatest`` by the order of the values; where no position satisfies the
-condition the result is ``none``.
+by position, ``least`` and ``greatest`` by the order of the values, ``commonest`` and ``rarest`` by
+how many of the positions have the value (of equally many the least); where no position satisfies
+the condition the result is ``none``.
 
 Outputs come after the lines, either ``allow "a" if condition`` (one line a token; tokens without a
 line are never allowed), or ``next = value`` (the one token that follows), or ``score "a" = number``

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from interp.interventions.components import Component, components, hook_of, replaced
 from interp.rasp.evaluation import NONE
+from probes.decompile.catalogue import primitives
 from probes.decompile.decisions import (
     Hook,
     TokenTable,
@@ -38,7 +39,7 @@ from probes.decompile.decisions import (
     inputs_of,
     outputs_of,
 )
-from probes.decompile.primitives import Primitive, ideal, primitives
+from probes.decompile.primitives import Primitive, ideal
 from probes.decompile.rows import Rows
 
 __all__ = ["HeadDoes", "Kept", "head_primitives", "knows_positions", "mean_patterns", "prune"]

@@ -1,23 +1,20 @@
-"""The values that a program's decisions may speak of, and the conditions that they are cut into.
+"""The values that a program's decisions may speak of.
 
 A *feature* is a value with its expression: the current token, what a head's primitive picks (a
-token), how many positions it holds of each token (a number), the position modulo a small number. A
-*column* is what one branch of a decision asks: is this token that one, are two of them equal, which
-comes first in order, is a count, or the difference of two counts, at most k. Columns carry a cost,
-so that of two that decide alike the simpler one is taken.
+token), how far back that is, how many positions it holds of each token (a number), which of them is
+the commonest, the position modulo a small number. :mod:`probes.decompile.columns` makes the
+questions that decisions ask of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp import syntax
-from interp.rasp.evaluation import NONE, Vocabulary, evaluate
+from interp.rasp.evaluation import evaluate
 from interp.rasp.syntax import (
     And,
     Arithmetic,
@@ -26,10 +23,11 @@ from interp.rasp.syntax import (
     Compare,
     Count,
     Expression,
+    In,
     Key,
     Literal_,
     Name,
-    Nothing,
+    Not,
     Number,
     Pick,
     Position,
@@ -40,7 +38,7 @@ from interp.rasp.syntax import (
 from probes.decompile.primitives import BEFORE, Primitive, lag
 from probes.decompile.rows import Rows
 
-__all__ = ["Column", "Feature", "columns", "expressions", "features", "values_of"]
+__all__ = ["Feature", "features", "values_of"]
 
 _SMALL, _FEW_TOKENS, _PERIODS = 8, 3, (2, 3, 4, 5, 6)
 
@@ -55,6 +53,7 @@ class Feature:
         lines: The lines that it needs.
         source: Index of the head that fetches it; −1 for what is there without attention.
         cost: Simpler ones have less.
+        origin: What fetched it, in words: numbers of one origin are compared with each other.
     """
 
     expression: Expression
@@ -62,24 +61,7 @@ class Feature:
     lines: tuple[Assignment, ...] = ()
     source: int = -1
     cost: int | float = 0
-
-
-@dataclass(frozen=True)
-class Column:
-    """What one branch may ask.
-
-    Attributes:
-        values: Of every decision: 0 or 1, or integers to be cut by a threshold.
-        expression: A condition, or the number that is compared.
-        features: Which features it speaks of.
-        cost: Of asking it.
-    """
-
-    values: NDArray[np.int64]
-    expression: Expression
-    features: tuple[Feature, ...]
-    cost: int | float
-    number: bool = False
+    origin: str = ""
 
 
 def features(
@@ -104,7 +86,9 @@ def features(
     before = any(one.where == lag(1).where for _, one in fetched)
     for number, one in fetched:
         found += _tokens(number, one, before)
+        found += _distances(number, one)
         found += _counts(number, one, rows, before)
+        found += _frequent(number, one, rows)
     found += _nested(rows, counting)
     kept: dict[tuple[Expression, tuple[Assignment, ...]], Feature] = {}
     for feature in sorted(found, key=lambda f: f.cost):
@@ -117,7 +101,7 @@ def _tokens(number: int, one: Primitive, before: bool) -> Iterator[Feature]:
     by_content = any(
         isinstance(part, Key) and part.name != "position" for part in children(one.where, deep=True)
     )
-    if not one.single and not by_content:
+    if _is_literal(one.where) or (not one.single and not by_content):
         return
     ways: list[Which] = [one.which] if one.which else ["last"] if one.single else ["last", "first"]
     for way in ways:
@@ -130,9 +114,46 @@ def _tokens(number: int, one: Primitive, before: bool) -> Iterator[Feature]:
         yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 0.1)
         if (before and not one.single) or (before and one.which):
             line = Assignment(f"before_{line.name}", Pick(way or "last", Key("before"), one.where))
-            yield Feature(
-                Name(line.name), "token", (BEFORE, *one.lines[1:], line), number, one.cost + 1
-            )
+            others = [needed for needed in one.lines if needed != BEFORE]
+            yield Feature(Name(line.name), "token", (BEFORE, *others, line), number, one.cost + 1)
+
+
+def _is_literal(where: Expression) -> bool:
+    """Whether a condition names the token, so that to fetch it says only whether there is one."""
+    return (
+        isinstance(where, Compare)
+        and where.relation == "=="
+        and where.left == Key("token")
+        and isinstance(where.right, Literal_)
+    )
+
+
+def _distances(number: int, one: Primitive) -> Iterator[Feature]:
+    """How many positions back the last one is that a condition on tokens picks."""
+    speaks = [part for part in children(one.where, deep=True) if isinstance(part, Key)]
+    if one.which != "last" or any(part.name == "position" for part in speaks):
+        return
+    back = Arithmetic("-", Position(), Pick("last", Key("position"), one.where))
+    line = Assignment(f"since_{_name_of(one)}", back)
+    yield Feature(Name(line.name), "number", (*one.lines, line), number, one.cost + 1, one.words)
+
+
+def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
+    """The token that most, or fewest, of the positions hold that a primitive looks at."""
+    same = Compare("==", Key("token"), Token())
+    if one.single or _is_literal(one.where) or same in children(one.where, deep=True):
+        return
+    content = rows.content()
+    others = [c for c in np.unique(rows.tokens[rows.tokens >= 0]).tolist() if c not in content]
+    named = tuple(rows.vocabulary.texts[c] for c in others)
+    parts = [one.where] if one.where != Boolean(True) else []
+    parts += [Not(In(Key("token"), named))] if named else []
+    where: Expression = parts[0] if parts else Boolean(True)
+    where = And(where, parts[1]) if len(parts) > 1 else where
+    ways: tuple[Which, ...] = ("commonest", "rarest")
+    for way in ways:
+        line = Assignment(f"{way}_{_name_of(one)}", Pick(way, Key("token"), where))
+        yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 2, one.words)
 
 
 def _name_of(one: Primitive) -> str:
@@ -142,25 +163,33 @@ def _name_of(one: Primitive) -> str:
 
 
 def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[Feature]:
-    if one.single:
+    if one.single and not _is_literal(one.where):
         return
     content = rows.content()
     everything = one.where == Boolean(True)
     if not everything:
-        yield Feature(Count(one.where), "number", one.lines, number, one.cost + 1)
+        cost, origin = one.cost + 1, one.words
+        if _is_literal(one.where):
+            cost, origin = 1, ""
+        yield Feature(Count(one.where), "number", one.lines, number, cost, origin)
+    if _is_literal(one.where):
+        return
     texts = [rows.vocabulary.texts[c] for c in content] if len(content) <= _SMALL else []
     for text in texts:
         is_it: Expression = Compare("==", Key("token"), Literal_(text))
         where = is_it if everything else And(one.where, is_it)
-        yield Feature(Count(where), "number", one.lines, number, one.cost + 1)
+        origin = "" if everything else one.words
+        yield Feature(Count(where), "number", one.lines, number, one.cost + 1, origin)
     if before and everything:
+        changed = Compare("!=", Key("before"), Key("token"))
+        yield Feature(Count(changed), "number", (BEFORE,), number, 4.0, "pairs")
         for first in texts:
             for second in texts:
                 pair = And(
                     Compare("==", Key("before"), Literal_(first)),
                     Compare("==", Key("token"), Literal_(second)),
                 )
-                yield Feature(Count(pair), "number", (BEFORE,), number, 4.0)
+                yield Feature(Count(pair), "number", (BEFORE,), number, 4.0, "pairs")
 
 
 def _nested(rows: Rows, counting: Sequence[int]) -> Iterator[Feature]:
@@ -207,72 +236,3 @@ def values_of(found: Sequence[Feature], rows: Rows) -> list[NDArray[np.int64]]:
     extra = [Assignment(f"feature{i}_", f.expression) for i, f in enumerate(found)]
     every = evaluate([*lines.values(), *extra], rows.tokens, rows.vocabulary)
     return [every[line.name][rows.asked].astype(np.int64) for line in extra]
-
-
-def columns(
-    found: Sequence[Feature], values: Sequence[NDArray[np.int64]], rows: Rows
-) -> list[Column]:
-    """Every question that a branch may ask of the features."""
-    pairs = list(zip(found, values, strict=True))
-    tokens = [(f, v) for f, v in pairs if f.kind == "token"]
-    numbers = [(f, v) for f, v in pairs if f.kind == "number"]
-    result: list[Column] = []
-    for feature, value in tokens:
-        result += _is_one_of(feature, value, rows)
-    for (f, v), (g, w) in combinations(tokens, 2):
-        result += _compared(f, v, g, w, rows.vocabulary)
-    for feature, value in numbers:
-        result.append(Column(value, feature.expression, (feature,), feature.cost + 1, number=True))
-    counts = [(f, v) for f, v in numbers if isinstance(f.expression, Count)]
-    for (f, v), (g, w) in combinations(counts, 2):
-        difference = Arithmetic("-", f.expression, g.expression)
-        cost = f.cost + g.cost + 0.5
-        result.append(Column(v - w, difference, (f, g), cost, number=True))
-    return [c for c in result if c.values.size and c.values.min() != c.values.max()]
-
-
-def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: Rows) -> Iterator[Column]:
-    content = rows.content()
-    present = np.unique(value)
-    for code in present.tolist():
-        if code == NONE:
-            expression: Expression = Compare("==", feature.expression, Nothing())
-        elif code in content and len(content) > _SMALL:
-            continue
-        else:
-            text = rows.vocabulary.texts[code]
-            expression = Compare("==", feature.expression, Literal_(text))
-        hit = (value == code).astype(np.int64)
-        yield Column(hit, expression, (feature,), feature.cost + 1)
-
-
-def _compared(
-    f: Feature, v: NDArray[np.int64], g: Feature, w: NDArray[np.int64], vocabulary: Vocabulary
-) -> Iterator[Column]:
-    cost = f.cost + g.cost + 1.5
-    equal = ((v == w) & (v != NONE)).astype(np.int64)
-    yield Column(equal, Compare("==", f.expression, g.expression), (f, g), cost)
-    if len(vocabulary.numbers) < 3:
-        return
-    known = (v != NONE) & (w != NONE)
-    rank = [np.where(x == NONE, NONE, vocabulary.order[x]) for x in (v, w)]
-    for relation, hit in (("<", rank[0] < rank[1]), (">", rank[0] > rank[1])):
-        expression = Compare(relation, f.expression, g.expression)  # type: ignore[arg-type]
-        yield Column((hit & known).astype(np.int64), expression, (f, g), cost + 0.1)
-
-
-def expressions(
-    found: Sequence[Feature], rows: Rows
-) -> Iterator[tuple[Expression, Feature | None]]:
-    """What may be chosen as the next token: a feature, the number above or below, a fixed token."""
-    numbers = len(rows.vocabulary.numbers) >= 3
-    for feature in found:
-        if feature.kind != "token":
-            continue
-        yield feature.expression, feature
-        if numbers:
-            for operator in ("+", "-"):
-                shifted = Arithmetic(operator, feature.expression, Number(1))
-                yield shifted, feature
-    for text in rows.vocabulary.texts:
-        yield syntax.Literal_(text), None

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.rasp.syntax import And, Boolean, Compare, Expression, Not, Number, Or
-from probes.decompile.features import Column
+from probes.decompile.columns import Column
 
 __all__ = ["Tree", "grow"]
 
@@ -146,8 +146,17 @@ def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
         return low
     asked += [column, *mine]
     if column.number:
-        return joined(Compare("<=", column.expression, Number(threshold)), low, high)
+        return joined(_at_most(column, threshold), low, high)
     return joined(column.expression, high, low)
+
+
+def _at_most(column: Column, threshold: int) -> Expression:
+    """That a number is at most so much; that it is its bound, where the bound is next."""
+    if column.least == threshold:
+        return Compare("==", column.expression, Number(threshold))
+    if column.most is not None and column.most - 1 == threshold:
+        return Compare("!=", column.expression, Number(column.most))
+    return Compare("<=", column.expression, Number(threshold))
 
 
 def joined(condition: Expression, then: Expression, other: Expression) -> Expression:

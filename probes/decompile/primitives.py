@@ -41,7 +41,17 @@ from interp.rasp.syntax import (
 )
 from probes.decompile.rows import Rows
 
-__all__ = ["BEFORE", "Primitive", "ideal", "lag", "primitives"]
+__all__ = [
+    "BEFORE",
+    "Primitive",
+    "by_order",
+    "by_position",
+    "by_predecessor",
+    "by_token",
+    "everywhere",
+    "ideal",
+    "lag",
+]
 
 _SMALL = 8
 """Tokens, at most, of a vocabulary whose tokens are tried one by one."""
@@ -91,28 +101,16 @@ BEFORE = Assignment("before", syntax.Pick("last", Key("token"), lag(1).where))
 """The line that names the token before."""
 
 
-def primitives(rows: Rows, *, deep: bool = False, positions: bool = True) -> list[Primitive]:
-    """Everything a head is tried as, the simplest first.
-
-    Args:
-        rows: Whose tokens are spoken of.
-        deep: Also what needs an earlier layer to have fetched predecessors.
-        positions: Also what needs to know positions; a model without any cannot.
-    """
-    found = [*_everywhere(), *_by_token(rows, positions), *_by_order(rows)]
-    found += list(_by_position()) if positions else []
-    found += list(_by_predecessor()) if deep and positions else []
-    return sorted(found, key=lambda one: one.cost)
-
-
-def _everywhere() -> Iterator[Primitive]:
+def everywhere() -> Iterator[Primitive]:
+    """All positions, the first, all but the first."""
     yield Primitive("all positions alike", Boolean(True), cost=0)
     first = Compare("==", Key("position"), Number(0))
     yield Primitive("the first position", first)
     yield Primitive("all but the first", Compare("!=", Key("position"), Number(0)))
 
 
-def _by_position() -> Iterator[Primitive]:
+def by_position() -> Iterator[Primitive]:
+    """What only knows positions."""
     yield Primitive("itself", Compare("==", Key("position"), Position()))
     yield from (lag(k) for k in range(1, _LAGS + 1))
     for p in range(1, _FIXED + 1):
@@ -128,13 +126,17 @@ def _by_position() -> Iterator[Primitive]:
                 else f"every {nth} position back"
             )
             yield Primitive(words, where, cost=3)
+            if not shift:
+                strict = And(where, Compare("<", Key("position"), Position()))
+                yield Primitive(f"every {nth} position before", strict, cost=4)
 
 
 def _mod(of: Expression, p: int) -> Expression:
     return Arithmetic("%", of, Number(p))
 
 
-def _by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
+def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
+    """What compares tokens or knows one."""
     same = Compare("==", Key("token"), Token())
     earlier = And(same, Compare("<", Key("position"), Position()))
     yield Primitive("equal tokens", same, cost=2)
@@ -161,7 +163,8 @@ def _named(rows: Rows) -> list[int]:
     return rest + ([int(code) for code in content] if len(content) <= _SMALL else [])
 
 
-def _by_order(rows: Rows) -> Iterator[Primitive]:
+def by_order(rows: Rows) -> Iterator[Primitive]:
+    """What knows the order of tokens; nothing where fewer than three vary that write numbers."""
     numbers = rows.vocabulary.numbers
     if sum(int(code) in numbers for code in rows.content()) < 3:
         return
@@ -170,11 +173,14 @@ def _by_order(rows: Rows) -> Iterator[Primitive]:
     number = syntax.Not(In(Key("token"), texts)) if texts else Boolean(True)
     yield Primitive("the least token above this one", above, "least", cost=3)
     yield Primitive("the greatest token below this one", below, "greatest", cost=3)
+    yield Primitive("the last token above this one", above, "last", cost=3)
+    yield Primitive("the last token below this one", below, "last", cost=3)
     yield Primitive("the greatest token", number, "greatest", cost=3)
     yield Primitive("the least token", number, "least", cost=3)
 
 
-def _by_predecessor() -> Iterator[Primitive]:
+def by_predecessor() -> Iterator[Primitive]:
+    """What needs an earlier layer to have fetched the tokens before."""
     follows = Compare("==", Key("before"), Token())
     lines = (BEFORE,)
     yield Primitive("tokens that follow one like this", follows, cost=3, lines=lines)

@@ -33,7 +33,8 @@ from interp.rasp.syntax import (
     Program,
     children,
 )
-from probes.decompile.features import Column, Feature, columns, expressions, features, values_of
+from probes.decompile.columns import Column, columns, expressions
+from probes.decompile.features import Feature, features, values_of
 from probes.decompile.formulas import Tree, grow
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from interp.errors import Problems
 from interp.rasp.evaluation import run
 from interp.rasp.syntax import Program
+from probes.decompile.catalogue import primitives
 from probes.decompile.components import (
     HeadDoes,
     Kept,
@@ -52,11 +53,11 @@ __all__ = ["Decompiled", "Judged", "decompile"]
 
 LEAST = 0.9
 """Match and gain, on held-out and on longer rows, from which a program counts as found."""
-_ENOUGH, _NEAR = 0.995, 0.01
+_ENOUGH, _NEAR, _PLAIN = 0.995, 0.05, 30
 _PROBED = 24
 _NODES = 80
 """Expressions in a program that counts as short."""
-_OFF_TASK, _A_NODE, _A_TABLE = 0.25, 0.003, 0.1
+_OFF_TASK, _A_NODE, _A_TABLE = 0.25, 0.005, 0.1
 """What gain off the task is worth beside gain on it, and what a node
 of the program and a table without a name cost."""
 _LONGEST = 20
@@ -191,8 +192,13 @@ def decompile(
         step("what each head does")
         heads = list(head_primitives(model, some, table, kept))
         step("what they decide")
+        layers = {one.head.layer for one in heads}
         fetched = [(i, one.primitive) for i, one in enumerate(heads)]
         tried += judge.all(fetched, _counting(heads))
+        if not judge.plain(tried):
+            step("what any head could fetch")
+            wider = primitives(data.fit, deep=len(layers) > 1, positions=judge.positions)
+            tried += judge.all([(-1, one) for one in wider], [-1] * len(layers))
     best = judge.best(tried)
     return Decompiled(
         answer=_answer(best, judge.table_match()),
@@ -263,14 +269,21 @@ class _Judge:
         return Judged(program, sources, **found)
 
     def best(self, tried: Sequence[Judged]) -> Judged:
-        """Of those nearly as good as any the one that is short and right off the task too."""
-        most = max(one.score for one in tried)
-        near = [one for one in tried if one.score >= min(most, 1.0) - _NEAR]
+        """Of those nearly as good as any the one that is short and right off the task too; one that
+        counts as found before one that does not."""
+        found = [one for one in tried if one.found] or list(tried)
+        most = max(one.score for one in found)
+        near = [one for one in found if one.score >= most - _NEAR]
         return max(near, key=lambda one: (one.worth, one.score))
 
     def enough(self, tried: Sequence[Judged]) -> bool:
         """Whether what needs no attention is as good as can be, off the task too."""
         return any(min(one.score, _or_match(one.off_task)) >= _ENOUGH for one in tried)
+
+    def plain(self, tried: Sequence[Judged]) -> bool:
+        """Whether one was found that is good and has little to read."""
+        best = self.best(tried)
+        return best.found and best.score >= LEAST + _NEAR and best.program.nodes <= _PLAIN
 
     def table_match(self) -> tuple[float, float]:
         """The current-token table's match on held-out and on longer rows."""

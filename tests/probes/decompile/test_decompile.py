@@ -14,10 +14,11 @@ from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.rasp import parse, run
 from interp.rasp.evaluation import NONE, Vocabulary
+from probes.decompile.catalogue import primitives
+from probes.decompile.columns import Column
 from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
-from probes.decompile.features import Column
 from probes.decompile.formulas import grow
-from probes.decompile.primitives import ideal, lag, primitives
+from probes.decompile.primitives import ideal, lag
 from probes.decompile.rows import Rows, off_task, split
 from probes.decompile.rows_file import read_rows
 from probes.decompile.task_rows import rows_of_task
