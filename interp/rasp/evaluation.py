@@ -313,9 +313,15 @@ class _Run:
 
 
 def _times(rank: NDArray[np.int64], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many of the chosen keys have each chosen key's value."""
+    """How many of the chosen keys have each key's value; what is not chosen may get anything."""
+    rank = rank - rank.min()
+    size = int(rank.max()) + 1
+    if (rank == rank[:, :1]).all():  # the same value from every query
+        is_value = (rank[:, 0, :, None] == np.arange(size)).astype(np.float32)
+        times = chosen.astype(np.float32) @ is_value
+        return np.take_along_axis(times, rank, axis=-1).astype(np.int64)
     found = np.zeros(chosen.shape, dtype=np.int64)
-    for value in np.unique(rank[chosen]):
-        has = chosen & (rank == value)
+    for code in range(size):
+        has = chosen & (rank == code)
         found += has * has.sum(-1, keepdims=True)
     return found

@@ -83,7 +83,7 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
             yield _number(value % p, rest, (feature,), feature.cost + 2 + p / 8)
     counts = [(f, v) for f, v in numbers if isinstance(f.expression, Count)]
     for number, ((f, v), (g, w)) in _numbered_pairs(counts):
-        if number >= _PAIRED and f.origin != g.origin:
+        if number >= _PAIRED or f.origin != g.origin:
             continue
         difference = Arithmetic("-", f.expression, g.expression)
         cost = f.cost + g.cost + 0.5
@@ -94,7 +94,7 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
 
 
 def _number(
-    values: NDArray[np.int64], expression: Expression, of: tuple[Feature, ...], cost: float
+    values: NDArray[np.int64], expression: Expression, of: tuple[Feature, ...], cost: int | float
 ) -> Column:
     least = 0 if isinstance(expression, Count) or _is_remainder(expression) else None
     most = None

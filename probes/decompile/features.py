@@ -140,8 +140,7 @@ def _distances(number: int, one: Primitive) -> Iterator[Feature]:
 
 def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
     """The token that most, or fewest, of the positions hold that a primitive looks at."""
-    same = Compare("==", Key("token"), Token())
-    if one.single or _is_literal(one.where) or same in children(one.where, deep=True):
+    if one.single or {Key("token"), Key("before")} & set(children(one.where, deep=True)):
         return
     content = rows.content()
     others = [c for c in np.unique(rows.tokens[rows.tokens >= 0]).tolist() if c not in content]
@@ -152,7 +151,8 @@ def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
     where = And(where, parts[1]) if len(parts) > 1 else where
     ways: tuple[Which, ...] = ("commonest", "rarest")
     for way in ways:
-        line = Assignment(f"{way}_{_name_of(one)}", Pick(way, Key("token"), where))
+        name = "token" if one.where == Boolean(True) else _name_of(one)
+        line = Assignment(f"{way}_{name}", Pick(way, Key("token"), where))
         yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 2, one.words)
 
 
@@ -168,7 +168,7 @@ def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[F
     content = rows.content()
     everything = one.where == Boolean(True)
     if not everything:
-        cost, origin = one.cost + 1, one.words
+        cost, origin = one.cost + 1, one.family or one.words
         if _is_literal(one.where):
             cost, origin = 1, ""
         yield Feature(Count(one.where), "number", one.lines, number, cost, origin)
@@ -219,7 +219,7 @@ def _nested(rows: Rows, counting: Sequence[int]) -> Iterator[Feature]:
                 line = Assignment(_plain(name), met)
                 key = Key(line.name)
                 longer.append((word + text, key, (*lines, line)))
-                yield Feature(Count(key), "number", (*lines, line), head, 2.0 + level)
+                yield Feature(Count(key), "number", (*lines, line), head, 2.0 + level, "nested")
         chains = longer
 
 

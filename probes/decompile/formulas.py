@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from interp.rasp.syntax import And, Boolean, Compare, Expression, Not, Number, Or
 from probes.decompile.columns import Column
 
-__all__ = ["Tree", "grow"]
+__all__ = ["Questions", "Tree", "grow"]
 
 _NEARLY = 0.98
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}
@@ -41,6 +41,48 @@ class Tree:
     wrong: int
 
 
+class Questions:
+    """Columns side by side, so that all are tried at once.
+
+    Args:
+        columns: At least one decision each, all of as many.
+    """
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = tuple(columns)
+        values = np.array([c.values for c in columns]).reshape(len(columns), -1)
+        self.low = values.min(1) if values.size else np.zeros(len(columns), dtype=np.int64)
+        values = values - self.low[:, None]
+        self._width = int(values.max()) + 1 if values.size else 1
+        self._bins = values + self._width * np.arange(len(columns))[:, None]
+        self._costs = np.array([c.cost for c in columns], dtype=np.float64)
+
+    def best(
+        self, mine: NDArray[np.bool_], where: NDArray[np.int64]
+    ) -> tuple[float, Column, int] | None:
+        """(what it mends, the column, its threshold) of the simplest of the best cuts of some
+        decisions."""
+        total, yes = len(mine), int(mine.sum())
+        if yes in (0, total) or not self.columns or self._width == 1:
+            return None
+        bins = self._bins[:, where]
+        shape = (len(self.columns), self._width)
+        size, ones = (
+            np.bincount(b.ravel(), minlength=shape[0] * shape[1]).reshape(shape)
+            for b in (bins, bins[:, mine])
+        )
+        left, left_yes = size.cumsum(1)[:, :-1], ones.cumsum(1)[:, :-1]
+        cut = _impurity(left, left_yes) + _impurity(total - left, yes - left_yes)
+        base = _impurity(np.array([total]), np.array([yes]))[0]
+        at = cut.argmin(1)
+        mended = base - cut[np.arange(shape[0]), at]
+        if mended.max() <= 1e-9:
+            return None
+        good = np.flatnonzero(mended >= _NEARLY * mended.max())
+        pick = int(good[np.lexsort((-mended[good], self._costs[good]))[0]])
+        return float(mended[pick]), self.columns[pick], int(self.low[pick] + at[pick])
+
+
 @dataclass(eq=False)
 class _Leaf:
     where: NDArray[np.int64]
@@ -51,7 +93,7 @@ class _Leaf:
 
 
 def grow(
-    columns: Sequence[Column],
+    asked: Questions,
     wanted: NDArray[np.bool_],
     most: int,
     *,
@@ -60,12 +102,12 @@ def grow(
     """Trees of one leaf, two, … ``most``, as long as another mends anything.
 
     Args:
-        columns: What may be asked.
+        asked: What may be asked.
         wanted: What is to be decided.
         most: Leaves, at most.
         among: Decisions that count; all by default.
     """
-    root = _leaf(columns, wanted, np.arange(len(wanted)) if among is None else among)
+    root = _leaf(asked, wanted, np.arange(len(wanted)) if among is None else among)
     leaves, found = [root], [_tree(root, [root])]
     while len(leaves) < most:
         ready = [leaf for leaf in leaves if leaf.split is not None]
@@ -73,43 +115,16 @@ def grow(
             break
         best = max(ready, key=lambda leaf: leaf.split[0] if leaf.split else 0.0)
         leaves.remove(best)
-        leaves += _cut(best, columns, wanted)
+        leaves += _cut(best, asked, wanted)
         found.append(_tree(root, leaves))
     return found
 
 
-def _leaf(columns: Sequence[Column], wanted: NDArray[np.bool_], where: NDArray[np.int64]) -> _Leaf:
+def _leaf(asked: Questions, wanted: NDArray[np.bool_], where: NDArray[np.int64]) -> _Leaf:
     mine = wanted[where]
     value = bool(mine.mean() >= 0.5) if len(mine) else False
     wrong = int((mine != value).sum())
-    return _Leaf(where, value, wrong, _best(columns, mine, where))
-
-
-def _best(
-    columns: Sequence[Column], mine: NDArray[np.bool_], where: NDArray[np.int64]
-) -> tuple[float, Column, int] | None:
-    """(what it mends, the column, its threshold) of the simplest of the best cuts."""
-    total, yes = len(mine), int(mine.sum())
-    if yes in (0, total):
-        return None
-    base = _impurity(np.array([total]), np.array([yes]))[0]
-    cuts: list[tuple[float, Column, int]] = []
-    for column in columns:
-        values = column.values[where]
-        low = int(values.min())
-        if low == int(values.max()):
-            continue
-        size = np.bincount(values - low)
-        ones = np.bincount(values - low, weights=mine)
-        left, left_yes = size.cumsum()[:-1], ones.cumsum()[:-1]
-        mended = base - _impurity(left, left_yes) - _impurity(total - left, yes - left_yes)
-        at = int(mended.argmax())
-        cuts.append((float(mended[at]), column, low + at))
-    most = max((mended for mended, *_ in cuts), default=0.0)
-    if most <= 1e-9:
-        return None
-    good = [cut for cut in cuts if cut[0] >= _NEARLY * most]
-    return min(good, key=lambda cut: (cut[1].cost, -cut[0]))
+    return _Leaf(where, value, wrong, asked.best(mine, where))
 
 
 def _impurity(size: NDArray[Any], yes: NDArray[Any]) -> NDArray[np.float64]:
@@ -117,14 +132,14 @@ def _impurity(size: NDArray[Any], yes: NDArray[Any]) -> NDArray[np.float64]:
     return np.asarray(2 * yes * (size - yes) / size)
 
 
-def _cut(leaf: _Leaf, columns: Sequence[Column], wanted: NDArray[np.bool_]) -> tuple[_Leaf, _Leaf]:
+def _cut(leaf: _Leaf, asked: Questions, wanted: NDArray[np.bool_]) -> tuple[_Leaf, _Leaf]:
     if leaf.split is None:
         raise ValueError("a leaf without a cut cannot be cut")
     _, column, threshold = leaf.split
     low = column.values[leaf.where] <= threshold
     leaf.children = (
-        _leaf(columns, wanted, leaf.where[low]),
-        _leaf(columns, wanted, leaf.where[~low]),
+        _leaf(asked, wanted, leaf.where[low]),
+        _leaf(asked, wanted, leaf.where[~low]),
     )
     return leaf.children
 

@@ -69,6 +69,7 @@ class Primitive:
         which: How one of them is picked; None where all count alike.
         cost: Simpler ones have less.
         lines: What the condition needs to be defined before.
+        family: Counts of one family may be subtracted from each other; by default it is alone.
     """
 
     words: str
@@ -76,6 +77,7 @@ class Primitive:
     which: Which | None = None
     cost: int = 1
     lines: tuple[Assignment, ...] = ()
+    family: str = ""
 
     @property
     def single(self) -> bool:

@@ -33,16 +33,16 @@ from interp.rasp.syntax import (
     Program,
     children,
 )
-from probes.decompile.columns import Column, columns, expressions
+from probes.decompile.columns import columns, expressions
 from probes.decompile.features import Feature, features, values_of
-from probes.decompile.formulas import Tree, grow
+from probes.decompile.formulas import Questions, Tree, grow
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
 
 __all__ = ["Candidate", "candidates"]
 
 _LEAVES, _VALUES = 7, 4
-_DECISIONS = 8000
+_DECISIONS = 4000
 _CELLS = 64
 _COVERED, _WORTH = 0.998, 0.002
 _SLACK = 1.05
@@ -81,7 +81,7 @@ def candidates(
     rows, decisions = _sampled(rows, decisions)
     known = features(rows, fetched, counting, positions=positions)
     values = values_of(known, rows)
-    asked = columns(known, values, rows)
+    asked = Questions(columns(known, values, rows))
     seen: set[Program] = set()
     if rows.objective == "sets":
         grown = {
@@ -97,10 +97,10 @@ def candidates(
     for outputs in _tabulated(known, values, rows, decisions):
         yield from _new(outputs, known, seen)
     listed = _values(known, rows, decisions)
+    guards = [_guards(listed[:size], asked) for size in range(1, len(listed) + 1)]
     for most in range(1, _LEAVES + 1):
-        for size in range(1, len(listed) + 1):
-            value = _listed(listed[:size], asked, most)
-            yield from _new((Next(value),), known, seen)
+        for some in guards:
+            yield from _new((Next(_listed(listed[0][0], some, most)),), known, seen)
 
 
 def _tabulated(
@@ -180,32 +180,36 @@ def _values(
     return found
 
 
-def _cost(expression: Expression, feature: Feature | None) -> float:
-    """Of a value that may be chosen: a fixed token costs as much as what one head fetches."""
-    return 1.0 if feature is None else feature.cost + isinstance(expression, syntax.Arithmetic)
-
-
-def _listed(
-    values: Sequence[tuple[Expression, NDArray[np.bool_]]], asked: Sequence[Column], most: int
-) -> Expression:
-    """One value where a condition holds, another where the next does, …, the first for the rest."""
+def _guards(
+    values: Sequence[tuple[Expression, NDArray[np.bool_]]], asked: Questions
+) -> list[tuple[Expression, list[Tree]]]:
+    """For all values but the first, the last one first: trees of growing size that say where the
+    value is needed, of the decisions that those before leave open."""
     rest, ruled = values[0], list(reversed(values[1:]))
     open_ = np.ones(len(rest[1]), dtype=bool)
-    guards: list[tuple[Expression, Expression]] = []
+    found: list[tuple[Expression, list[Tree]]] = []
     for number, (value, right) in enumerate(ruled):
         later = [rest[1], *[r for _, r in ruled[number + 1 :]]]
         needed = right & ~np.logical_or.reduce(later)
         counted = np.flatnonzero(open_ & (needed | ~right))
         if not len(counted) or not needed[counted].any():
             continue
-        tree = _worth(grow(asked, needed, most, among=counted), most)
-        if tree.formula == Boolean(False):
-            continue
-        guards.append((tree.formula, value))
+        found.append((value, grow(asked, needed, _LEAVES, among=counted)))
         open_ &= ~needed
-    found = rest[0]
-    for guard, value in reversed(guards):
-        found = value if guard == Boolean(True) else Choice(value, guard, found)
+    return found
+
+
+def _listed(
+    first: Expression, guards: Sequence[tuple[Expression, list[Tree]]], most: int
+) -> Expression:
+    """One value where a condition holds, another where the next does, …, the first for the rest."""
+    found = first
+    for value, trees in reversed(guards):
+        guard = _worth(trees, most).formula
+        if guard == Boolean(True):
+            found = value
+        elif guard != Boolean(False):
+            found = Choice(value, guard, found)
     return found
 
 

@@ -1,8 +1,9 @@
 """The same program in fewer words: what stands there twice gets a line and a name.
 
 A difference of counts that several outputs ask about becomes ``d = count(…) - count(…)``; a plain
-count that is used more than once ``n_a``; other long expressions ``x``, ``x2``, … What a program
-decides stays as it was.
+count that is used more than once ``n_a``. A difference that is asked about once and compared with 0
+is a comparison of the two: ``count(…) - count(…) <= -1`` becomes ``count(…) < count(…)``. What a
+program decides stays as it was.
 """
 
 from __future__ import annotations
@@ -21,13 +22,22 @@ from interp.rasp.syntax import (
     Key,
     Literal_,
     Name,
+    Number,
     Output,
     Program,
+    Relation,
     Table,
     children,
 )
 
 __all__ = ["shortened"]
+
+_PLAIN: dict[tuple[str, int], Relation] = {
+    ("<=", 0): "<=",
+    ("<=", -1): "<",
+    (">=", 0): ">=",
+    (">=", 1): ">",
+}
 
 
 def shortened(program: Program) -> Program:
@@ -54,7 +64,18 @@ def shortened(program: Program) -> Program:
         names.add(name)
         lines.append(Assignment(name, part))
         outputs = tuple(_with(output, part, Name(name)) for output in outputs)
+    for part in {p for output in outputs for p in children(_value(output), deep=True)}:
+        outputs = tuple(_with(output, part, _compared(part)) for output in outputs)
     return Program(tuple(lines), outputs)
+
+
+def _compared(part: Expression) -> Expression:
+    """A difference that is compared with 0, or nearly, as a comparison of its two sides."""
+    match part:
+        case Compare(relation, Arithmetic("-", Count() as left, Count() as right), Number(value)):
+            plain = _PLAIN.get((relation, value))
+            return part if plain is None else Compare(plain, left, right)
+    return part
 
 
 def _counts(part: Arithmetic) -> bool:

@@ -57,7 +57,7 @@ _ENOUGH, _NEAR, _PLAIN = 0.995, 0.05, 30
 _PROBED = 24
 _NODES = 80
 """Expressions in a program that counts as short."""
-_OFF_TASK, _A_NODE, _A_TABLE = 0.25, 0.005, 0.1
+_OFF_TASK, _A_NODE, _A_TABLE = 0.15, 0.005, 0.1
 """What gain off the task is worth beside gain on it, and what a node
 of the program and a table without a name cost."""
 _LONGEST = 20
@@ -88,7 +88,7 @@ class Judged:
 
     @property
     def worth(self) -> float:
-        """Gain, with a quarter of that off the task, less what reading it costs."""
+        """Gain, with a part of that off the task, less what reading it costs."""
         off = min(max(_or_match(self.off_task), 0.0), 1.0)
         reading = _A_NODE * self.program.nodes + _A_TABLE * self.program.unnamed
         return self.score + _OFF_TASK * off - reading

@@ -17,7 +17,7 @@ from interp.rasp.evaluation import NONE, Vocabulary
 from probes.decompile.catalogue import primitives
 from probes.decompile.columns import Column
 from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
-from probes.decompile.formulas import grow
+from probes.decompile.formulas import Questions, grow
 from probes.decompile.primitives import ideal, lag
 from probes.decompile.rows import Rows, off_task, split
 from probes.decompile.rows_file import read_rows
@@ -164,7 +164,7 @@ def test_trees_find_a_threshold_and_prefer_the_simpler_question() -> None:
             wanted.astype(np.int64), parse('allow "a" if true').outputs[0].condition, (), cost=9.0
         ),
     ]
-    trees = grow(columns, wanted, 4)
+    trees = grow(Questions(columns), wanted, 4)
     assert [tree.wrong for tree in trees] == [min(wanted.sum(), (~wanted).sum()), 0]
     assert trees[1].columns[0].cost == 1.0
 
