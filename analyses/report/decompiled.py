@@ -120,6 +120,7 @@ def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Sectio
             pictures=list(_patterns(found, model, folder)),
             tables=[Table(_heads(found), "Heads that are needed, and what can stand in for them.")],
         )
+    yield from _made_of(found)
     yield Section(
         "What is needed",
         [
@@ -133,6 +134,60 @@ def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Sectio
     yield Section("Where they part", tables=[Table(_differences(found), "Decisions that differ.")])
 
 
+def _made_of(found: Decompiled) -> Iterator[Section]:
+    """Scores by sources, FFNs as tables, and what frozen norms cost."""
+    shown = found.evidence
+    if shown.scores:
+        rows = [
+            (
+                one.head.name,
+                one.spread,
+                "; ".join(f"{q} × {k} {share:.2f}" for q, k, share in one.pairs),
+                one.explained,
+                one.overlap,
+                one.pattern,
+            )
+            for one in shown.scores
+        ]
+        columns = ["head", "spread", "query × key: share", "all pairs", "overlap", "explained"]
+        yield Section(
+            "What the scores are made of",
+            [
+                "A head's score is a sum over pairs of a source in the query and a source in the "
+                "key; shares are of its variance over the keys of a query, the five largest. "
+                "Spread is the score's standard deviation there: near 0 the head attends evenly, "
+                "whatever the shares. Overlap and explained compare the head's pattern with the "
+                "primitive's: the attention they share, and the part of the pattern's distance "
+                "from an even one that the primitive takes away."
+            ],
+            tables=[Table(pd.DataFrame(rows, columns=columns), "Scores by sources.")],
+        )
+    if shown.ffns:
+        tables = [
+            (one.part.name, ", ".join(one.reads) or "nothing", one.cells, one.gain, one.explained)
+            for one in shown.ffns
+        ]
+        columns = ["FFN", "reads", "entries", "gain", "variance explained"]
+        yield Section(
+            "Each feed-forward layer as a table",
+            [
+                "What the layer writes is replaced by its mean over all positions where the named "
+                "values are the same, while the rest of the model goes on as it was."
+            ],
+            tables=[Table(pd.DataFrame(tables, columns=columns), "FFNs, one by one.")],
+        )
+    if math.isfinite(shown.norms.folded):
+        yield Section(
+            "What the LayerNorms cost",
+            [
+                "With the scale of every norm frozen to one number, as it would be folded into the "
+                f"weights, {shown.norms.folded:.2f} of the gain is left; with one number for each "
+                f"current token {shown.norms.per_token:.2f}. The program needs no norm; its gain "
+                "is against the model as it is."
+            ],
+        )
+
+
 def _names(parts: Iterable[Component]) -> str:
     return ", ".join(part.name for part in parts) or "nothing"
 
@@ -143,7 +198,7 @@ def _lines(found: Decompiled) -> Iterator[tuple[str, str, str]]:
         source = best.sources.get(line.name, -1)
         text = f"{line.name} = {expression_text(line.expression)}"
         if source < 0:
-            yield text, "a value read twice", ""
+            yield text, "no head alone", "what heads fetch, put together"
             continue
         head = found.heads[source]
         yield text, head.head.name, f"{head.primitive.words}: gain {head.gain:.2f} in its place"

@@ -40,9 +40,9 @@ def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model v
     norm, unembedding = model.ln_final, model.W_U.detach()
     wide = torch.promote_types(unembedding.dtype, torch.float32)
     unembedding = unembedding.double()
-    if (gain := _gain(norm)) is not None:
+    if (gain := norm_gain(norm)) is not None:
         unembedding = gain.double()[:, None] * unembedding
-    if _takes_mean_out(model):
+    if takes_mean_out(model):
         unembedding = unembedding - unembedding.mean(0, keepdim=True)
     if centred:
         unembedding = unembedding - unembedding.mean(1, keepdim=True)
@@ -63,14 +63,21 @@ def has_final_norm(model: Any) -> bool:
     return str(model.cfg.normalization_type or "") in ("LN", "LNPre", "RMS", "RMSPre")
 
 
-def _gain(norm: Any) -> Tensor | None:
+def norm_gain(norm: Any) -> Tensor | None:
+    """What a norm multiplies each feature with; None where it multiplies with nothing."""
     found = _parameter(norm, "w", "weight")
     if found is not None and getattr(norm, "uses_weight_offset", False):
         return 1 + found
     return found
 
 
-def _takes_mean_out(model: Any) -> bool:
+def norm_shift(norm: Any) -> Tensor | None:
+    """What a norm adds to each feature; None where it adds nothing."""
+    return _parameter(norm, "b", "bias")
+
+
+def takes_mean_out(model: Any) -> bool:
+    """Whether the model's norms take the mean over features out."""
     kind, cfg = str(model.cfg.normalization_type or ""), model.cfg
     rms = getattr(cfg, "final_rms", False) or getattr(model.ln_final, "uses_rms_norm", False)
     return kind.startswith("LN") and not rms

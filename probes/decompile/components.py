@@ -42,7 +42,16 @@ from probes.decompile.decisions import (
 from probes.decompile.primitives import Primitive, ideal
 from probes.decompile.rows import Rows
 
-__all__ = ["HeadDoes", "Kept", "head_primitives", "knows_positions", "mean_patterns", "prune"]
+__all__ = [
+    "HeadDoes",
+    "Kept",
+    "head_primitives",
+    "knows_positions",
+    "mean_patterns",
+    "overlap",
+    "prune",
+    "substituted",
+]
 
 _BUDGET, _NEAR, _FEW, _STANDS_IN = 0.98, 0.03, 8, 0.9
 _WELL, _BETTER = 0.98, 0.02
@@ -105,7 +114,7 @@ def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET)
     def gain(without: Sequence[Component]) -> float:
         hooks = [_mean_hook(model, part, means) for part in without]
         found = decided(outputs_of(model, rows, lambda _: hooks), rows)
-        return _gain(table, rows, truth, found)
+        return table.fidelity(rows, truth, found).or_match
 
     alone = {part: gain([part]) for part in parts}
     dropped: dict[Component, float] = {}
@@ -146,21 +155,21 @@ def _named(
     named: Sequence[HeadDoes],
 ) -> Iterator[HeadDoes]:
     truth = decided(outputs_of(model, rows), rows)
-    run = partial(_with_pattern, model, kept, named, head)
+    run = partial(substituted, model, kept, named, head)
     tried = primitives(rows, deep=head.layer > 0, positions=knows_positions(model))
     first = rows[np.argsort(rows.lengths, kind="stable")[:_FIRST_ROWS]]
     short = decided(outputs_of(model, first), first)
-    rough = [_gain(table, first, short, run(first, p)) for p in tried]
+    rough = [table.fidelity(first, short, run(first, p)).or_match for p in tried]
     finalists = sorted(range(len(tried)), key=lambda k: (-rough[k], tried[k].cost))[:_FINALISTS]
     found = [(tried[k], run(rows, tried[k])) for k in sorted(finalists)]
-    gains = [_gain(table, rows, truth, decisions) for _, decisions in found]
+    gains = [table.fidelity(rows, truth, decisions).or_match for _, decisions in found]
     best = max(gains)
     near = [k for k in range(len(found)) if gains[k] >= best - _NEAR]
-    like = {k: _overlap(model, rows, head, found[k][0]) for k in near}
+    like = {k: overlap(model, rows, head, found[k][0]) for k in near}
     near = sorted(near, key=lambda k: found[k][0].cost - _LIKE * like[k])[:_ALTERNATIVES]
     if best < _STANDS_IN and tried[0] not in [found[k][0] for k in near]:
         found.append((tried[0], run(rows, tried[0])))  # uneven as it is, it may count all the same
-        gains.append(_gain(table, rows, truth, found[-1][1]))
+        gains.append(table.fidelity(rows, truth, found[-1][1]).or_match)
         near = [*near, len(found) - 1]
     others = sorted(((found[k][0].words, gains[k]) for k in range(len(found))), key=lambda x: -x[1])
     for k in near:
@@ -169,7 +178,7 @@ def _named(
     yield from _elsewhere(rows, truth, taken, head, tried, run)
 
 
-def _overlap(model: Any, rows: Rows, head: Component, primitive: Primitive) -> float:
+def overlap(model: Any, rows: Rows, head: Component, primitive: Primitive) -> float:
     """Share of a head's attention, where something is asked, that a primitive's pattern shares."""
     name = f"blocks.{head.layer}.attn.hook_pattern"
     with torch.no_grad():
@@ -209,13 +218,7 @@ def knows_positions(model: Any) -> bool:
     return spec is None or (spec.positions, spec.lag_bias) != ("none", "none")
 
 
-def _gain(table: TokenTable, rows: Rows, truth: NDArray[Any], found: NDArray[Any]) -> float:
-    """Gain, or where the table makes no mistake on these rows, match."""
-    fidelity = table.fidelity(rows, truth, found)
-    return fidelity.gain if np.isfinite(fidelity.gain) else fidelity.match
-
-
-def _with_pattern(
+def substituted(
     model: Any,
     kept: Kept,
     named: Sequence[HeadDoes],

@@ -51,6 +51,11 @@ class Fidelity:
     match: float
     gain: float
 
+    @property
+    def or_match(self) -> float:
+        """Gain, or where the table makes no mistake on these rows, match."""
+        return self.gain if np.isfinite(self.gain) else self.match
+
 
 def outputs_of(
     model: Any, rows: Rows, hooks: Callable[[slice], Sequence[Hook]] | None = None

@@ -64,8 +64,8 @@ def shortened(program: Program) -> Program:
         names.add(name)
         lines.append(Assignment(name, part))
         outputs = tuple(_with(output, part, Name(name)) for output in outputs)
-    for part in {p for output in outputs for p in children(_value(output), deep=True)}:
-        outputs = tuple(_with(output, part, _compared(part)) for output in outputs)
+    for old in {p for output in outputs for p in children(_value(output), deep=True)}:
+        outputs = tuple(_with(output, old, _compared(old)) for output in outputs)
     return Program(tuple(lines), outputs)
 
 

@@ -44,6 +44,8 @@ from probes.decompile.decisions import (
     disagreements,
     outputs_of,
 )
+from probes.decompile.evidence import Evidence, evidence
+from probes.decompile.line_heads import line_heads
 from probes.decompile.rows import Rows, Split, split
 from probes.decompile.search import Candidate, candidates
 from probes.decompile.shorten import shortened
@@ -114,6 +116,7 @@ class Decompiled:
         data: The rows, as they were split.
         decisions: The model's, by the part of the split.
         right: Share of decisions with labels in which the model, and the program, are right.
+        evidence: Scores by sources, FFNs as tables, and what frozen norms cost.
         differ: (row, position) of held-out and longer rows where program and model part.
         seconds: How long it took.
     """
@@ -127,6 +130,7 @@ class Decompiled:
     data: Split
     decisions: dict[str, NDArray[Any]]
     right: tuple[float, float]
+    evidence: Evidence
     differ: tuple[tuple[str, int, int], ...]
     seconds: float
 
@@ -149,6 +153,11 @@ class Decompiled:
             "program_right": _number(self.right[1]),
             "kept": [part.name for part in self.kept.parts],
             "pruned_gain": self.kept.gain,
+            "heads": [
+                {"head": h.head.name, "at": h.at, "does": h.primitive.words, "gain": h.gain}
+                for h in self.heads
+            ],
+            **self.evidence.record(),
             "curve": curve(self.tried),
             "seconds": self.seconds,
         }
@@ -200,6 +209,11 @@ def decompile(
             wider = primitives(data.fit, deep=len(layers) > 1, positions=judge.positions)
             tried += judge.all([(-1, one) for one in wider], [-1] * len(layers))
     best = judge.best(tried)
+    step("what scores and FFNs are made of")
+    known = {name for name, source in best.sources.items() if source >= 0}
+    for name, one in line_heads(model, some, table, kept, best.program, known):
+        best = replace(best, sources=best.sources | {name: len(heads)})
+        heads.append(one)
     return Decompiled(
         answer=_answer(best, judge.table_match()),
         best=best,
@@ -210,6 +224,7 @@ def decompile(
         data=data,
         decisions=truth,
         right=judge.right(best),
+        evidence=evidence(model, data, table, kept, heads, best.program),
         differ=tuple(judge.differ(best)),
         seconds=time.monotonic() - start,
     )

@@ -10,7 +10,7 @@ from interp.crasp.mistakes import ProgramError
 from interp.crasp.parser import parse_program as parse_counts
 from interp.errors import ArgumentError
 from interp.rasp import parse, program_text, run
-from interp.rasp.evaluation import NONE, Vocabulary
+from interp.rasp.evaluation import NONE, Vocabulary, evaluate
 from interp.rasp.syntax import (
     Allow,
     And,
@@ -59,7 +59,7 @@ formulas = st.recursive(
 )
 picks = st.builds(
     Pick,
-    st.sampled_from(["first", "last", "least", "greatest"]),
+    st.sampled_from(["first", "last", "least", "greatest", "commonest", "rarest"]),
     st.just(Key("token")),
     st.builds(Compare, st.sampled_from(["==", ">", "<"]), st.just(Key("token")), tokens),
 )
@@ -172,3 +172,22 @@ def test_programs_without_meaning_are_refused(text: str, said: str) -> None:
 def test_a_token_that_the_rows_do_not_have_is_refused() -> None:
     with pytest.raises(ArgumentError, match="must all be in the vocabulary, got 'c'"):
         run(parse('allow "c" if true'), np.zeros((1, 2), dtype=np.int64), WORDS)
+
+
+def test_the_commonest_and_rarest_tokens_are_counted() -> None:
+    """Against counting by hand; of equally many the first in the vocabulary."""
+    program = parse(
+        'c = commonest(key.token where key.token != "x")\n'
+        'r = rarest(key.token where key.token != "x")\n'
+        "next = c"
+    )
+    words = Vocabulary(("a", "b", "x"))
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 3, (30, 9))
+    found = evaluate(program.lines, rows, words)
+    for row, most, least in zip(rows, found["c"], found["r"], strict=True):
+        for end in range(9):
+            times = [int((row[: end + 1] == code).sum()) for code in (0, 1)]
+            there = [code for code in (0, 1) if times[code]]
+            assert most[end] == (max(there, key=lambda c: (times[c], -c)) if there else NONE)
+            assert least[end] == (min(there, key=lambda c: (times[c], c)) if there else NONE)

@@ -45,6 +45,21 @@ def test_a_trained_counter_gives_back_the_nested_program_of_the_proof(counting) 
     assert np.array_equal(found, rows.labels[rows.asked]), "rows of a seed that was not fitted"
 
 
+def test_scores_ffns_and_norms_are_accounted_for(counting) -> None:
+    shown = counting.evidence
+    named = {one.head.name for one in shown.scores}
+    assert named == {part.name for part in counting.kept.parts if part.kind == "head"}
+    for one in shown.scores:
+        assert one.explained == pytest.approx(1.0, abs=1e-4), "pairs add up to the score"
+        assert 0 <= one.overlap <= 1 + 1e-6
+    assert [one.part for one in shown.ffns] == [p for p in counting.kept.parts if p.kind == "ffn"]
+    assert all(one.gain > 0.9 for one in shown.ffns), "tables do what the FFNs do"
+    assert shown.norms.per_token <= 1.0
+    record = counting.record()
+    assert {"scores", "ffns", "norms", "heads"} <= set(record)
+    json.dumps(record)
+
+
 def test_one_layer_too_few_gives_no_program() -> None:
     model = pl.load("depth-L5-layers2")
     found = decompile(model, rows_of_task(model.card.task, count=200))
@@ -78,7 +93,8 @@ def test_induction_is_found_as_two_heads_that_compose() -> None:
     assert found.answer == "found"
     assert [part.name for part in found.kept.parts] == ["L0H0", "L1H0"]
     assert found.heads[0].primitive.words == "the token before"
-    assert "follow one like this" in found.heads[1].primitive.words
+    second = next(one for one in found.heads if one.head.name == "L1H0")
+    assert "follow one like this" in second.primitive.words
 
 
 @pytest.mark.parametrize("seed", range(3))
