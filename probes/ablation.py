@@ -21,14 +21,12 @@ import pandas as pd
 import torch
 
 from interp.interventions.ablation_effects import loss_unit, row_losses
-from interp.interventions.clean_run import CleanRun, component_means
 from interp.interventions.components import Component, components
-from interp.models.transformer import SequenceTransformer
 from interp.stats.head_table import head_table, score_row
 from interp.stats.nulls import paired_null, swaps_null
-from interp.tasks.base import Batch
 from probes.activations import POSITIONS, sampled_positions
 from probes.linear import Decoding, decode
+from probes.roles.runs import Runs
 
 __all__ = ["ablation_table", "site_after"]
 
@@ -42,8 +40,7 @@ def site_after(part: Component) -> str:
 
 
 def ablation_table(
-    model: SequenceTransformer,
-    batch: Batch,
+    runs: Runs,
     latents: Sequence[str],
     groups: Mapping[str, Sequence[Component]],
     *,
@@ -52,46 +49,47 @@ def ablation_table(
     """Mean-ablate every head and FFN of a model on a batch, and groups of heads at once.
 
     Args:
-        model: The model that was run.
-        batch: Rows with targets.
-        latents: The latents whose decodability is measured.
+        runs: The model's clean pass over rows with targets
+            (:meth:`probes.roles.evidence.Evidence.runs`); what is ablated starts at its layer.
+        latents: The latents whose decodability is followed.
         groups: Name → heads of one layer that act together.
-        seed: Seed of the nulls.
+        seed: Of the nulls.
 
     Returns:
         A head table with metrics ``loss_increase`` and ``decodability_drop`` (target = latent),
         for components ``head``, ``ffn`` and ``group``.
     """
-    return head_table(_rows(model, batch, latents, groups, seed), family=("metric",))
+    return head_table(_rows(runs, latents, groups, seed), family=("metric",))
 
 
 def _rows(
-    model: SequenceTransformer,
-    batch: Batch,
+    runs: Runs,
     latents: Sequence[str],
     groups: Mapping[str, Sequence[Component]],
     seed: int,
 ) -> Iterator[dict[str, Any]]:
-    inputs = batch.inputs.to(model.cfg.device)
-    parts = components(model)
-    means = component_means(model, inputs, parts)
+    batch, parts = runs.batch, components(runs.model)
     positions = sampled_positions(batch.mask.numpy(), POSITIONS)
-    sites = sorted({site_after(part) for part in parts})
-    clean = CleanRun.of(model, inputs)
-    _, held = clean.edited([], keep=sites)
     truth = {name: batch.latents[name][:, positions].double().numpy() for name in latents}
-    whole = {site: _decode(held[site], positions, truth) for site in sites}
-    unit, losses = loss_unit(batch), row_losses(clean.output, batch)
+    whole = {}
+    for layer in sorted({part.layer for part in parts}):
+        sites = sorted({site_after(part) for part in parts if part.layer == layer})
+        for site, stream in runs.inside(layer, sites).items():
+            whole[site] = _decode(stream[:, positions], truth)
+    unit = loss_unit(batch)
+    losses = torch.cat([row_losses(runs.output(rows), batch[rows]) for rows in runs.blocks()])
     for where, ablated in _ablations(parts, groups):
-        site = site_after(ablated[0])
-        without, kept = clean.without(ablated, means, keep=[site])
-        lost = _beyond_rounding((row_losses(without, batch) - losses).numpy() / unit)
+        site, after, kept = site_after(ablated[0]), [], []
+        for rows, output, held in runs.changed(runs.without(ablated), [site]):
+            after.append(row_losses(output, batch[rows]))
+            kept.append(held[site][:, positions])
+        lost = _beyond_rounding((torch.cat(after) - losses).numpy() / unit)
         rise, null = float(lost.mean()), paired_null(lost)
         yield score_row("loss_increase", rise, null, target="output", method="mean", **where)
-        for name, after in _decode(kept[site], positions, truth).items():
+        for name, without in _decode(torch.cat(kept), truth).items():
             before = whole[site][name]
-            drop = float(_beyond_rounding(np.array(before.score - after.score)))
-            null = swaps_null(before.predicted, after.predicted, truth[name], seed=seed)
+            drop = float(_beyond_rounding(np.array(before.score - without.score)))
+            null = swaps_null(before.predicted, without.predicted, truth[name], seed=seed)
             yield score_row(
                 "decodability_drop", drop, null, target=name, site=site, method="mean", **where
             )
@@ -113,8 +111,6 @@ def _beyond_rounding(scores: np.ndarray) -> np.ndarray:
     return np.where(np.abs(scores) > _ROUNDING, scores, 0.0)
 
 
-def _decode(
-    resid: torch.Tensor, positions: np.ndarray, truth: dict[str, np.ndarray]
-) -> dict[str, Decoding]:
-    features = resid[:, positions].double().cpu().numpy()
+def _decode(sampled: torch.Tensor, truth: dict[str, np.ndarray]) -> dict[str, Decoding]:
+    features = sampled.double().cpu().numpy()
     return {name: decode(features, latent) for name, latent in truth.items()}

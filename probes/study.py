@@ -15,6 +15,7 @@ import pandas as pd
 import torch
 
 from interp.errors import Problems
+from interp.hooks.capture import evaluating
 from interp.interventions.components import Component
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract
@@ -25,7 +26,9 @@ from probes.ablation import ablation_table
 from probes.activations import Sampled, sampled_positions
 from probes.kernels import KernelNull, LayerKernels, kernel_null, kernel_table, layer_kernels
 from probes.layerwise import decodability, residual_sites
-from probes.roles import TASK, find_roles
+from probes.roles import TASK
+from probes.roles.find import decided, evidence_of
+from probes.roles.runs import Runs
 
 __all__ = ["Performance", "Study", "study"]
 
@@ -109,36 +112,37 @@ def study(
     """
     _check_measurable(model)
     sites = residual_sites([bool(widths) for widths in model.spec.ffn_widths])
-    hooks = [*sites, "blocks.0.attn.hook_pattern", "blocks.0.attn.hook_z"]
+    hooks = [*sites, *(f"blocks.0.attn.hook_{name}" for name in ("pattern", "z", "v"))]
+    hooks += ["blocks.0.ln1.hook_normalized"] * model.spec.identity_ov
     store = extract(model, task, hooks, out, rows=ROWS, batch=BATCH, seed=seed)
-    batch, floors = _rows_of(store), TASK.floors
+    batch = _rows_of(store)
     memories = dict(zip(task.arguments[1:], task.lags, strict=True))
-    kernels = layer_kernels(model, batch, 0, memories)
+    kernels = layer_kernels(model, store, 0, memories)
     null = kernel_null(model, batch, 0, memories, seed=seed) if null is None else null
-    groups = {
-        memory: [
-            Component("head", 0, head)
-            for head in kernels.group(
-                memory, lag, share=floors.kernel_share, part=floors.kernel_part
-            )
-        ]
-        for memory, lag in memories.items()
-    }
     sampled = Sampled(store, sampled_positions(store.mask()))
+    with evaluating(model):
+        evidence = evidence_of(model, batch, TASK, latents=True, seed=seed)
+        runs, groups = evidence.runs("given"), _groups(kernels, memories)
+        lost = ablation_table(runs, [*task.arguments, "f"], groups, seed=seed)
+        roles = decided(evidence, task.memories(), task.answers())
+        performance = _performance(runs)
     scores = pd.concat(
-        [
-            decodability(sampled, sites),
-            kernel_table(kernels, memories, null),
-            ablation_table(model, batch, [*task.arguments, "f"], groups, seed=seed),
-        ],
+        [decodability(sampled, sites), kernel_table(kernels, memories, null), lost],
         ignore_index=True,
     )
-    roles = find_roles(model, batch, memories=task.memories(), answers=task.answers(), seed=seed)
     provenance = {"model": name, "task": task.to_dict(), "seed": seed, "rows": ROWS}
     store.write_measurement("scores", scores, provenance)
     store.write_measurement("roles", roles, provenance)
-    performance = _performance(model, batch)
     return Study(name, model, task, store, scores, roles, kernels, null, performance)
+
+
+def _groups(kernels: LayerKernels, memories: Mapping[str, int]) -> dict[str, list[Component]]:
+    """The heads that select each memory together."""
+    least = {"share": TASK.floors.kernel_share, "part": TASK.floors.kernel_part}
+    return {
+        memory: [Component("head", 0, head) for head in kernels.group(memory, lag, **least)]
+        for memory, lag in memories.items()
+    }
 
 
 def _check_measurable(model: SequenceTransformer) -> None:
@@ -160,9 +164,9 @@ def _rows_of(store: ActivationStore) -> Batch:
     )
 
 
-@torch.no_grad()
-def _performance(model: SequenceTransformer, batch: Batch) -> Performance:
-    found, scored = (t[batch.mask].double() for t in (model(batch.inputs), batch.targets))
+def _performance(runs: Runs) -> Performance:
+    output = torch.cat([runs.output(rows) for rows in runs.blocks()])
+    found, scored = (t[runs.batch.mask].double() for t in (output, runs.batch.targets))
     wrong = found - scored
     return Performance(
         accuracy=float((found.sign() == scored.sign()).double().mean()),

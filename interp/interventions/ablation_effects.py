@@ -121,7 +121,12 @@ def ablate(
 
 
 def effect_table(
-    found: Mapping[Component, Float[np.ndarray, "row"]], batch: Batch, how: str, seed: int
+    found: Mapping[Component, Float[np.ndarray, "row"]],
+    batch: Batch,
+    how: str,
+    seed: int,
+    *,
+    site: str = "",
 ) -> pd.DataFrame:
     """Turn each component's loss increases on the rows of a batch into a head table.
 
@@ -130,9 +135,10 @@ def effect_table(
         batch: The rows, whose targets say what a squared error is a share of.
         how: What replaced the components' writes.
         seed: Seed of the bootstrap.
+        site: Where the components' writes were replaced, if not everywhere.
     """
     unit = loss_unit(batch)
-    rows = (_line(part, increases / unit, how, seed) for part, increases in found.items())
+    rows = (_line(part, lost / unit, how, seed) | {"site": site} for part, lost in found.items())
     return head_table(rows, family=ANY_TARGET)
 
 

@@ -89,7 +89,7 @@ def patch_paths(
             memory.
 
     Returns:
-        A table as from :func:`patch`, with one row per sender.
+        A table as from :func:`patch`, with one row per sender; ``site`` names the receiver.
 
     Raises:
         ArgumentError: for senders that are not in front of the receiver, a receiver that the model
@@ -117,4 +117,4 @@ def patch_paths(
                 tokens=tokens,
             )
         }
-    return effect_table(found, batch, how, seed)
+    return effect_table(found, batch, how, seed, site=receiver.site)

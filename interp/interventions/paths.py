@@ -81,6 +81,15 @@ class Receiver:
         problems.need(placed, "layer", "goes with all but logits", self.layer, "name it there only")
         problems.raise_if_any()
 
+    @property
+    def site(self) -> str:
+        """The name of the receiver in tables: its hook, and its head where it has one."""
+        if self.input == "logits":
+            return "ln_final"
+        if self.input == "ffn":
+            return f"blocks.{self.layer}.hook_mlp_in"
+        return f"blocks.{self.layer}.attn.hook_{self.input}_input head {self.head}"
+
 
 def senders(model: HookedModel, receiver: Receiver, length: int = 0) -> tuple[Component, ...]:
     """All components in front of a receiver: heads, FFNs and layers.
@@ -220,7 +229,7 @@ def _received(trace: Trace, receiver: Receiver, clean: Stream, change: Stream) -
             value[:, :, receiver.head] += change
             return value
 
-        name = f"blocks.{layer}.attn.hook_{receiver.input}_input"
+        name, _, _ = receiver.site.partition(" ")
         with model.hooks(fwd_hooks=[(name, patch)]):
             stream = trace.block(clean, layer)
     return trace.finish(stream, layer + 1)

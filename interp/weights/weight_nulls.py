@@ -138,7 +138,8 @@ class SpectrumNull:
     @cached_property
     def singular(self) -> NDArray[np.float64]:
         """The singular values of every draw, [draw, min(n, r)], largest first."""
-        rng, found = np.random.default_rng((self.seed, self.n, self.r)), []
+        rng = np.random.default_rng((self.seed, self.n, self.r))
+        found: list[NDArray[np.float64]] = []
         side_by_side = min(_MOST_WORKERS, torch.get_num_threads())
         with workers(side_by_side) as pool:
             for start in range(0, self.draws, side_by_side * _AT_ONCE):

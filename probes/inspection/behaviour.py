@@ -30,6 +30,7 @@ from interp.interventions.components import components
 from interp.stats.p_values import from_draws
 from interp.store import ActivationStore, extract
 from probes.roles.looking import looked_at
+from probes.roles.runs import Runs
 from probes.roles.trials import Trial
 
 __all__ = ["Performance", "loss_table", "performance", "sealed", "stored_rows"]
@@ -87,32 +88,39 @@ def loss_table(model: HookedModel, trial: Trial, seed: int) -> pd.DataFrame:
     return ablate(model, trial.batch, components(model), seed=seed).assign(trial=trial.name)
 
 
-def performance(model: HookedModel, trial: Trial, *, draws: int = 10_000) -> Performance:
-    """The loss and accuracy on a trial, compared with its control."""
-    output = _output(model, trial.batch.inputs)
-    losses = row_losses(output, trial.batch)
-    mask = trial.batch.mask
-    right = output[mask].argmax(-1) == trial.batch.targets[mask]
-    control, p = float("nan"), float("nan")
-    if trial.control is not None:
-        other = row_losses(_output(model, trial.control.inputs), trial.control)
-        control = float(other.mean())
-        pooled = torch.cat((losses, other)).numpy()
+def performance(
+    runs: Runs, name: str, control: Runs | None = None, *, draws: int = 10_000
+) -> Performance:
+    """The loss and accuracy on a trial's rows, compared with its control.
+
+    Args:
+        runs: The model's clean pass over the trial's rows.
+        name: The trial's.
+        control: The same model's over the control's rows, if it has one.
+        draws: Permutations of rows between the two.
+    """
+    right, scored = 0, int(runs.batch.mask.sum())
+    for rows in runs.blocks():
+        batch, output = runs.batch[rows], runs.output(rows)
+        right += int((output[batch.mask].argmax(-1) == batch.targets[batch.mask]).sum())
+    losses, other, p = _row_losses(runs), float("nan"), float("nan")
+    if control is not None:
+        without = _row_losses(control)
+        other = float(without.mean())
+        pooled = torch.cat((losses, without)).numpy()
         rng, n = np.random.default_rng(0), len(losses)
         found = _gap(np.stack([rng.permutation(pooled) for _ in range(draws)]), n)
         p = from_draws(float(_gap(pooled, n)), found).p
-    return Performance(trial.name, float(losses.mean()), control, float(right.float().mean()), p)
+    return Performance(name, float(losses.mean()), other, right / scored, p)
+
+
+def _row_losses(runs: Runs) -> Tensor:
+    return torch.cat([row_losses(runs.output(rows), runs.batch[rows]) for rows in runs.blocks()])
 
 
 def _gap(losses: NDArray[np.floating], n: int) -> NDArray[np.floating]:
     """How much higher the mean is after the first ``n`` of the last axis."""
     return np.asarray(losses[..., n:].mean(-1) - losses[..., :n].mean(-1))
-
-
-@torch.no_grad()
-def _output(model: HookedModel, inputs: Tensor) -> Tensor:
-    output: Tensor = model(inputs)  # type: ignore[operator]
-    return output
 
 
 def sealed(

@@ -37,8 +37,10 @@ from probes.inspection.behaviour import (
     sealed,
     stored_rows,
 )
+from probes.roles.evidence import Evidence
 from probes.roles.find import decided, evidence_of
 from probes.roles.profile import LANGUAGE, Profile
+from probes.roles.runs import Runs
 from probes.roles.trials import LENGTH, ROWS, Trial, rows_of, text_trial, token_trials
 
 __all__ = ["MARKER", "Inspected", "inspect_heads", "open_folder", "write_tables"]
@@ -146,7 +148,7 @@ def inspect_heads(
             stores |= stored_rows(model.model, trial, out / "stores", resume=resume)
     step("attention, copying, position, roles")
     with evaluating(model.model):
-        behaviour, roles = _decided(model.model, trials, stores, profile, seed)
+        behaviour, roles, performances = _decided(model.model, trials, stores, profile, seed)
     losses = []
     for trial in trials:
         step(f"{trial.name} without each head and FFN")
@@ -156,7 +158,6 @@ def inspect_heads(
     step("weights")
     weights = weight_table(factors, list(_WEIGHTS), seed=seed)
     stores["repeated"].write_measurement("weights", weights, {"seed": seed}, overwrite=True)
-    performances = tuple(performance(model.model, trial) for trial in trials)
     lost = pd.concat(losses, ignore_index=True)
     settings = {"rows": rows, "length": min(length, model.n_ctx), "seed": seed}
     return Inspected(
@@ -179,7 +180,7 @@ def _decided(
     stores: Mapping[str, ActivationStore],
     profile: Profile,
     seed: int,
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Performance, ...]]:
     """What heads do on the stores' rows (a head table), and the role table."""
     evidence = evidence_of(model, rows_of(trials), profile, stores=stores, seed=seed)
     for kind, store in stores.items():
@@ -189,7 +190,17 @@ def _decided(
     about = {"profile": profile.name, "seed": seed}
     stores["repeated"].write_measurement("roles", roles, about, overwrite=True)
     named = [table.assign(trial=kind) for kind, table in evidence.tables.items()]
-    return pd.concat(named, ignore_index=True), roles
+    found = (performance(evidence.runs(t.name), t.name, _control(evidence, t)) for t in trials)
+    return pd.concat(named, ignore_index=True), roles, tuple(found)
+
+
+def _control(evidence: Evidence, trial: Trial) -> Runs | None:
+    """The clean pass over a trial's control: that of the shuffled rows is among the evidence."""
+    if trial.control is None:
+        return None
+    if trial.name == "repeated":
+        return evidence.runs("shuffled")
+    return Runs(evidence.model, trial.control)
 
 
 def _digest(trial: Trial) -> str:

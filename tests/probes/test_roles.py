@@ -33,9 +33,25 @@ def few_fresh_models() -> Iterator[None]:
         yield
 
 
+EMBEDDED: list[int] = []
+"""Rows that the proof's model has embedded; a run with something changed starts behind that."""
+
+
 @pytest.fixture(scope="module")
-def proof_study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return study("proof", PROOF.model, TASK, tmp_path_factory.mktemp("proof") / "s", seed=SEED)
+def proof_study(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+    embed = PROOF.model.embed
+    counted = embed.register_forward_pre_hook(
+        lambda module, inputs: EMBEDDED.append(len(inputs[0]) * (module is embed))
+    )
+    yield study("proof", PROOF.model, TASK, tmp_path_factory.mktemp("proof") / "s", seed=SEED)
+    counted.remove()
+
+
+def test_a_study_runs_its_model_once_for_the_store_and_once_for_all_that_is_asked(
+    proof_study: Study,
+) -> None:
+    rows = proof_study.store.rows  # and a few: what fires, how long a batch takes, fresh models
+    assert 2 * rows <= sum(EMBEDDED) < 2.5 * rows
 
 
 def roles_of(model: SequenceTransformer) -> pd.DataFrame:

@@ -28,7 +28,8 @@ from interp.interventions.components import Component, components
 from interp.models.pretrained import Pretrained, load_pretrained
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.weight_table import weight_table
-from probes.inspection.behaviour import performance
+from probes.inspection.behaviour import Performance, performance
+from probes.roles.runs import Runs
 from probes.roles.trials import Trial, token_trials
 
 __all__ = ["run"]
@@ -67,6 +68,11 @@ def _top_heads(factors: HeadWeights, count: int) -> dict[str, list[Component]]:
     }
 
 
+def _performance(model: Pretrained, trial: Trial) -> Performance:
+    control = None if trial.control is None else Runs(model.model, trial.control)
+    return performance(Runs(model.model, trial.batch), trial.name, control)
+
+
 def _one_seed(
     model: Pretrained, sets: Mapping[str, Sequence[Component]], setting: Setting, seed: int
 ) -> list[dict[str, Any]]:
@@ -75,7 +81,7 @@ def _one_seed(
     trials, _ = token_trials(
         model, rows=int(options.get("rows", 16)), length=int(options.get("length", 48)), seed=seed
     )
-    done = {trial.name: performance(model.model, trial) for trial in trials}
+    done = {trial.name: _performance(model, trial) for trial in trials}
     able = [t for t in trials if done[t.name].p < _P and done[t.name].loss < done[t.name].control]
     if not any(trial.name == "repeated" for trial in able):
         return []

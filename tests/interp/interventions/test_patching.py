@@ -65,6 +65,19 @@ def test_a_path_to_the_logits_skips_what_comes_after(model) -> None:
     clean = row_losses(model(batch.inputs), batch)
     expected = float((row_losses(output, batch) - clean).mean())
     assert table["score"].tolist() == [pytest.approx(expected, abs=1e-9)]
+    assert table["site"].tolist() == ["ln_final"]
+
+
+@pytest.mark.parametrize(
+    ("receiver", "site"),
+    [
+        (Receiver("k", layer=1, head=1), "blocks.1.attn.hook_k_input head 1"),
+        (Receiver("ffn", layer=1), "blocks.1.hook_mlp_in"),
+    ],
+)
+def test_every_row_of_a_path_names_its_receiver(model, receiver, site) -> None:
+    sender = Component("head", 0, 0)
+    assert patch_paths(model, next_tokens(rows(4)), receiver, [sender])["site"].tolist() == [site]
 
 
 def test_swapping_needs_the_other_rows_and_nothing_else_takes_them(model) -> None:
