@@ -21,6 +21,7 @@ __all__ = [
     "POSITIONAL",
     "Drawn",
     "behaviour_figures",
+    "beside_nulls",
     "mass",
     "matching",
     "weight_maps",
@@ -68,6 +69,22 @@ def behaviour_figures(
             kind, figure = ("histogram", _histogram) if nulls else ("map", _map)
             name = f"{kind}-{metric}-{start}"
             yield Drawn(name, figure(metric, some), _caption(metric, some, nulls))
+
+
+def beside_nulls(behaviour: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
+    """The numbers of those figures, one row per head and score, for models of a few heads.
+
+    Args:
+        behaviour, losses: As for :func:`behaviour_figures`.
+    """
+    pieces = []
+    for metric, panels in _by_metric(behaviour, losses).items():
+        for title, rows in panels:
+            piece = rows[["layer", "head", "score", "null_mean", "null_std", "q"]].copy()
+            piece.insert(2, "rows", title)
+            piece.insert(2, "score of", _LABELS[metric])
+            pieces.append(piece)
+    return pd.concat(pieces, ignore_index=True)
 
 
 def weight_maps(weights: pd.DataFrame) -> Iterator[Drawn]:

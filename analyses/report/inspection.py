@@ -13,6 +13,7 @@ from analyses.report.behaviour_figures import (
     COPYING,
     POSITIONAL,
     behaviour_figures,
+    beside_nulls,
     mass,
     matching,
     weight_maps,
@@ -31,12 +32,16 @@ from probes.roles.registry import ROLES
 
 __all__ = ["inspection_findings", "wide_table", "write_inspection"]
 
-_SHOWN, _PAIRS = 8, 24
+_SHOWN, _PAIRS, _FEW = 8, 24, 4
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _NULLS = (
     "Orange is where a head with nothing to it would lie: attention with permuted positions, "
     "copying of other rows' tokens, rises of the loss with random signs. Nearly every trained head "
     "differs from some null: the roles above ask for an effect above a floor as well."
+)
+_NULLS_OF_FEW = (
+    "So few heads make no histogram. The null is attention with permuted positions, copying of "
+    "other rows' tokens, and rises of the loss with random signs."
 )
 Step = Callable[[str], None]
 
@@ -160,7 +165,7 @@ def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
         Section("Where heads look", (), maps[:1]),
         Section("Every other score of every head", (), maps[1:], folded=True),
         *section,
-        Section("Against the nulls", [_NULLS], _histograms(found, folder), folded=True),
+        _against_nulls(found, folder),
         Section(
             "Strongest diagonals",
             ["First 100 × 100 entries of the circuits; the number is the trace share."],
@@ -178,9 +183,15 @@ def _maps(found: Inspected, folder: Path) -> list[Picture]:
     return [_saved(one.figure, folder / one.name, one.caption) for one in drawn]
 
 
-def _histograms(found: Inspected, folder: Path) -> list[Picture]:
+def _against_nulls(found: Inspected, folder: Path) -> Section:
+    title = "Against the nulls"
+    if found.factors.n_layers * found.factors.n_heads <= _FEW:
+        scores = beside_nulls(found.behaviour, found.losses)
+        told = Table(scores, "Every score with its null.", sortable=True)
+        return Section(title, [_NULLS_OF_FEW], (), [told], folded=True)
     drawn = behaviour_figures(found.behaviour, found.losses, nulls=True)
-    return [_saved(one.figure, folder / one.name, one.caption) for one in drawn]
+    pictures = [_saved(one.figure, folder / one.name, one.caption) for one in drawn]
+    return Section(title, [_NULLS], pictures, folded=True)
 
 
 def _pairs_picture(found: Inspected, folder: Path) -> Picture | None:

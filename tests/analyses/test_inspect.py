@@ -157,6 +157,9 @@ def test_the_page_holds_everything_and_fetches_nothing(
     html = (folder / "out" / "report.html").read_text()
     assert 'class="sortable"' in html
     assert "http" not in html.replace("http-equiv", "")
+    assert "Every score with its null." in html
+    drawn = {file.name for file in (folder / "out" / "figures").glob("*.png")}
+    assert not any(name.startswith("histogram") for name in drawn), "of two heads there is none"
     assert any(words.startswith("induction: confirmed L1H") for words in said)
     roles = pd.read_csv(folder / "out" / "roles.csv", keep_default_na=False)
     assert list(roles.columns) == list(found.roles.columns)
