@@ -77,13 +77,12 @@ def _rows(
         for site, stream in runs.inside(layer, sites).items():
             whole[site] = _decode(stream[:, positions], truth)
     unit = loss_unit(batch)
-    losses = torch.cat([row_losses(runs.output(rows), batch[rows]) for rows in runs.blocks()])
     for where, ablated in _ablations(parts, groups):
         site, after, kept = site_after(ablated[0]), [], []
         for rows, output, held in runs.changed(runs.without(ablated), [site]):
             after.append(row_losses(output, batch[rows]))
             kept.append(held[site][:, positions])
-        lost = _beyond_rounding((torch.cat(after) - losses).numpy() / unit)
+        lost = _beyond_rounding((torch.cat(after) - runs.row_losses).numpy() / unit)
         rise, null = float(lost.mean()), paired_null(lost)
         yield score_row("loss_increase", rise, null, target="output", method="mean", **where)
         for name, without in _decode(torch.cat(kept), truth).items():

@@ -22,10 +22,9 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.interventions.ablation_effects import ablate, row_losses
+from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import components
 from interp.stats.p_values import from_draws
 from interp.store import ActivationStore, extract
@@ -99,23 +98,15 @@ def performance(
         control: The same model's over the control's rows, if it has one.
         draws: Permutations of rows between the two.
     """
-    right, scored = 0, int(runs.batch.mask.sum())
-    for rows in runs.blocks():
-        batch, output = runs.batch[rows], runs.output(rows)
-        right += int((output[batch.mask].argmax(-1) == batch.targets[batch.mask]).sum())
-    losses, other, p = _row_losses(runs), float("nan"), float("nan")
+    losses, other, p = runs.row_losses, float("nan"), float("nan")
     if control is not None:
-        without = _row_losses(control)
+        without = control.row_losses
         other = float(without.mean())
         pooled = torch.cat((losses, without)).numpy()
         rng, n = np.random.default_rng(0), len(losses)
         found = _gap(np.stack([rng.permutation(pooled) for _ in range(draws)]), n)
         p = from_draws(float(_gap(pooled, n)), found).p
-    return Performance(name, float(losses.mean()), other, right / scored, p)
-
-
-def _row_losses(runs: Runs) -> Tensor:
-    return torch.cat([row_losses(runs.output(rows), runs.batch[rows]) for rows in runs.blocks()])
+    return Performance(name, float(losses.mean()), other, runs.accuracy, p)
 
 
 def _gap(losses: NDArray[np.floating], n: int) -> NDArray[np.floating]:

@@ -101,6 +101,22 @@ class Runs:
             [position_losses(self.output(rows), self.batch[rows].targets) for rows in self.blocks()]
         )
 
+    @cached_property
+    def row_losses(self) -> Float[Tensor, "row"]:
+        """The clean loss of each row, a mean over its scored positions."""
+        scored = self.batch.mask
+        return (self.losses * scored).sum(1) / scored.sum(1).clamp_min(1)
+
+    @cached_property
+    def accuracy(self) -> float:
+        """The share of scored positions at which the right token has the largest logit."""
+        right = 0
+        for rows in self.blocks():
+            some = self.batch[rows]
+            told = self.output(rows)[some.mask].argmax(-1)
+            right += int((told == some.targets[some.mask]).sum())
+        return right / max(int(self.batch.mask.sum()), 1)
+
     def changed(
         self, edits: Edits, keep: Sequence[str] = ()
     ) -> Iterator[tuple[slice, Tensor, dict[str, Tensor]]]:
