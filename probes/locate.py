@@ -48,7 +48,7 @@ from interp.tasks.counterfactual import Variable, variables_of
 from probes.exchange import Exchanged, Pairs, exchangeable, outputs_of, paired
 from probes.interchange import distance
 
-__all__ = ["LOCATE_COLUMNS", "holders", "locate"]
+__all__ = ["LOCATE_COLUMNS", "exchanged", "holders", "locate"]
 
 LOCATE_COLUMNS = (
     "latent",
@@ -173,20 +173,40 @@ def _variables(task: Task, latents: Sequence[str], rows: int) -> list[Variable]:
 def _of_variable(
     model: Any, batch: Batch, variable: Variable, parts: Sequence[Exchanged], seed: int
 ) -> Iterator[dict[str, Any]]:
-    pairs = paired(batch, variable, seed)
-    moving = int(pairs.moving.sum())
-    enough = moving >= _LEAST_PAIRS
-    clean, *outputs = outputs_of(model, batch.inputs, pairs, parts if enough else (), variable)
-    for number, part in enumerate(parts):
-        row = {
+    for part, judged in zip(
+        parts, exchanged(model, batch, variable, parts, seed=seed), strict=True
+    ):
+        yield {
             "latent": variable.name,
             "component": part.name,
             "circuit": part.circuit,
             "layer": part.layer,
             "heads": "+".join(map(str, part.heads)),
-            "pairs": moving,
-        }
-        yield row | (_judged(clean, outputs[number], pairs, seed) if enough else {})
+        } | judged
+
+
+def exchanged(
+    model: Any, batch: Batch, variable: Variable, parts: Sequence[Exchanged], *, seed: int = 0
+) -> list[dict[str, Any]]:
+    """What exchanging each part between rows does for one latent.
+
+    Args:
+        model: A hooked model in evaluation mode.
+        batch: Rows of the task that the latent is of.
+        variable: The latent.
+        parts: What is exchanged, each by itself.
+        seed: Of the pairs and the null.
+
+    Returns:
+        For each part ``pairs``, ``share``, ``low``, ``high``, ``null``, ``changed``, ``leak`` and
+        ``p``, as :func:`locate` has them; ``pairs`` alone where these are fewer than 16.
+    """
+    pairs = paired(batch, variable, seed)
+    moving = int(pairs.moving.sum())
+    if moving < _LEAST_PAIRS:
+        return [{"pairs": moving} for _ in parts]
+    clean, *outputs = outputs_of(model, batch.inputs, pairs, parts, variable)
+    return [{"pairs": moving} | _judged(clean, output, pairs, seed) for output in outputs]
 
 
 def _judged(clean: Tensor, output: Tensor, pairs: Pairs, seed: int) -> dict[str, float]:

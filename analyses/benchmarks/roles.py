@@ -1,7 +1,7 @@
 """How well roles are found where they are known, for each profile, and whether the doors agree.
 
     python -m analyses.benchmarks.roles [--out FILE.json] [--workers N] [--tune] [--only WORD]
-                                        [--profile task|language|all] [--doors]
+                                        [--profile task|language|trained|all] [--doors]
 
 *Task*: every construction, as it was written and hidden (rotated basis, permuted heads and
 neurons), on rows of its task (:mod:`analyses.benchmarks.cases`). Components whose job is none of
@@ -13,6 +13,9 @@ them apart; the head of a coupling counts as ``dense``: it attends in no way tha
 
 *Language*: models in GPT-2's format with LayerNorm, loaded from their folders and tried on random
 tokens (:mod:`analyses.benchmarks.language`).
+
+*Trained* (``--profile trained``): trained models, judged against exchange, see
+:mod:`analyses.benchmarks.trained_roles`.
 
 *Doors* (``--doors``, and with ``--profile all``): the same models through every door, see
 :mod:`analyses.benchmarks.doors`.
@@ -47,6 +50,8 @@ from analyses.benchmarks.language import LANGUAGE_ROLES, LanguageSubject, loaded
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.scoring import PEERS, ROLES, Claim, Outcome, score
+from analyses.benchmarks.trained_roles import measured_trained
+from interp.errors import ArgumentError
 from interp.proofs.mechanism import Construction
 from interp.tasks.base import answers_of, memories_of
 from probes.roles import LANGUAGE, find_roles
@@ -155,7 +160,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tune", action="store_true")
     parser.add_argument("--only", default="", help="Models whose name has this in it.")
-    parser.add_argument("--profile", choices=("task", "language", "all"), default="all")
+    parser.add_argument("--profile", choices=("task", "language", "trained", "all"), default="all")
+    parser.add_argument("--folder", type=Path, help="Where trained models are kept.")
+    parser.add_argument("--seeds", type=int, default=4, help="Trained models a family.")
     parser.add_argument("--doors", action="store_true", help="Compare the doors.")
     options = parser.parse_args()
     found: dict[str, Any] = {}
@@ -163,9 +170,19 @@ def main() -> None:
         found |= _scored(cases, measure, ROLES, options)
     if options.profile in ("language", "all"):
         found["language"] = _scored(language, measure_language, LANGUAGE_ROLES, options)
+    if options.profile == "trained":
+        found["trained"] = _trained(options)
     if options.doors or (options.profile == "all" and not options.tune):
         found |= measured_doors(options.workers, options.only)
     write_result(found, options.out)
+
+
+def _trained(options: argparse.Namespace) -> dict[str, Any]:
+    if options.folder is None:
+        raise ArgumentError("--folder must say where trained models are kept, got none: give one")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    chosen = {"seeds": options.seeds, "tuning": options.tune, "only": options.only}
+    return measured_trained(options.folder, workers=options.workers, **chosen)
 
 
 def _scored(

@@ -25,7 +25,7 @@ from trained.run import Run
 
 __all__ = ["FAMILIES", "SCORED", "TUNED", "Family", "runs_of", "solved", "trained_family"]
 
-SCORED, TUNED = tuple(range(100, 105)), (200, 201)
+SCORED, TUNED = tuple(range(100, 104)), (200, 201)
 """Seeds that judge, and seeds that floors were looked at on; no other model of theirs is scored."""
 
 
@@ -60,8 +60,9 @@ def runs_of(family: Family, seeds: Sequence[int]) -> list[Run]:
         task = family.task(recipe.task, seed)
         test = None if recipe.test is None else _tested(recipe.test, task)
         length = getattr(task, "length", None)
-        spec = replace(recipe.spec, **({"n_ctx": length} if _fixed(length, task) else {}))
-        spec = replace(spec, **family.spec)
+        shipped: Any = recipe.spec
+        fitted = {"n_ctx": length} if _fixed(length, task) else {}
+        spec = replace(shipped, **{**fitted, **family.spec})
         training = replace(recipe.training, **{**family.training, "seed": seed})
         found.append(Run(f"{family.name}-{seed}", task, spec, training, test))
     return found

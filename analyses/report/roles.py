@@ -23,6 +23,7 @@ from interp.store.plan import weights_sha256
 from interp.store.rows import scored_mask
 from interp.tasks.base import Batch, answers_of, memories_of
 from interp.tasks.catalogue import known_task
+from interp.tasks.counterfactual import counts_of
 from probes.activations import Samples, collect
 from probes.linear import decode, probe_for
 from probes.roles import ROLE_COLUMNS, TASK, Profile, candidates, find_roles
@@ -152,7 +153,11 @@ def _measured(
     profile: Profile,
 ) -> Heads:
     batch = rows_of(store)
-    known: dict[str, Any] = {"memories": memories_of(task), "answers": answers_of(task)}
+    known: dict[str, Any] = {
+        "memories": memories_of(task),
+        "answers": answers_of(task),
+        "counts": counts_of(task),
+    }
     known = known if profile == TASK else {}  # memories and readouts are a task's
     known |= {"targets": has_targets(store), "seed": seed}
     roles = find_roles(model, batch, profile=profile, **known)

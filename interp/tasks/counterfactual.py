@@ -24,7 +24,7 @@ from torch import Tensor
 
 from interp.tasks.base import Batch
 
-__all__ = ["UNKNOWN", "Variable", "unknown", "variables_of"]
+__all__ = ["UNKNOWN", "Variable", "counts_of", "unknown", "variables_of"]
 
 UNKNOWN = -1
 """A token target that cannot be determined; an undetermined real target is NaN."""
@@ -47,12 +47,18 @@ class Variable:
     name: str
     answer: Callable[[Batch, Batch], Tensor]
     everywhere: bool = False
+    counts: bool = False
 
 
 def variables_of(task: Any) -> tuple[Variable, ...]:
     """The variables a task names in its ``variables()``; none if it has no such method."""
     told = getattr(task, "variables", None)
     return () if told is None else tuple(told())
+
+
+def counts_of(task: Any) -> tuple[Variable, ...]:
+    """The variables of a task that are counts, or rest on one."""
+    return tuple(variable for variable in variables_of(task) if variable.counts)
 
 
 def unknown(targets: Tensor) -> Tensor:

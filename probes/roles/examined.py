@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from interp.tasks.base import Memory
+from interp.tasks.counterfactual import Variable
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.reader import Reader
@@ -23,6 +24,7 @@ class Examined:
         reader: What probes read; None without a model or latents.
         memories: The contents that the task says are fetched.
         answers: Latent → what the task says that it is computed from.
+        counts: Latents that the task says are counted.
     """
 
     evidence: Evidence
@@ -30,3 +32,4 @@ class Examined:
     reader: Reader | None = None
     memories: Sequence[Memory] = ()
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    counts: Sequence[Variable] = ()

@@ -25,7 +25,9 @@ from interp.store import ActivationStore
 from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import scored_mask
 from interp.tasks.base import Batch, Memory
+from interp.tasks.counterfactual import Variable
 from probes.roles.decision import decide
+from probes.roles.detectors.mixtures import lagged_contents
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.examined import Examined
@@ -39,7 +41,12 @@ __all__ = ["candidates", "decided", "evidence_of", "find_roles"]
 _WEIGHTS = ("blocks", "ln_final", "unembed")
 _MEMORY = ("memory-location", "memory-correction")
 _LOOSE = {"dense": ("symbol-equality", *_MEMORY), "local": _MEMORY}
-"""Role → the roles beside which it adds nothing new."""
+"""Role → the roles beside which it says nothing new."""
+_OWN = {
+    "counting": ("dense", "uniform"),
+    "memory-mixture": ("dense", "uniform", "local", "previous-token", "sink", *_MEMORY),
+}
+"""Role → the roles that say nothing new beside it where it is confirmed."""
 
 Named = Mapping[str, Batch]
 """Rows by kind, for the profile ``language``: ``repeated``, ``shuffled`` and others."""
@@ -52,6 +59,7 @@ def find_roles(
     profile: Profile = TASK,
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
+    counts: Sequence[Variable] = (),
     targets: bool = True,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -67,6 +75,7 @@ def find_roles(
             floors.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
+        counts: Latents that are counted (:func:`interp.tasks.counterfactual.counts_of`).
         targets: Whether the targets may be read. One role of a task needs them: without an
             induction head's attention the loss must rise. If they are not known, a change of the
             output must do.
@@ -78,12 +87,12 @@ def find_roles(
         roles that could not be looked for, with the reason.
 
     Raises:
-        ArgumentError: for a module without hooks; for memories or answers of a wrapped one; for
+        ArgumentError: for a module without hooks; for latents to be read of a wrapped one; for
             too few rows, or rows that do not fit the profile; for a model whose attention or output
             is not finite on them.
         HookError: for a model whose attention patterns no hook shows.
     """
-    known = memories, answers or {}
+    known = memories, answers or {}, counts
     with evaluating(model):
         evidence = evidence_of(
             model, rows, profile, latents=any(map(bool, known)), targets=targets, seed=seed
@@ -129,12 +138,16 @@ def decided(
     evidence: Evidence,
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
+    counts: Sequence[Variable] = (),
 ) -> pd.DataFrame:
     """The role table of some evidence; see :func:`find_roles`."""
     effects = Effects(evidence) if evidence.model is not None else None
-    read = effects is not None and (memories or answers)
-    reader = Reader(evidence, effects) if read and effects is not None else None
-    of = Examined(evidence, effects, reader, memories, answers or {})
+    read = effects is not None and (memories or answers or counts)
+    reader = None
+    if read and effects is not None:
+        rows = evidence.views["given"].batch
+        reader = Reader(evidence, effects, lagged_contents(rows, memories))
+    of = Examined(evidence, effects, reader, memories, answers or {}, counts)
     asked = [role for role in ROLES.values() if evidence.profile.name in role.profiles]
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
     names = {role.name for role in asked}
@@ -194,11 +207,15 @@ def _check(model: Any, rows: int, latents: bool, profile: Profile) -> None:
 
 def _named(roles: pd.DataFrame) -> pd.DataFrame:
     """Without the loose names of heads that have a stricter one: a head that compares tokens is not
-    ``dense``, one that has its part in a memory's kernel neither that nor ``local``."""
+    ``dense``, one that has its part in a memory's kernel neither that nor ``local``, and one that
+    shares several memories with others has none of its own."""
     where = ["component", "layer", "head"]
     places = pd.MultiIndex.from_frame(roles[where])
     loose = pd.Series(False, index=roles.index)
     for role, strict in _LOOSE.items():
         named = roles.loc[roles["role"].isin(strict), where]
         loose |= (roles["role"] == role) & places.isin(pd.MultiIndex.from_frame(named))
+    for role, others in _OWN.items():
+        named = roles.loc[(roles["role"] == role) & (roles["status"] == "confirmed"), where]
+        loose |= roles["role"].isin(others) & places.isin(pd.MultiIndex.from_frame(named))
     return roles[~loose].reset_index(drop=True)

@@ -46,9 +46,12 @@ class Floors:
             the task's kernel).
         kernel_share: Least share of a head in the kernels' absolute weight.
         kernel_part: Least part of a head's own kernel at the memory, relative to the sum there.
+        mixed: Least share of a head in the kernel of a memory that it serves beside another.
         kernel_beside: Least kernel weight of a head, relative to that for the memory it serves
             most.
         decodable: Least r² that counts as decodable.
+        determined: Least r² with which a network reads what is counted from a head's output.
+        exchange: Least share of the way to the expected answers that an exchange must go.
         absent: Largest r² that may be there before; it is not 0 because nested locations can
             coincide.
         gain: Least rise of r² where an average is half there already.
@@ -79,8 +82,11 @@ class Floors:
     concentration: float = 0.8
     kernel_share: float = 0.01
     kernel_part: float = 0.001
+    mixed: float = 0.1
     kernel_beside: float = 0.01
     decodable: float = 0.9
+    determined: float = 0.8
+    exchange: float = 0.9
     absent: float = 0.5
     gain: float = 0.05
     drop: float = 0.2

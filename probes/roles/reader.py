@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -55,11 +56,15 @@ class Reader:
     Args:
         evidence: The evidence, with the activations of its clean pass (``latents``).
         effects: The effects of changes to the same model.
+        contents: Latents that the rows do not name: the content of each lag that a memory may have.
     """
 
-    def __init__(self, evidence: Evidence, effects: Effects) -> None:
-        self.evidence, self.effects = evidence, effects
+    def __init__(
+        self, evidence: Evidence, effects: Effects, contents: Mapping[str, Tensor] | None = None
+    ) -> None:
+        self.evidence, self.effects, self.contents = evidence, effects, contents or {}
         self.model, self.batch = evidence.model, evidence.views["given"].batch
+        self.latents = {**self.batch.latents, **self.contents}
         self.floors, self.seed, self.places = evidence.floors, evidence.seed, evidence.places
         self._read: dict[tuple[str, str, bool], Decoding] = {}
         self._without: dict[tuple[Component, ...], _Without] = {}
@@ -71,7 +76,7 @@ class Reader:
 
     def truth(self, latent: str) -> Features:
         """The values of a latent at the sampled positions."""
-        found: Features = self.places.of(self.batch.latents[latent]).double().numpy()
+        found: Features = self.places.of(self.latents[latent]).double().numpy()
         return found
 
     @cached_property
@@ -85,7 +90,7 @@ class Reader:
         rows = torch.from_numpy(self.places.rows[kept])[:, None]
         at = torch.from_numpy(self.places.positions[kept])
         folds = torch.from_numpy(folds_of(self.places.groups[kept]))
-        return value[rows, at], self.batch.latents[latent][rows, at].double(), folds
+        return value[rows, at], self.latents[latent][rows, at].double(), folds
 
     def sampled(self, hook: str, latent: str) -> tuple[Tensor, Tensor, Tensor]:
         """The clean activation, the latent and the folds of all rows, at the sampled positions."""
@@ -147,6 +152,34 @@ class Reader:
             before.predicted, truth, than=after.predicted, seed=self.seed
         )
         return Test(name, drop, floor, p, low, high, f"lost without {min(len(without), 2)}")
+
+    def lost_without_location(self, layer: int, hook: str, latent: str, location: str) -> Test:
+        """The test that a latent is less decodable there when the stream that enters the layer has
+        lost where it is: what the location's classes predict of the stream (their means) is
+        exchanged for what they predict on another row."""
+        truth, before = self.truth(latent), self.read(hook, latent)
+        entering = f"blocks.{layer}.hook_resid_pre"
+        stream = self.inside(layer, (entering,))[entering]
+        classes, which = self.latents[location].unique(return_inverse=True)
+        shown = torch.nn.functional.one_hot(which, len(classes)).to(stream)
+        means = torch.linalg.lstsq(shown.flatten(0, 1), stream.flatten(0, 1)).solution
+        order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(self.seed))
+        moved = (shown[order.roll(1)[order.argsort()]] - shown) @ means
+
+        def edits(rows: slice) -> list[Any]:
+            return [(entering, lambda value, hook: value + moved[rows].to(value))]
+
+        pieces = [
+            self.evidence.at_places(rows, kept[hook])
+            for rows, _, kept in self.evidence.runs("given").changed(edits, [hook])
+        ]
+        after = self._decoded(np.concatenate(pieces), truth)
+        p = swaps_null(before.predicted, after.predicted, truth, seed=self.seed).p
+        low, high = correlation_interval(
+            before.predicted, truth, than=after.predicted, seed=self.seed
+        )
+        name = f"r² of {latent} lost with {location} of another row"
+        return Test(name, before.score - after.score, self.floors.stops, p, low, high, "located")
 
     def needed(self, without: Sequence[Component]) -> list[Test]:
         """The tests that the loss rises, where targets are known, and that the output changes."""

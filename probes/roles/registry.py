@@ -14,7 +14,9 @@ from probes.roles.decision import Found
 from probes.roles.detectors.attention import attention_roles
 from probes.roles.detectors.circuits import circuit_roles
 from probes.roles.detectors.copying import copying_roles
+from probes.roles.detectors.counting import counting_roles
 from probes.roles.detectors.memories import memory_roles
+from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.readouts import readout_roles, round_roles
 from probes.roles.examined import Examined
 
@@ -182,6 +184,22 @@ _ALL = (
         (attention_roles,),
     ),
     Role(
+        "counting",
+        "A head that counts what a line of the task's program asks for, evenly or not.",
+        (
+            "the line follows from the head's output at each position, by a network, and is open "
+            "before the layer",
+        ),
+        (
+            "exchanged between rows the head's output moves the answers as the line would",
+            "answers that must stay do",
+        ),
+        ("determined", "readout_gain", "exchange"),
+        "share of the way to the answers of the program with the line exchanged",
+        "depth §3.3",
+        (counting_roles,),
+    ),
+    Role(
         "dense",
         "A head that attends unevenly in a way that has no name.",
         ("distance from even attention, and none of the other attention roles",),
@@ -221,10 +239,29 @@ _ALL = (
         (memory_roles,),
     ),
     Role(
+        "memory-mixture",
+        "A head of a group whose joint output holds several memories, unmixed by an FFN.",
+        (
+            "several memories, or the contents of all lags of a named one, are decodable after the "
+            "layer's heads and were not before",
+            "some head of the layer has a share of the kernels of two, and without it two are less "
+            "decodable",
+            "without the head itself one is",
+        ),
+        (
+            "without the group all of them are less decodable, and the output changes",
+            "without the FFN the output changes",
+        ),
+        ("decodable", "absent", "drop", "mixed", "kernel_beside", "memory_change"),
+        "least r² of the contents after the layer's heads",
+        "ours",
+        (mixture_roles,),
+    ),
+    Role(
         "nested-round",
         "A layer that extracts one round of nested memories.",
         ("first layer at which the round's content is decodable",),
-        ("it is not when the round before is patched away",),
+        ("it is not when the round before, or the first round's location, is patched away",),
         ("decodable", "stops"),
         "r² of the round's content lost with the round before patched away",
         "memory §1.4",

@@ -88,7 +88,8 @@ class PrefixPrediction(StringTask):
         program = counted_as_lines(self.program)
         for line, level in depths(program).items():
             if level or line == program.lines[-1].name:
-                yield Variable(line, partial(self._answer_if, program, line), everywhere=True)
+                answer = partial(self._answer_if, program, line)
+                yield Variable(line, answer, everywhere=True, counts=True)
 
     def _answer_if(
         self, program: Program, line: str, base: Batch, source: Batch

@@ -37,7 +37,7 @@ from probes.roles.decision import Found, Test
 from probes.roles.examined import Examined
 from probes.roles.reader import FOLDS, Reader
 
-__all__ = ["memory_roles"]
+__all__ = ["Kernels", "kernels_of", "memory_roles"]
 
 
 def memory_roles(of: Examined) -> list[Found]:
@@ -47,7 +47,7 @@ def memory_roles(of: Examined) -> list[Found]:
     if reader is None:
         return []
     there = [(memory, _layer_of(reader, memory)) for memory in of.memories]
-    kernels = [(m, layer, _kernels(reader, layer, m)) for m, layer in there if layer is not None]
+    kernels = [(m, layer, kernels_of(reader, layer, m)) for m, layer in there if layer is not None]
     most: dict[int, NDArray[np.float64]] = {}
     for _, layer, kernel in kernels:
         most[layer] = np.maximum(most.get(layer, 0.0), kernel.weights())
@@ -69,7 +69,7 @@ def _of(
     reader: Reader,
     memory: Memory,
     layer: int,
-    kernels: _Kernels,
+    kernels: Kernels,
     most: NDArray[np.float64],
 ) -> Iterator[Found]:
     floors = reader.floors
@@ -77,8 +77,7 @@ def _of(
     before = reader.read(reader.before(layer), memory.name).score
     after = reader.present(mid, memory.name)
     shares = np.abs(kernels.mean).sum(1) / (np.abs(kernels.mean).sum() or 1.0)
-    at = np.abs(kernels.mean @ kernels.shape)
-    at = at / (abs(kernels.mean.sum(0) @ kernels.shape) or 1.0)
+    at = kernels.parts()
     enough = (shares >= floors.kernel_share) & (kernels.weights() >= floors.kernel_beside * most)
     group = [
         Component("head", layer, int(h))
@@ -132,7 +131,7 @@ def _where(memory: Memory) -> str:
 
 
 @dataclass(frozen=True)
-class _Kernels:
+class Kernels:
     """The heads' kernels around a memory, from all rows and from each of some folds of rows.
 
     Attributes:
@@ -151,6 +150,12 @@ class _Kernels:
         found: NDArray[np.float64] = np.abs(self.mean).sum(1)
         return found / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
 
+    def parts(self) -> NDArray[np.float64]:
+        """Each head's own kernel at the memory, relative to the sum there ``[head]``."""
+        at = np.abs(self.mean @ self.shape)
+        found: NDArray[np.float64] = at / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
+        return found
+
     def concentration(self) -> float:
         """The concentration |K(0)| / Σ|K|, or the cosine with ρ for a kernel memory."""
         return self._of(self.mean.sum(0))
@@ -168,7 +173,8 @@ class _Kernels:
         return float(abs(kernel @ self.shape) / (size or 1.0))
 
 
-def _kernels(reader: Reader, layer: int, memory: Memory) -> _Kernels:
+def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
+    """What each head of a layer puts, from each lag, into the direction that holds a memory."""
     model, batch = reader.model, reader.batch
     at, attn = f"blocks.{layer}.", model.blocks[layer].attn
     heads = [part.head for part in components(model) if part.kind == "head" and part.layer == layer]
@@ -196,7 +202,7 @@ def _kernels(reader: Reader, layer: int, memory: Memory) -> _Kernels:
         for rows in np.array_split(np.arange(len(mask)), FOLDS)
     ]
     mean = kernel_by_offset(pattern, values, mask, lags)
-    return _Kernels(mean, np.stack(folds), shape / np.linalg.norm(shape))
+    return Kernels(mean, np.stack(folds), shape / np.linalg.norm(shape))
 
 
 def _lags(batch: Batch, memory: Memory) -> NDArray[np.float64]:

@@ -2,8 +2,10 @@
 
     nested-round r   behaviour  the layer is the first after whose attention x_{t−t_r} is decodable
                      cause      it no longer is when round r − 1 is patched away: the heads of the
-                                layer where that round's content appeared (for round 1: the FFN
-                                that computes its location) give their mean over rows
+                                layer where that round's content appeared give their mean over
+                                rows. Round 1 has its location for a round before: the FFN that
+                                computes it is patched away or, where none does, what the location
+                                predicts of the stream that enters the layer comes from another row
     readout of f     behaviour  f is linearly decodable after the FFN and less so before, while a
                                 nonlinear probe reads it before: the arguments are there
                      cause      without the FFN f is less decodable, its arguments are kept, and
@@ -18,7 +20,7 @@ before the FFN, and only its place is new: then f is read as the output reads it
 through the final norm and the unembedding. Of locations, which the output does not read, nothing is
 said in that case.
 
-A location that the embedding supplies has no FFN to patch: round 1 stays a candidate then. The
+A single memory is not nested: of a location that the embedding supplies it stays a candidate. The
 nonlinear control says that the FFN's input determines f, not that the FFN alone could compute it.
 """
 
@@ -31,7 +33,7 @@ from interp.stats.nulls import correlation_interval, decodability_null
 from interp.tasks.base import Memory
 from probes.controls import decode_nonlinearly
 from probes.roles.activity import explained
-from probes.roles.decision import Found, Test
+from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined
 from probes.roles.reader import Reader
 
@@ -59,6 +61,8 @@ def _round(
     layer, mid = site
     patched = _before(reader, memory, nested, sites)
     cause = [reader.lost(mid, memory.name, patched, reader.floors.stops)] if patched else []
+    if memory.round == 1 and len(nested) > 1 and not (cause and holds(cause)):
+        cause = [reader.lost_without_location(layer, mid, memory.name, str(memory.location))]
     yield Found(
         "layer",
         layer,

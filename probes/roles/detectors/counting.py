@@ -1,0 +1,107 @@
+"""Heads that count: what their output says, and what follows from it.
+
+A counter of the proofs attends evenly to everything before, and its output is the share of
+positions where something holds. Trained counters need not be even: one that is asked its count only
+at some symbols attends as it likes elsewhere, and may write count and symbol at once. So a counter
+is told by neither evenness nor the form of its output:
+
+    behaviour  a line of the task's program that rests on a count (E_k: enough have been seen)
+               follows from the head's output at each position, by a network, and not from the
+               stream that enters the layer
+    cause      exchanged between rows, at all positions, the output moves the model's answers to
+               those of the program with that line exchanged (share ≥ .9), and leaves them where
+               the program's answer stays (:func:`probes.locate.exchanged`)
+
+The cause is the exchange that :func:`probes.locate.locate` makes, on other rows; of this role the
+two cannot disagree by much. Lines are those that the task names; a counter that works by others is
+not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from interp.interventions.components import Component, components, hook_of
+from interp.stats.nulls import correlation_interval, decodability_null
+from interp.tasks.counterfactual import Variable
+from probes.controls import decode_nonlinearly
+from probes.exchange import Exchanged
+from probes.linear import Decoding
+from probes.locate import exchanged
+from probes.roles.decision import Found, Test, holds
+from probes.roles.examined import Examined
+from probes.roles.reader import Features, Reader
+
+__all__ = ["counting_roles"]
+
+
+def counting_roles(of: Examined) -> Iterator[Found]:
+    """Every head's output beside every line that rests on a count, tested."""
+    reader, known = of.reader, of.counts
+    if reader is None or not known:
+        return
+    for part in components(reader.model):
+        if part.kind == "head":
+            for variable in known:
+                found = _of(reader, part, variable)
+                if found is not None:
+                    yield found
+
+
+def _of(reader: Reader, part: Component, variable: Variable) -> Found | None:
+    if variable.name not in reader.latents:
+        return None
+    floors, truth = reader.floors, reader.truth(variable.name)
+    if np.ptp(truth) == 0:
+        return None
+    hook = hook_of(reader.model, part)
+    written = reader.inside(part.layer, (hook,))[hook][:, :, part.head]
+    after = _decoded(reader, reader.places.of(written).double().numpy(), truth)
+    before = _decoded(reader, reader.features(reader.before(part.layer)), truth)
+    p = decodability_null(after.predicted, truth).p
+    low, high = correlation_interval(after.predicted, truth, seed=reader.seed)
+    name = f"a network reads {variable.name} from its output with r²"
+    gained = (after.score - before.score) / max(1 - before.score, 1e-9)
+    tests = [
+        Test(name, after.score, floors.determined, p, low, high, "counted"),
+        Test("of what the layer's input leaves open", gained, floors.readout_gain),
+    ]
+    cause = _exchange(reader, part, variable) if holds(tests) else []
+    return Found(
+        "head",
+        part.layer,
+        "counting",
+        cause[0].score if cause else 0.0,
+        tests,
+        cause,
+        head=part.head,
+        target=variable.name,
+    )
+
+
+def _decoded(reader: Reader, features: Features, truth: Features) -> Decoding:
+    return decode_nonlinearly(features, truth, groups=reader.places.groups)
+
+
+def _exchange(reader: Reader, part: Component, variable: Variable) -> list[Test]:
+    hook = hook_of(reader.model, part)
+    one = Exchanged(part.name, "output", part.layer, (part.head,), ((hook, (part.head,)),))
+    with torch.no_grad():
+        (found,) = exchanged(reader.model, reader.batch, variable, [one], seed=reader.seed + 1)
+    if not found or not np.isfinite(found["share"]):
+        return [Test("too few pairs of rows differ in it; share", 0.0, reader.floors.exchange, 1.0)]
+    leak = 0.0 if np.isnan(found["leak"]) else found["leak"]
+    return [
+        Test(
+            f"exchanged between rows it moves answers as {variable.name} would, by a share of",
+            found["share"],
+            reader.floors.exchange,
+            found["p"],
+            found["low"],
+            found["high"],
+        ),
+        Test("of the answers that must stay, kept", 1 - leak, reader.floors.exchange),
+    ]

@@ -1,0 +1,151 @@
+"""Groups of heads that fetch several memories as one, for an FFN to unmix.
+
+Two heads can fetch x_{t−1} and x_{t−3} in two ways: a memory a head, or each head an average of
+both, from which the next network solves for either. The second is as accurate, and no head of it
+has a memory. A location that tokens name can be met in the same way: heads fetch the contents of
+*all* lags that it may have, whatever the token says, and an FFN chooses.
+
+    contents   memories at fixed lags; of a named location x_{t−l} for each lag l that it takes
+    behaviour  all of a layer's contents are decodable after its attention, and were not before;
+               some head has a share of the kernels of two of them (what heads put into the
+               direction that holds a content: :mod:`probes.roles.detectors.memories`), and without
+               it two are lost; without the head itself at least one is
+    cause      without the group every one of them is lost and the output changes; it also changes
+               without the FFN that reads them
+
+In a proof's groups, and in trained models that find them, each head serves one memory. What is lost
+without a head does not say that alone: heads that cancel flood the stream once one of them is gone,
+and no probe reads anything there. Averages (kernels) are nearly linear in each other and are not
+told apart in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.interventions.components import Component, components
+from interp.tasks.base import Batch, Memory
+from probes.roles.decision import Found, Test
+from probes.roles.detectors.memories import kernels_of
+from probes.roles.examined import Examined
+from probes.roles.reader import Reader
+
+__all__ = ["lagged_contents", "mixture_roles"]
+
+_MOST_LAGS = 12
+_NOW = "x[t]"
+
+
+def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tensor]:
+    """Name → ``[row, pos]``: the contents of each lag that a memory may be at. Of locations that
+    are read, those of the first round; later ones are counted from elsewhere."""
+    found: dict[str, Tensor] = {}
+    for memory in memories:
+        if isinstance(memory.location, int):
+            found[f"x[t-{memory.location}]"] = batch.latents[memory.name]
+        elif (
+            isinstance(memory.location, str) and (memory.round or 1) == 1 and _NOW in batch.latents
+        ):
+            lags = batch.latents[memory.location][batch.mask].unique().long().tolist()
+            now = batch.latents[_NOW]
+            for lag in (lag for lag in lags[:_MOST_LAGS] if 0 < lag < now.shape[1]):
+                moved = torch.nn.functional.pad(now, (lag, 0))[:, : now.shape[1]]
+                found[f"x[t-{lag}]"] = moved
+    return found
+
+
+def mixture_roles(of: Examined) -> Iterator[Found]:
+    """Every head of a layer after whose attention several contents appear, tested."""
+    reader = of.reader
+    if reader is None or len(reader.contents) < 2:
+        return
+    first = {name: reader.first_site(name) for name in reader.contents}
+    parts = components(reader.model)
+    for layer in sorted({part.layer for part in parts}):
+        heads = [part for part in parts if (part.kind, part.layer) == ("head", layer)]
+        ffn = [part for part in parts if (part.kind, part.layer) == ("ffn", layer)]
+        mid = f"blocks.{layer}.hook_resid_mid"
+        names = [name for name, site in first.items() if site == (layer, mid)]
+        if len(names) >= 2 and len(heads) >= 2 and ffn:
+            yield from _of(reader, layer, heads, ffn, names)
+
+
+def _of(
+    reader: Reader,
+    layer: int,
+    heads: Sequence[Component],
+    ffn: Sequence[Component],
+    names: Sequence[str],
+) -> Iterator[Found]:
+    mid, floors = f"blocks.{layer}.hook_resid_mid", reader.floors
+    lost = {
+        head: sorted(
+            (reader.lost(mid, name, [head], floors.drop) for name in names),
+            key=lambda test: -test.score,
+        )
+        for head in heads
+    }
+    group = [head for head, tests in lost.items() if tests[0].score >= floors.drop]
+    shared = max((tests[1] for tests in lost.values()), key=lambda test: test.score)
+    there = min((reader.present(mid, name) for name in names), key=lambda test: test.score)
+    before = max(reader.read(reader.before(layer), name).score for name in names)
+    behaviour = [
+        replace(there, name=f"least r² of {len(names)} contents after the layer's attention"),
+        Test("of them not there before", 1 - before, 1 - floors.absent),
+        replace(shared, name="r² that a second one loses without some head", family="second lost"),
+    ]
+    served = _served(reader, layer, names)
+    behaviour.append(Test("contents whose kernel some head has a share of", served, 2.0))
+    joint = min(shared.score - floors.drop, served - 2, len(group) - 2) >= 0
+    together = _causes(reader, mid, names, group, ffn) if joint else []
+    for head, tests in lost.items():
+        one = replace(tests[0], name="r² that one loses without this head", family="one lost")
+        yield Found(
+            "head",
+            layer,
+            "memory-mixture",
+            there.score,
+            [*behaviour, one],
+            together if head in group else [],
+            head=head.head,
+            group=" + ".join(names),
+        )
+
+
+def _served(reader: Reader, layer: int, names: Sequence[str]) -> float:
+    """Of how many contents' kernels one head has a share, at most. A head whose weight in one
+    kernel is a hundredth of that in another has none in it."""
+    floors = reader.floors
+    kernels = [kernels_of(reader, layer, Memory(name, _lag(name))) for name in names]
+    weights = np.stack([kernel.weights() for kernel in kernels])
+    shares = np.stack([np.abs(kernel.mean).sum(1) for kernel in kernels])
+    shares /= np.maximum(shares.sum(1, keepdims=True), 1e-300)
+    enough = weights >= floors.kernel_beside * weights.max(0)
+    return float((enough & (shares >= floors.mixed)).sum(0).max())
+
+
+def _lag(name: str) -> int:
+    return int(name.removeprefix("x[t-").removesuffix("]"))
+
+
+def _causes(
+    reader: Reader,
+    mid: str,
+    names: Sequence[str],
+    group: Sequence[Component],
+    ffn: Sequence[Component],
+) -> list[Test]:
+    lost = min(
+        (reader.lost(mid, name, group, reader.floors.drop) for name in names),
+        key=lambda test: test.score,
+    )
+    return [
+        replace(lost, name="least r² that is lost without the group"),
+        *reader.needed(ffn),
+        *reader.needed(group),
+    ]
