@@ -19,7 +19,8 @@ exchange changes more than a tenth of what the group's does; where none does, al
 Not scored are components that move the answer and hold no latent that the task names (of these
 nothing is known), those that hold a latent which a later layer holds as well (an earlier exchange
 carries its causes), and what a role says besides: that a head which holds a memory at lag 1 also
-attends to the token before, that one which copies or compares attends unevenly.
+attends to the token before, that one which copies or compares attends unevenly, that one which
+writes the answer copies it.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def claims_of(table: pd.DataFrame, task: Any) -> tuple[set[Claim], set[Where], s
     moved = table[table["verdict"].isin(("holds", "part", "otherwise"))]
     seen = {where for row in _rows(moved) for where in _places(row)}
     also = {(*where, role, "") for where in known for role in _ATTENDING}
+    spoken = held[(held["latent"] == "answer") & (held["circuit"] == "output")]
+    also |= {(*where, "copying", "") for row in _rows(spoken) for where in _places(row)}
     return claims, seen - known, also - claims
 
 
