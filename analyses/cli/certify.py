@@ -101,6 +101,7 @@ def _tell(found: Any) -> None:
 
 
 def _check(file: Path, model: str | None) -> None:
+    from interp.bounds.network import not_covered
     from interp.errors import CheckpointError
     from probes.certify.certificate import read_certificate, sha256_of
     from probes.certify.check import check
@@ -108,6 +109,9 @@ def _check(file: Path, model: str | None) -> None:
 
     certificate = read_certificate(file)
     built = load(model or certificate["model"]["name"])
+    reason = not_covered(built) or _untrue(certificate)
+    if reason:
+        raise CheckpointError(f"{file} does not hold: {reason}")
     verdicts = check(certificate, built, sha256_of(built))
     for v in verdicts:
         words = v.note or f"claimed {v.claimed:.9g}, found {v.found:.9g}"
@@ -117,6 +121,26 @@ def _check(file: Path, model: str | None) -> None:
     wrong = [v.strategy for v in verdicts if not v.holds]
     if wrong:
         raise CheckpointError(f"{file} does not hold: {', '.join(wrong)}")
+
+
+def _untrue(certificate: dict[str, Any]) -> str:
+    """Where the words of a certificate are not those of its domain; empty if they are."""
+    from interp.errors import ProoflensError
+    from interp.tasks.catalogue import task_from_dict
+    from probes.certify.run import domain_of
+
+    told = certificate["domain"]
+    try:
+        size = {"length": told.get("length"), "box": told.get("box", 1.0)}
+        domain = domain_of(task_from_dict(told["task"]), **size)
+    except (ProoflensError, LookupError, TypeError, ValueError, AttributeError) as error:
+        return f"its domain is none ({error})"
+    kinds = {proof.get("kind") for proof in certificate["strategies"]} | {certificate["kind"]}
+    if told.get("kind") != domain.describe()["kind"] or kinds != {domain.kind}:
+        return f"it bounds {', '.join(map(str, kinds))}, its task has {domain.kind}"
+    if certificate["statement"] != domain.statement:
+        return f"it says {certificate['statement']!r}, its domain is {domain.statement!r}"
+    return ""
 
 
 def _progress(items: Any) -> Any:

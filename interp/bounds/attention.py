@@ -6,8 +6,9 @@ Scores are affine forms s_j (:mod:`interp.bounds.scores`). Under a softmax
 
 only differences matter, and their dependence on the noise is exact, so a common shift costs
 nothing. Each lies in [l_ij, u_ij], hence A_j in [1/Σ_i e^{u_ij}, 1/Σ_i e^{l_ij}]. Without a
-normaliser A_j = e^{s_j}. The model's rounding (a maximum subtracted, e^x, a sum, a quotient)
-changes A_j by a factor within 1 ± γ_{n+16}, once the scores' own rounding is in their radii.
+normaliser A_j = e^{s_j}. The model's rounding (a maximum subtracted, two e^x of c units each, a
+sum, a quotient) changes A_j by a factor within 1 ± γ_{n+2c+16}, once the scores' own rounding is in
+their radii, and by a few of the smallest normal numbers where e^x underflows.
 
 What is fetched is Σ_j A_j v_j. With middles a_j, half widths w_j and any vector m
 
@@ -27,7 +28,7 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from interp.bounds.affine import Affine, padded
-from interp.bounds.rounding import UP, Arithmetic
+from interp.bounds.rounding import EXP, UP, Arithmetic
 
 __all__ = ["fetch", "pattern"]
 
@@ -48,11 +49,13 @@ def pattern(
     n = scores.shape[-1]
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         low, high = _normalised(scores, allowed, ar) if softmax else _numerators(scores)
-    widened = 2.0**-45 + float(ar.error(n + 16, np.ones(())))
+    widened = 2.0**-45 + float(ar.error(n + 2 * EXP + 16, np.ones(())))
     relative = widened if widened < 0.5 else np.inf
-    low = np.maximum(np.nan_to_num(low, nan=0.0, posinf=0.0) * (1 - relative), 0.0)
-    high = np.nan_to_num(high, nan=np.inf, posinf=np.inf) * (1 + relative)
+    underflow = float(ar.error(4, np.zeros(())))
+    low = np.nan_to_num(low, nan=0.0, posinf=0.0) * (1 - relative) - underflow
+    high = np.nan_to_num(high, nan=np.inf, posinf=np.inf) * (1 + relative) + underflow
     high = np.minimum(high, 1.0 + relative) if softmax else high
+    low, high = np.maximum(low, 0.0), np.where(np.isfinite(ar.error(1, high)), high, np.inf)
     return np.where(allowed, low, 0.0), np.where(allowed, high, 0.0)
 
 
@@ -83,7 +86,9 @@ def _normalised(
     return 1 / most, 1 / least
 
 
-def fetch(low: Array, high: Array, values: Affine, softmax: bool, ar: Arithmetic) -> Affine:
+def fetch(
+    low: Array, high: Array, values: Affine, softmax: bool, ar: Arithmetic, keys: int = 0
+) -> Affine:
     """Σ_j A_j v_j, ``[cell, query, head, channel]``.
 
     Args:
@@ -91,6 +96,7 @@ def fetch(low: Array, high: Array, values: Affine, softmax: bool, ar: Arithmetic
         values: ``[cell, key, head, channel]``.
         softmax: Whether Σ_j A_j = 1.
         ar: Whose rounding counts.
+        keys: How many the model sums over, if some stand together here for several.
     """
     middle = (low + high) / 2
     half = np.maximum(high - middle, middle - low) * UP
@@ -98,8 +104,8 @@ def fetch(low: Array, high: Array, values: Affine, softmax: bool, ar: Arithmetic
     middle, half = np.nan_to_num(middle, posinf=0.0), np.where(np.isfinite(half), half, 0.0)
     centre = np.einsum("chqk,ckhd->cqhd", middle, values.centre)
     generators = np.einsum("chqk,gckhd->gcqhd", middle, values.generators, optimize=True)
-    n = low.shape[-1]
-    ar.multiplications += centre.size * n * (1 + len(values.generators))
+    ar.multiplications += centre.size * low.shape[-1] * (1 + len(values.generators))
+    n = max(keys, low.shape[-1])
     seen = np.maximum(np.abs(low), np.abs(high))
     size = np.einsum("chqk,ckhd->cqhd", seen, values.magnitude)
     radius = np.einsum("chqk,ckhd->cqhd", middle, values.radius) + ar.error(n + 4, size * UP)

@@ -184,7 +184,7 @@ def normed(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
 
     y = (x − mean) s with s = 1/√(mean square + ε) in [a, b]: the middle of [a, b] scales the form,
     and the half width times the largest |x − mean| is noise. The square root and quotient round
-    like n + 8 operations on y.
+    like n + 8 operations on y. Where the squares may overflow nothing is known.
     """
     if norm.kind == "none":
         return x
@@ -193,7 +193,7 @@ def normed(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
         x = linear(x, np.eye(n) - 1.0 / n, None, ar)
         rounding = ar.error(n + 4, np.broadcast_to(x.magnitude.max(-1, keepdims=True), x.shape))
         x = Affine(x.centre, x.generators, x.radius + rounding)
-    low, high = _inverse_scale(x, norm.eps)
+    low, high = _inverse_scale(x, norm.eps, ar)
     middle = (low + high) / 2
     half = np.maximum(high - middle, middle - low) * UP
     found = scale(x, np.broadcast_to(middle, x.shape), ar)
@@ -205,16 +205,18 @@ def normed(norm: Any, x: Affine, ar: Arithmetic) -> Affine:
     return found if norm.b is None else add(found, exactly(weights(norm.b)), ar)
 
 
-def _inverse_scale(x: Affine, eps: float) -> tuple[Any, Any]:
-    """Bounds on 1/√(mean x² + ε), ``[…, 1]``."""
+def _inverse_scale(x: Affine, eps: float, ar: Arithmetic) -> tuple[Any, Any]:
+    """Bounds on 1/√(mean x² + ε), ``[…, 1]``; 0 and infinity where the squares may overflow."""
     low, high = x.bounds()
     least = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
     most = np.maximum(np.abs(low), np.abs(high))
-    widen = 1 + 2.0**-40
-    with np.errstate(over="ignore", divide="ignore"):
-        a = 1 / np.sqrt((most**2).mean(-1, keepdims=True) + eps) / widen
-        b = 1 / np.sqrt((least**2).mean(-1, keepdims=True) + eps) * widen
-    return a, b
+    widen, lost = 1 + 2.0**-40, float(ar.error(2, np.zeros(())))  # what underflows
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        squares = (most**2).sum(-1, keepdims=True)
+        a = 1 / np.sqrt(squares / x.shape[-1] + lost + eps) / widen
+        b = 1 / np.sqrt(np.maximum((least**2).mean(-1, keepdims=True) - lost, 0) + eps) * widen
+        known = np.isfinite(ar.error(1, squares))
+    return np.where(known, a, 0.0), np.where(known, b, np.inf)
 
 
 def _flat(w: Float64[np.ndarray, "head width d_model"]) -> Float64[np.ndarray, "both d_model"]:

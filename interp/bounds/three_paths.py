@@ -25,7 +25,7 @@ from jaxtyping import Float64
 
 from interp.bounds.affine import Affine, exactly, linear
 from interp.bounds.network import entered
-from interp.bounds.rounding import DTYPES, UP, Arithmetic, gamma
+from interp.bounds.rounding import DTYPES, EXP, UP, Arithmetic
 from interp.bounds.scores import linear_heads, score_forms, weights
 
 __all__ = ["LEAST", "Tables", "evaluation_error", "not_three_paths", "tables_of"]
@@ -111,6 +111,8 @@ def tables_of(model: Any, length: int) -> Tables:
     slack += (2 * float(scores.radius.max()) + 2.0**-39) * largest
     evaluation = 2 * evaluation_error(model, length, largest)
     covered = evaluation < largest / 100
+    if largest > 2.0**128:  # then weights that underflow here may matter (LEAST)
+        slack = np.inf
     real = slack * UP
     slack = (slack + (evaluation if covered else 0.0)) * UP
     arithmetic = model.spec.dtype if covered else "real"
@@ -147,18 +149,19 @@ def evaluation_error(model: Any, length: int, largest: float) -> float:
     x = _tokens(model, length, ar)
     scores = _scores(model, x, ar)
     wrong = 2 * float(scores.radius.max() + 8 * u * scores.magnitude.max())
-    theta = np.expm1(wrong) + gamma(length + 16, u) if wrong < 1 else np.inf
+    weights_off = float(ar.error(length + 2 * EXP + 16, np.ones(())))
+    theta = np.expm1(wrong) + weights_off if wrong < 1 else np.inf
     values = linear_heads(x, attn.W_V, attn.b_V, ar)[:, :, 0]
     size = values.magnitude.max((0, 1))
-    off = values.radius.max((0, 1)) + gamma(length + 4, u) * (1 + theta) * size
-    size, off = _step(size, off, weights(attn.W_O)[0], weights(attn.b_O), u)
+    off = values.radius.max((0, 1)) + ar.error(length + 4, (1 + theta) * size)
+    size, off = _step(size, off, weights(attn.W_O)[0], weights(attn.b_O), ar)
     off = off + x.radius.max((0, 1))
     size = size + x.magnitude.max((0, 1)) + off
-    _, off = _step(size, off + 2 * u * size, weights(model.W_U), weights(model.b_U), u)
+    _, off = _step(size, off + 2 * u * size, weights(model.W_U), weights(model.b_U), ar)
     return float((off.max() + theta * largest) * UP)
 
 
-def _step(size: Array, off: Array, w: Array, b: Array, u: float) -> tuple[Array, Array]:
+def _step(size: Array, off: Array, w: Array, b: Array, ar: Arithmetic) -> tuple[Array, Array]:
     """Sizes and errors after x W + b."""
     sizes = (size + off) @ np.abs(w) + np.abs(b)
-    return sizes, off @ np.abs(w) + gamma(len(w) + 2, u) * sizes
+    return sizes, off @ np.abs(w) + ar.error(len(w) + 2, sizes)

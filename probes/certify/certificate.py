@@ -136,6 +136,13 @@ def read_certificate(file: str | Path) -> dict[str, Any]:
             f"{file} has format version {form.get('version')}, this prooflens reads up to "
             f"{FORMAT_VERSION}: upgrade prooflens"
         )
+    parts = {"model": dict, "domain": dict, "strategies": list, "kind": str, "statement": str}
+    wrong = [name for name, kind in parts.items() if not isinstance(data.get(name), kind)]
+    whole = not wrong and all(isinstance(proof, dict) for proof in data["strategies"])
+    if not whole or not isinstance(data["model"].get("name"), str):
+        raise CheckpointError(
+            f"{file} is damaged: {', '.join(wrong) or 'its lists'} cannot be read"
+        )
     return data
 
 

@@ -12,22 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import combinations, permutations, product
+from functools import partial
+from itertools import chain, combinations, islice, pairwise, permutations, product
+from math import inf
 from typing import Any
 
 import numpy as np
 
 from interp.bounds.affine import Affine, exactly, subtract
-from interp.bounds.network import (
-    after_attention,
-    after_ffn,
-    embedded,
-    margins,
-    read_out,
-    stream_after,
-)
+from interp.bounds.network import embedded, margins, read_out, stream_after
+from interp.bounds.passed_on import along, named, not_along, not_named, values_of
 from interp.bounds.rounding import UP, Arithmetic
 from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
+from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth.batches import to_inputs
 from interp.tasks.depth.languages import language
@@ -37,6 +34,7 @@ __all__ = ["Verdict", "check"]
 
 _CHUNK = 512
 _Json = dict[str, Any]
+_BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 
 
 @dataclass(frozen=True)
@@ -50,41 +48,60 @@ class Verdict:
     note: str = ""
 
 
-def check(certificate: dict[str, Any], model: Any, sha256: str) -> list[Verdict]:
-    """Every strategy of a certificate that claims something, bounded again.
+def check(certificate: _Json, model: Any, sha256: str) -> list[Verdict]:
+    """Every strategy that claims something (is not vacuous), bounded again on ``model``.
 
-    Args:
-        certificate: The file's JSON.
-        model: The model it is said to be about.
-        sha256: Of that model's weights.
+    Raises:
+        CheckpointError: if the file lacks something, or what it says makes no sense.
     """
-    if certificate["model"]["sha256"] != sha256:
-        note = "the certificate is about other weights (SHA-256 differs)"
-        return [Verdict("model", 0.0, 0.0, False, note)]
-    verdicts = []
-    for proof in certificate["strategies"]:
-        claimed, error = proof["bound"], proof["kind"] == "error"
-        if proof["vacuous"]:
-            continue  # nothing is claimed that a constant answer would not reach
-        found = _bound(certificate["domain"], proof, model)
-        holds = found <= claimed if error else found >= claimed
-        verdicts.append(Verdict(proof["strategy"], claimed, found, bool(holds)))
-    return verdicts
+    try:
+        if certificate["model"]["sha256"] != sha256:
+            note = "the certificate is about other weights (SHA-256 differs)"
+            return [Verdict("model", 0.0, 0.0, False, note)]
+        claims = [proof for proof in certificate["strategies"] if not proof["vacuous"]]
+        return [_verdict(certificate["domain"], proof, model) for proof in claims]
+    except _BROKEN as error:
+        raise CheckpointError(f"the certificate cannot be followed: {error!r}") from error
 
 
-def _bound(domain: _Json, proof: _Json, model: Any) -> float:
+def _verdict(domain: _Json, proof: _Json, model: Any) -> Verdict:
+    claimed, error = float(proof["bound"]), {"error": True, "accuracy": False}[proof["kind"]]
     task, cover = task_from_dict(domain["task"]), proof["data"]["cover"]
-    if domain["kind"] == "rows":
-        return _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
-    cells = {
-        "signs": _signs, "strings": _strings, "templates": _templates, "averages": _averages,
-        "addressed": _addressed,
-    }[domain["kind"]]  # fmt: skip
+    found, note = inf if error else 0.0, _unfit(model, domain, cover)
+    if not note and domain["kind"] == "rows" and not not_three_paths(model):
+        found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
+    elif not note:
+        found = _covered(model, task, domain, proof)
+    holds = not note and (found <= claimed if error else found >= claimed)
+    return Verdict(proof["strategy"], claimed, found, bool(holds), note)
+
+
+def _unfit(model: Any, domain: _Json, cover: str) -> str:
+    """Why a cover says nothing about this model; empty if it does."""
+    if domain.get("length", 0) > model.spec.n_ctx:
+        return "its rows are longer than the model's context"
+    if not model.spec.causal and domain["kind"] not in ("templates", "rows"):
+        return "the model is not causal"
+    if cover == "multisets" and not _orderless(model.spec):
+        return "the model sees the order of its tokens"
+    needed = {"slices": not_along, "pairs": not_named, "caps": not_three_paths}
+    return needed[cover](model) if cover in needed else ""
+
+
+def _orderless(spec: Any) -> bool:
+    return spec.n_layers <= 1 and spec.positions == "none" and spec.lag_bias == "none"
+
+
+def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> float:
+    makers = {"signs": _signs, "strings": _strings, "templates": _templates, "rows": _rows}
+    makers |= {"averages": _averages, "addressed": _addressed}
     worst, right, total, error = 0.0, 0.0, 0.0, proof["kind"] == "error"
-    budget = 0 if cover in ("points", "multisets") else 2**24
-    for inputs, target, weight, symbols in cells(model, task, domain, proof["data"]):
+    budget = 0 if proof["data"]["cover"] in ("points", "multisets") else 2**24
+    cover = makers[domain["kind"]](model, task, domain, proof["data"])
+    for inputs, target, weight, symbols in chain([next(cover)], cover):
         ar = Arithmetic(proof["arithmetic"], budget=budget, symbols=symbols)
-        stream = _stream(model, inputs, ar)
+        known = callable(inputs)  # the last stream itself
+        stream = inputs(ar) if known else stream_after(model, embedded(model, inputs, ar), ar)
         if error:
             off = subtract(read_out(model, stream, ar), target, ar)
             worst = max(worst, float(np.abs(np.stack(off.bounds())).max()))
@@ -97,17 +114,11 @@ def _bound(domain: _Json, proof: _Json, model: Any) -> float:
     return worst if error else right / total
 
 
-def _stream(model: Any, inputs: Any, ar: Arithmetic) -> Affine:
-    if isinstance(inputs, tuple):  # a stream that is known already, before the FFN
-        return after_ffn(model.blocks[0], inputs[0](ar), ar)[:, -1]
-    return stream_after(model, embedded(model, inputs, ar), ar)
-
-
 def _signs(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
     table, args = task.truth_table(), (0, *task.lags)
     for t in range(max(task.lags), domain["length"]):
-        lags = range(t + 1) if data["cover"] == "points" else data["lags"]
-        known = sorted({lag for lag in lags if lag <= t})
+        lags = {"points": range(t + 1), "boxes": ()}.get(data["cover"]) or data.get("lags", ())
+        known = sorted({lag for lag in lags if 0 <= lag <= t})
         free = [t - lag for lag in range(t + 1) if lag not in known]
         for start in range(0, 2 ** len(known), _CHUNK):
             codes = np.arange(start, min(start + _CHUNK, 2 ** len(known)))
@@ -132,7 +143,7 @@ def _signs(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
 
 
 def _strings(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
-    """Prefixes by dynamic programming over (blocks, a's), or each by itself."""
+    """Prefixes by dynamic programming over (blocks, a's); each by itself where order is seen."""
     k = int(task.language.removeprefix("L_"))
     lengths = {n for lo, hi in task.bins for n in range(lo, hi + 1) if n <= domain["length"]}
     ids = to_inputs(task.program, np.array([[0, 1]]), language(task.language).letters, 2)[0, 1:]
@@ -142,7 +153,7 @@ def _strings(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]
             more = endings.get((i + 1, j), 0) + endings.get((i + 1, j + 1), 0)
             endings[i, j] = more + (i in lengths and j == k)
     states: dict[Any, int] = {(1, 1): 1}  # (blocks, a's), or the letters themselves
-    if data["cover"] == "points":
+    if data["cover"] == "points" or not _orderless(model.spec):
         states = {((0,), 1): 1}
     for i in range(1, max(lengths) + 1):
         rows: dict[Any, float] = {}
@@ -174,9 +185,7 @@ def _read(state: Any) -> tuple[tuple[int, ...], int, int]:
     return (), state[0], state[1]
 
 
-def _templates(
-    model: Any, task: Any, domain: dict[str, Any], data: dict[str, Any]
-) -> Iterator[Any]:
+def _templates(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
     first, stop = task.train if task.split == "train" else task.test
     symbols = range(len(task.regular) + first, len(task.regular) + stop)
     for template, label in zip(task.templates, task.labels, strict=True):
@@ -198,9 +207,15 @@ def _target(answers: list[Any]) -> Any:
     return exactly(numbers[:, None]) if numbers.dtype == np.float64 else numbers
 
 
+def _rows(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
+    every = product(range(task.vocabulary), repeat=task.length)
+    while rows := list(islice(every, _CHUNK)):
+        yield np.array(rows), np.array(rows).max(1), np.ones(len(rows)), 0
+
+
 def _averages(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
-    """m in intervals; the stream before the FFN is c + m g + Σ x (C − ρ g) for any g."""
-    n, box, omega = data["slices"], domain["box"], task.frequency
+    """m in intervals, its symbol after those of the inputs."""
+    n, box, omega = data.get("slices", 1), domain["box"], task.frequency
     for t in range(task.burn_in, domain["length"]):
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
         reach = float(np.abs(rho).sum() * box * UP)
@@ -214,46 +229,39 @@ def _averages(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any
         noise[np.arange(t + 1), :, np.arange(t + 1), 0] = box
         zeros = np.zeros((n, t + 1, 1))
         free = Affine(zeros, noise, zeros)
-
-        def split(ar: Arithmetic, free: Affine = free, m: Any = (rho, middle, half)) -> Affine:
-            rho, middle, half = m
-            x = after_attention(model.blocks[0], embedded(model, free, ar), ar, last_only=True)
-            size = len(rho)
-            own = x.generators[:size, 0, 0] / box
-            g = rho @ own / (rho @ rho)
-            rest = x.generators[:size] - (rho[:, None] * g * box)[:, None, None]
-            off = (np.abs(own).max(0) + np.abs(g) * np.abs(rho).max()) * box * (size + 1)
-            off = off + np.abs(x.centre) + np.abs(middle).max() * 2 * np.abs(g)
-            along = np.concatenate((rest, (half[:, None, None] * g)[None]))
-            centre = x.centre + middle[:, None, None] * g
-            return Affine(centre, along, (x.radius + off * 2.0**-48) * UP)
-
-        yield (split,), target, None, t + 2
+        known = partial(along, model, free, rho, middle, half)
+        yield free if data["cover"] == "boxes" else known, target, None, t + 2
 
 
-def _addressed(
-    model: Any, task: Any, domain: dict[str, Any], data: dict[str, Any]
-) -> Iterator[Any]:
-    bits, box, pieces = task.bits, domain["box"], data["pieces"]
+def _addressed(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
+    """Last token and fetched token by address and interval; with boxes all but the address free."""
+    bits, box, n = task.bits, domain["box"], data.get("pieces", 1)
     codes = np.array(list(product((-1.0, 1.0), repeat=bits)))
-    ends = np.linspace(-box, box, pieces + 1)
-    half = float((ends[1] - ends[0]) / 2 * UP)
-    for t, (code, lag) in product(
-        range(max(task.locations), domain["length"]), enumerate(task.location_tables()[0])
-    ):
-        for other, now, then in product(range(len(codes)), range(pieces), range(pieces)):
-            centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((1, t + 1, 1 + bits))
-            reach[..., 0] = box
-            centre[0, t, 1:], reach[0, t, 1:] = codes[code], 0.0
-            centre[0, t - lag, 1:], reach[0, t - lag, 1:] = codes[other], 0.0
-            for place, piece in ((t, now), (t - lag, then)):
-                centre[0, place, 0] = (ends[piece] + ends[piece + 1]) / 2
-                reach[0, place, 0] = half
-            free = np.flatnonzero(reach)
-            noise = np.zeros((len(free), centre.size))
-            noise[np.arange(len(free)), free] = reach.reshape(-1)[free]
-            inputs = Affine(centre, noise.reshape(-1, *centre.shape), np.zeros_like(centre))
-            yield inputs, inputs[:, t - lag, :1], None, len(free)
+    judged = range(max(task.locations), domain["length"])
+    ends = np.linspace(-box, box, n + 1)
+    tokens = np.array([((lo + hi) / 2, *code) for code in codes for lo, hi in pairwise(ends)])
+    reach = float((ends[1] - ends[0]) / 2 * UP)
+
+    def free(rows: Any, symbol: int) -> Affine:
+        noise = np.zeros((2, len(rows), 1, 1 + bits))
+        noise[symbol, ..., 0] = reach
+        return Affine(rows[:, None], noise, np.zeros_like(rows[:, None]))
+
+    for code, lag in enumerate(task.location_tables()[0]):
+        for last in tokens[code * n : (code + 1) * n] if data["cover"] == "pairs" else ():
+            past, now = free(tokens, 1), free(np.tile(last, (len(tokens), 1)), 0)
+            yield partial(_named, model, past, now, lag, judged), past[:, 0, :1], None, 2
+        for t in judged if data["cover"] == "boxes" else ():
+            centre, wide = np.zeros((1, t + 1, 1 + bits)), np.ones((1, t + 1, 1 + bits))
+            centre[0, t, 1:], wide[0, t, 1:], wide[..., 0] = codes[code], 0.0, box
+            noise = np.diag(wide.reshape(-1)).reshape(-1, *centre.shape)
+            inputs = Affine(centre, noise, np.zeros_like(centre))
+            yield inputs, inputs[:, t - lag, :1], None, centre.size
+
+
+def _named(model: Any, past: Affine, now: Affine, lag: int, judged: Any, ar: Arithmetic) -> Affine:
+    others = values_of(model, past, Arithmetic(ar.dtype, symbols=2))
+    return named(model, past, now, lag, [t + 1 for t in judged], others, ar)
 
 
 def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
@@ -261,7 +269,7 @@ def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
     v, n, tables, right = task.vocabulary, task.length, tables_of(model, task.length), 0
     sets = [s for size in range(n) for s in combinations(range(n - 1), size)]
     wrong = 1 - np.eye(v)
-    for q, m in product(range(v), range(v)) if not not_three_paths(model) else ():
+    for q, m in product(range(v), range(v)):
         ahead = tables.direct[q, m] - tables.direct[q] - tables.slack
         f = tables.e[q, :, :, None] * (ahead + tables.ov[:, :, m, None] - tables.ov)
         for copies, cap in zip(sets, proof["data"]["caps"][q][m], strict=True):

@@ -24,6 +24,14 @@ import pandas as pd
 from interp.bounds.affine import Affine
 from interp.bounds.attention import pattern
 from interp.bounds.network import after_attention, after_ffn, embedded, normed
+from interp.bounds.passed_on import (
+    along,
+    named,
+    not_along,
+    not_named,
+    values_of,
+    weights_of_keys,
+)
 from interp.bounds.rounding import UP, Arithmetic
 from interp.bounds.scores import score_forms
 from probes.certify.cover import Cells, Lemma
@@ -35,7 +43,7 @@ from probes.certify.domains.strings import Strings
 __all__ = ["Mechanism", "lags_of", "mechanism"]
 
 SLICES = 96
-PIECES = 4
+PIECES = 8
 
 
 @dataclass(frozen=True)
@@ -70,7 +78,7 @@ def mechanism(model: Any, domain: Domain, lags: Mapping[tuple[int, int], int]) -
     if isinstance(domain, Averages):
         return _kernel(model, domain)
     if isinstance(domain, Addressed):
-        return _addressed(domain)
+        return _addressed(model, domain)
     return "no role of this task is turned into cases"
 
 
@@ -155,18 +163,19 @@ def _score_spread(model: Any, domain: Strings) -> float:
 
 
 def _kernel(model: Any, domain: Averages) -> Mechanism | str:
-    spec = model.spec
-    plain = spec.n_layers == 1 and spec.score == "none" and spec.norm == "none"
-    fixed = spec.lag_bias in ("lin", "log", "table", "none") and spec.positions == "none"
-    if not (plain and fixed) or spec.input_ffn:
-        return "the stream before the FFN is no fixed linear function of the inputs"
+    if reason := not_along(model):
+        return reason
 
     def cells() -> Iterator[Cells]:
         for t in domain.judged:
             yield domain.slices(t, SLICES)
 
     def final(m: Any, cells: Cells, ar: Arithmetic) -> Affine:
-        return along_kernel(m, domain, cells, ar)
+        t, n, ar.symbols = cells.position, len(cells.weight), cells.symbols
+        ends = np.linspace(-domain.reach(t), domain.reach(t), n + 1)
+        middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
+        free: Any = cells.inputs
+        return along(m, free, domain.rho[: t + 1][::-1], middle, half, ar)
 
     lemmas = (
         Lemma(
@@ -177,31 +186,6 @@ def _kernel(model: Any, domain: Averages) -> Mechanism | str:
         ),
     )
     return Mechanism(cells, lemmas, {"cover": "slices", "slices": SLICES}, final)
-
-
-def along_kernel(model: Any, domain: Averages, cells: Cells, ar: Arithmetic) -> Affine:
-    """The stream at the end, m's interval known.
-
-    Before the FFN the stream is c + Σ_s x_{t−s} C_s, exactly. With m = Σ_s ρ_s x_{t−s} and any
-    direction g, it is c + m g + Σ_s x_{t−s} (C_s − ρ_s g): m lies in its interval, the rest in the
-    box. g is the least-squares direction; another one would be sound too.
-    """
-    ar.symbols = cells.symbols
-    t = cells.position
-    stream = after_attention(model.blocks[0], embedded(model, cells.inputs, ar), ar, last_only=True)
-    rho = domain.rho[: t + 1][::-1]
-    own = stream.generators[: t + 1, 0, 0] / domain.box  # the same in every cell
-    g = rho @ own / (rho @ rho)
-    rest = stream.generators[: t + 1] - (rho[:, None] * g * domain.box)[:, None, None]
-    n = len(cells.weight)
-    ends = np.linspace(-domain.reach(t), domain.reach(t), n + 1)
-    middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
-    centre = stream.centre + middle[:, None, None] * g
-    generators = np.concatenate((rest, (half[:, None, None] * g)[None]))
-    sizes = (np.abs(own).max(0) + np.abs(g) * np.abs(rho).max()) * domain.box * (t + 2)
-    rounding = (sizes + np.abs(stream.centre) + np.abs(domain.reach(t) * g)) * 2.0**-48
-    moved = Affine(centre, generators, (stream.radius + rounding) * UP)
-    return after_ffn(model.blocks[0], moved, ar)[:, -1]
 
 
 def _left_open(model: Any, domain: Averages) -> float:
@@ -216,26 +200,31 @@ def _left_open(model: Any, domain: Averages) -> float:
     return float(np.abs(rest).sum() / np.abs(own).sum())
 
 
-def _addressed(domain: Addressed) -> Mechanism | str:
+def _addressed(model: Any, domain: Addressed) -> Mechanism | str:
     if domain.task.rounds != 1 or domain.task.concurrent or domain.task.readout != "single":
         return "only one round that is passed on as it is"
+    if reason := not_named(model):
+        return reason
+    every = domain.tokens(PIECES)
+    lengths = [t + 1 for t in domain.judged]
 
     def cells() -> Iterator[Cells]:
-        for t in domain.judged:
-            for code, lag in enumerate(domain.lags):
-                whole = domain.cases(t, code, (int(lag),), PIECES)
-                n = len(whole.weight)
-                for row in range(0, n, 4):
-                    piece = slice(row, min(row + 4, n))
-                    inputs, targets = whole.inputs[piece], whole.targets[piece]
-                    yield Cells(inputs, targets, whole.weight[piece], whole.symbols)
+        for code in range(len(domain.codes)):
+            yield domain.pairs(code, PIECES)
 
-    lemmas = (
-        Lemma(
-            "memory-location",
-            "layer 1",
-            "cases are the addresses at the judged position and at the location; intervals a value",
-            float(PIECES),
-        ),
-    )
-    return Mechanism(cells, lemmas, {"cover": "addresses", "pieces": PIECES})
+    def final(m: Any, cells: Cells, ar: Arithmetic) -> Affine:
+        pair: Any = cells.inputs
+        ar.symbols = cells.symbols
+        others = values_of(m, every, Arithmetic(ar.dtype, symbols=1))
+        lag = int(domain.lags[domain.code_of(pair.centre[0, 1, 1:])])
+        return named(m, pair[:, :1], pair[:, 1:], lag, lengths, others, ar)
+
+    lemmas = []
+    for code, lag in enumerate(domain.lags.tolist()):
+        pair: Any = domain.pairs(code, PIECES).inputs
+        low, _ = weights_of_keys(model, pair[:, 1:], lag, lengths, Arithmetic("real", symbols=2))
+        for head, share in enumerate(low[:, :, 0, 0].min(0).tolist()):
+            words = f"attention outside lag {lag}, which token {code} names, is at most this"
+            place = f"head {model.spec.n_layers - 1}.{head}"
+            lemmas.append(Lemma("memory-location", place, words, (1 - share) * UP))
+    return Mechanism(cells, tuple(lemmas), {"cover": "pairs", "pieces": PIECES}, final)

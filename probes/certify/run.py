@@ -54,7 +54,10 @@ def domain_of(task: Any, *, length: int | None = None, box: float = 1.0) -> Doma
         ArgumentError: for other tasks, a length outside the task's, or a box that is none.
     """
     problems = Problems("certify")
-    problems.need(box > 0, "box", "must be positive", box, "e.g. 1")
+    problems.need(0 < box < np.inf, "box", "must be positive", box, "e.g. 1")
+    fixed = isinstance(task, TemplateTask | Maximum)
+    rule = "must be left out: this task's rows have one length"
+    problems.need(not fixed or length is None, "length", rule, length, "leave it out")
     problems.raise_if_any()
     longest: Any = getattr(task, "length", None)
     if isinstance(task, PrefixPrediction):
@@ -131,7 +134,7 @@ def certify(
     if not isinstance(domain, Domain):
         domain = domain_of(domain, length=length, box=box)
     problems = Problems("certify")
-    reason = not_covered(model)
+    reason = not_covered(model) or _unlike(model.spec, domain)
     problems.need(not reason, "model", "must be covered", reason, "see docs/howto-certify")
     for chosen in strategies or ():
         rule = f"must be one of {', '.join(STRATEGIES)}"
@@ -155,6 +158,23 @@ def certify(
     measured, where = attempts.measured(proofs)
     about = (domain.describe(), domain.statement, domain.kind, domain.trivial)
     return TheoremFile(name, sha256_of(model), *about, tuple(proofs), measured, where, skipped)
+
+
+def _unlike(spec: Any, domain: Domain) -> str:
+    """Why a model cannot take a domain's inputs; empty if it can."""
+    kind, d_in, d_out, positions = domain.shape
+    exact = kind == "real" or isinstance(domain, Rows)
+    if spec.input != kind:
+        return f"it takes {spec.input} where the task gives {kind}"
+    if (
+        spec.d_in < d_in
+        or spec.d_out < d_out
+        or (exact and (spec.d_in, spec.d_out) != (d_in, d_out))
+    ):
+        return f"d_in {spec.d_in} and d_out {spec.d_out} where the task has {d_in} and {d_out}"
+    if spec.n_ctx < positions:
+        return f"its context is {spec.n_ctx} where the task has {positions} positions"
+    return ""
 
 
 class _Attempts:

@@ -37,6 +37,11 @@ class Domain(ABC):
     def size(self) -> int | None:
         """How many inputs, or None where they cannot be counted (real numbers)."""
 
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[str, int, int, int]:
+        """What a model must take: kind of input, ``d_in``, ``d_out``, positions."""
+
     @abstractmethod
     def describe(self) -> dict[str, Any]:
         """The domain as JSON data: what the checker builds it from again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,11 @@ class Averages(Domain):
     def statement(self) -> str:
         """In words."""
         return f"all sequences of {self.length} real inputs of size at most {self.box:g}"
+
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "real", 1, 1, self.length
 
     def describe(self) -> dict[str, Any]:
         """As JSON data."""
@@ -131,6 +136,11 @@ class Addressed(Domain):
             f"real value of size at most {self.box:g}"
         )
 
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "real", 1 + self.task.bits, 1, self.length
+
     def describe(self) -> dict[str, Any]:
         """As JSON data."""
         task = self.task.to_dict()
@@ -142,41 +152,46 @@ class Addressed(Domain):
 
     def boxes(self) -> Iterator[Cells]:
         """Of each position, the cases of the last address: the right answer depends on it."""
+        bits = self.task.bits
         for t in self.judged:
-            for code in range(len(self.codes)):
-                yield self.cases(t, code, (), 1)
+            for code, lag in enumerate(self.lags.tolist()):
+                centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((1, t + 1, 1 + bits))
+                reach[..., 0] = self.box
+                centre[0, t, 1:], reach[0, t, 1:] = self.codes[code], 0.0
+                free = np.flatnonzero(reach)
+                noise = np.zeros((len(free), centre.size))
+                noise[np.arange(len(free)), free] = reach.reshape(-1)[free]
+                inputs = Affine(centre, noise.reshape(-1, *centre.shape), np.zeros_like(centre))
+                yield Cells(inputs, inputs[:, t - lag, :1], np.ones(1), symbols=len(free))
 
-    def cases(self, t: int, code: int, known: tuple[int, ...], pieces: int) -> Cells:
-        """Last address ``code``; the addresses at lags ``known`` split up, the rest free.
+    def code_of(self, bits: Float64[np.ndarray, "bit"]) -> int:
+        """The number of an address."""
+        return int(np.flatnonzero((self.codes == bits).all(-1))[0])
 
-        Args:
-            t: The judged position.
-            code: Number of the last address.
-            known: Lags whose address bits are split.
-            pieces: Into how many intervals x_t and the fetched value are split.
+    def tokens(self, pieces: int) -> Affine:
+        """Every token: all addresses, values in intervals, ``[cell, 1, 1 + bits]``; one symbol."""
+        ends = np.linspace(-self.box, self.box, pieces + 1)
+        half = (ends[1] - ends[0]) / 2 * UP
+        rows = [((a + b) / 2, *code) for code in self.codes for a, b in pairwise(ends)]
+        centre = np.array(rows)[:, None]
+        noise = np.zeros((1, *centre.shape))
+        noise[..., 0] = half
+        return Affine(centre, noise, np.zeros_like(centre))
+
+    def pairs(self, code: int, pieces: int) -> Cells:
+        """Every token with every last token of an address: what is fetched, and what names it.
+
+        Inputs are ``[cell, 2, 1 + bits]``; the first symbol moves the last token's value, the
+        second the fetched one's.
         """
-        bits, box = self.task.bits, self.box
-        splits = list(product(range(len(self.codes)), repeat=len(known)))
-        ends = np.linspace(-box, box, pieces + 1)
-        middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1] - ends[0]) / 2 * UP
-        cells = [(s, a, b) for s in splits for a in range(pieces) for b in range(pieces)]
-        centre = np.zeros((len(cells), t + 1, 1 + bits))
-        reach = np.ones((len(cells), t + 1, 1 + bits))
-        reach[..., 0] = box
-        lag = int(self.lags[code])
-        centre[:, t, 1:], reach[:, t, 1:] = self.codes[code], 0.0
-        for row, (split, a, b) in enumerate(cells):
-            centre[row, t, 0], centre[row, t - lag, 0] = middle[a], middle[b]
-            for place, other in zip(known, split, strict=True):
-                centre[row, t - place, 1:] = self.codes[other]
-                reach[row, t - place, 1:] = 0.0
-        reach[:, [t, t - lag], 0] = half
-        free = np.flatnonzero(reach.reshape(len(cells), -1).max(0) > 0)
-        generators = np.zeros((len(free), len(cells), (t + 1) * (1 + bits)))
-        generators[np.arange(len(free)), :, free] = reach.reshape(len(cells), -1)[:, free].T
-        inputs = Affine(centre, generators.reshape(-1, *centre.shape), np.zeros_like(centre))
-        targets = inputs[:, t - lag, :1]
-        return Cells(inputs, targets, np.ones(len(cells)), symbols=len(free))
+        every = self.tokens(pieces)
+        last = every[code * pieces : (code + 1) * pieces]
+        n, m = len(every.centre), pieces
+        centre = np.concatenate((np.repeat(every.centre, m, 0), np.tile(last.centre, (n, 1, 1))), 1)
+        noise = np.zeros((2, *centre.shape))
+        noise[0, :, 1, 0] = noise[1, :, 0, 0] = every.generators[0, 0, 0, 0]
+        inputs = Affine(centre, noise, np.zeros_like(centre))
+        return Cells(inputs, inputs[:, 0, :1], np.ones(n * m), symbols=2)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
         """Random rows."""

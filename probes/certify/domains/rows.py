@@ -36,6 +36,11 @@ class Rows(Domain):
         v, k = self.task.vocabulary, self.task.length
         return f"all {v}^{k} rows of {k} tokens"
 
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "tokens", self.task.vocabulary, self.task.vocabulary, self.task.length
+
     def describe(self) -> dict[str, Any]:
         """As JSON data."""
         return {"kind": "rows", "task": self.task.to_dict()}

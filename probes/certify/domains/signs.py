@@ -58,6 +58,11 @@ class Signs(Domain):
         where = f"positions {first} to {last}" if first < last else f"position {first}"
         return f"all 2^{self.length} sequences of {self.length} inputs ±1, at {where}"
 
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "real", 1, 1, self.length
+
     def describe(self) -> dict[str, Any]:
         """As JSON data."""
         return {"kind": "signs", "task": self.task.to_dict(), "length": self.length}

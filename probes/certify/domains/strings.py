@@ -54,6 +54,11 @@ class Strings(Domain):
         first, last = self.lengths[0], self.lengths[-1]
         return f"every position of every string of {self.task.language} of length {first} to {last}"
 
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        return "tokens", int(self._ids.max()) + 1, 2, self.lengths[-1] + 1
+
     def describe(self) -> dict[str, Any]:
         """As JSON data."""
         return {"kind": "strings", "task": self.task.to_dict(), "length": self.length}

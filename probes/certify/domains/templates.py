@@ -47,6 +47,12 @@ class Templates(Domain):
         names = ", ".join(self.task.templates)
         return f"every string of the templates {names} with symbols {first} to {last}"
 
+    @property
+    def shape(self) -> tuple[str, int, int, int]:
+        """See :class:`~probes.certify.domains.base.Domain`."""
+        v = self.task.vocabulary
+        return "tokens", v, v if self.task.symbolic else 1, self.task.length
+
     def describe(self) -> dict[str, Any]:
         """As JSON data."""
         return {"kind": "templates", "task": self.task.to_dict()}

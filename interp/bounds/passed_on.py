@@ -1,0 +1,197 @@
+"""Two attentions that can be bounded as a whole, where key by key would lose what is known.
+
+*Fixed attention, and a known mean.* One layer whose attention is a fixed function of the lag makes
+the stream before the FFN c + Σ_s x_s C_s. If m = Σ_s ρ_s x_s is known to lie in an interval, then
+for any direction g it is
+
+    c + m g + Σ_s x_s (C_s − ρ_s g)
+
+which leaves only what is no multiple of ρ to the box of inputs (:func:`along`).
+
+*A token that names the lag.* Only the last layer has heads, and scores depend on the query and
+the lag alone. Then what a key passes on is a function of its own token, and
+
+    Σ_j A_j v_j = A_0 v(query) + A_T v(token at lag T) + (Σ_rest A_j) v̄,   v̄ ∈ hull of all tokens
+
+so the number of keys no longer matters: T and the rest enter through three weights (:func:`named`).
+
+Neither says that the model works so: where it does not, C_s − ρ_s g and Σ_rest A_j are large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64
+
+from interp.bounds.affine import Affine, add, linear, padded, span
+from interp.bounds.attention import fetch, pattern
+from interp.bounds.network import after_attention, after_ffn, embedded, normed
+from interp.bounds.rounding import UP, Arithmetic
+from interp.bounds.scores import linear_heads, score_forms, weights
+
+__all__ = ["along", "named", "not_along", "not_named", "values_of", "weights_of_keys"]
+
+Array = Float64[np.ndarray, "..."]
+
+
+def not_along(model: Any) -> str:
+    """Why attention is no fixed function of the lag; empty if it is."""
+    spec = model.spec
+    plain = spec.n_layers == 1 and spec.score == "none" and spec.norm == "none" and spec.causal
+    fixed = spec.lag_bias in ("lin", "log", "table", "none") and spec.positions == "none"
+    if plain and fixed and not spec.input_ffn and not spec.identity_qk and spec.input == "real":
+        return ""
+    return "the stream before the FFN is no fixed linear function of the inputs"
+
+
+def along(
+    model: Any,
+    free: Affine,
+    rho: Float64[np.ndarray, "pos"],
+    middle: Float64[np.ndarray, "cell"],
+    half: Float64[np.ndarray, "cell"],
+    ar: Arithmetic,
+) -> Affine:
+    """The last stream ``[cell, d_model]`` where Σ_s ρ_s x_s lies within ``half`` of ``middle``.
+
+    g is the least-squares direction; another one would be sound too.
+
+    Args:
+        model: With :func:`not_along` empty.
+        free: The inputs, ``[cell, pos, 1]``, symbol s moving input s alone and in all cells alike.
+        rho: ρ, oldest input first.
+        middle, half: Of the interval of each cell; its symbol is that after the inputs'.
+        ar: Whose rounding counts; its symbols are those of the inputs and of the interval.
+    """
+    block, n = model.blocks[0], len(rho)
+    box = free.generators[np.arange(n), 0, np.arange(n), 0]
+    stream = after_attention(block, embedded(model, free, ar), ar, last_only=True)
+    own = stream.generators[:n, 0, 0] / box[:, None]
+    g = rho @ own / (rho @ rho)
+    rest = stream.generators[:n] - ((rho * box)[:, None] * g)[:, None, None]
+    centre = stream.centre + middle[:, None, None] * g
+    generators = np.concatenate((rest, (half[:, None, None] * g)[None]))
+    sizes = (np.abs(own).max(0) + np.abs(g) * np.abs(rho).max()) * box.max() * (n + 1)
+    reach = np.abs(middle).max() + half.max()
+    rounding = (sizes + np.abs(stream.centre) + reach * np.abs(g)) * 2.0**-48
+    moved = Affine(centre, generators, (stream.radius + rounding) * UP)
+    return after_ffn(block, moved, ar)[:, -1]
+
+
+def not_named(model: Any) -> str:
+    """Why a key's weight depends on more than query and lag; empty if it does not."""
+    spec = model.spec
+    needed = {
+        "heads in the last layer alone": not any(spec.heads[:-1]) and spec.heads[-1] > 0,
+        "scores of query and lag alone": spec.score in ("none", "slope") and not spec.identity_qk,
+        "no positions": spec.positions == "none",
+        "a softmax over all that was seen": spec.normalizer == "softmax" and not spec.mask_self,
+        "causal attention": spec.causal,
+        "no b·I": not spec.identity_ov,
+        "a residual stream": spec.residual,
+        "real inputs": spec.input == "real",
+    }
+    lacking = [name for name, holds in needed.items() if not holds]
+    return f"a named lag needs {', '.join(lacking)}" if lacking else ""
+
+
+def _before(model: Any, tokens: Affine, ar: Arithmetic) -> Affine:
+    """What enters the last block, of each token by itself."""
+    x = embedded(model, tokens, ar)
+    for block in model.blocks[:-1]:
+        x = after_ffn(block, x, ar)
+    return x
+
+
+def values_of(model: Any, tokens: Affine, ar: Arithmetic) -> tuple[Array, Array]:
+    """Least and largest of what any of these tokens can pass on, ``[head, channel]``.
+
+    Args:
+        model: With :func:`not_named` empty.
+        tokens: Cells that hold every token together, ``[cell, 1, d_in]``.
+        ar: Whose rounding counts.
+    """
+    block = model.blocks[-1]
+    seen = normed(block.ln1, _before(model, tokens, ar), ar)
+    low, high = linear_heads(seen, block.attn.W_V, block.attn.b_V, ar).bounds()
+    return low.min((0, 1)), high.max((0, 1))
+
+
+def weights_of_keys(
+    model: Any, query: Affine, lag: int, lengths: Sequence[int], ar: Arithmetic
+) -> tuple[Array, Array]:
+    """Least and largest attention to lag ``lag``, to all other lags together, and to lag 0.
+
+    Args:
+        model: With :func:`not_named` empty.
+        query: The last token, ``[cell, 1, d_in]``.
+        lag: At least 1.
+        lengths: Of rows; the weights hold for each.
+        ar: Whose rounding counts.
+
+    Returns:
+        Both ``[cell, head, 1, 3]``.
+    """
+    return _weights(
+        model, normed(model.blocks[-1].ln1, _before(model, query, ar), ar), lag, lengths, ar
+    )
+
+
+def _weights(
+    model: Any, seen: Affine, lag: int, lengths: Sequence[int], ar: Arithmetic
+) -> tuple[Array, Array]:
+    least, most = [], []
+    for n in lengths:
+        lags = np.arange(n - 1, -1, -1)[None]
+        scores = score_forms(model.blocks[-1].attn, seen, seen, lags, ar)
+        low, high = pattern(scores, lags >= 0, True, ar)
+        others = [j for j in range(n - 1) if j != n - 1 - lag]
+        for bound, kept, side in ((low, least, 1 / UP), (high, most, UP)):
+            rest = bound[..., others].sum(-1) * side
+            kept.append(np.stack((bound[..., n - 1 - lag], rest, bound[..., -1]), -1))
+    return np.min(least, 0), np.max(most, 0)
+
+
+def named(
+    model: Any,
+    fetched: Affine,
+    query: Affine,
+    lag: int,
+    lengths: Sequence[int],
+    others: tuple[Array, Array],
+    ar: Arithmetic,
+) -> Affine:
+    """The last stream ``[cell, d_model]`` when the last token is ``query``.
+
+    Args:
+        model: With :func:`not_named` empty.
+        fetched: The token at lag ``lag``, ``[cell, 1, d_in]``.
+        query: The last token, ``[cell, 1, d_in]``.
+        lag: At least 1.
+        lengths: Of rows; the bound holds for each.
+        others: Of :func:`values_of`: what any token can pass on.
+        ar: Whose rounding counts; its symbols are those of the two tokens.
+    """
+    block, n = model.blocks[-1], max(lengths)
+    x = _before(model, query, ar)
+    seen = normed(block.ln1, x, ar)
+    low, high = _weights(model, seen, lag, lengths, ar)
+    past = normed(block.ln1, _before(model, fetched, ar), ar)
+    cells = (len(x.centre), *others[0].shape)
+    rest = span(np.broadcast_to(others[0], cells), np.broadcast_to(others[1], cells), ar)
+    now, then = (linear_heads(s, block.attn.W_V, block.attn.b_V, ar)[:, 0] for s in (seen, past))
+    parts = (then, rest, now)
+    values = Affine(
+        np.stack([p.centre for p in parts], 1),
+        np.stack([padded(p.generators, ar.symbols) for p in parts], 2),
+        np.stack([p.radius for p in parts], 1),
+    )
+    z = fetch(low, high, values, True, ar, keys=n)
+    wide = weights(block.attn.W_O)
+    out = linear(
+        z.reshape(*z.shape[:2], -1), wide.reshape(-1, wide.shape[-1]), weights(block.attn.b_O), ar
+    )
+    return after_ffn(block, add(x, out, ar), ar)[:, -1]
