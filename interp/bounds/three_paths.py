@@ -23,12 +23,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.affine import Affine, exactly, linear
+from interp.bounds.affine import Affine, add, dot, exactly, linear, scale
 from interp.bounds.network import entered
 from interp.bounds.rounding import DTYPES, EXP, UP, Arithmetic
 from interp.bounds.scores import linear_heads, score_forms, weights
 
-__all__ = ["LEAST", "Tables", "evaluation_error", "not_three_paths", "tables_of"]
+__all__ = [
+    "LEAST",
+    "Tables",
+    "evaluation_error",
+    "not_three_paths",
+    "rank_one_tables",
+    "tables_of",
+]
 
 Array = Float64[np.ndarray, "..."]
 
@@ -93,22 +100,92 @@ def not_three_paths(model: Any) -> str:
 
 def tables_of(model: Any, length: int) -> Tables:
     """The tables of a model for rows of ``length`` tokens."""
-    ar, block, v = Arithmetic("real"), model.blocks[0], model.spec.d_in
-    x = _tokens(model, length, ar)
-    scores = _scores(model, x, ar)
-    s = scores.centre.reshape(v, length, v)
-    s = s - s.max((1, 2), keepdims=True)
-    values = linear_heads(x, block.attn.W_V, block.attn.b_V, ar)[:, :, 0]
-    unembed = weights(model.W_U)
-    ov = linear(linear(values, weights(block.attn.W_O)[0], None, ar), unembed, None, ar)
-    bias = weights(model.b_U) + weights(block.attn.b_O) @ unembed
-    direct = linear(x[:, -1], unembed, bias, ar)
-    table = np.ascontiguousarray(np.moveaxis(ov.centre, 1, 0))
+    ar, v = Arithmetic("real"), model.spec.d_in
+    if list(model.blocks[0].attn.terms.keys()) == ["dot"]:
+        q, k_token, k_place = _queries_and_keys(model, length, ar)
+        to_token, to_place = (
+            dot(q.reshape(v, 1, -1), k.reshape(1, *k.shape), ar) for k in (k_token, k_place)
+        )
+        found = add(to_place.reshape(v, length, 1), to_token.reshape(v, 1, v), ar)
+    else:
+        found = _scores(model, _tokens(model, length, ar), ar).reshape(v, length, v)
+    s = found.centre
+    e = np.exp(s - s.max((1, 2), keepdims=True))
+    return _finished(model, length, e, s, float(found.radius.max()), np.ones(v), ar)
+
+
+def _queries_and_keys(model: Any, length: int, ar: Arithmetic) -> tuple[Affine, Affine, Affine]:
+    """q of the last token, scaled, ``[token, d]``; what token and place add to k."""
+    attn, token, place = model.blocks[0].attn, *_parts_of(model, length)
+    last = add(token, place[-1:], ar)
+    q = linear_heads(last[:, None], attn.W_Q, attn.b_Q, ar)[:, 0, 0]
+    k_token = linear_heads(token[:, None], attn.W_K, attn.b_K, ar)[:, 0, 0]
+    k_place = linear(place, weights(attn.W_K)[0], None, ar)
+    return scale(q, np.asarray(float(attn.terms["dot"].scale)), ar), k_token, k_place
+
+
+def rank_one_tables(model: Any, length: int) -> Tables | str:
+    """The same without the table of scores: what a product of two numbers says of them.
+
+    For any vectors a and b with c = ⟨a, b⟩ ≠ 0,
+
+        ⟨q, k⟩ = ⟨q, a⟩⟨b, k⟩/c + ⟨q′, k′⟩,    q′ = q − ⟨q, a⟩b/c,    k′ = k − ⟨k, b⟩a/c
+
+    e is that of the first term alone, with a and b along the largest singular vectors. The second
+    changes a ratio of weights in row q by at most e^{ω_q}, ω_q = 2 |q′| max|k′ − mean|, which
+    ``raised`` holds. No query meets a key: the cost is v d in place of v² d.
+
+    Returns:
+        The tables, or why there are none.
+    """
+    if list(model.blocks[0].attn.terms.keys()) != ["dot"]:
+        return "scores are more than the product of query and key"
+    ar, v = Arithmetic("real"), model.spec.d_in
+    queries, k_token, k_place = _queries_and_keys(model, length, ar)
+    both = add(k_place.reshape(length, 1, -1), k_token.reshape(1, v, -1), ar)
+    q, k = queries.centre, both.centre.reshape(length * v, -1)
+    k = k - k.mean(0)
+    a = k.T @ (k @ q.sum(0))  # one step of power iteration
+    b = q.T @ (q @ a)
+    a = k.T @ (k @ b)
+    ar.multiplications += (2 * len(q) + 4 * len(k)) * len(a)
+    c, first, along = float(a @ b), q @ a, k @ b
+    if not c > 0:
+        return "the query's and the key's main directions are at right angles"
+    q_rest, k_rest = q - np.outer(first / c, b), k - np.outer(along / c, a)
+    k_rest = k_rest - k_rest.mean(0)
+    ar.multiplications += 4 * (len(q) + len(k)) * len(a) + v * len(k)
+    omega = 2 * np.linalg.norm(q_rest, axis=1) * np.linalg.norm(k_rest, axis=1).max()
+    # Rounding of each step, relative to what it adds up, and of the queries and keys themselves.
+    sizes = np.abs(q).sum(1) + np.abs(first / c) * np.abs(b).sum()
+    sizes = sizes * (np.abs(k).max() + np.abs(along / c).max() * np.abs(a).max())
+    off = 2.0**-40 * sizes + queries.radius.sum(1) * both.magnitude.max()
+    off = off + queries.magnitude.sum(1) * both.radius.max()
+    raised = np.exp(np.minimum(omega * UP + 4 * off, 700.0)) * (1 + 2.0**-30)
+    product = np.outer(first / c, along)
+    e = np.exp(product - product.max(1, keepdims=True)).reshape(v, length, v)
+    return _finished(model, length, e, np.zeros((0, length, 0)), 0.0, raised, ar)
+
+
+def _finished(
+    model: Any, length: int, e: Array, scores: Array, off: float, raised: Array, ar: Arithmetic
+) -> Tables:
+    """The other two paths, and what rounding takes off; scores are ``off`` by at most that."""
+    attn, token, place = model.blocks[0].attn, *_parts_of(model, length)
+    unembed, w_o = weights(model.W_U), weights(attn.W_O)[0]
+    values = linear_heads(token[:, None], attn.W_V, attn.b_V, ar)[:, 0, 0]
+    of_token = linear(linear(values, w_o, None, ar), unembed, None, ar)
+    values = linear(place, weights(attn.W_V)[0], None, ar)
+    of_place = linear(linear(values, w_o, None, ar), unembed, None, ar)
+    v, logits = of_token.shape
+    ov = add(of_place.reshape(length, 1, logits), of_token.reshape(1, v, logits), ar)
+    bias = weights(model.b_U) + weights(attn.b_O) @ unembed
+    direct = linear(add(token, place[-1:], ar), unembed, bias, ar)
     # A score that is off by δ makes its weight off by a factor e^δ, within 1 ± 2δ. The last term
     # is for sums and products of the tables themselves, here.
-    largest = 2 * float(np.abs(table).max() + np.abs(direct.centre).max())
+    largest = 2 * float(np.abs(ov.centre).max() + np.abs(direct.centre).max())
     slack = 2 * float(ov.radius.max() + direct.radius.max())
-    slack += (2 * float(scores.radius.max()) + 2.0**-39) * largest
+    slack += (2 * off + 2.0**-39) * largest
     evaluation = 2 * evaluation_error(model, length, largest)
     covered = evaluation < largest / 100
     if largest > 2.0**128:  # then weights that underflow here may matter (LEAST)
@@ -116,8 +193,16 @@ def tables_of(model: Any, length: int) -> Tables:
     real = slack * UP
     slack = (slack + (evaluation if covered else 0.0)) * UP
     arithmetic = model.spec.dtype if covered else "real"
-    found = (np.exp(s), table, direct.centre, slack, real, arithmetic, s)
-    return Tables(*found, ar.multiplications, np.ones(v))
+    found = (e, ov.centre, direct.centre, slack, real, arithmetic, scores)
+    return Tables(*found, ar.multiplications, raised)
+
+
+def _parts_of(model: Any, length: int) -> tuple[Affine, Affine]:
+    """What token and place add to the stream, ``[token, d_model]`` and ``[place, d_model]``."""
+    table = weights(model.embed.W_E)
+    if model.pos_embed is None:
+        return exactly(table), exactly(np.zeros((length, table.shape[1])))
+    return exactly(table), exactly(weights(model.pos_embed.W_pos)[:length])
 
 
 def _tokens(model: Any, length: int, ar: Arithmetic) -> Affine:

@@ -10,9 +10,12 @@ for its own term:
                 O copies (row k favours column k), the rest of a row is noise. v³ terms
     quadratic   the two factors apart: the largest e_p(k) below the cap, times the worst O-row
                 below the cap, for the worst c of each part on its own. v² terms
-    rank one    as quadratic, but s_q(k, p) is its rank-one part (the size direction: the best
-                product of a function of q and one of k) plus a remainder, paid for by the
-                remainder's largest difference within a row
+    rank one    as quadratic, but s_q(k, p) is a product of a function of q and one of k (the size
+                direction), and the remainder is paid for by its largest difference within a row,
+                bounded by lengths of vectors: no query meets a key
+
+Counted are the multiplications of the three tables (v² d, where d is the width) and of the terms.
+At v = 64 and d = 32 the tables are most of the two cheaper ones.
 
 The largest cap that passes is found for every query, maximum and set of positions; the bound is the
 share of rows below their caps, and every one of them is answered rightly. Brute force takes each
@@ -54,7 +57,8 @@ def brute_force(tables: Tables, watch: Watch = iter) -> Proof:
         sure, real = _one_query(tables, q)
         right, exact = right + sure, exact + real
     seconds = time.perf_counter() - started
-    found = _proof("brute force", tables, right, v**k, v**k * k * v, seconds, ())
+    work = v**k * v + v * k * v * v + tables.work  # answers and slack of rows, terms of tables
+    found = _proof("brute force", tables, right, v**k, work, seconds, ())
     return replace(found, parts={"right in real arithmetic": exact / v**k})
 
 
@@ -82,31 +86,40 @@ def _one_query(tables: Tables, q: int) -> tuple[int, int]:
     return sure, real
 
 
-def by_cubes(tables: Tables, name: str) -> Proof:
-    """A strategy by its name: ``cubic``, ``quadratic`` or ``rank one``."""
+def by_cubes(tables: Tables, name: str, watch: Watch = iter) -> Proof:
+    """A strategy by its name: ``cubic``, or with factors apart ``quadratic`` and ``rank one``.
+
+    ``rank one`` differs from ``quadratic`` in its tables alone
+    (:func:`~interp.bounds.three_paths.rank_one_tables`).
+    """
     started = time.perf_counter()
-    tables = _rank_one(tables) if name == "rank one" else tables
-    worst = {"cubic": _cubic, "quadratic": _quadratic, "rank one": _quadratic}[name]
-    v, k = tables.vocabulary, tables.length
-    caps = np.full((v, v, 2 ** (k - 1)), -1, dtype=np.int64)
-    for q in range(v):
-        for m in range(q, v):
-            base, below = worst(tables, q, m)
-            for index, copies in enumerate(subsets(k)):
-                if q == m or copies:
-                    caps[q, m, index] = _cap(base, below, copies, m)
+    k = tables.length
+    caps, work = _by_terms(tables, watch) if name == "cubic" else _by_factors(tables)
     others = np.array([k - 1 - len(copies) for copies in subsets(k)])
     right = int(np.where(caps >= 0, np.maximum(caps, 0) ** others, 0).sum())
-    work = {"cubic": 2 * k * v**3, "quadratic": 4 * k * v**2, "rank one": 4 * k * v**2}[name]
-    work += tables.work
     seconds = time.perf_counter() - started
-    proof = _proof(name, tables, right, int((caps >= 0).sum()), work, seconds, _lemmas(tables))
+    cells, lemmas = int((caps >= 0).sum()), _lemmas(tables)
+    proof = _proof(name, tables, right, cells, work + tables.work, seconds, lemmas)
     return replace(proof, data={"cover": "caps", "caps": caps.tolist()})
 
 
 def caps_of(proof: Proof) -> np.ndarray:
     """``[query, maximum, set of positions]``: the others may be any tokens below; −1 for none."""
     return np.array(proof.data["caps"])
+
+
+def _by_terms(tables: Tables, watch: Watch) -> tuple[np.ndarray, int]:
+    """Caps ``[query, maximum, set of positions]`` by whole terms, and the multiplications."""
+    v, k, work, wrong = tables.vocabulary, tables.length, 0, _best_wrong(tables.ov)
+    caps = np.full((v, v, 2 ** (k - 1)), -1, dtype=np.int64)
+    for q in watch(range(v)):
+        for m in range(q, v):
+            base, below = _terms(tables, wrong, q, m)
+            work += base.size + 2 * (k - 1) * m
+            for index, copies in enumerate(subsets(k)):
+                if q == m or copies:
+                    caps[q, m, index] = _cap(base, below, copies, m)
+    return caps, work
 
 
 def _cap(base: Array, below: Array, copies: tuple[int, ...], m: int) -> int:
@@ -123,7 +136,7 @@ def _cap(base: Array, below: Array, copies: tuple[int, ...], m: int) -> int:
     return int(proved.argmin()) if not proved.all() else m if m else -1
 
 
-def _cubic(tables: Tables, q: int, m: int) -> tuple[Array, Array]:
+def _terms(tables: Tables, wrong: Array, q: int, m: int) -> tuple[Array, Array]:
     """Terms for the pair (q, m), ``c`` running over all wrong logits."""
     others = np.delete(np.arange(tables.vocabulary), m)
     e, ov, direct = tables.e[q], tables.ov, tables.direct[q]
@@ -131,7 +144,7 @@ def _cubic(tables: Tables, q: int, m: int) -> tuple[Array, Array]:
     base = e[:, m, None] * (ahead + ov[:, m, m, None] - ov[:, m][:, others])
     base[-1] = e[-1, q] * (ahead + ov[-1, q, m] - ov[-1, q, others])
     low = np.arange(m)
-    noise = ov[:-1, :m, m] - _best_wrong(ov)[:-1, :m, m]
+    noise = ov[:-1, :m, m] - wrong[:-1, :m, m]
     rest = np.minimum.accumulate(e[:-1, :m] * (ahead.min() + noise), axis=1)
     copied = np.full((len(ov) - 1, m, len(others)), np.inf)
     own = e[:-1, low] * (
@@ -142,19 +155,49 @@ def _cubic(tables: Tables, q: int, m: int) -> tuple[Array, Array]:
     return base, np.minimum(rest[..., None], copied)
 
 
-def _quadratic(tables: Tables, q: int, m: int) -> tuple[Array, Array]:
-    """The same with the worst c of each part on its own: one number in place of each row."""
-    others = np.delete(np.arange(tables.vocabulary), m)
-    e, ov = tables.e[q], tables.ov
-    ahead = float((tables.direct[q, m] - tables.direct[q, others]).min()) - tables.slack
-    margin = ov[:, :, m] - ov[:, :, others].max(-1)
-    base = e[:, m] * (ahead + margin[:, m])
-    base[-1] = e[-1, q] * (ahead + margin[-1, q])
-    base = np.where(base < 0, base * tables.raised[q], base)
-    most = np.maximum.accumulate(e[:-1, :m], axis=1)
-    least = np.minimum.accumulate(margin[:-1, :m], axis=1)
-    worst = most * tables.raised[q] * np.minimum(ahead + least, 0.0)
-    return base[:, None], worst[..., None]
+def _by_factors(tables: Tables) -> tuple[np.ndarray, int]:
+    """Caps by the factors apart, for the worst c of each, and the multiplications.
+
+    The worst weight and the worst O-row below a cap both grow with it, so the largest cap that
+    passes is found by halving: log v products for each query, maximum and set of positions.
+    """
+    v, k, e = tables.vocabulary, tables.length, tables.e
+    ahead = tables.direct - _without(tables.direct) - tables.slack
+    margin = tables.ov - _without(tables.ov)
+    most = np.maximum.accumulate(e[:, :-1], axis=2) * tables.raised[:, None, None]
+    least = np.minimum.accumulate(margin[:-1], axis=1)
+    q, m = (np.arange(v)[:, None], np.arange(v)[None])
+    base = np.moveaxis(e, 1, 0) * (ahead + margin[:, np.arange(v), np.arange(v)][:, None])
+    base[-1] = e[q, -1, q] * (ahead + margin[-1])
+    base = np.where(base < 0, base * tables.raised[:, None], base)
+    caps = np.full((v, v, 2 ** (k - 1)), -1, dtype=np.int64)
+    work = 2 * base.size + most.size
+    for index, copies in enumerate(subsets(k)):
+        others = [p for p in range(k - 1) if p not in copies]
+        fixed = base[-1] + base[list(copies)].sum(0)
+        legal = (q == m) | ((q < m) & bool(copies))
+        if not others:
+            caps[..., index] = np.where(legal & (fixed > LEAST), 0, -1)
+            continue
+        low, high = np.zeros((v, v), dtype=np.int64), np.broadcast_to(m, (v, v))
+        while (low < high).any():  # the answer lies in low … high; 0 is none
+            cap = (low + high + 1) // 2
+            at = np.maximum(cap, 1) - 1
+            total = fixed + sum(
+                most[q, p, at] * np.minimum(ahead + least[p, at, m], 0.0) for p in others
+            )
+            work += len(others) * v * (v + 1) // 2
+            passed = total > LEAST
+            low, high = np.where(passed, cap, low), np.where(passed, high, cap - 1)
+            low = np.minimum(low, high)
+        caps[..., index] = np.where(legal & (low > 0), low, -1)
+    return caps, work
+
+
+def _without(table: Array) -> Array:
+    """The largest other entry of each row, for every entry: the last axis without itself."""
+    order = np.sort(table, axis=-1)
+    return np.where(table == order[..., -1:], order[..., -2:-1], order[..., -1:])
 
 
 def _best_wrong(ov: Array) -> Array:
@@ -162,31 +205,13 @@ def _best_wrong(ov: Array) -> Array:
     v = ov.shape[-1]
     without = ov.copy()
     without[:, np.arange(v), np.arange(v)] = -np.inf
-    order = np.sort(without, axis=-1)
-    first, second = order[..., -1:], order[..., -2:-1]
-    return np.where(without == first, second, first)
-
-
-def _rank_one(tables: Tables) -> Tables:
-    """Scores replaced by their rank-one part, and what it leaves unexplained by a factor.
-
-    Within a row the softmax sees differences alone. Where the remainder's largest difference in
-    row q is ω_q, weights of the rank-one part are in the right ratio up to e^{ω_q}: those that do
-    harm are raised by it.
-    """
-    v, k = tables.vocabulary, tables.length
-    flat = tables.scores.reshape(v, -1)
-    centred = flat - flat.mean(1, keepdims=True)
-    u, s, w = np.linalg.svd(centred, full_matrices=False)
-    part = s[0] * np.outer(u[:, 0], w[0])
-    rest = centred - part
-    raised = np.exp(np.minimum(rest.max(1) - rest.min(1), 700.0)) * (1 + 2.0**-30)
-    size = part.reshape(v, k, v)
-    e = np.exp(size - size.max((1, 2), keepdims=True))
-    return replace(tables, e=e, raised=raised)
+    return _without(without)
 
 
 def _lemmas(tables: Tables) -> tuple[Lemma, ...]:
+    if not tables.scores.size:
+        words = "scores are one product, up to what changes a weight by at most this factor"
+        return (Lemma("dense", "head 0.0", words, float(tables.raised.max())),)
     v = tables.vocabulary
     own = np.arange(v)
     copy = tables.ov[:, own, own] - tables.ov.mean(-1)

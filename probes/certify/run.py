@@ -13,7 +13,7 @@ import numpy as np
 from interp.bounds.affine import Affine, subtract
 from interp.bounds.network import not_covered, read_out, stream_after
 from interp.bounds.rounding import Arithmetic
-from interp.bounds.three_paths import Tables, not_three_paths, tables_of
+from interp.bounds.three_paths import Tables, not_three_paths, rank_one_tables, tables_of
 from interp.errors import ArgumentError, Problems, ProoflensError
 from interp.tasks.base import answers_of, memories_of
 from interp.tasks.depth import PrefixPrediction
@@ -207,7 +207,13 @@ class _Attempts:
             return ""
         if not self.three_paths:
             return not_three_paths(self.model)
-        return maximum.by_cubes(self.tables, strategy)
+        tables = self.tables
+        if strategy == "rank one":
+            found = rank_one_tables(self.model, self.domain.task.length)  # type: ignore[attr-defined]
+            if isinstance(found, str):
+                return found
+            tables = found
+        return maximum.by_cubes(tables, strategy, self.watch)
 
     @property
     def tables(self) -> Tables:
