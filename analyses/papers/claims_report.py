@@ -40,6 +40,7 @@ _TITLES = {
     "template": "template: abstract symbols",
     "depth": "depth: counting, layer by layer",
     "coupling": "coupling: rank, and transformers against recurrent networks",
+    "compact": "compact: proofs about trained models",
 }
 
 
