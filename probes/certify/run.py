@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from interp.bounds.affine import Affine, subtract
-from interp.bounds.network import not_covered, read_out, stream_after
-from interp.bounds.rounding import Arithmetic
+from interp.bounds.network import not_covered
 from interp.bounds.three_paths import Tables, not_three_paths, rank_one_tables, tables_of
 from interp.errors import ArgumentError, Problems, ProoflensError
 from interp.tasks.base import answers_of, memories_of
@@ -22,7 +20,7 @@ from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory
 from interp.tasks.template import TemplateTask
 from probes.certify import maximum
 from probes.certify.certificate import TheoremFile, sha256_of
-from probes.certify.cover import Proof, prove, streams
+from probes.certify.cover import Proof, prove
 from probes.certify.domains.base import Domain
 from probes.certify.domains.reals import Addressed, Averages
 from probes.certify.domains.rows import Rows
@@ -30,6 +28,7 @@ from probes.certify.domains.signs import Signs
 from probes.certify.domains.strings import Strings
 from probes.certify.domains.templates import Templates
 from probes.certify.mechanism import lags_of, mechanism
+from probes.certify.search import search
 
 __all__ = ["STRATEGIES", "certify", "domain_of"]
 
@@ -223,7 +222,7 @@ class _Attempts:
         return self._tables
 
     def _brute_force(self) -> Proof | str:
-        size, spec = self.domain.size, self.model.spec
+        size, spec, n = self.domain.size, self.model.spec, self.domain.shape[3]
         if size is None:
             return "real inputs cannot be enumerated"
         if size > _LARGEST:
@@ -231,8 +230,8 @@ class _Attempts:
         if self.three_paths:
             found = maximum.brute_force(self.tables, self.watch)
             return replace(found, data={"cover": "points"})
-        deep = 1 + (spec.n_layers - 1) * spec.n_ctx
-        work = size * spec.n_ctx * deep * (4 if spec.score == "dot" else 1)
+        deep = 1 + (spec.n_layers - 1) * n
+        work = (self.domain.cells or 0) * n * deep * (4 if spec.score == "dot" else 1)
         work *= max(1, spec.d_out // 32)
         if work > _PATIENCE and not self.asked:
             return f"{size} inputs would take long: ask for it with --strategy 'brute force'"
@@ -267,21 +266,28 @@ class _Attempts:
 
     def _proved(self, strategy: str, cover: Callable[[], Any], **options: Any) -> Proof:
         """In the model's dtype if that costs at most a twentieth of the bound, else for the model
-        as a real function alone."""
-        domain, dtype = self.domain, self.model.spec.dtype
+        as a real function alone.
+
+        A bound that is near what is seen, or a vacuous one, needs no second propagation.
+        """
+        domain, error = self.domain, self.domain.kind == "error"
         common = {"trivial": domain.trivial, **options}
-        real = prove(
-            self.model, strategy, domain.kind, self.watch(cover()), arithmetic="real", **common
-        )
-        if real.vacuous:
-            return real
-        full = prove(
-            self.model, strategy, domain.kind, self.watch(cover()), arithmetic=dtype, **common
-        )
-        near = full.bound <= 1.05 * real.bound
-        if domain.kind == "accuracy":
-            near = full.bound >= real.bound - 0.001
-        return replace(full, multiplications=real.multiplications) if near else real
+
+        def bound(arithmetic: str) -> Proof:
+            cells = self.watch(cover())
+            return prove(self.model, strategy, domain.kind, cells, arithmetic=arithmetic, **common)
+
+        if strategy == "black box":
+            real = bound("real")
+            if real.vacuous:
+                return real
+        full = bound(self.model.spec.dtype)
+        seen = full.parts.get("answer at the cell's centre", 0.0)
+        if full.bound <= 1.05 * seen if error else full.bound >= 0.999:
+            return full
+        real = bound("real")
+        near = full.bound <= 1.05 * real.bound if error else full.bound >= real.bound - 0.001
+        return full if near else real
 
     def measured(self, proofs: Sequence[Proof]) -> tuple[float, str]:
         """The worst error or the accuracy that was seen, in float64."""
@@ -291,23 +297,7 @@ class _Attempts:
             if self.domain.kind == "error":
                 return parts["answer at the cell's centre"], "every input"
             return parts.get("right in real arithmetic", exact[0].bound), "every input"
-        return search(self.model, self.domain, self.seed), "random inputs"
-
-
-def search(model: Any, domain: Domain, seed: int, rows: int = 256) -> float:
-    """The worst error, or the accuracy, on random inputs."""
-    rng = np.random.default_rng(seed)
-    worst, right, total = 0.0, 0.0, 0.0
-    for cells in domain.sample(rows if domain.size is None else 32, rng):
-        ar = Arithmetic("real", budget=0)
-        out = read_out(model, stream_after(model, streams(model, cells, ar), ar), ar)
-        if isinstance(cells.targets, Affine):
-            off = subtract(out, cells.targets, ar)
-            worst = max(worst, float(np.abs(off.centre).max()))
-        else:
-            right += float(cells.weight[out.centre.argmax(-1) == cells.targets].sum())
-            total += float(cells.weight.sum())
-    return worst if domain.kind == "error" else right / total
+        return search(self.model, self.domain, self.seed)
 
 
 def _of_parts(proof: Proof) -> tuple[Any, ...]:

@@ -100,8 +100,8 @@ def judge(table: pd.DataFrame, *, least: float, models: int) -> Verdict:
     every = shorter_than_all == len(kept)
     status = decide(bool(rho >= _STRONG and p < _ERROR and every), bool(rho > 0 and p < _ERROR))
     words = (
-        f"Over {len(kept)} models the rank correlation of what is unexplained and the length of the "
-        f"proof is {rho:.2f} (p = {p:.2g}); the proof is shorter than brute force in "
+        f"Over {len(kept)} models the rank correlation of what is unexplained and the length of "
+        f"the proof is {rho:.2f} (p = {p:.2g}); the proof is shorter than brute force in "
         f"{shorter_than_all} of {len(kept)}. The rank-one bound is "
         f"{spread(kept['rank one bound'].tolist(), '.3f')}."
     )

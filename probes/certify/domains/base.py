@@ -38,6 +38,11 @@ class Domain(ABC):
         """How many inputs, or None where they cannot be counted (real numbers)."""
 
     @property
+    def cells(self) -> int | None:
+        """How many cells :meth:`points` makes."""
+        return self.size
+
+    @property
     @abstractmethod
     def shape(self) -> tuple[str, int, int, int]:
         """What a model must take: kind of input, ``d_in``, ``d_out``, positions."""
@@ -61,4 +66,4 @@ class Domain(ABC):
 
     @abstractmethod
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """Random inputs as cells: to look for counterexamples, never to prove."""
+        """Random inputs as cells, weighted as the domain is: to look, never to prove."""

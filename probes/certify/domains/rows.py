@@ -52,12 +52,8 @@ class Rows(Domain):
             yield self._cells(np.arange(start, end)[:, None] // v ** np.arange(k - 1, -1, -1) % v)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
-        """Random rows, half of them near ties: two tokens that differ by one at the top."""
-        ids = rng.integers(self.task.vocabulary, size=(n, self.task.length))
-        close = ids[n // 2 :]
-        place = rng.integers(self.task.length, size=len(close))
-        close[np.arange(len(close)), place] = np.maximum(close.max(1) - 1, 0)
-        yield self._cells(ids)
+        """Random rows."""
+        yield self._cells(rng.integers(self.task.vocabulary, size=(n, self.task.length)))
 
     def _cells(self, ids: Any) -> Cells:
         return Cells(ids, ids.max(1), np.ones(len(ids)))

@@ -10,6 +10,7 @@ position) pair, and a prefix stands for as many of them as there are strings tha
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 from math import comb
 from typing import Any
@@ -47,6 +48,11 @@ class Strings(Domain):
     def size(self) -> int:
         """How many (string, position) pairs."""
         return self._count(lambda i, j: True)
+
+    @property
+    def cells(self) -> int:
+        """How many prefixes."""
+        return sum(comb(i - 1, j - 1) for i, j in self.prefixes())
 
     @property
     def statement(self) -> str:
@@ -121,7 +127,8 @@ class Strings(Domain):
         """n random prefixes of each length and number of blocks."""
         for i, j in self.prefixes():
             cuts = [tuple(np.sort(rng.choice(i - 1, j - 1, replace=False)) + 1) for _ in range(n)]
-            yield self._cells(i, j, cuts)
+            drawn = self._cells(i, j, cuts)
+            yield replace(drawn, weight=drawn.weight * comb(i - 1, j - 1) / n)
 
     def multisets(self) -> Iterator[Cells]:
         """Of each length, a cell for each last letter, number of a's and b's, and answer.

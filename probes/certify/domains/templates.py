@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice, permutations
 from math import perm
 from typing import Any
@@ -61,15 +62,20 @@ class Templates(Domain):
         """Every string."""
         for index, template in enumerate(self.task.templates):
             drawn = permutations(self.symbols.tolist(), len(wildcards(template)))
+            wild, label = wildcards(template), self.task.labels[index]
+            asked = wild.index(label) if label in wild else 0
             while piece := list(islice(drawn, CHUNK)):
-                yield self._cells(index, np.array(piece))
+                symbols = np.array(piece)  # the one that is asked for varies slowest
+                symbols[:, [0, asked]] = symbols[:, [asked, 0]]
+                yield self._cells(index, symbols)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
         """n random strings of each template."""
         for index, template in enumerate(self.task.templates):
             count = len(wildcards(template))
             drawn = [rng.choice(self.symbols, count, replace=False) for _ in range(n)]
-            yield self._cells(index, np.array(drawn))
+            cells = self._cells(index, np.array(drawn))
+            yield replace(cells, weight=cells.weight * perm(len(self.symbols), count) / n)
 
     def _cells(self, index: int, symbols: Int[np.ndarray, "cell wildcard"]) -> Cells:
         """Substitutions of one template; symbols may be unknown."""

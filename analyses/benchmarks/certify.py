@@ -1,0 +1,160 @@
+"""What can be proved of every shipped model, and does a search find anything worse?
+
+    python -m analyses.benchmarks.certify [NAME …] [--seeds 2] [--out FILE.json]
+
+Every strategy that does not take long, on the model's own task; programs of more than one layer on
+strings of at most twelve letters, since boxes of longer ones say nothing and all strings are too
+many. Then each certificate is attacked (:mod:`probes.certify.search`), in float64 and, where it is
+said to hold in float32, in float32: gradient steps and sign flips for errors, descent through
+covered rows for the maximum, every string for templates. A table, then a last line of JSON:
+``non_vacuous``, ``vacuous``, ``refused``, ``violations`` (0, or something is wrong), ``rows``.
+
+Seconds depend on the machine and on what else it does; multiplications do not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+
+from interp.errors import ArgumentError
+from interp.models.transformer import SequenceTransformer
+from probes.certify.certificate import TheoremFile
+from probes.certify.domains.base import Domain
+from probes.certify.domains.reals import Addressed, Averages
+from probes.certify.domains.signs import Signs
+from probes.certify.domains.templates import Templates
+from probes.certify.maximum import caps_of
+from probes.certify.run import certify, domain_of
+from probes.certify.search import worst_error, wrong_rows
+from trained.loading import load, models
+
+__all__ = ["main", "measure"]
+
+_LETTERS = 12
+_FLOATS = {"float32": torch.float32, "float64": torch.float64}
+
+
+def measure(name: str, seeds: int) -> dict[str, Any]:
+    """One row: the theorem about a shipped model, and the worst that a search finds."""
+    model, started = load(name), time.perf_counter()
+    task = getattr(model.card, "task", None)
+    programs = hasattr(task, "bins") and isinstance(model, SequenceTransformer)
+    length = _LETTERS if programs and model.spec.n_layers > 1 else None
+    try:
+        domain = domain_of(task, length=length)
+        found = certify(model, domain, name=name)
+    except ArgumentError as error:
+        return {"model": name, "refused": str(error)}
+    best = found.best
+    attacked, broken = (
+        (None, False) if best.vacuous else _attacked(model, domain, found, range(1, 1 + seeds))
+    )
+    return {
+        "model": name,
+        "domain": found.statement,
+        "kind": found.kind,
+        "bound": found.safe(best),
+        "measured": found.measured,
+        "measured_on": found.measured_on,
+        "attacked": attacked,
+        "violated": broken,
+        "strategy": best.strategy,
+        "arithmetic": best.arithmetic,
+        "multiplications": best.multiplications,
+        "seconds": round(time.perf_counter() - started, 1),
+        "vacuous": best.vacuous,
+        "others": {p.strategy: found.safe(p) for p in found.proofs[1:]},
+        "skipped": dict(found.skipped),
+    }
+
+
+def _attacked(
+    model: Any, domain: Domain, found: TheoremFile, seeds: range
+) -> tuple[float | None, bool]:
+    """The worst that was found (errors: the largest; else wrong rows or a share), and whether it
+    contradicts the theorem."""
+    best, bound = found.best, found.safe(found.best)
+    dtypes = [torch.float64, *({_FLOATS[best.arithmetic]} if best.arithmetic in _FLOATS else ())]
+    if isinstance(domain, Signs | Averages | Addressed):
+        worst = max(
+            worst_error(model, domain, seed=seed, dtype=d) for seed in seeds for d in dtypes
+        )
+        return worst, worst > bound
+    if isinstance(domain, Templates):
+        reached = [_on_every_string(model, domain, d) for d in dtypes]
+        worst = min(reached) if found.kind == "accuracy" else max(reached)
+        return worst, worst < bound if found.kind == "accuracy" else worst > bound
+    caps = [caps_of(p) for p in found.proofs if "caps" in p.data and not p.vacuous]
+    if caps:
+        wrong = sum(
+            wrong_rows(model, c, seed=s, dtype=d) for c in caps for s in seeds for d in dtypes
+        )
+        return float(wrong), wrong > 0
+    return None, False
+
+
+def _on_every_string(model: Any, domain: Templates, dtype: torch.dtype) -> float:
+    """The worst error, or the accuracy, of the model itself."""
+    worst, right, total = 0.0, 0, 0
+    net = model.to(dtype)
+    for cells in domain.points():
+        ids: Any = cells.inputs
+        with torch.no_grad():
+            out = net(torch.from_numpy(ids))[:, -1].double().numpy()
+        targets: Any = cells.targets
+        if domain.kind == "error":
+            worst = max(worst, float(np.abs(out - targets.centre).max()))
+        else:
+            right, total = right + int((out.argmax(-1) == targets).sum()), total + len(ids)
+    model.to(model.spec.torch_dtype)
+    return worst if domain.kind == "error" else right / total
+
+
+def _line(row: dict[str, Any]) -> str:
+    if "refused" in row:
+        return f"{row['model']:32} refused: {row['refused'][:100]}"
+    attacked = "-" if row["attacked"] is None else f"{row['attacked']:.6g}"
+    return (
+        f"{row['model']:32} {row['kind']:8} {row['bound']:<12.6g} {row['measured']:<12.6g} "
+        f"{attacked:12} {row['strategy']:12} {row['multiplications']:<10.3g} {row['seconds']:<7} "
+        f"{row['arithmetic']:8} {row['vacuous'] or 'says something'}"
+    )
+
+
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Shipped models. [default: all]")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Searches of each certificate.")] = 2,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+) -> None:
+    """Prove what can be proved of the shipped models, and attack it."""
+    heads = ("model", "kind", "bound", "measured", "attacked", "strategy", "mult.", "seconds")
+    typer.echo("{:32} {:8} {:12} {:12} {:12} {:12} {:10} {:7}".format(*heads))
+    rows = []
+    for name in names or models():
+        rows.append(measure(name, seeds))
+        typer.echo(_line(rows[-1]))
+    proved = [row for row in rows if "refused" not in row]
+    found = {
+        "non_vacuous": sum(not row["vacuous"] for row in proved),
+        "vacuous": sum(bool(row["vacuous"]) for row in proved),
+        "refused": len(rows) - len(proved),
+        "violations": sum(row["violated"] for row in proved),
+        "rows": rows,
+    }
+    text = json.dumps(found, default=str)
+    if out is not None:
+        out.write_text(text + "\n")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,158 @@
+"""Looking for inputs on which a model is worse than was proved: there must be none.
+
+Random inputs, then steps that raise the error: real inputs move along the sign of the gradient
+inside their box, ±1 inputs go to the sign itself. Rows of Max-of-K are changed token by token, to
+the worst one that the certificate still covers. The worst error found is what a theorem calls
+*measured*: it lies below the true worst error, as the bound lies above.
+
+A search that finds nothing proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.bounds.affine import Affine
+from interp.bounds.network import read_out, stream_after
+from interp.bounds.rounding import Arithmetic
+from probes.certify.cover import Cells, streams
+from probes.certify.domains.base import Domain
+from probes.certify.domains.reals import Addressed, Averages
+from probes.certify.domains.signs import Signs
+from probes.certify.maximum import subsets
+
+__all__ = ["search", "worst_error", "wrong_rows"]
+
+_POSITIONS = 12
+
+
+def search(model: Any, domain: Domain, seed: int) -> tuple[float, str]:
+    """The worst error, or the accuracy, that was seen, and on what."""
+    if isinstance(domain, Signs | Averages | Addressed):
+        return worst_error(model, domain, seed=seed), "inputs that a search found"
+    right, total = 0.0, 0.0
+    worst, rng = 0.0, np.random.default_rng(seed)
+    for cells in domain.sample(32, rng):
+        ar = Arithmetic("real", budget=0)
+        out = read_out(model, stream_after(model, streams(model, cells, ar), ar), ar)
+        if isinstance(cells.targets, Affine):
+            worst = max(worst, float(np.abs(out.centre - cells.targets.centre).max()))
+        else:
+            right += float(cells.weight[out.centre.argmax(-1) == cells.targets].sum())
+            total += float(cells.weight.sum())
+    return (worst if domain.kind == "error" else right / total), "random inputs"
+
+
+def worst_error(
+    model: Any,
+    domain: Signs | Averages | Addressed,
+    *,
+    seed: int,
+    rows: int = 32,
+    steps: int = 8,
+    dtype: torch.dtype = torch.float64,
+) -> float:
+    """The largest error that random inputs and steps along the gradient find.
+
+    Args:
+        model: What was proved something of.
+        domain: What it was proved on.
+        seed: Of the random inputs.
+        rows: Starts at each position; at most twelve positions are tried.
+        steps: Of every start.
+        dtype: In which the model is run.
+    """
+    net, worst = deepcopy(model).to(dtype).eval(), 0.0
+    for cells in _some(domain, rows, np.random.default_rng(seed)):
+        start: Any = cells.inputs
+        x, targets = torch.tensor(start.centre, dtype=dtype), cells.targets
+        for step in range(steps):
+            x = x.detach().requires_grad_()
+            off = net(x)[:, -1, 0] - _answers(domain, x, targets)
+            worst = max(worst, float(off.detach().abs().max()))
+            (slope,) = torch.autograd.grad(off.abs().sum(), x)
+            x = _moved(domain, x.detach(), slope, 1.0 - step / steps)
+    return worst
+
+
+def _some(domain: Domain, rows: int, rng: np.random.Generator) -> Iterator[Cells]:
+    """Random inputs at twelve positions or fewer, the first and the last among them."""
+    judged = list(domain.judged)  # type: ignore[attr-defined]
+    picked = np.unique(np.linspace(0, len(judged) - 1, min(_POSITIONS, len(judged))).astype(int))
+    for place, cells in enumerate(domain.sample(rows, rng)):
+        if place in picked:
+            yield cells
+
+
+def _answers(domain: Domain, x: Tensor, targets: Any) -> Tensor:
+    """The right answers, as far as they move with the inputs."""
+    if isinstance(domain, Averages):
+        rho = torch.tensor(domain.rho[: x.shape[1]][::-1].copy(), dtype=x.dtype)
+        return torch.sin(domain.task.frequency * (x[..., 0] @ rho))
+    if isinstance(domain, Addressed):
+        codes = [domain.code_of(bits) for bits in x[:, -1, 1:].detach().double().numpy()]
+        places = x.shape[1] - 1 - torch.tensor(domain.lags[codes])
+        return x[torch.arange(len(x)), places, 0]
+    return torch.tensor(targets.centre[:, 0], dtype=x.dtype)
+
+
+def _moved(domain: Any, x: Tensor, slope: Tensor, size: float) -> Tensor:
+    """Inputs after a step that raises the error, inside the domain and with the same answer."""
+    free = torch.rand(x.shape, generator=torch.Generator().manual_seed(len(x))) < 0.7
+    if isinstance(domain, Signs):
+        free[:, [x.shape[1] - 1 - lag for lag in domain.lags]] = False
+        return torch.where(free & (slope != 0), slope.sign(), x)
+    moved = x.clone()
+    values = x[..., 0] + size * domain.box * slope[..., 0].sign()
+    moved[..., 0] = values.clamp(-domain.box, domain.box)
+    if isinstance(domain, Addressed):
+        bits = torch.where(free & (slope != 0), slope.sign(), x)[:, :-1, 1:]
+        moved[:, :-1, 1:] = bits
+    return moved
+
+
+def wrong_rows(
+    model: Any, caps: np.ndarray, *, seed: int, rows: int = 256, dtype: torch.dtype = torch.float32
+) -> int:
+    """Rows of Max-of-K that a certificate covers and the model gets wrong, found by descent.
+
+    From random covered rows, position after position takes the token with the smallest margin.
+
+    Args:
+        model: What was proved something of.
+        caps: ``[query, maximum, set of positions]``; see :func:`~probes.certify.maximum.by_cubes`.
+        seed: Of the random rows.
+        rows: How many of them.
+        dtype: In which the model is run.
+    """
+    net, rng = deepcopy(model).to(dtype).eval(), np.random.default_rng(seed)
+    v, length = len(caps), int(np.log2(caps.shape[-1])) + 1
+    covered = np.argwhere(caps >= 0)
+    wrong = 0
+    for q, m, index in covered[rng.integers(len(covered), size=rows)]:
+        copies, cap = subsets(length)[index], int(caps[q, m, index])
+        if not cap and len(copies) < length - 1:
+            continue  # holds no row
+        row = rng.integers(max(cap, 1), size=length)
+        row[list(copies)], row[-1] = m, q
+        for p in (p for p in range(length - 1) if p not in copies):
+            tried = np.tile(row, (cap, 1))
+            tried[:, p] = np.arange(cap)
+            margin = _margins(net, tried, int(m), v)
+            wrong += int((margin <= 0).sum())
+            row = tried[margin.argmin()]
+        wrong += int(_margins(net, row[None], int(m), v)[0] <= 0)
+    return wrong
+
+
+def _margins(net: Any, rows: np.ndarray, answer: int, v: int) -> np.ndarray:
+    """By how much the right logit exceeds the largest other one."""
+    with torch.no_grad():
+        logits = net(torch.from_numpy(rows))[:, -1].double().numpy()
+    return np.asarray(logits[:, answer] - np.delete(logits, answer, axis=1).max(1))
