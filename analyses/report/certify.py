@@ -28,6 +28,10 @@ _PARTS = (
     "and the rest: attention that is not pinned down, products, rounding, and right answers that "
     "differ inside a cell."
 )
+_SHARES = (
+    "The share of the domain that a strategy proves right, what it leaves open although the model "
+    "was right on as large a share of what was run, and the share on which the model is wrong."
+)
 _HOLDS = (
     "'float32' (or 'float64') under arithmetic: the bound holds for every evaluation of the model "
     "in this type or a wider one, in any order of summation, and for the model as a function of "
@@ -53,47 +57,71 @@ def _json(data: Any, indent: int | None) -> str:
 
 
 def _page(found: Any, folder: Path) -> str:
+    ordered = sorted(found.proofs, key=lambda p: p.multiplications)
     table = pd.DataFrame(
         {
-            "strategy": [p.strategy for p in found.proofs],
-            "bound": [found.safe(p) for p in found.proofs],
-            "cells": [p.cells for p in found.proofs],
-            "multiplications": [p.multiplications for p in found.proofs],
-            "seconds": [p.seconds for p in found.proofs],
-            "arithmetic": [p.arithmetic for p in found.proofs],
-            "vacuous": [p.vacuous for p in found.proofs],
+            "strategy": [p.strategy for p in ordered],
+            "multiplications": [p.multiplications for p in ordered],
+            "bound": [found.safe(p) for p in ordered],
+            "cells": [p.cells for p in ordered],
+            "seconds": [p.seconds for p in ordered],
+            "arithmetic": [p.arithmetic for p in ordered],
+            "says nothing because": [p.vacuous for p in ordered],
         }
     )
-    drawn = table[table["bound"].map(math.isfinite)].assign(vacuous=lambda t: t["vacuous"] != "")
+    drawn = table[table["bound"].map(math.isfinite)]
+    drawn = drawn.assign(vacuous=drawn["says nothing because"] != "")
     pictures = []
     if len(drawn):
         figure = bounds_figure(
             drawn, kind=found.kind, measured=found.measured, trivial=found.trivial
         )
         save(figure, folder / "bounds.png")
-        pictures = [Picture(folder / "bounds.png", "Bound against cost, a point a strategy.")]
-    sections = [Section("Bound against cost", [_MEANING], pictures, [Table(table, _HOLDS)])]
+        pictures = [Picture(folder / "bounds.png", _cost_caption(found, ordered))]
+    shown = table.assign(bound=table["bound"].map("{:.6g}".format))
+    if not any(table["says nothing because"]):
+        shown = shown.drop(columns="says nothing because")
+    sections = [Section("Bound against cost", [_MEANING], pictures, [Table(shown, _HOLDS)])]
     sections += _parts(found, folder)
     lemmas = [
         {
             "strategy": p.strategy,
-            "role": m.role,
             "component": m.component,
-            "number": m.number,
-            "statement": m.statement,
+            "role": m.role,
+            "says": m.statement,
+            "number": f"{m.number:.4g}",
         }
-        for p in found.proofs
+        for p in ordered
         for m in p.lemmas
     ]
     if lemmas:
         words = "Numbers are computed from the weights. A wrong role makes its number large and "
         words += "the bound wide; it cannot make the bound false."
-        sections.append(Section("Lemmas", [words], (), [Table(pd.DataFrame(lemmas), "All lemmas")]))
+        caption = f"{len(lemmas)} lemmas, cheapest strategy first"
+        sections.append(Section("Lemmas", [words], (), [Table(pd.DataFrame(lemmas), caption)]))
     if found.skipped:
         rows = pd.DataFrame(list(found.skipped.items()), columns=["strategy", "why"])
-        sections.append(Section("Not tried", (), (), [Table(rows, "And why")]))
+        caption = f"{len(rows)} strategies that do not fit"
+        sections.append(Section("Not tried", (), (), [Table(rows, caption)]))
     facts = [f"model {found.model}, weights SHA-256 {found.sha256}", f"domain: {found.statement}"]
     return render(Page(f"What is proved of {found.model}", _findings(found), sections, facts))
+
+
+def _cost_caption(found: Any, ordered: list[Any]) -> str:
+    """What the figure shows, from its numbers."""
+    useful = [p for p in ordered if not p.vacuous]
+    if not useful:
+        return f"All {len(ordered)} bounds say no more than a constant answer (open circles)."
+    first, best = useful[0], found.best
+    words = (
+        f"{len(ordered)} strategies, {len(useful)} of which say something. {first.strategy} is the "
+        f"cheapest of these: {found.safe(first):.6g} for {first.multiplications:.2g} "
+        "multiplications"
+    )
+    if best.strategy == first.strategy:
+        return words + ", and none is better."
+    times = best.multiplications / max(first.multiplications, 1)
+    return f"{words}; {best.strategy} proves {found.safe(best):.6g} for {times:.2g} times as many."
 
 
 def _findings(found: Any) -> list[str]:
@@ -112,11 +140,38 @@ def _findings(found: Any) -> list[str]:
 
 
 def _parts(found: Any, folder: Path) -> list[Section]:
-    rows = {p.strategy: p.parts for p in found.proofs if p.parts and not p.vacuous}
-    if found.kind != "error" or not rows:
+    if found.kind == "error":
+        rows = {p.strategy: p.parts for p in found.proofs if p.parts and not p.vacuous}
+        words, label = _PARTS, "part of the bound on the error"
+    else:
+        rows = {p.strategy: _shares(found, p) for p in found.proofs if not p.vacuous}
+        words, label = _SHARES, "share of the domain"
+    if not rows:
         return []
     parts = pd.DataFrame(rows).T
-    save(bound_parts_figure(parts), folder / "parts.png")
-    pictures = [Picture(folder / "parts.png", "What each bound is made of, at its worst cell.")]
-    frame = parts.reset_index(names="strategy")
-    return [Section("What is left unexplained", [_PARTS], pictures, [Table(frame, "In numbers")])]
+    save(bound_parts_figure(parts, label=label), folder / "parts.png")
+    pictures = [Picture(folder / "parts.png", _parts_caption(found.kind, parts))]
+    frame = parts.map("{:.4g}".format).reset_index(names="strategy")
+    caption = "The same in numbers"
+    return [Section("What is left unexplained", [words], pictures, [Table(frame, caption)])]
+
+
+def _shares(found: Any, proof: Any) -> dict[str, float]:
+    """Of an accuracy: what is proved, what is right besides as far as was seen, and the rest."""
+    proved, seen = found.safe(proof), max(found.measured, found.safe(proof))
+    return {"proved right": proved, "right, not proved": seen - proved, "wrong": 1 - seen}
+
+
+def _parts_caption(kind: str, parts: pd.DataFrame) -> str:
+    """The largest remainder of each strategy, from its numbers."""
+    if kind == "accuracy":
+        told = [
+            f"{name} leaves {1 - row.iloc[0]:.3g} of the domain open"
+            for name, row in parts.iterrows()
+        ]
+        return "; ".join(told) + "."
+    told = [
+        f"{name}: {row.max() / row.sum():.0%} of the bound is {row.idxmax()}"
+        for name, row in parts.iterrows()
+    ]
+    return "; ".join(told) + "."

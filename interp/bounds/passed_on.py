@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.affine import Affine, add, linear, padded, span
+from interp.bounds.affine import Affine, add, exactly, linear, padded, span
 from interp.bounds.attention import fetch, pattern
 from interp.bounds.network import after_attention, after_ffn, embedded, normed
 from interp.bounds.rounding import UP, Arithmetic
@@ -84,8 +84,10 @@ def along(
 def not_named(model: Any) -> str:
     """Why a key's weight depends on more than query and lag; empty if it does not."""
     spec = model.spec
+    # A layer has parameters for the largest number of heads; those it lacks must write nothing.
+    idle = not any(spec.heads[:-1]) and not any(bool(b.attn.W_O.any()) for b in model.blocks[:-1])
     needed = {
-        "heads in the last layer alone": not any(spec.heads[:-1]) and spec.heads[-1] > 0,
+        "heads in the last layer alone": idle and spec.heads[-1] > 0,
         "scores of query and lag alone": spec.score in ("none", "slope") and not spec.identity_qk,
         "no positions": spec.positions == "none",
         "a softmax over all that was seen": spec.normalizer == "softmax" and not spec.mask_self,
@@ -101,8 +103,8 @@ def not_named(model: Any) -> str:
 def _before(model: Any, tokens: Affine, ar: Arithmetic) -> Affine:
     """What enters the last block, of each token by itself."""
     x = embedded(model, tokens, ar)
-    for block in model.blocks[:-1]:
-        x = after_ffn(block, x, ar)
+    for block in model.blocks[:-1]:  # without heads, attention adds its bias
+        x = after_ffn(block, add(x, exactly(weights(block.attn.b_O)), ar), ar)
     return x
 
 
@@ -143,7 +145,8 @@ def weights_of_keys(
 def _weights(
     model: Any, seen: Affine, lag: int, lengths: Sequence[int], ar: Arithmetic
 ) -> tuple[Array, Array]:
-    least, most = [], []
+    least: list[Array] = []
+    most: list[Array] = []
     for n in lengths:
         lags = np.arange(n - 1, -1, -1)[None]
         scores = score_forms(model.blocks[-1].attn, seen, seen, lags, ar)

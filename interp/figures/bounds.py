@@ -53,11 +53,12 @@ def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: f
     return figure
 
 
-def bound_parts_figure(parts: pd.DataFrame) -> Figure:
+def bound_parts_figure(parts: pd.DataFrame, *, label: str) -> Figure:
     """The parts that add up to each strategy's bound, as one stacked bar per strategy.
 
     Args:
         parts: Index strategy, a column for each part; rows add up to the bound.
+        label: What is added up, under the axis.
     """
     with style():
         figure = Figure(figsize=size(0.6 + 0.15 * len(parts), 1.8))
@@ -66,7 +67,7 @@ def bound_parts_figure(parts: pd.DataFrame) -> Figure:
         for (name, values), colour in zip(parts.items(), PALETTE.values(), strict=False):
             axes.barh(list(parts.index), values, left=start, color=colour, label=str(name))
             start = start + values
-        axes.set(xlabel="part of the bound on the error")
+        axes.set(xlabel=label)
         axes.invert_yaxis()
         axes.xaxis.set_major_locator(MaxNLocator(5))
         figure.legend(loc="outside lower center", ncols=2)
@@ -82,7 +83,7 @@ def lengths_figure(table: pd.DataFrame, correlation: float) -> Figure:
         correlation: Rank correlation of ``unexplained`` and ``rank one``, for the legend.
     """
     with style():
-        figure = Figure(figsize=size(1.2, 1.8))
+        figure = Figure(figsize=size(1.5, 1.8))
         axes = figure.subplots()
         x = table["unexplained"]
         told = f"rank one, then the rest by brute force (rank correlation {correlation:.2f})"

@@ -3,9 +3,7 @@
 Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), the task's own rule for the right
 answer, and the arithmetic of the machine. Cells are made here anew from what the certificate says
 of its cover; where inputs are counted they are counted here in another way. A claim stands if the
-bound found here is no worse than the one claimed.
-
-    prooflens certify --check FILE MODEL
+bound found here is no worse than the one claimed (``prooflens certify --check FILE MODEL``).
 """
 
 from __future__ import annotations
@@ -48,6 +46,7 @@ class Verdict:
     note: str = ""
 
 
+@np.errstate(all="ignore")
 def check(certificate: _Json, model: Any, sha256: str) -> list[Verdict]:
     """Every strategy that claims something (is not vacuous), bounded again on ``model``.
 

@@ -57,7 +57,7 @@ def brute_force(tables: Tables, watch: Watch = iter) -> Proof:
         sure, real = _one_query(tables, q)
         right, exact = right + sure, exact + real
     seconds = time.perf_counter() - started
-    work = v**k * v + v * k * v * v + tables.work  # answers and slack of rows, terms of tables
+    work = v**k * v + v * k * v * v + tables.work  # one a logit of each row, and the terms
     found = _proof("brute force", tables, right, v**k, work, seconds, ())
     return replace(found, parts={"right in real arithmetic": exact / v**k})
 

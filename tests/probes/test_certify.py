@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from analyses.cli.main import app
-from interp.errors import ArgumentError, CheckpointError
+from interp.errors import ArgumentError, CheckpointError, ProoflensError
 from interp.models.checkpoint import save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -23,7 +23,9 @@ from probes.certify.check import check
 from probes.certify.cover import prove
 from probes.certify.domains.signs import Signs
 from probes.certify.domains.strings import Strings
+from probes.certify.maximum import caps_of
 from probes.certify.run import certify, domain_of
+from probes.certify.search import worst_error, wrong_rows
 from trained import zoo
 
 FIXED = FixedMemory((1, 3), "multiplexer", length=7)
@@ -311,6 +313,141 @@ def test_command_writes_and_checks_a_certificate(tmp_path: Any) -> None:
     other = save_checkpoint(trained_maximum(6, 3, 2), tmp_path / "other")
     wrong = CliRunner().invoke(app, ["certify", "--check", str(file), str(other)])
     assert isinstance(wrong.exception, CheckpointError)
+
+
+def _tampered(data: dict[str, Any]) -> Any:
+    """Certificates that say something else, and what the refusal says."""
+
+    def changed(change: Any) -> dict[str, Any]:
+        copy = json.loads(json.dumps(data))
+        change(copy, copy["strategies"][0])
+        return dict(copy)
+
+    yield changed(lambda d, p: p["data"].update(slices=0)), "cannot be followed"
+    yield changed(lambda d, p: p.update(bound=None)), "cannot be followed"
+    yield changed(lambda d, p: p.pop("data")), "cannot be followed"
+    yield changed(lambda d, p: p.update(bound=p["bound"] * 0.9)), "does not hold: mechanism"
+    yield changed(lambda d, p: p.update(kind="accuracy")), "its task has error"
+    yield changed(lambda d, p: d["domain"].update(length=1)), "its domain is 'all sequences of 1"
+    yield changed(lambda d, p: d["domain"].update(length=10**9)), "its domain is none"
+    yield changed(lambda d, p: d["domain"].update(task={"kind": "magic"})), "its domain is none"
+    yield changed(lambda d, p: d.update(statement="every input there is")), "its domain is 'all"
+    yield changed(lambda d, p: d["model"].update(sha256="0" * 64)), "does not hold: model"
+    yield changed(lambda d, p: d.pop("strategies")), "is damaged"
+    yield changed(lambda d, p: d["format"].update(version=99)), "upgrade prooflens"
+    yield [], "no certificate"
+
+
+def test_broken_certificates_are_refused_in_one_line(tmp_path: Any) -> None:
+    shipped = zoo.load("sparse-memory-light")
+    found = certify(
+        shipped.model, shipped.task, name=shipped.name, length=2, strategies=["mechanism"]
+    )
+    file = tmp_path / "certificate.json"
+    for data, words in _tampered(json.loads(json.dumps(found.to_dict()))):
+        file.write_text(json.dumps(data))
+        done = CliRunner().invoke(app, ["certify", "--check", str(file), "sparse-memory-light"])
+        assert isinstance(done.exception, CheckpointError), (words, done.exception)
+        assert words in str(done.exception), words
+        assert "\n" not in str(done.exception)
+    file.write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_certificate(file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "MODEL must be given"),
+        (["no-such-model"], "no-such-model"),
+        (["max-of-4", "--strategy", "magic"], "strategies must be one of"),
+        (["max-of-4", "--length", "3"], "length must be left out"),
+        (["max-of-4", "--task", "maximum:vocabulary=32"], "d_in 64 and d_out 64"),
+        (["fixed-memory-multiplexer", "--length", "0"], "length must lie between"),
+        (["fixed-memory-multiplexer", "--length", "1000000000"], "length must lie between"),
+        (["fixed-memory-multiplexer", "--task", "maximum"], "takes real where the task gives"),
+        (["sparse-memory-light", "--box", "nan"], "box must be positive"),
+        (["nested-memory-2"], "whose right answers it knows"),
+        (["coupling-order-rnn"], "whose right answers it knows"),
+    ],
+)
+def test_what_cannot_be_proved_is_refused_in_one_line(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, ["certify", *arguments])
+    assert isinstance(done.exception, ProoflensError), done.exception
+    assert words in str(done.exception)
+    assert "\n" not in str(done.exception)
+
+
+def test_the_checker_refuses_a_cover_that_does_not_fit_the_model() -> None:
+    model = zoo.load("depth-L4-layers2").model
+    task = PrefixPrediction("L_4", ((4, 6),))
+    data = certify(model, task, strategies=["brute force"]).to_dict()
+    (right,) = check(data, model, sha256_of(model))
+    assert right.holds
+    data["strategies"][0]["data"]["cover"] = "multisets"
+    (wrong,) = check(data, model, sha256_of(model))
+    assert not wrong.holds
+    assert "order" in wrong.note
+
+
+def test_black_boxes_are_checked_too() -> None:
+    spec = TransformerSpec(
+        1, 1, 3, 4, 1, n_heads=1, d_head=2, input="real", score="none", lag_bias="table", ffn=(3,)
+    )
+    model = shaken(spec, 0, 1e-3)
+    task = FixedMemory((1,), "parity", length=3)
+    data = certify(model, task, strategies=["black box"]).to_dict()
+    data["strategies"][0]["vacuous"] = ""
+    (found,) = check(data, model, sha256_of(model))
+    assert found.holds
+    assert found.found == pytest.approx(found.claimed, rel=1e-6)
+
+
+def test_addressed_memories_are_proved_by_the_lag_the_token_names() -> None:
+    task = AdaptiveMemory((1, 2), bits=1, inputs="gaussian", length=5)
+    spec = TransformerSpec(
+        2,
+        1,
+        5,
+        5,
+        2,
+        n_heads=(0, 1),
+        d_head=3,
+        input="real",
+        score="none",
+        lag_bias="relative_keys",
+        ffn=(4,),
+    )
+    for seed in range(4):
+        model = shaken(spec, seed, (0.3, 1.0, 1.0, 2.0)[seed])
+        with torch.no_grad():
+            model.blocks[0].attn.W_O.zero_()
+        found = certify(model, task, strategies=["mechanism", "black box"])
+        assert {p.strategy for p in found.proofs} == {"mechanism", "black box"}
+        domain = domain_of(task)
+        worst_seen = max(
+            worst_error(model, domain, seed=s, dtype=d)
+            for s in (1, 2)
+            for d in (torch.float32, torch.float64)
+        )
+        assert all(p.bound >= worst_seen for p in found.proofs)
+        data = found.to_dict()
+        for proof in data["strategies"]:
+            proof["vacuous"] = ""
+        assert all(v.holds for v in check(data, model, sha256_of(model)))
+
+
+def test_no_covered_row_of_the_shipped_maximum_is_wrong() -> None:
+    shipped = zoo.load("max-of-4")
+    found = certify(shipped.model, shipped.task, strategies=["quadratic", "rank one"])
+    quadratic, rank_one = found.proofs
+    assert quadratic.bound >= 0.80 > rank_one.bound > 0.7
+    assert rank_one.multiplications < quadratic.multiplications
+    for proof in found.proofs:
+        for dtype in (torch.float32, torch.float64):
+            assert wrong_rows(shipped.model, caps_of(proof), seed=0, rows=24, dtype=dtype) == 0
+    wider = np.where(caps_of(quadratic) >= 0, 60, -1)  # rows that are not covered: some are wrong
+    assert wrong_rows(shipped.model, wider, seed=0, rows=24) > 0
 
 
 def test_an_infinite_bound_is_written_as_null() -> None:

@@ -102,9 +102,16 @@ def judge(table: pd.DataFrame, *, least: float, models: int) -> Verdict:
     words = (
         f"Over {len(kept)} models the rank correlation of what is unexplained and the length of "
         f"the proof is {rho:.2f} (p = {p:.2g}); the proof is shorter than brute force in "
-        f"{shorter_than_all} of {len(kept)}. The rank-one bound is "
-        f"{spread(kept['rank one bound'].tolist(), '.3f')}."
+        f"{shorter_than_all} of {len(kept)}. Unexplained are "
+        f"{spread(kept['unexplained'].tolist())} nats; the rank-one bound is "
+        f"{spread(kept['rank one bound'].tolist(), '.3f')}, the quadratic one "
+        f"{spread(kept['quadratic bound'].tolist(), '.3f')}."
     )
+    if status != "reproduced":
+        words += (
+            " Seeds alone change what is unexplained little, and the length depends as much on "
+            "what the head writes."
+        )
     numbers = {
         "rho": rho,
         "p": p,

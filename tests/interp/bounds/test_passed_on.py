@@ -38,6 +38,8 @@ def built(options: dict[str, Any], seed: int, d_in: int) -> Any:
     with torch.no_grad():
         for weight in model.parameters():
             weight += 0.4 * torch.randn(weight.shape, generator=generator)
+        for block, heads in zip(model.blocks, spec.heads, strict=True):
+            block.attn.W_O[heads:] = 0.0
     return model
 
 
@@ -108,6 +110,13 @@ def test_along_a_known_mean_holds_every_sampled_input(bias: str) -> None:
             seen = model.double()(torch.from_numpy(x[..., None]))[:, -1, 0].numpy()
         assert (low[cell, 0] - 1e-9 <= seen).all()
         assert (seen <= high[cell, 0] + 1e-9).all()
+
+
+def test_a_head_that_the_spec_denies_is_seen() -> None:
+    model = built(NAMED[0], 0, 2)
+    with torch.no_grad():
+        model.blocks[0].attn.W_O[0, 0, 0] = 1e-3
+    assert "heads in the last layer alone" in not_named(model)
 
 
 def test_other_models_are_refused_with_the_reason() -> None:
