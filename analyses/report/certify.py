@@ -130,7 +130,7 @@ def _findings(found: Any) -> list[str]:
     words = [
         f"On {found.statement} the model {side} {found.safe(best):.6g}: proved by {best.strategy} "
         f"with {best.cells} cells and {best.multiplications:.3g} multiplications in "
-        f"{best.seconds:.2g} seconds.",
+        f"{best.seconds:.3g} seconds.",
         f"Seen on {found.measured_on}: {found.measured:.6g}. The best constant answer reaches "
         f"{found.trivial:.4g}.",
     ]

@@ -27,7 +27,7 @@ def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: f
     with style():
         figure = Figure(figsize=size(1.4, 1.8))
         axes = figure.subplots()
-        axes.axhline(measured, color=PALETTE["green"], lw=1, label=f"seen: {measured:.4g}")
+        axes.axhline(measured, color=PALETTE["green"], lw=1, label=f"seen: {measured:.6g}")
         axes.axhline(trivial, color=MUTED, lw=1, ls="--", label=f"constant answer: {trivial:.4g}")
         row: Any
         for row in table.itertuples():
