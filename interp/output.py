@@ -1,56 +1,120 @@
-"""Write results so that a folder or file appears complete or not at all.
+"""Where results go: one way to replace a file or a folder, whole or not at all.
 
-Everything is written to a temporary name beside the target and renamed at the end, so an
-interrupted run leaves nothing half-written and an older result stands until the new one is done.
-A folder is only ever replaced if it holds the file that marks it as the same kind of result.
+    write a draft beside the target → fsync → rename (folders: exchange) → drop the old
+
+A process that dies at any moment leaves either the old result or the new one at its place, and
+beside it at most a draft. Drafts are named after the process that writes them
+(``.NAME.HOST-PID-START-XXXX.draft``), so that the next run in the same folder recognises those of
+dead processes and sweeps them. A folder is only ever replaced if it holds the file that marks it as
+the same kind of result, and nothing that was read is ever replaced by what was made of it.
+
+Drafts of another host are left alone: whether their process lives cannot be known from here.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from interp.errors import OutputError
+from interp.exchange import exchange
 
-__all__ = ["check_output", "output_file", "output_folder"]
+__all__ = [
+    "CHECKED",
+    "DRAFT",
+    "append_line",
+    "check_output",
+    "draft_of",
+    "drop",
+    "fsync",
+    "output_file",
+    "output_folder",
+    "replace_text",
+    "scratch_folder",
+    "settle",
+    "sweep",
+]
+
+DRAFT, _ASIDE = ".draft", ".old"
+CHECKED = "."  # the marker of a folder whose caller has looked at what it holds
+_NAMED = re.compile(
+    r"\.(?P<name>.+)\.(?P<host>[\w.]*)-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}"
+    rf"(?P<kind>{re.escape(DRAFT)}|{re.escape(_ASIDE)})",
+    re.DOTALL,
+)
+_BLOCK = 4096
+_LONGEST = 100  # characters of a target's name that its draft repeats
+_REFUSALS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
 
 
-def check_output(out: Path, *, overwrite: bool, marker: str | None = None) -> None:
+def check_output(
+    out: Path, *, overwrite: bool, marker: str | None = None, inputs: Sequence[Path | str] = ()
+) -> None:
     """Refuse a target that may not be written, before any work is done.
+
+    What a dead process left beside it is swept first.
 
     Args:
         out: The folder or file that will be written.
         overwrite: Whether an existing one may be replaced.
         marker: A file that a folder must hold to be replaced; None for files.
+        inputs: Files and folders that the work reads; names that are no path are passed over.
 
     Raises:
-        OutputError: if it exists and may not be replaced, or its parent cannot be a folder.
+        OutputError: if it exists and may not be replaced, is or holds an input, or its parent
+            cannot be a folder.
     """
-    parent = next((p for p in out.absolute().parents if p.exists()), None)
-    if parent is not None and not (parent.is_dir() and os.access(parent, os.W_OK)):
-        raise OutputError(
-            f"cannot write to {out.parent}: {parent} is no folder that can be written"
-        )
-    if not out.exists():
-        return
+    with _told(out):
+        out = _real(out)
+        parent = next((p for p in out.parents if p.exists()), None)
+        if parent is not None and not (parent.is_dir() and os.access(parent, os.W_OK)):
+            raise OutputError(
+                f"cannot write to {out.parent}: {parent} is no folder that can be written"
+            )
+        if out.parent.is_dir():
+            sweep(out.parent)
+        if os.path.lexists(out):
+            _check_replaceable(out, overwrite, marker)
+        _check_apart(out, inputs)
+
+
+def _check_apart(out: Path, inputs: Sequence[Path | str]) -> None:
+    for given in inputs:
+        source = Path(os.path.realpath(given))
+        if os.path.lexists(source) and (source == out or out in source.parents):
+            raise OutputError(
+                f"{out} is not replaced: {given} is read from there; choose another place"
+            )
+
+
+def _check_replaceable(out: Path, overwrite: bool, marker: str | None) -> None:
     if not overwrite:
         raise OutputError(f"{out} exists: choose another name or allow overwriting (--overwrite)")
-    if marker is None and out.is_dir():
-        raise OutputError(f"{out} is a folder: name a file")
-    if marker is not None and not out.is_dir():
+    if marker is None:
+        if out.is_dir():
+            raise OutputError(f"{out} is a folder: name a file")
+        if not out.is_file():
+            raise OutputError(f"{out} is no regular file: choose another name")
+    elif not out.is_dir():
         raise OutputError(f"{out} is not a folder: name one")
-    if marker is not None and any(out.iterdir()) and not (out / marker).exists():
+    elif any(out.iterdir()) and not (out / marker).exists():
         raise OutputError(
             f"{out} is not replaced: it holds other things and no {marker}; choose another folder"
         )
 
 
 @contextmanager
-def output_folder(out: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
+def output_folder(
+    out: Path, *, overwrite: bool, marker: str, inputs: Sequence[Path | str] = ()
+) -> Iterator[Path]:
     """A draft folder that becomes ``out`` when the block ends without an error.
 
     Args:
@@ -58,64 +122,241 @@ def output_folder(out: Path, *, overwrite: bool, marker: str) -> Iterator[Path]:
         overwrite: Whether an existing one may be replaced.
         marker: A file that every such result holds (made if the block does not make it); a
             folder without it is never replaced.
+        inputs: As :func:`check_output` takes them.
 
     Raises:
-        OutputError: before the block as :func:`check_output`; after it if the disk refuses.
+        OutputError: before the block as :func:`check_output`; in it and after it if the disk
+            refuses.
     """
-    out = out.absolute()
-    check_output(out, overwrite=overwrite, marker=marker)
-    with _told(out.parent):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    check_output(out, overwrite=overwrite, marker=marker, inputs=inputs)
+    target = _real(out)
+    draft = draft_of(target)
+    with _told(out):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft.mkdir()
     try:
-        yield draft
-        with _told(out):
+        with _told(out, draft):
+            yield draft
             (draft / marker).touch()
-            draft.chmod(0o755)
-            _replace(out, draft)
+            for folder, _, files in os.walk(draft):
+                for name in files:
+                    fsync(Path(folder, name))
+                fsync(Path(folder))
+            settle(draft, target)
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _replace(out: Path, draft: Path) -> None:
-    """Move ``draft`` to ``out``; an older folder is first moved aside and only then deleted."""
-    if not out.exists():
-        draft.replace(out)
-        return
-    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.parent)) / out.name
-    out.replace(aside)
-    try:
-        draft.replace(out)
-    except OSError:
-        aside.replace(out)
-        raise
-    finally:
-        shutil.rmtree(aside.parent, ignore_errors=True)
+        drop(draft)
 
 
 @contextmanager
-def _told(place: Path) -> Iterator[None]:
-    """Turn errors of the disk into one line that names the place; other errors are not changed."""
-    try:
-        yield
-    except OSError as error:
-        raise OutputError(f"cannot write to {place}: {error.strerror or error}") from error
-
-
-@contextmanager
-def output_file(out: Path, *, overwrite: bool) -> Iterator[Path]:
+def output_file(out: Path, *, overwrite: bool, inputs: Sequence[Path | str] = ()) -> Iterator[Path]:
     """A draft file that becomes ``out`` when the block ends without an error.
 
     Raises:
-        OutputError: before the block as :func:`check_output`; after it if the disk refuses.
+        OutputError: before the block as :func:`check_output`; in it and after it if the disk
+            refuses.
     """
-    check_output(out, overwrite=overwrite)
-    draft = out.with_name(f".{out.name}.tmp")
-    with _told(out.parent):
-        out.parent.mkdir(parents=True, exist_ok=True)
+    check_output(out, overwrite=overwrite, inputs=inputs)
+    target = _real(out)
+    draft = draft_of(target)
+    with _told(out):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with _told(out, draft):
+            yield draft
+            fsync(draft)
+            settle(draft, target)
+    finally:
+        drop(draft)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder among the system's temporary ones, gone after the block; dead ones are swept."""
+    place = Path(tempfile.gettempdir())
+    with _told(place):
+        sweep(place)
+        draft = draft_of(place / "prooflens")
+        draft.mkdir(mode=0o700)
     try:
         yield draft
-        with _told(out):
-            draft.replace(out)
     finally:
-        draft.unlink(missing_ok=True)
+        drop(draft)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a small file: a reader sees the old text or the new, never a part of it.
+
+    Raises:
+        OSError: if the disk refuses; the old text stands.
+    """
+    draft = draft_of(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        fsync(draft)
+        settle(draft, path)
+    finally:
+        drop(draft)
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add one line to a file and bring it to the disk; what could not be written whole goes again.
+
+    A torn last line, which a process left that died, is dropped first. The caller holds a lock:
+    two writers would mix.
+
+    Raises:
+        OSError: if the disk refuses; the file is as it was.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        before = _whole_lines(descriptor)
+        try:
+            if os.write(descriptor, line + b"\n") <= len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            os.fsync(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(descriptor, before)
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _whole_lines(descriptor: int) -> int:
+    """Cut what follows the last newline; the size that is left."""
+    size = end = os.fstat(descriptor).st_size
+    while end and (block := os.pread(descriptor, min(end, _BLOCK), end - min(end, _BLOCK))):
+        if (at := block.rfind(b"\n")) >= 0:
+            end += at + 1 - len(block)
+            break
+        end -= len(block)
+    if end < size:
+        os.ftruncate(descriptor, end)
+    return end
+
+
+def draft_of(target: Path) -> Path:
+    """A name beside ``target`` for what will become it; it says which process writes it."""
+    return _beside(target, target.name[:_LONGEST], DRAFT)
+
+
+def _beside(target: Path, name: str, kind: str) -> Path:
+    host, pid, start = _self()
+    return target.with_name(f".{name}.{host}-{pid}-{start}-{secrets.token_hex(4)}{kind}")
+
+
+def settle(draft: Path, target: Path) -> None:
+    """Put a finished, fsynced draft in the place of ``target``; what was there is dropped last.
+
+    A file takes the place in one rename. A folder is exchanged with the older one in one call;
+    where the file system cannot, the older one is moved aside first, and the next
+    :func:`sweep` puts it back if the process dies before the draft follows.
+
+    Raises:
+        OSError: if the disk refuses; the old result stands.
+    """
+    if not (target.is_dir() and any(target.iterdir())):
+        os.replace(draft, target)
+    elif not exchange(draft, target):
+        aside = _beside(target, target.name, _ASIDE)
+        os.replace(target, aside)
+        try:
+            os.replace(draft, target)
+        except OSError:
+            os.replace(aside, target)
+            raise
+        drop(aside)
+    fsync(target.parent)
+    drop(draft)
+
+
+def fsync(path: Path) -> None:
+    """Ask the operating system to bring a file's or folder's bytes to the disk.
+
+    Raises:
+        OSError: if the disk refuses (full, or gone).
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def drop(path: Path) -> None:
+    """Delete a draft; what the disk does not let go is swept by a later run."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Delete drafts of dead processes of this host; put back what one of them had moved aside."""
+    for name in os.listdir(folder):
+        found = _NAMED.fullmatch(name) if name.startswith(".") else None
+        if found is None or _lives(found["host"], int(found["pid"]), int(found["start"])):
+            continue
+        target = folder / found["name"]
+        if found["kind"] == _ASIDE and not os.path.lexists(target):
+            with suppress(OSError):  # another process swept it first
+                os.replace(folder / name, target)
+        else:
+            drop(folder / name)
+
+
+@cache
+def _host() -> str:
+    import socket
+
+    return re.sub(r"\W", "_", socket.gethostname())[:40]
+
+
+def _self() -> tuple[str, int, int]:
+    return _host(), os.getpid(), _started(os.getpid()) or 0
+
+
+def _lives(host: str, pid: int, start: int) -> bool:
+    """Whether the process that a draft is named after may still be writing it."""
+    if host != _host():
+        return True
+    now = _started(pid)
+    if now is not None:
+        return now == start
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return not Path("/proc/self/stat").exists()
+
+
+def _started(pid: int) -> int | None:
+    """When a process started, in the kernel's ticks; None if it is dead or nobody can tell."""
+    try:
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else int(rest[18])
+
+
+def _real(out: Path) -> Path:
+    found = Path(os.path.realpath(out))
+    if not found.name:
+        raise OutputError(f"{out} cannot be replaced: name a folder or file in it")
+    return found
+
+
+@contextmanager
+def _told(place: Path, draft: Path | None = None) -> Iterator[None]:
+    """The disk's refusals as one line about the place; errors of other files pass as they are."""
+    try:
+        yield
+    except OSError as error:
+        named = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        ours = draft is None or str(draft) in named or (not named and error.errno in _REFUSALS)
+        if not ours:
+            raise
+        raise OutputError(f"cannot write to {place}: {error.strerror or error}") from error

@@ -11,13 +11,21 @@ ROOT = Path(__file__).parent.parent
 LENS = "interp.hooks.transformer_lens_adapter"
 
 # Each room, and the rooms it may import from, from the ground up (always itself besides).
-GROUND = {"interp.errors", "interp.threads", "interp.output", "interp.lazy"}
+GROUND = {
+    "interp.errors", "interp.threads", "interp.output", "interp.lazy", "interp.lock",
+    "interp.reading", "interp.schema", "interp.machine",
+}  # fmt: skip
 MAY_IMPORT = {
     "interp.errors": set(),
     "interp.threads": set(),
     "interp.lazy": set(),
-    "interp.output": {"interp.errors"},
-    "interp.figures": {"interp.lazy"},
+    "interp.schema": set(),
+    "interp.exchange": set(),
+    "interp.output": {"interp.errors", "interp.exchange"},
+    "interp.lock": {"interp.errors"},
+    "interp.reading": {"interp.errors", "interp.schema"},
+    "interp.machine": {"interp.errors"},
+    "interp.figures": {"interp.lazy", "interp.output"},
     "interp.bounds": {"interp.errors"},
     "interp.stats": GROUND,
     "interp.hooks": GROUND,

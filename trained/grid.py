@@ -9,10 +9,11 @@ is kept there, so that it continues to the same result.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
@@ -20,7 +21,12 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from interp.errors import CheckpointError, OutputError, Problems
-from interp.output import output_file
+from interp.lock import LOCK, alone
+from interp.machine import check_device
+from interp.output import DRAFT, drop, output_file, scratch_folder
+from interp.reading import read_json
+from interp.schema import many, table, text, whole
+from interp.store.cluster import require_ray
 from trained.backends import BACKENDS, Job, cores, run_elsewhere
 from trained.fit import Fit, fits_of
 from trained.grouping import groups
@@ -35,6 +41,8 @@ __all__ = ["metrics_table", "train"]
 _PLAN, _METRICS = "grid.json", "metrics.csv"
 _LONG = 20_000  # steps of all runs together: about a minute for the smallest models
 _SHORT = 1_000  # seconds for the largest ones
+_MOST_WORKERS = 1024
+_NOTES = table({"runs": text(), "stacks": many(many(whole()))})
 _WORTH = 30.0  # seconds of work that pay for the start of processes
 
 
@@ -43,6 +51,7 @@ def train(
     *,
     folder: str | Path | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     device: str = "cpu",
     backend: str = "local",
     progress: bool = False,
@@ -57,6 +66,7 @@ def train(
         runs: What to train, runs or recipes; names are unique.
         folder: Where states and metrics are kept; nothing is kept without one.
         resume: Go on with what an interrupted training left in ``folder``.
+        overwrite: Begin anew in spite of it.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         backend: ``local``, or ``ray`` for Ray tasks on a cluster or on this machine.
         progress: Whether to show a progress bar on the terminal.
@@ -71,17 +81,19 @@ def train(
     Raises:
         ArgumentError: for names that are not unique, an unknown backend, sizes below 1, or a
             spec that does not fit its task's rows.
-        OutputError: if ``folder`` holds a grid and ``resume`` is not asked for.
+        OutputError: if ``folder`` holds a grid and neither ``resume`` nor ``overwrite`` is asked
+            for, or another process trains there.
         CheckpointError: if ``folder`` holds the state of other runs.
         KeyboardInterrupt: after Ctrl-C; the states are saved in ``folder``.
         MissingDependencyError: for the backend ``ray`` without Ray.
     """
     wanted = [item.run if isinstance(item, Recipe) else item for item in runs]
-    _check(wanted, backend, together, workers)
+    _check(wanted, backend, together, workers, device, minutes)
     check_runs(wanted)
     options = Options(device, compiled, minutes)
-    with TemporaryDirectory() as scratch:
-        where = Path(folder) if folder is not None else Path(scratch)
+    with _place(folder) as where:
+        if overwrite and not resume:
+            _forget(where)
         units = _plan(wanted, where, resume, options, together)
         count = workers if workers is not None else _workers(wanted, units, device)
         files = [where / f"stack-{number:03}.safetensors" for number in range(len(units))]
@@ -99,6 +111,34 @@ def train(
             with output_file(where / _METRICS, overwrite=True) as draft:
                 metrics_table(wanted, fits).to_csv(draft, index=False)
     return fits
+
+
+@contextmanager
+def _place(folder: str | Path | None) -> Iterator[Path]:
+    """A folder that this process alone trains in; gone again if nothing was reached in it."""
+    if folder is None:
+        with scratch_folder() as scratch:
+            yield scratch
+        return
+    where = Path(folder)
+    try:
+        where.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot write to {where}: {error.strerror or error}") from error
+    with alone(where, "training in this folder", keep=False):
+        for path in where.glob(f".*{DRAFT}"):
+            drop(path)
+        try:
+            yield where
+        except Exception:
+            if {path.name for path in where.iterdir()} <= {_PLAN, LOCK}:
+                drop(where)
+            raise
+
+
+def _forget(where: Path) -> None:
+    for path in (where / _PLAN, where / _METRICS, *where.glob("stack-*.safetensors")):
+        path.unlink(missing_ok=True)
 
 
 def _steps(job: Job) -> int:
@@ -128,7 +168,14 @@ def metrics_table(runs: Sequence[Run], fits: Sequence[Fit]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["name", "seed", "steps", "metric", "value"])
 
 
-def _check(runs: Sequence[Run], backend: str, together: int | None, workers: int | None) -> None:
+def _check(
+    runs: Sequence[Run],
+    backend: str,
+    together: int | None,
+    workers: int | None,
+    device: str,
+    minutes: float,
+) -> None:
     problems, names = Problems("train"), [run.name for run in runs]
     twice = sorted({name for name in names if names.count(name) > 1})
     problems.need(not twice, "runs", "must have names of their own", twice, "rename them")
@@ -137,7 +184,14 @@ def _check(runs: Sequence[Run], backend: str, together: int | None, workers: int
     problems.need(backend in BACKENDS, "backend", rule, backend, "pick one")
     for name, value in (("together", together), ("workers", workers)):
         problems.need(value is None or value >= 1, name, "must be at least 1", value, "raise it")
+    good, rule = (workers or 1) <= _MOST_WORKERS, f"must be at most {_MOST_WORKERS}"
+    problems.need(good, "workers", rule, workers, f"this machine has {cores()} cores")
+    good, rule = 0 < minutes < math.inf, "must be a number above 0"
+    problems.need(good, "minutes", rule, minutes, "0.5 is every half minute")
+    check_device(device, problems)
     problems.raise_if_any()
+    if backend == "ray":
+        require_ray()
 
 
 def _plan(
@@ -153,14 +207,16 @@ def _plan(
     file = folder / _PLAN
     if file.exists():
         if not resume:
-            raise OutputError(f"{folder} holds a training: resume it or choose another folder")
-        try:
-            noted: dict[str, Any] = json.loads(file.read_text())
-            units: list[list[int]] = noted["stacks"]
-        except (OSError, ValueError, KeyError) as error:
-            raise CheckpointError(f"{file} cannot be read: {error}") from error
+            raise OutputError(
+                f"{folder} holds a training: resume it (--resume), begin anew (--overwrite) or "
+                "choose another folder"
+            )
+        noted: dict[str, Any] = read_json(file, error=CheckpointError, check=_NOTES)
+        units: list[list[int]] = noted["stacks"]
         if noted["runs"] != digest(runs):
             raise CheckpointError(f"{folder} holds another grid: choose another folder")
+        if sorted(index for unit in units for index in unit) != list(range(len(runs))):
+            raise CheckpointError(f"{file} is damaged: its stacks are not of these runs")
         return units
     units = []
     for group in groups(runs):

@@ -65,7 +65,7 @@ def load(
         ConformanceError: if hooks of a pretrained model carry what their names do not say.
     """
     name = str(name_or_path)
-    place = Path(folder_of(name)).expanduser()
+    place = Path(folder_of(name))
     if (place / "model.json").is_file():
         model = load_checkpoint(place, device=device)
         model.card = _own_card(name, model, read_metadata(place))

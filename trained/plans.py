@@ -13,6 +13,7 @@ part of each, and its table's too where two would be the same).
 from __future__ import annotations
 
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,8 @@ from trained.recipe import Recipe, read_text, recipe_of
 from trained.toml_lines import Lines
 
 __all__ = ["read_plan", "with_seeds"]
+
+_MOST_RUNS = 10_000
 
 _TABLES = ("task", "test", "spec", "training")
 
@@ -44,6 +47,12 @@ def read_plan(path: str | Path) -> list[Recipe]:
         return [recipe_of(data, lines, subject)]
     grid = data.pop("grid")
     _check_grid(grid, data, lines, subject)
+    count = math.prod(len(values) for values in grid.values())
+    if count > _MOST_RUNS:
+        raise ArgumentError(
+            f"{subject}: {lines.of('', 'grid')}: grid must be of at most {_MOST_RUNS:,} "
+            f"combinations, got {count:,}: split it"
+        )
     options = sorted(grid)
     recipes = []
     for values in product(*(grid[option] for option in options)):

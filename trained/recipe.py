@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from typing import Any
 
 from interp.errors import ArgumentError, Problems
 from interp.models.kinds import Spec, kind_of, spec_from_dict
+from interp.reading import read_toml
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.metrics import METRICS
@@ -37,6 +39,7 @@ from trained.training import Training
 
 __all__ = ["METRICS", "Recipe", "Training", "read_recipe", "recipe_of"]
 
+_MOST_BYTES = 1 << 20
 _LEAST = ("accuracy", "exact")
 _TABLES = ("task", "test", "spec", "training", "expected")
 _OPTIONAL: dict[str, Any] = {"claim": "", "test": None, "expected": {}}
@@ -114,16 +117,11 @@ def read_text(path: str | Path) -> str:
             meant.
     """
     path = Path(path)
-    try:
-        text = path.read_text()
-        tomllib.loads(text)
-    except FileNotFoundError as error:
+    if not os.path.lexists(path):
         shipped = Path("trained/recipes") / f"{path.name.removesuffix('.toml')}.toml"
         hint = f"; do you mean {shipped}?" if shipped.is_file() else ""
-        raise ArgumentError(f"recipe {path} cannot be read: no such file{hint}") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ArgumentError(f"recipe {path} cannot be read: {error}") from error
-    return text
+        raise ArgumentError(f"recipe {path} cannot be read: no such file{hint}")
+    return read_toml(path, "recipe", most=_MOST_BYTES)[1]
 
 
 def recipe_of(data: Mapping[str, Any], lines: Lines, subject: str) -> Recipe:

@@ -7,22 +7,32 @@ from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 
-from interp.models.checkpoint import save_checkpoint
+from interp.errors import CheckpointError
+from interp.models.checkpoint import read_metadata, save_checkpoint
 from interp.output import check_output
 from trained.fit import Fit
 from trained.recipe import Recipe
 
-__all__ = ["check_places", "save_fit"]
+__all__ = ["check_places", "made_by", "save_fit"]
 
 
-def check_places(places: Sequence[Path], *, overwrite: bool) -> None:
+def check_places(places: Sequence[Path], *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
     """Refuse folders that may not be written, before any training.
 
     Raises:
-        OutputError: for the first that exists and may not be replaced, or cannot be written.
+        OutputError: for the first that exists and may not be replaced, holds one of ``inputs``, or
+            cannot be written.
     """
     for place in places:
-        check_output(place, overwrite=overwrite, marker="model.json")
+        check_output(place, overwrite=overwrite, marker="model.json", inputs=inputs)
+
+
+def made_by(place: Path, recipe: Recipe) -> bool:
+    """Whether a folder holds the checkpoint that a recipe makes."""
+    try:
+        return read_metadata(place).get("recipe_sha256") == recipe.sha256
+    except CheckpointError:
+        return False
 
 
 def save_fit(recipe: Recipe, fit: Fit, place: Path, *, overwrite: bool) -> bool:

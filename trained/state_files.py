@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from interp.errors import CheckpointError
+from interp.models.tensor_files import read_tensors, write_tensors
 from interp.output import output_file
 from trained.ensemble import Ensemble, State
 from trained.run import Run
@@ -46,8 +45,7 @@ def save_state(ensemble: Ensemble, file: Path) -> None:
         tensors["losses"] = torch.stack(state.losses)
     header = {"format": _FORMAT, "runs": digest(ensemble.runs), "step": str(state.step)}
     with output_file(file, overwrite=True) as draft:
-        whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(whole, draft, metadata=header)
+        write_tensors(tensors, draft, header)
 
 
 def load_state(ensemble: Ensemble, file: Path) -> None:
@@ -57,14 +55,14 @@ def load_state(ensemble: Ensemble, file: Path) -> None:
         CheckpointError: if the file is damaged, or of other runs.
     """
     try:
-        with safe_open(file, framework="pt") as source:
-            header = source.metadata() or {}
-            tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}: remove it to start anew") from error
+        tensors, header = read_tensors(file)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {error.__cause__ or error}: begin anew with --overwrite"
+        ) from error
     if header.get("format") != _FORMAT:
         raise CheckpointError(f"{file} does not hold the state of a training")
-    if header["runs"] != digest(ensemble.runs):
+    if header.get("runs") != digest(ensemble.runs):
         raise CheckpointError(f"{file} belongs to other runs: use another folder")
     moved = {name: tensor.to(ensemble.device) for name, tensor in tensors.items()}
     losses = list(moved["losses"].unbind()) if "losses" in moved else []
@@ -73,5 +71,8 @@ def load_state(ensemble: Ensemble, file: Path) -> None:
         for name, tensor in tensors.items()
         if name.startswith("snapshot.")
     }
+    lacking = sorted(set(_TENSORS) - set(moved))
+    if lacking or not header.get("step", "").isdecimal():
+        raise CheckpointError(f"{file} lacks {', '.join(lacking) or 'its step'}: begin anew")
     parts = {name: moved[name] for name in _TENSORS}
     ensemble.state = State(int(header["step"]), **parts, losses=losses, snapshots=snapshots)

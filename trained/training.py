@@ -16,6 +16,9 @@ from interp.errors import Problems
 
 __all__ = ["Training"]
 
+_MOST = 2**63  # whole numbers of 64 bits; no infinity, no NaN
+_MOST_BATCH, _MOST_STEPS = 1 << 20, 10**9
+
 
 @dataclass(frozen=True)
 class Training:
@@ -77,6 +80,9 @@ class Training:
         for name in ("weight_decay", "warmup", "seed", "rows", "stop_at", "snapshots", "data_seed"):
             value = getattr(self, name)
             problems.need((value or 0) >= 0, name, "must not be negative", value, "raise it")
+        for name, most in (("batch", _MOST_BATCH), ("rows", _MOST_STEPS), ("steps", _MOST_STEPS)):
+            value = getattr(self, name)
+            problems.need(value <= most, name, f"must be at most {most:,}", value, "lower it")
         good = len(self.betas) == 2 and all(0 <= b < 1 for b in self.betas)
         problems.need(good, "betas", "must be two numbers in [0, 1)", self.betas, "e.g. 0.9, 0.999")
         good, rule = self.decay in ("cosine", "none"), "must be one of cosine, none"
@@ -114,7 +120,7 @@ def _typed(name: str, kind: str, value: Any) -> tuple[bool, str, str, Any, str]:
     """The rule that ``value`` has the annotated type; whole numbers pass for floats."""
 
     def number(v: Any, *classes: type) -> bool:
-        return isinstance(v, classes) and not isinstance(v, bool)
+        return isinstance(v, classes) and not isinstance(v, bool) and abs(v) < _MOST
 
     good = {
         "int": lambda: number(value, int),

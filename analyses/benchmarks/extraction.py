@@ -36,9 +36,9 @@ import typer
 from torch import Tensor
 
 from interp.hooks.transformer_lens_adapter import TransformerBridge
+from interp.output import fsync
 from interp.store import extract
 from interp.store.arrays import chunk_shape
-from interp.store.layout import fsync
 from interp.store.writer import sha256_file
 
 __all__ = ["HOOK_SETS", "HookSet", "main"]

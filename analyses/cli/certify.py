@@ -47,7 +47,7 @@ def certify(
     problems.need(model is not None, "MODEL", "must be given", None, "see 'prooflens models'")
     problems.raise_if_any()
     if out is not None:
-        check_output(out, overwrite=overwrite, marker="certificate.json")
+        check_output(out, overwrite=overwrite, marker="certificate.json", inputs=[str(model)])
     from probes.certify.run import certify as prove
 
     built, chosen = load_with_task(str(model), task)

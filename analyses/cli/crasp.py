@@ -53,7 +53,7 @@ def run(
     problems.need(sum(given) == 1, "input", "must be given once", list(tokens or ()), advice)
     problems.raise_if_any()
     if trace is not None:
-        check_output(trace, overwrite=overwrite)
+        check_output(trace, overwrite=overwrite, inputs=[p for p in (file, cases) if p is not None])
     program = read_program(file)
     lines = [" ".join(tokens)] if tokens else _read_cases(cases)
     strings = [line.split() for line in lines if line.strip()]
@@ -120,7 +120,7 @@ def compile_(
     problems.need(precision in known, "--precision", rule, precision, "choose one")
     problems.raise_if_any()
     program = read_program(file)
-    check_output(out, overwrite=overwrite, marker="model.json")
+    check_output(out, overwrite=overwrite, marker="model.json", inputs=[file])
     made = compile_program(program, longest=longest, precision=cast("Precision", precision))
     about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}
     save_checkpoint(made.model, out, about=about, overwrite=overwrite)
@@ -145,13 +145,11 @@ def _tell_strange(known: Sequence[str], strings: Sequence[Sequence[str]]) -> Non
 def _read_cases(cases: Path | None) -> list[str]:
     """The lines of a file of test cases, without comments."""
     from interp.errors import ArgumentError
+    from interp.reading import read_text
 
     try:
-        if cases is None or str(cases) == "-":
-            text = sys.stdin.read()
-        else:
-            text = cases.read_text(encoding="utf-8-sig")
-        return [line for line in text.splitlines() if not line.startswith("//")]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ArgumentError(f"{cases} cannot be read: {reason}") from error
+        standard = cases is None or str(cases) == "-"
+        text = sys.stdin.read() if standard else read_text(str(cases))
+    except UnicodeDecodeError as error:
+        raise ArgumentError("standard input cannot be read: it is not UTF-8 text") from error
+    return [line for line in text.splitlines() if not line.startswith("//")]

@@ -73,7 +73,8 @@ def _decompiled(
     from interp.output import check_output
 
     marker = "program.txt"
-    check_output(out, overwrite=overwrite, marker=marker)
+    inputs = [path for path in (name, data) if path is not None]
+    check_output(out, overwrite=overwrite, marker=marker, inputs=inputs)
     from probes.decompile.rows_file import read_rows
 
     given = None if data is None else read_rows(data)

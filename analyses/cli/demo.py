@@ -25,7 +25,8 @@ def demo(
 
     from interp.output import check_output
 
-    check_output(out, overwrite=overwrite, marker=".prooflens-demo")
+    inputs = [] if gpt2 is None else [gpt2]
+    check_output(out, overwrite=overwrite, marker=".prooflens-demo", inputs=inputs)
 
     from analyses.demo.run import run_demo
 

@@ -60,10 +60,14 @@ def extract(
     """Stream a model's activations into a store that can be interrupted and resumed."""
     import torch
 
+    from interp.output import CHECKED, check_output
     from interp.store import plan_extraction
     from trained.loading import load
 
     kept = _heads(heads)
+    if not dry_run:
+        read = [path for path in (model, tokens, dataset) if path is not None]
+        check_output(out, overwrite=True, marker=CHECKED, inputs=read)
     if threads is not None:
         torch.set_num_threads(threads)
     built = load(model)
@@ -160,10 +164,13 @@ def _dataset(name: str, column: str, split: str, tokenizer: Any) -> Any:
     import datasets
 
     from interp.errors import ArgumentError
+    from interp.reading import regular
     from interp.store.sources import HuggingFaceRows
 
     kinds = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text"}
     kind = kinds.get(Path(name).suffix)
+    if kind is not None:
+        regular(name, "dataset", ArgumentError)
     try:
         if kind is not None:
             rows = datasets.load_dataset(kind, data_files=name, split=split, streaming=True)
@@ -188,11 +195,20 @@ def _heads(text: str | None) -> list[int] | None:
 
 def _conformance(model: Any, source: Any, rows: int | None, seed: int) -> list[str]:
     """The relations that fail in a conformance check on two rows; they are also printed."""
+    from interp.errors import ProoflensError, StoreError
     from interp.hooks.conformance import conformance
     from interp.store.sources import as_source
 
     first = as_source(source, rows=rows, seed=seed).first(2)["inputs"]
-    failed = [str(check) for check in conformance(model, first, changes=False).failures]
+    try:
+        failed = [str(check) for check in conformance(model, first, changes=False).failures]
+    except ProoflensError:
+        raise
+    except Exception as error:
+        context = f"; its context is {model.card.n_ctx}" if model.card.n_ctx else ""
+        raise StoreError(
+            f"the model fails on rows of {first.shape[1]} positions: {error}{context}"
+        ) from error
     for line in failed:
         typer.echo(f"note: hooks do not conform: {line}", err=True)
     return failed

@@ -20,6 +20,8 @@ app = App(
     rich_markup_mode=None,
 )
 MARKER = "fits.csv"
+_MOST = {"lags": 1000, "heads": 64}
+_MOST_NUMBERS = 100
 _Out = Annotated[Path, typer.Option(help="Folder of the table and the figures.")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")]
 _Lags = Annotated[str, typer.Option(help="Lags, with commas between.")]
@@ -100,8 +102,11 @@ def _numbers(argument: str, text: str) -> list[int]:
 
     problems = Problems("fits")
     words = [word.strip() for word in text.split(",")]
-    good = all(word.isdecimal() and int(word) > 0 for word in words)
-    problems.need(good, argument, "must be whole numbers above 0", text, "write e.g. 1,2,4")
+    most = _MOST[argument]
+    good = all(w.isascii() and w.isdecimal() and 0 < float(w) <= most for w in words)
+    rule = f"must be at most {_MOST_NUMBERS} whole numbers from 1 to {most}"
+    good = good and len(words) <= _MOST_NUMBERS
+    problems.need(good, argument, rule, text[:200], "write e.g. 1,2,4")
     problems.raise_if_any()
     return [int(word) for word in words]
 

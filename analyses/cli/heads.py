@@ -40,7 +40,7 @@ def heads(
     whose model cannot be loaded nothing is more than a candidate, and the exit code is 1.
     """
     from interp.errors import Problems
-    from interp.output import check_output, output_folder
+    from interp.output import check_output, output_folder, scratch_folder
     from probes.roles.profile import PROFILES
 
     problems = Problems("heads")
@@ -49,12 +49,10 @@ def heads(
     problems.raise_if_any()
     asked = PROFILES[profile]
     if out is not None:
-        check_output(out, overwrite=overwrite, marker=_MARKER)
+        check_output(out, overwrite=overwrite, marker=_MARKER, inputs=[model])
     if (Path(model) / "manifest.json").is_file():
         _of_store(Path(model), task, out, overwrite, seed, asked)
         return
-    import tempfile
-
     from analyses.cli.loading import lasting_name, load_with_task
     from analyses.report.roles import measure_model, write_files
 
@@ -63,10 +61,10 @@ def heads(
     about = {"model": lasting_name(model), "task": drawn.to_dict()}
     options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about, "profile": asked}
     if out is None:
-        with tempfile.TemporaryDirectory() as folder:
-            _say(measure_model(built, drawn, Path(folder) / "store", **options))
+        with scratch_folder() as folder:
+            _say(measure_model(built, drawn, folder / "store", **options))
         return
-    with output_folder(out, overwrite=overwrite, marker=_MARKER) as folder:
+    with output_folder(out, overwrite=overwrite, marker=_MARKER, inputs=[model]) as folder:
         found = measure_model(built, drawn, folder / "store", **options)
         written = write_files(found, folder)
     _say(found)
@@ -98,7 +96,7 @@ def _of_store(
     found = measure_store(path, model, seed=seed, profile=profile)
     _say(found)
     if out is not None:
-        with output_folder(out, overwrite=overwrite, marker=_MARKER) as folder:
+        with output_folder(out, overwrite=overwrite, marker=_MARKER, inputs=[path]) as folder:
             written = write_files(found, folder)
         typer.echo(f"{len(written)} files in {out}")
     if model is None:

@@ -34,40 +34,45 @@ def inspect(
     from analyses.cli.loading import text_of
     from interp.output import check_output
 
-    if not resume:
-        check_output(out, overwrite=overwrite, marker=".prooflens-inspect")
+    place = _folder_of(model)
+    inputs: list[str | Path] = [place] if text is None else [place, text]
+    check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=inputs)
     words = None if text is None else text_of(text)
 
     from analyses.cli.steps import steps
     from analyses.report.inspection import write_inspection
     from interp.models.pretrained import load_pretrained
     from interp.weights.head_weights import head_weights
-    from probes.inspection.heads import inspect_heads
-    from trained.loading import folder_of
+    from probes.inspection.heads import inspect_heads, inspection_folder
 
     step = steps()
     step(f"loading {model}")
-    place = folder_of(model)
     found = replace(
         load_pretrained(place, revision=revision, trust_remote_code=trust_remote_code), name=model
     )
     factors = head_weights(place, revision=revision)
-    inspected = inspect_heads(
-        found,
-        factors,
-        out,
-        text=words,
-        rows=rows,
-        length=length,
-        seed=seed,
-        resume=resume,
-        overwrite=overwrite,
-        step=step,
-    )
-    said = write_inspection(inspected, out, step)
+    with inspection_folder(out, resume=resume, overwrite=overwrite) as folder:
+        inspected = inspect_heads(
+            found,
+            factors,
+            folder,
+            text=words,
+            rows=rows,
+            length=length,
+            seed=seed,
+            resume=resume,
+            step=step,
+        )
+        said = write_inspection(inspected, folder, step)
     for line in said:
         typer.echo(line)
     for note in inspected.notes:
         typer.echo(f"note: {note}", err=True)
     facts(findings=said, notes=inspected.notes, report=out / "report.html")
     typer.echo(f"report: {out / 'report.html'}")
+
+
+def _folder_of(model: str) -> str:
+    from trained.loading import folder_of
+
+    return folder_of(model)

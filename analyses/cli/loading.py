@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from interp.errors import ArgumentError
 from interp.models.card import ModelCard
+from interp.reading import parse_json, read_text
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.loading import load, models
@@ -48,11 +48,7 @@ def text_of(given: str) -> str:
     file = Path(given)
     if any(letter.isspace() for letter in given) and not file.is_file():
         return given
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ArgumentError(f"text: {given} cannot be read: {reason}") from error
+    return read_text(file, "text")
 
 
 def task_of(text: str, card: ModelCard) -> Task:
@@ -81,7 +77,7 @@ def _parsed(text: str) -> Task:
         if not equals:
             raise ArgumentError(f"task must be KIND:ARGUMENT=VALUE,… , got {text!r}: add a '='")
         try:
-            data[name.strip()] = json.loads(value)
-        except ValueError:
+            data[name.strip()] = parse_json(value, name)
+        except ArgumentError:
             data[name.strip()] = value.strip()
     return task_from_dict(data)

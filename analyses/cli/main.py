@@ -10,7 +10,8 @@ import os
 import sys
 import warnings
 from importlib.metadata import version
-from typing import Annotated
+from io import TextIOWrapper
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -94,11 +95,13 @@ def main() -> None:
     """
     # joblib replaces a worker that has grown, and loses nothing by it.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name need not be text
+            stream.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(prog_name="prooflens", standalone_mode=False))
     except ProoflensError as error:
-        typer.echo(f"prooflens: {error}", err=True)
-        sys.exit(2)
+        _refused(str(error))
     except typer.Abort:
         typer.echo("prooflens: stopped", err=True)
         sys.exit(130)
@@ -108,8 +111,26 @@ def main() -> None:
             sys.exit(2)
         if "PROOFLENS_TRACEBACK" in os.environ:
             raise
+        if words := _environment(error):
+            _refused(words)
         typer.echo(f"prooflens: {_unforeseen(error)}", err=True)
         sys.exit(70)
+
+
+def _refused(words: str) -> NoReturn:
+    """In one line, whatever the words hold: names of files may have line breaks."""
+    typer.echo(f"prooflens: {' '.join(words.split())}", err=True)
+    sys.exit(2)
+
+
+def _environment(error: Exception) -> str:
+    """What the machine refused, in words; empty where the mistake is ours."""
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return "this takes more memory than is free: ask for fewer rows, a shorter length or batch"
+    if isinstance(error, OSError) and error.errno is not None:
+        place = f": {os.fsdecode(error.filename)}" if error.filename else ""
+        return f"the system refused: {error.strerror}{place}"
+    return ""
 
 
 def _unforeseen(error: Exception) -> str:

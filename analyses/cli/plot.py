@@ -19,7 +19,7 @@ def plot(
     from interp.output import check_output, output_folder
 
     marker = ".prooflens-figures"
-    check_output(out, overwrite=overwrite, marker=marker)
+    check_output(out, overwrite=overwrite, marker=marker, inputs=[store])
 
     from analyses.report.head_figures import draw
     from interp.errors import StoreError

@@ -57,7 +57,7 @@ def probe(
     from interp.output import check_output
 
     if out is not None:
-        check_output(out, overwrite=overwrite, marker=".prooflens-probes")
+        check_output(out, overwrite=overwrite, marker=".prooflens-probes", inputs=[model])
 
     from analyses.report.probing import write_probing
 

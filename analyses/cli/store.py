@@ -102,17 +102,28 @@ def verify(store: Folder) -> None:
 
 
 @app.command("repair")
-def repair(store: Folder) -> None:
-    """Drop damaged files, so that extract --resume refills them."""
+def repair(
+    store: Folder,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Delete what was moved to damaged/, now or before.")
+    ] = False,
+) -> None:
+    """Move damaged files to damaged/, so that extract --resume refills them."""
     from interp.store import repair as mend
+    from interp.store import verify as check
 
-    dropped = mend(store)
-    for name in dropped:
-        typer.echo(f"dropped {name}")
-    if any(name.startswith("part-") for name in dropped):
+    moved = mend(store, drop_damaged=drop)
+    for name in moved:
+        typer.echo(f"{'deleted' if drop else 'moved to damaged/:'} {name}")
+    if any(name.startswith("part-") for name in moved):
         typer.echo("run the extraction again with --resume to refill the parts")
-    if not dropped:
-        typer.echo(f"{store}: nothing to drop")
+    left = check(store)
+    for fault in left:
+        typer.echo(f"not mended: {fault}")
+    if left:
+        raise typer.Exit(1)
+    if not moved:
+        typer.echo(f"{store}: nothing to move")
 
 
 @app.command("consolidate")

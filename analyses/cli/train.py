@@ -39,17 +39,24 @@ def train(
 ) -> None:
     """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
     from trained import grid
-    from trained.results import check_places, save_fit
+    from trained.results import check_places, made_by, save_fit
 
     recipes, folder, single = _wanted(recipe, out, every, seeds, seed)
-    places = [folder if single else folder / r.name for r in recipes]
-    check_places(places, overwrite=overwrite)
     partial = folder.with_name(folder.name + ".partial")
+    places = {r.name: folder if single else folder / r.name for r in recipes}
+    inputs = [] if recipe is None else [recipe]
+    done = {r.name for r in recipes if resume and made_by(places[r.name], r)}
+    if done == set(places) and not partial.exists():
+        typer.echo(f"{folder} holds what these recipes make: nothing is left to train")
+        return
+    todo = [place for name, place in places.items() if name not in done]
+    check_places(todo, overwrite=overwrite, inputs=inputs)
     try:
         fits = grid.train(
             [r.run for r in recipes],
             folder=partial,
             resume=resume,
+            overwrite=overwrite,
             device=device,
             backend=backend,
             progress=sys.stderr.isatty(),
@@ -61,8 +68,9 @@ def train(
         typer.echo(f"stopped; what was reached is in {partial}: go on with --resume", err=True)
         raise typer.Exit(130) from None
     told = []
-    for plan, place, fit in zip(recipes, places, fits, strict=True):
-        written = save_fit(plan, fit, place, overwrite=overwrite)
+    for plan, fit in zip(recipes, fits, strict=True):
+        place = places[plan.name]
+        written = save_fit(plan, fit, place, overwrite=overwrite or plan.name in done)
         _tell(plan, place, fit, written)
         about = {"name": plan.name, "checkpoint": place if written else None}
         told.append(about | {"metrics": fit.metrics, "missed": plan.missed(fit.metrics)})
@@ -108,9 +116,11 @@ def _tell(plan: Recipe, place: Path, fit: Fit, written: bool) -> None:
 
 def _put_away(partial: Path, folder: Path, single: bool) -> None:
     """Remove the states, which are no longer needed; a grid keeps its table of metrics."""
-    import shutil
+    from interp.output import draft_of, drop, settle
 
     if not single:
         folder.mkdir(parents=True, exist_ok=True)
-        (partial / "metrics.csv").replace(folder / "metrics.csv")
-    shutil.rmtree(partial)
+        settle(partial / "metrics.csv", folder / "metrics.csv")
+    away = draft_of(partial)
+    partial.replace(away)  # a process that dies here leaves what the next run sweeps
+    drop(away)

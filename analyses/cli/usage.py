@@ -23,10 +23,30 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["App", "Command", "facts", "usage_error"]
+from interp.errors import Problems
+
+__all__ = ["MOST", "App", "Command", "facts", "usage_error"]
 
 _FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 _HELP = "Print one JSON object instead of lines."
+
+_LARGEST = 2**63 - 1
+MOST = {
+    "batch": 1 << 20,
+    "drawn": 100,
+    "lag": 1 << 24,
+    "length": 1 << 20,
+    "lines": 1000,
+    "longest": 1 << 20,
+    "minutes": 1e9,
+    "most": 100,
+    "rows": 10**9,
+    "seeds": 10**4,
+    "threads": 1024,
+    "top": 1 << 20,
+    "workers": 1024,
+}
+"""The largest value of an option by its name; others have 64 bits. No option takes infinity."""
 
 
 class Command(TyperCommand):
@@ -36,6 +56,18 @@ class Command(TyperCommand):
         """The words after the command's name."""
         pieces = super().collect_usage_pieces(ctx)
         return [piece.replace("{", "").replace("}", "").upper() for piece in pieces]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it, unless a number is one that no computation can take."""
+        problems = Problems(ctx.info_name or "prooflens")
+        for name, value in ctx.params.items():
+            most = MOST.get(name, _LARGEST)
+            for number in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(number, int | float) and not isinstance(number, bool):
+                    rule, said = f"must be a number of at most {most:,}", f"--{name}"
+                    problems.need(abs(number) <= most, said, rule, number, "lower it")
+        problems.raise_if_any()
+        return super().invoke(ctx)
 
 
 class App(typer.Typer):

@@ -52,7 +52,7 @@ def weights(
     if out is not None:
         _check_suffix(out)
         marker = None if out.suffix == ".csv" else ".prooflens-weights"
-        check_output(out, overwrite=overwrite, marker=marker)
+        check_output(out, overwrite=overwrite, marker=marker, inputs=_inputs(model, mapping))
 
     from analyses.report.weights import Inspection, write_page, write_table
     from interp.weights.head_weights import head_weights
@@ -82,6 +82,10 @@ def weights(
     if out.suffix != ".csv":
         facts(report=out / "report.html")
         typer.echo(f"report: {out / 'report.html'}")
+
+
+def _inputs(model: str, mapping: Path | None) -> list[str | Path]:
+    return [model] if mapping is None else [model, mapping]
 
 
 def _check_suffix(out: Path) -> None:

@@ -29,6 +29,8 @@ from analyses.papers.ledger import Claim
 from interp.errors import OutputError
 from interp.figures.style import save
 from interp.output import output_folder
+from interp.reading import read_json
+from interp.schema import each, many, number, table, text, whole
 
 __all__ = [
     "RESULT",
@@ -48,6 +50,23 @@ RESULT, THUMBNAIL = "result.json", "thumbnail.png"
 WORK, STOPPED = ".work", "stopped.txt"
 _THUMBNAIL_WIDTH = 360
 _FORMAT = 1
+_WORDS = many(text())
+_SCHEMA = table(
+    {
+        **dict.fromkeys(("claim", "status", "words", "key", "rule", "rule_sha256"), text()),
+        "format": whole(1),
+        "profile": text(),
+        "numbers": table({}),
+        "models": _WORDS,
+        "seeds": many(whole()),
+        "options": table({}),
+        "seconds": number(),
+        "versions": each(text()),
+        "figures": each(text()),
+        "tables": many(text(r"[\w.+=-]+", rule="a plain name")),
+    },
+    {"changed": table({}), "earlier": many(each(text()))},
+)
 _PACKAGES = ("prooflens", "torch", "numpy", "scipy", "scikit-learn", "transformer-lens")
 
 
@@ -184,7 +203,7 @@ def read_result(folder: Path) -> Result:
         OutputError: if it is not there, cannot be read or is of a newer format.
     """
     try:
-        data = json.loads((folder / RESULT).read_text())
+        data = read_json(folder / RESULT, "result", OutputError, _SCHEMA)
         if data.pop("format") > _FORMAT:
             raise OutputError(f"{folder}: is of a newer format: use a newer prooflens")
         for name in ("models", "seeds", "tables", "earlier"):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -30,6 +30,9 @@ from analyses.papers.results import (
     write_result,
 )
 from interp.errors import OutputError, Problems, ProoflensError
+from interp.lock import alone
+from interp.machine import check_device
+from interp.output import replace_text
 
 __all__ = ["Failure", "Order", "run_claim", "run_claims"]
 
@@ -70,7 +73,7 @@ class Order:
         good = isinstance(given, list) and all(type(seed) is int for seed in given)
         rule = "must be a list of whole numbers"
         problems.need(good, "--option seeds", rule, given, "write [1, 2], or use --seeds")
-        _check_device(self.device, problems)
+        check_device(self.device, problems, "--device")
         problems.raise_if_any()
 
     def setting(self, claim: Claim, folder: Path) -> Setting:
@@ -169,7 +172,8 @@ def run_claims(
     Raises:
         ArgumentError: before any work, if a claim's function does not exist, no claim knows an
             option, or a claim's ``check`` refuses one.
-        OutputError: likewise, if ``out`` is no folder and cannot be made, or holds results by the
+        OutputError: likewise, if ``out`` is no folder and cannot be made, another process runs
+            claims there, or it holds results by the
             same rules that are neither to be kept nor to be replaced.
     """
     functions = {claim.id: claim.function for claim in claims}
@@ -178,9 +182,20 @@ def run_claims(
         claim.check(order.setting(claim, out / WORK / claim.id))
     _check_kept(claims, order, out)
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        (out / WORK).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{out} cannot be a folder: {error.strerror}: name another") from error
+    with alone(out / WORK, "running claims in this folder"):
+        return _run_all(claims, functions, out, order, told)
+
+
+def _run_all(
+    claims: Sequence[Claim],
+    functions: Mapping[str, Callable[[Setting], Verdict]],
+    out: Path,
+    order: Order,
+    told: Callable[[Claim, Result | Failure, bool], None],
+) -> tuple[list[Result], list[Failure]]:
     results: list[Result] = []
     failures: list[Failure] = []
     for claim in claims:
@@ -195,7 +210,7 @@ def run_claims(
             came = Failure(claim.id, _traced(error, setting.folder))
         if isinstance(came, Failure):
             failures.append(came)
-            (setting.folder / STOPPED).write_text(came.words + "\n")
+            replace_text(setting.folder / STOPPED, came.words + "\n")
         else:
             results.append(came)
         told(claim, came, kept)
@@ -292,16 +307,6 @@ def _refusal(claim: Claim, setting: Setting) -> Verdict | None:
     absent = sorted(set(setting.options.get("models", [])) - set(zoo.names()))
     words = f"These models are not shipped with this version: {', '.join(absent)}."
     return Verdict("not run", words) if absent else None
-
-
-def _check_device(device: str, problems: Problems) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        problems.need(False, "--device", "must be a device of this machine", device, reason)
 
 
 def _traced(error: Exception, folder: Path) -> str:

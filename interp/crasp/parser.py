@@ -19,9 +19,11 @@ from interp.crasp.mistakes import Mistake, ProgramError
 from interp.crasp.predicates import BUILT_IN, Predicate, built_in
 from interp.crasp.resolution import Scope, resolve
 from interp.crasp.syntax import Assignment, Program
-from interp.errors import ArgumentError
+from interp.reading import read_text
 
 __all__ = ["parse_program", "read_program"]
+
+_MOST_BYTES = 1 << 20
 
 _NAMED = re.compile(r"[ \t]*([A-Za-z_][A-Za-z_0-9]*)[ \t]*=")
 
@@ -33,11 +35,7 @@ def read_program(path: Path, predicates: Iterable[Predicate] = ()) -> Program:
         ArgumentError: if the file cannot be read as text.
         ProgramError: for mistakes, as :func:`parse_program`.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ArgumentError(f"{path} cannot be read: {reason}") from error
+    text = read_text(path, most=_MOST_BYTES)
     return parse_program(text, predicates, name=str(path))
 
 

@@ -12,7 +12,6 @@ type that reads at the size of a page. Figures are made without pyplot, so nothi
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,8 @@ from typing import Any
 import matplotlib as mpl
 from cycler import cycler
 from matplotlib.figure import Figure
+
+from interp.output import output_file
 
 __all__ = ["AMOUNT", "INK", "MUTED", "PALETTE", "SIGNED", "save", "size", "style"]
 
@@ -88,7 +89,7 @@ def save(
     formats: Sequence[str] = ("png", "svg"),
     dpi: int | None = None,
 ) -> list[Path]:
-    """Save the figure next to ``path`` once per format, each under a temporary name first.
+    """Save the figure next to ``path`` once per format; each file is replaced as a whole.
 
     Args:
         figure: the figure to save.
@@ -98,20 +99,20 @@ def save(
 
     Returns:
         The files written. The same figure gives the same bytes.
+
+    Raises:
+        OutputError: if the disk refuses.
     """
     stem = Path(path).with_suffix("")
-    stem.parent.mkdir(parents=True, exist_ok=True)
     with style():
         figure.draw_without_rendering()  # lays the panels out, once for all formats
     figure.set_layout_engine("none")
     written = []
     for kind in formats:
         final = stem.with_suffix(f".{kind}")
-        draft = final.with_name(final.name + ".tmp")
-        with style():
+        with output_file(final, overwrite=True) as draft, style():
             dots = dpi or mpl.rcParams["savefig.dpi"]
             figure.savefig(draft, format=kind, metadata=_NO_DATE.get(kind), dpi=dots)
-        os.replace(draft, final)
         written.append(final)
     return written
 

@@ -40,6 +40,8 @@ from interp.models.spec import Activation
 
 __all__ = ["LSTM", "MLP", "RNN", "Baseline", "BaselineSpec", "LSTMSpec", "MLPSpec", "RNNSpec"]
 
+_MOST = 1 << 24
+
 
 @dataclass(frozen=True)
 class BaselineSpec:
@@ -73,8 +75,9 @@ class BaselineSpec:
         problems = Problems(type(self).__name__)
         for name in (*self.positive, "d_embed"):
             value, least = getattr(self, name), 0 if name == "d_embed" else 1
-            good = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            problems.need(good, name, f"must be an integer of at least {least}", value, "raise it")
+            good = type(value) is int and least <= value <= _MOST
+            rule = f"must be an integer of at least {least} and at most {_MOST:,}"
+            problems.need(good, name, rule, value, "change it")
         for name, known in self.choices.items():
             rule = f"must be one of {', '.join(known)}"
             problems.need(getattr(self, name) in known, name, rule, getattr(self, name), "pick one")
@@ -141,7 +144,7 @@ class MLPSpec(BaselineSpec):
 
     def _check(self, problems: Problems) -> None:
         good = isinstance(self.hidden, tuple) and all(
-            isinstance(w, int) and not isinstance(w, bool) and w >= 1 for w in self.hidden
+            isinstance(w, int) and not isinstance(w, bool) and 1 <= w <= _MOST for w in self.hidden
         )
         rule = "must be a tuple of widths of at least 1"
         problems.need(good, "hidden", rule, self.hidden, "e.g. (128,)")

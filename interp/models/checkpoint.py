@@ -11,22 +11,39 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from interp.errors import ArgumentError, CheckpointError, Problems
 from interp.models.kinds import Model, build, spec_from_dict
+from interp.models.tensor_files import read_tensors, write_tensors
 from interp.output import output_folder
+from interp.reading import read_json, regular
+from interp.schema import each, maybe, number, table, text, whole
 
 __all__ = ["FORMAT_VERSION", "load_checkpoint", "read_metadata", "save_checkpoint"]
 
 FORMAT_VERSION = 1
 _WEIGHTS, _METADATA = "model.safetensors", "model.json"
+_SCHEMA = table(
+    {
+        "format": table({"name": text(), "version": whole(1)}),
+        "spec": table({}),
+        "weights_sha256": text(),
+    },
+    {
+        "name": text(),
+        "about": text(),
+        "claim": text(),
+        "task": maybe(table({"kind": text()}, {"bos": whole(-1)})),
+        "test": maybe(table({"kind": text()})),
+        "metrics": each(number()),
+    },
+)
 
 
 def save_checkpoint(
@@ -62,9 +79,7 @@ def save_checkpoint(
         problems.need(False, "about", "must be JSON data", str(error), "convert it")
     problems.raise_if_any()
     with output_folder(path, overwrite=overwrite, marker=_METADATA) as draft:
-        weights = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-        save_file(weights, draft / _WEIGHTS)
-        (draft / _WEIGHTS).chmod(0o644)  # safetensors makes files private
+        write_tensors(model.state_dict(), draft / _WEIGHTS)
         metadata = {
             "format": {"name": "prooflens-checkpoint", "version": FORMAT_VERSION},
             "spec": model.spec.to_dict(),
@@ -82,22 +97,21 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         CheckpointError: if it is missing, not JSON, of another format or of a newer version.
     """
     file = Path(path) / _METADATA
-    try:
-        metadata = json.loads(file.read_text())
-    except FileNotFoundError:
-        raise CheckpointError(f"no checkpoint at {path}: {_METADATA} is missing") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{file} cannot be read: {error}") from error
+    if not os.path.lexists(file):
+        raise CheckpointError(f"no checkpoint at {path}: {_METADATA} is missing")
+    metadata = read_json(file, error=CheckpointError)
     form = metadata.get("format") if isinstance(metadata, dict) else None
     if not isinstance(form, dict) or form.get("name") != "prooflens-checkpoint":
         raise CheckpointError(f"{file} does not describe a prooflens checkpoint")
     if not isinstance(metadata.get("spec"), dict):
         raise CheckpointError(f"{file} has no spec: it is damaged")
-    if not isinstance(form.get("version"), int) or form["version"] > FORMAT_VERSION:
+    if type(form.get("version")) is not int or form["version"] > FORMAT_VERSION:
         raise CheckpointError(
             f"{file} has format version {form.get('version')}, this prooflens reads up to "
             f"{FORMAT_VERSION}: upgrade prooflens"
         )
+    if faults := _SCHEMA(metadata, "it"):
+        raise CheckpointError(f"{file} is damaged: {'; '.join(faults)}")
     return metadata
 
 
@@ -109,8 +123,9 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> Any:
     """
     path, metadata = Path(path), read_metadata(path)
     file = path / _WEIGHTS
-    if not file.is_file():
+    if not os.path.lexists(file):
         raise CheckpointError(f"no weights at {path}: {_WEIGHTS} is missing")
+    regular(file, "weights", CheckpointError)
     found, told = _sha256(file), metadata.get("weights_sha256")
     if found != told:
         raise CheckpointError(
@@ -119,11 +134,9 @@ def load_checkpoint(path: str | Path, *, device: str = "cpu") -> Any:
         )
     try:
         spec = spec_from_dict(metadata["spec"])
-        weights = load_file(file)
     except ArgumentError as error:
         raise CheckpointError(f"{path / _METADATA} has a spec that is refused: {error}") from error
-    except SafetensorError as error:
-        raise CheckpointError(f"{file} is damaged: {error}") from error
+    weights, _ = read_tensors(file)
     broken = [name for name, tensor in weights.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise CheckpointError(f"{file} holds NaN or infinity in {', '.join(broken)}")

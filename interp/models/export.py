@@ -21,12 +21,12 @@ from typing import Any, cast
 
 import torch
 from einops import rearrange
-from safetensors.torch import save_file
 from torch import Tensor
 
 from interp.errors import Problems
 from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
+from interp.models.tensor_files import write_tensors
 from interp.models.transformer import Block, SequenceTransformer
 from interp.output import output_folder
 
@@ -71,8 +71,7 @@ def export_gpt2(
     _check(model.spec, bos)
     tensors = _tensors(model)
     with output_folder(folder, overwrite=overwrite, marker="config.json") as draft:
-        save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
-        (draft / "model.safetensors").chmod(0o644)  # safetensors makes files private
+        write_tensors(tensors, draft / "model.safetensors", {"format": "pt"})
         text = json.dumps(_config(model.spec, bos), indent=2, sort_keys=True)
         (draft / "config.json").write_text(text + "\n", encoding="utf-8")
     return folder

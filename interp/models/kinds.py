@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from interp.errors import Problems
+from interp.machine import need_bytes
 from interp.models.baselines import LSTM, MLP, RNN, Baseline, LSTMSpec, MLPSpec, RNNSpec
 from interp.models.convolution import Convolution, ConvolutionSpec
 from interp.models.spec import TransformerSpec
@@ -37,9 +38,15 @@ def build(spec: Any, *, seed: int = 0) -> Any:
         seed: The same seed gives the same weights.
 
     Raises:
-        ArgumentError: for an object that is not a spec.
+        ArgumentError: for something that is no spec, or a model larger than the free memory.
     """
-    return KINDS[kind_of(spec)][1](spec, seed=seed)
+    kind = kind_of(spec)
+    if isinstance(spec, TransformerSpec):
+        weights = spec.least_weights
+        need_bytes(
+            weights * spec.torch_dtype.itemsize, f"a model of {weights:,} weights", "shrink it"
+        )
+    return KINDS[kind][1](spec, seed=seed)
 
 
 def kind_of(spec: Any) -> str:

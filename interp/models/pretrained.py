@@ -28,6 +28,7 @@ import torch
 from interp.errors import CheckpointError
 from interp.hooks.conformance import conformance
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.source import Source, fetch_if_there, find_source
 
 __all__ = ["Pretrained", "load_pretrained"]
@@ -95,9 +96,9 @@ def load_pretrained(
         ConformanceError: if hooks carry what their names do not say.
     """
     name = str(path_or_id)
-    if (Path(name).expanduser() / "model.json").is_file():
+    if (Path(name) / "model.json").is_file():
         return _own(name, device)
-    if Path(name).expanduser().is_file():
+    if Path(name).is_file():
         raise CheckpointError(f"{name} is a file: a model to run needs its folder with config.json")
     source = find_source(name, revision=revision)
     _check_config(source, trust_remote_code)
@@ -138,6 +139,7 @@ def _check_config(source: Source, trust_remote_code: bool) -> None:
     kind = source.config.get("model_type")
     if not source.config:
         raise CheckpointError(f"{source.name} has no config.json: its architecture is unknown")
+    check_sizes(source.name, source.config)
     if kind in CONFIG_MAPPING or trust_remote_code:
         return
     if source.config.get("auto_map"):
@@ -180,7 +182,7 @@ def _tokenizer(name: str, options: Mapping[str, Any]) -> Any:
     """Load the tokenizer; None where the files hold none (transformers would make an empty one)."""
     from transformers import AutoTokenizer
 
-    folder = Path(name).expanduser()
+    folder = Path(name)
     if not folder.is_dir():
         found = fetch_if_there(name, _TOKENIZER_FILES, options["revision"])
     else:

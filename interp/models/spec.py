@@ -38,6 +38,14 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 
+_MOST = {
+    **dict.fromkeys(("d_in", "d_out", "n_ctx"), 1 << 24),
+    **dict.fromkeys(("d_model", "d_head", "ffn", "input_ffn"), 1 << 20),
+    "n_layers": 4096,
+    "n_heads": 1 << 14,
+}
+
+
 @dataclass(frozen=True)
 class TransformerSpec:
     """Sizes and options of a transformer; see `memory` §1.1 for the formulas.
@@ -153,6 +161,15 @@ class TransformerSpec:
         """The parameters' dtype."""
         return cast("torch.dtype", getattr(torch, self.dtype))
 
+    @property
+    def least_weights(self) -> int:
+        """How many weights a model of this spec has at the least, by its largest matrices."""
+        inside = sum(
+            4 * heads * width * self.d_model
+            for heads, width in zip(self.heads, self.head_widths, strict=True)
+        )
+        return (self.d_in + self.d_out) * self.d_model + inside
+
     def activation_of(self, hidden: int) -> Activation:
         """The activation of the FFN's hidden layer ``hidden``, counted from 0."""
         return self.activation if isinstance(self.activation, str) else self.activation[hidden]
@@ -194,10 +211,19 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _within(value: Any, most: int) -> bool:
+    if isinstance(value, tuple):
+        return len(value) <= most and all(_within(item, most) for item in value)
+    return not _is_size(value) or value <= most
+
+
 def _check_types(options: Mapping[str, Any], problems: Problems) -> None:
     for name in ("d_in", "d_out", "n_ctx", "d_model", "n_layers"):
         value = options[name]
         problems.need(_is_size(value), name, "must be an integer", value, "give an int")
+    for name, most in _MOST.items():
+        value, rule = options[name], f"must be at most {most:,}"
+        problems.need(_within(value, most), name, rule, value, "lower it")
     for name in ("n_heads", "d_head"):
         value = options[name]
         good = _is_size(value) or (isinstance(value, tuple) and all(map(_is_size, value)))
@@ -219,8 +245,8 @@ def _check_types(options: Mapping[str, Any], problems: Problems) -> None:
         problems.need(isinstance(value, bool), name, "must be true or false", value, "give a bool")
     for name in ("identity_multiplier", "norm_eps"):
         value = options[name]
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        problems.need(good, name, "must be a number", value, "give a float")
+        good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
+        problems.need(good, name, "must be a finite number", value, "give a float")
     activation = options["activation"]
     named = (activation,) if isinstance(activation, str) else activation
     good = isinstance(named, tuple) and all(a in get_args(Activation) for a in named)

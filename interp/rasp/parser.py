@@ -17,11 +17,13 @@ from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
 from interp.crasp.mistakes import Mistake, ProgramError
-from interp.errors import ArgumentError
 from interp.rasp import syntax
 from interp.rasp.syntax import Allow, Assignment, Expression, Next, Output, Program, Score
+from interp.reading import read_text
 
 __all__ = ["parse", "read_program"]
+
+_MOST_BYTES = 1 << 20
 
 _GRAMMAR = r"""
 start: NAME "=" value -> assigned
@@ -77,11 +79,7 @@ def read_program(path: Path) -> Program:
         ArgumentError: if the file cannot be read as text, or breaks a rule of the language.
         ProgramError: as :func:`parse`.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ArgumentError(f"{path} cannot be read: {reason}") from error
+    text = read_text(path, most=_MOST_BYTES)
     return parse(text, name=str(path))
 
 

@@ -9,7 +9,7 @@ being written, and for many writers, keep the folder.
 from __future__ import annotations
 
 import json
-import uuid
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ import h5py
 import numpy as np
 
 from interp.errors import OutputError, StoreError
+from interp.output import output_file
 from interp.store import arrays, layout
 from interp.store.files import Files, Indices, SealedPart
 from interp.store.reader import ActivationStore
+from interp.store.verify import verify
 
 __all__ = ["consolidate"]
 
@@ -52,20 +54,17 @@ def consolidate(
     store, out = ActivationStore(path), Path(out)
     if not store.complete:
         raise StoreError(f"{path}: is not complete ({store.rows} rows): resume its extraction")
-    if out.exists() and (out.is_dir() or not overwrite):
-        raise OutputError(f"{out}: exists: give another name, or --overwrite")
-    temporary = out.with_name(f"{out.name}.{uuid.uuid4().hex[:8]}{layout.TEMPORARY}")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with h5py.File(temporary, "w") as file:
-            _write(store, file, advanced)
-        layout.fsync(temporary)
-        temporary.replace(out)
-        layout.fsync(out.parent)
-    except OSError as error:
-        raise OutputError(f"{out}: writing failed: {error}: free space") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+    if store.path.is_dir():
+        if Path(os.path.realpath(out)).is_relative_to(os.path.realpath(path)):
+            raise OutputError(f"{out} is inside {path}, which it is made of: name another place")
+        if faults := verify(path):
+            raise StoreError(f"{path}: is damaged: {faults[0]}: see prooflens store verify")
+    with output_file(out, overwrite=overwrite, inputs=[path]) as draft:
+        try:
+            with h5py.File(draft, "w") as file:
+                _write(store, file, advanced)
+        except RuntimeError as error:  # what HDF5 makes of a disk that refuses
+            raise OutputError(f"cannot write to {out}: {error}") from error
     return out
 
 

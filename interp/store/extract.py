@@ -4,7 +4,8 @@
 
 The forward pass stops at the last hook asked for; a writer thread keeps disk and compute apart;
 memory does not grow with rows. Interrupt it however you like: finished parts stay, and
-``resume=True`` goes on to a store equal to the bit.
+``resume=True`` goes on to a store equal to the bit. With ``overwrite=True`` the older store stands
+until the new one is complete; what was interrupted then begins anew.
 
 Not for activations that fit in memory and are used once: ``run_with_cache`` is simpler. A stored
 activation says what the model computed on these rows, not what it uses.
@@ -19,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from interp.errors import ArgumentError, OutputError, Problems, StoreError
+from interp.output import CHECKED, check_output, output_folder
 from interp.store import layout
-from interp.store.lock import writing
 from interp.store.progress import Progress
 from interp.store.reader import ActivationStore
 
@@ -125,11 +126,11 @@ def extract(
     if report is not None:
         report(plan.describe())
     _check_space(out, plan)
-    with _opened(out, plan, overwrite, dict(about or {})) as done:
+    with _place(out, overwrite) as folder, _opened(folder, plan, dict(about or {})) as done:
         todo = _remaining(found, plan, done)
         with Progress(plan, done) as progress:
-            _run(backend, todo, model, loader, plan, out, progress)
-        _finish(out, plan, found)
+            _run(backend, todo, model, loader, plan, folder, progress)
+        _finish(folder)
     return ActivationStore(out)
 
 
@@ -186,13 +187,15 @@ def _check_out(out: Path, resume: bool, overwrite: bool, backend: str) -> None:
     rule = "must be local or ray"
     problems.need(backend in ("local", "ray"), "backend", rule, backend, "choose one")
     problems.raise_if_any()
+    check_output(out, overwrite=True, marker=CHECKED)
     if not out.exists():
         return
-    if not out.is_dir():
-        raise OutputError(f"{out}: is a file: give a folder")
     there = [path for path in out.iterdir() if path.name != layout.LOCK]
-    if there and not layout.store_files(out):
-        raise OutputError(f"{out}: has files but is not a store: give another folder")
+    foreign = layout.foreign_files(out)
+    if there and (not layout.store_files(out) or (overwrite and foreign)):
+        raise OutputError(
+            f"{out}: has files that are no store's ({', '.join(foreign[:3])}): give another folder"
+        )
     if there and not resume and not overwrite:
         raise OutputError(
             f"{out}: there is a store already: --resume goes on with it, --overwrite replaces it"
@@ -202,9 +205,8 @@ def _check_out(out: Path, resume: bool, overwrite: bool, backend: str) -> None:
 def _check_space(out: Path, plan: Plan) -> None:
     if plan.bytes is None or plan.record["compression"]:
         return
-    there = sum(path.stat().st_size for path in layout.store_files(out)) if out.exists() else 0
     at = next(parent for parent in (out, *out.absolute().parents) if parent.exists())
-    free = shutil.disk_usage(at).free + there
+    free = shutil.disk_usage(at).free
     if plan.bytes > free:
         raise OutputError(
             f"{out}: needs {plan.bytes / 1e9:.2f} GB and {free / 1e9:.2f} GB are free: store "
@@ -213,23 +215,45 @@ def _check_space(out: Path, plan: Plan) -> None:
 
 
 @contextmanager
-def _opened(
-    out: Path, plan: Plan, overwrite: bool, about: dict[str, Any]
-) -> Iterator[dict[int, dict[str, Any]]]:
+def _place(out: Path, overwrite: bool) -> Iterator[Path]:
+    """Where the parts are written: the store's folder, or a draft that replaces an older store."""
+    if not (overwrite and out.exists() and layout.store_files(out)):
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"cannot write to {out}: {error.strerror or error}") from error
+        yield out
+        return
+    with (
+        layout.writing(out),
+        output_folder(out, overwrite=True, marker=CHECKED) as draft,
+    ):
+        yield draft
+
+
+@contextmanager
+def _opened(out: Path, plan: Plan, about: dict[str, Any]) -> Iterator[dict[int, dict[str, Any]]]:
     """Hold the lock over a store of this plan; gives the parts that it has already."""
-    out.mkdir(parents=True, exist_ok=True)
-    with writing(out):
-        if overwrite:
-            for path in layout.store_files(out):
-                path.unlink()
-        for path in out.glob(f"*{layout.TEMPORARY}"):
-            path.unlink()
-        if layout.is_store(out):
-            _check_same(out, plan)
-            layout.rewrite_index(out, layout.read_index(out))
-        else:
-            layout.write_manifest(out, {**plan.manifest(), "about": about})
-        yield {e["part"]: e for e in layout.read_index(out) if e["kind"] == "part"}
+    with layout.writing(out):
+        with _writing(out):
+            layout.drop_drafts(out)
+            if layout.is_store(out):
+                _check_same(out, plan)
+                layout.rewrite_index(out, layout.read_index(out))
+            else:
+                layout.write_manifest(out, {**plan.manifest(), "about": about})
+            done = {e["part"]: e for e in layout.index_entries(out) if e["kind"] == "part"}
+        yield done
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"{out}: writing failed: {error.strerror or error}; sealed parts stay readable"
+        ) from error
 
 
 def _check_same(out: Path, plan: Plan) -> None:
@@ -279,10 +303,11 @@ def _run(
         write_parts(todo, model, plan, out, sealed=sealed, advanced=progress.advance)
 
 
-def _finish(out: Path, plan: Plan, source: Source) -> None:
-    entries = layout.read_index(out)
-    layout.rewrite_index(out, entries)
-    manifest = layout.read_manifest(out)
-    manifest["rows"] = sum(e["n"] for e in entries if e["kind"] == "part")
-    manifest["complete"] = True
-    layout.write_manifest(out, manifest)
+def _finish(out: Path) -> None:
+    with _writing(out):
+        entries = layout.read_index(out)
+        layout.rewrite_index(out, entries)
+        manifest = layout.read_manifest(out)
+        manifest["rows"] = sum(e["n"] for e in entries if e["kind"] == "part")
+        manifest["complete"] = True
+        layout.write_manifest(out, manifest)

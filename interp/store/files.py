@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import ArgumentError, MissingDependencyError, StoreError
+from interp.reading import regular
 
 __all__ = ["Files", "Index", "RowSelector", "SealedPart", "as_indices", "read_rows"]
 
@@ -30,23 +31,30 @@ Indices = NDArray[np.int64]
 _OPEN_FILES = 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SealedPart:
     """Which rows are in one sealed HDF5 file.
 
     Attributes:
-        file: the HDF5 file.
+        folder: of the HDF5 file.
+        name: of the HDF5 file.
         group: of the datasets inside it; ``/`` in a part.
         ranges: half-open runs of row ids, in the order of the file.
         shapes: the name of each dataset → its shape.
         overflows: dataset → finite values that became infinite when cast.
     """
 
-    file: Path
+    folder: Path
+    name: str
     group: str
     ranges: tuple[tuple[int, int], ...]
     shapes: Mapping[str, tuple[int, ...]]
     overflows: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def file(self) -> Path:
+        """The HDF5 file."""
+        return self.folder / self.name
 
     @property
     def rows(self) -> int:
@@ -170,9 +178,10 @@ class Files:
         if path in self._open:
             self._open.move_to_end(path)
             return self._open[path]
+        regular(path, "store", StoreError)
         try:
             file = h5py.File(path, "r")
-        except OSError as error:
+        except (OSError, RuntimeError) as error:
             raise StoreError(
                 f"{path}: cannot be opened: {error}: see prooflens store verify"
             ) from error

@@ -7,11 +7,12 @@ A store is a folder::
     part-00000.h5 …         sealed parts: whole rows of every hook
     measurements-NAME.h5    sealed tables that analyses wrote about this store
 
-A file is *sealed*: written under a temporary name, closed, fsynced, hashed, renamed, and only
-then indexed. What the index names is finished; anything else in the folder is not part of the
-store. An index line is one ``write`` ending in a newline, so a torn last line is recognised and
-dropped. An HDF5 file that is being written can be lost whole when its process dies; a sealed one
-cannot, which is why there are many files and not one.
+A file is *sealed*: written as a draft, closed, fsynced, hashed, renamed, and only then indexed
+(:mod:`interp.output`). What the index names is finished; anything else in the folder is not part of
+the store. An index line is one ``write`` ending in a newline, so a torn last line is recognised and
+dropped. Manifest and lines are checked whenever they are read (:mod:`interp.store.schemas`): no
+line can name a file outside the folder. An HDF5 file that is being written can be lost whole when
+its process dies; a sealed one cannot, which is why there are many files and not one.
 
 Not for data that changes: a sealed part is never written again. That a store is complete and
 verifies says that its bytes are those that were written, not that the model was the right one:
@@ -20,51 +21,70 @@ for that the manifest has the SHA-256 of the weights.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from interp.errors import StoreError
+from interp.lock import LOCK, alone
+from interp.output import DRAFT, append_line, drop, replace_text
+from interp.reading import open_regular, parse_json, read_json
+from interp.store.schemas import MANIFEST_SCHEMA, entry_faults, measurement_name, part_name
 
 __all__ = [
+    "DAMAGED",
     "FORMAT",
     "INDEX",
+    "LOCK",
     "MANIFEST",
     "VERSION",
     "append_index",
+    "check_manifest",
     "check_version",
-    "fsync",
+    "digest",
+    "drop_drafts",
+    "foreign_files",
+    "index_entries",
+    "index_lines",
     "is_store",
+    "manifest_faults",
     "measurement_name",
     "part_name",
     "product_version",
     "read_index",
     "read_manifest",
-    "replace_text",
     "rewrite_index",
     "store_files",
     "write_manifest",
+    "writing",
 ]
 
 FORMAT = "prooflens-store"
 VERSION = (1, 0)
 MANIFEST = "manifest.json"
 INDEX = "index.jsonl"
-LOCK = ".lock"
-TEMPORARY = ".tmp"
+DAMAGED = "damaged"
+_LONGEST_LINE = 16 << 20
 
 
-def part_name(number: int) -> str:
-    """The file name of a part, given its number."""
-    return f"part-{number:05d}.h5"
+def writing(folder: Path) -> AbstractContextManager[None]:
+    """Hold the store's write lock.
+
+    Raises:
+        StoreError: if another process holds it; names that process.
+    """
+    return alone(folder, "writing this store", error=StoreError)
 
 
-def measurement_name(name: str) -> str:
-    """The file name of a measurement, given its name."""
-    return f"measurements-{name}.h5"
+def digest(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a record's canonical JSON."""
+    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def product_version() -> str:
@@ -73,30 +93,6 @@ def product_version() -> str:
         return f"prooflens {version('prooflens')}"
     except PackageNotFoundError:
         return "prooflens (not installed)"
-
-
-def fsync(path: Path) -> None:
-    """Ask the operating system to bring a file's or folder's bytes to the disk.
-
-    Raises:
-        OSError: if the disk refuses (full, or gone).
-    """
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old text or the new, never a part of it."""
-    temporary = path.with_name(path.name + TEMPORARY)
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    fsync(path.parent)
 
 
 def is_store(folder: Path) -> bool:
@@ -129,67 +125,137 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         StoreError: if there is none, it is damaged, or its major version is newer.
     """
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise StoreError(f"{folder}: not an activation store (it has no {MANIFEST})") from None
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: the manifest cannot be read: {error}") from error
-    if not isinstance(manifest, dict):
-        raise StoreError(f"{path}: the manifest is not a JSON object")
-    check_version(folder, manifest)
+    if not is_store(folder):
+        raise StoreError(f"{folder}: not an activation store (it has no {MANIFEST})")
+    manifest: dict[str, Any] = read_json(folder / MANIFEST, "manifest", StoreError)
+    check_manifest(folder, manifest)
     return manifest
 
 
+def check_manifest(where: Path, manifest: Any) -> None:
+    """Refuse a manifest that is none, of a newer major version, or does not fit the schema.
+
+    Raises:
+        StoreError: naming every fault.
+    """
+    if not isinstance(manifest, dict):
+        raise StoreError(f"{where}: the manifest is not a JSON object")
+    check_version(where, manifest)
+    if faults := MANIFEST_SCHEMA(manifest, "it"):
+        raise StoreError(f"{where}: the manifest is damaged: {'; '.join(faults[:5])}")
+
+
+def manifest_faults(manifest: Mapping[str, Any]) -> list[str]:
+    """What a manifest of the right form contradicts itself in."""
+    hooks, plan = manifest["hooks"], manifest["plan"]
+    found = []
+    if digest(plan) != manifest["plan_digest"]:
+        found.append("plan_digest is not that of the plan")
+    if list(hooks) != plan["hooks"]:
+        odd = sorted({*hooks} ^ {*plan["hooks"]}) or plan["hooks"]
+        found.append(f"hooks are not those of the plan: {', '.join(odd[:3])}")
+    lost = sorted(f"{a} → {b}" for a, b in manifest["aliases"].items() if b not in hooks)
+    if lost:
+        found.append(f"aliases lead to no hook: {', '.join(lost[:3])}")
+    found += [
+        f"hook {name} has {len(hook['labels'])} labels for {len(hook['shape']) + 1} axes"
+        for name, hook in hooks.items()
+        if len(hook["labels"]) != len(hook["shape"]) + 1
+    ]
+    if manifest["complete"] and manifest["rows"] is None:
+        found.append("it is complete and does not say how many rows")
+    return found
+
+
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Replace the manifest; a failure leaves the old one."""
-    replace_text(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
+    """Replace the manifest, whole or not at all."""
+    replace_text(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.exists():
+def index_lines(folder: Path) -> Iterator[tuple[int, bytes]]:
+    """The index's whole lines and their numbers, from 1; a torn last line is none.
+
+    Raises:
+        StoreError: if the index cannot be read.
+    """
+    path = folder / INDEX
+    if not os.path.lexists(path):
         return
-    data = path.read_bytes()
-    whole, _, _torn = data.rpartition(b"\n")
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            entry = json.loads(line)
-        except ValueError as error:
-            raise StoreError(f"{path}: line {number} is damaged: {error}") from error
-        if not isinstance(entry, dict) or "kind" not in entry:
-            raise StoreError(f"{path}: line {number} is not an index entry")
-        yield entry
+    try:
+        with os.fdopen(open_regular(path), "rb") as stream:
+            number = 0
+            while line := stream.readline(_LONGEST_LINE):
+                number += 1
+                if line.endswith(b"\n"):
+                    yield number, line
+                elif len(line) == _LONGEST_LINE:
+                    raise StoreError(f"{path}: line {number} is too long")
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def read_index(folder: Path) -> list[dict[str, Any]]:
-    """The entries of the index; an incomplete last line is left out.
+    """All of :func:`index_entries`."""
+    return list(index_entries(folder))
+
+
+def index_entries(folder: Path) -> Iterator[dict[str, Any]]:
+    """The entries of the index one by one, without a torn last line, each checked.
 
     Raises:
-        StoreError: if a line that ends in a newline is not an entry.
+        StoreError: if a line that ends in a newline is not an entry, or two are of one file.
     """
-    return list(_lines(folder / INDEX))
+    seen: set[str] = set()
+    for number, line in index_lines(folder):
+        place = f"{folder / INDEX}: line {number}"
+        entry = parse_json(line, place, StoreError)
+        if faults := entry_faults(entry, place):
+            raise StoreError(f"{'; '.join(faults[:3])}: see prooflens store verify")
+        name = entry.get("file")
+        if name in seen:
+            raise StoreError(f"{place} names {name} a second time: see prooflens store verify")
+        if isinstance(name, str):
+            seen.add(name)
+        yield entry
 
 
 def append_index(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Add one line and bring it to the disk. The caller holds the store's lock."""
-    line = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
-    descriptor = os.open(folder / INDEX, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        os.write(descriptor, line)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Add one line and bring it to the disk. The caller holds the store's lock.
+
+    Raises:
+        OSError: if the disk refuses; the index is as it was.
+    """
+    append_line(folder / INDEX, json.dumps(entry).encode())
 
 
 def rewrite_index(folder: Path, entries: list[dict[str, Any]]) -> None:
     """Replace the index by these entries, whole or not at all: parts in order, then tables."""
     ordered = sorted(entries, key=lambda e: (e["kind"] != "part", e.get("part", 0)))
-    text = "".join(json.dumps(entry, ensure_ascii=False) + "\n" for entry in ordered)
-    replace_text(folder / INDEX, text)
+    replace_text(folder / INDEX, "".join(json.dumps(entry) + "\n" for entry in ordered))
 
 
 def store_files(folder: Path) -> list[Path]:
-    """Every file in ``folder`` that belongs to a store, temporary ones included."""
-    patterns = ("part-*.h5", "measurements-*.h5", f"*{TEMPORARY}", INDEX, MANIFEST)
-    return sorted({path for pattern in patterns for path in folder.glob(pattern)})
+    """Every file in ``folder`` that belongs to a store, drafts included."""
+    return sorted(path for path in folder.iterdir() if _own(path.name))
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """Names in a store's folder that are not a store's."""
+    known = (LOCK, DAMAGED)
+    return sorted(p.name for p in folder.iterdir() if p.name not in known and not _own(p.name))
+
+
+def _own(name: str) -> bool:
+    sealed = name.startswith(("part-", "measurements-")) and name.endswith(".h5")
+    return sealed or name in (INDEX, MANIFEST) or _is_draft(name)
+
+
+def _is_draft(name: str) -> bool:
+    return name.startswith(".") and name.endswith(DRAFT)
+
+
+def drop_drafts(folder: Path) -> None:
+    """Delete what writers left that died. The caller holds the store's lock: none lives."""
+    for path in folder.iterdir():
+        if _is_draft(path.name):
+            drop(path)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,27 +21,36 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import Problems, StoreError
+from interp.output import draft_of, drop, fsync, settle
+from interp.reading import parse_json, regular
 from interp.stats.table_format import COLUMNS, FORMAT, upgraded
 from interp.store import layout
+from interp.store.schemas import NAME
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["measurement_names", "read_measurement", "read_provenance", "write_measurement"]
+__all__ = [
+    "measurement_names",
+    "read_measurement",
+    "read_provenance",
+    "settle_replacements",
+    "write_measurement",
+]
 
 _TABLE = "head_table"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NAME = re.compile(NAME)
 
 
 def measurement_names(folder: Path) -> tuple[str, ...]:
-    """The names of the sealed tables, in the order in which they were written."""
+    """Names of the sealed tables, in the order in which the index has them."""
     return tuple(_entries(folder))
 
 
 def _entries(folder: Path) -> dict[str, dict[str, Any]]:
     if not folder.is_dir():
         return {}
-    return {e["name"]: e for e in layout.read_index(folder) if e["kind"] == "measurement"}
+    return {e["name"]: e for e in layout.index_entries(folder) if e["kind"] == "measurement"}
 
 
 def write_measurement(
@@ -66,42 +74,69 @@ def write_measurement(
         ArgumentError: if the name, a column or the provenance cannot be stored.
         StoreError: if the table is there already, the store is in use, or the disk fails.
     """
-    from interp.store.lock import writing
-
     text = _checked(name, table, provenance)
     if not folder.is_dir():
         raise StoreError(f"{folder}: not a store's folder: measurements are sealed into a folder")
     layout.read_manifest(folder)
-    final = folder / layout.measurement_name(name)
-    temporary = folder / f"{final.name}.{uuid.uuid4().hex[:8]}{layout.TEMPORARY}"
-    with writing(folder):
-        there = _entries(folder)
-        if name in there and not overwrite:
+    with layout.writing(folder):
+        layout.drop_drafts(folder)
+        settle_replacements(folder)
+        if name in _entries(folder) and not overwrite:
             raise StoreError(f"{folder}: measurement {name!r} is there already: use overwrite")
+        final = folder / layout.measurement_name(name)
+        draft = draft_of(final)
         try:
-            _write_file(temporary, table, text)
-            _seal(folder, name, temporary, final, len(table), replaces=name in there)
-        except OSError as error:
+            _write_file(draft, table, text)
+            _seal(folder, name, draft, final, len(table))
+        except (OSError, RuntimeError) as error:
             raise StoreError(f"{final}: writing failed: {error}") from error
         finally:
-            temporary.unlink(missing_ok=True)
+            drop(draft)
 
 
-def _seal(
-    folder: Path, name: str, temporary: Path, final: Path, rows: int, *, replaces: bool
-) -> None:
+def _seal(folder: Path, name: str, draft: Path, final: Path, rows: int) -> None:
+    """Rename and index a finished draft.
+
+    Where it replaces a table, the line says for a moment of both: the file is either of them
+    whenever the process dies, and :func:`settle_replacements` finds out which.
+    """
     from interp.store.writer import sha256_file
 
-    layout.fsync(temporary)
-    size, digest = temporary.stat().st_size, sha256_file(temporary)
+    fsync(draft)
+    entry: dict[str, Any] = {"kind": "measurement", "name": name, "file": final.name, "n": rows}
+    entry |= {"bytes": draft.stat().st_size, "sha256": sha256_file(draft)}
     entries = layout.read_index(folder)
-    if replaces:
-        entries = [e for e in entries if e.get("name") != name]
-    layout.rewrite_index(folder, entries)
-    temporary.replace(final)
-    layout.fsync(folder)
-    entry = {"kind": "measurement", "name": name, "file": final.name, "n": rows}
-    layout.append_index(folder, {**entry, "bytes": size, "sha256": digest})
+    old = next((e for e in entries if e.get("name") == name), None)
+    if old is None:
+        settle(draft, final)
+        layout.append_index(folder, entry)
+        return
+    others = [e for e in entries if e is not old]
+    replaces = {key: old[key] for key in ("n", "bytes", "sha256")}
+    layout.rewrite_index(folder, [*others, {**entry, "replaces": replaces}])
+    settle(draft, final)
+    layout.rewrite_index(folder, [*others, entry])
+
+
+def settle_replacements(folder: Path) -> None:
+    """Where a writer died while it replaced a table, let the index name the one that is there.
+
+    The caller holds the store's lock.
+    """
+    from interp.store.writer import sha256_file
+
+    entries = layout.read_index(folder)
+    if not any("replaces" in entry for entry in entries):
+        return
+    settled = []
+    for entry in entries:
+        old = entry.get("replaces")
+        now = {key: value for key, value in entry.items() if key != "replaces"}
+        path = folder / str(entry.get("file"))
+        if old is not None and path.is_file() and sha256_file(path) == old["sha256"]:
+            now |= old
+        settled.append(now)
+    layout.rewrite_index(folder, settled)
 
 
 def _checked(name: str, table: pandas.DataFrame, provenance: dict[str, Any]) -> str:
@@ -184,10 +219,11 @@ def _open(folder: Path, name: str) -> Path:
 
 
 def _load(path: Path, what: Any) -> Any:
+    regular(path, "measurement", StoreError)
     try:
         with h5py.File(path, "r") as file:
             return what(file)
-    except (OSError, KeyError) as error:
+    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
         raise StoreError(f"{path}: cannot be read: {error}: see prooflens store verify") from error
 
 
@@ -197,9 +233,9 @@ def read_provenance(folder: Path, name: str) -> dict[str, Any]:
     Raises:
         StoreError: if there is no such table, or it is damaged.
     """
-    found: dict[str, Any] = json.loads(
-        _load(_open(folder, name), lambda file: file["provenance"].asstr()[()])
-    )
+    path = _open(folder, name)
+    text = _load(path, lambda file: file["provenance"].asstr()[()])
+    found: dict[str, Any] = parse_json(text, f"{path}: provenance", StoreError)
     return found
 
 

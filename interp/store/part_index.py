@@ -1,16 +1,25 @@
-"""List the parts of a store, from its index or from the one file it was consolidated into."""
+"""Which parts does a store have? Its index says, or the one file into which it was consolidated.
+
+Most parts of a store have the same hooks, and often the same shapes: equal ones are kept once, so
+that an index of a hundred thousand parts costs some tens of megabytes.
+"""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from interp.errors import StoreError
+from interp.reading import parse_json
 from interp.store import layout
 from interp.store.files import Files, SealedPart
+from interp.store.schemas import consolidated_faults
 
 __all__ = ["consolidated_parts", "folder_parts"]
+
+Shapes = Mapping[str, tuple[int, ...]]
+_NONE: Mapping[str, int] = {}
 
 
 def folder_parts(folder: Path) -> list[SealedPart]:
@@ -19,38 +28,47 @@ def folder_parts(folder: Path) -> list[SealedPart]:
     Raises:
         StoreError: if the index is damaged.
     """
-    entries = layout.read_index(folder)
-    return [_sealed(folder, entry) for entry in entries if entry["kind"] == "part"]
-
-
-def _sealed(folder: Path, entry: dict[str, Any]) -> SealedPart:
-    try:
-        return SealedPart(
-            folder / entry["file"],
+    known: dict[str, Shapes] = {}
+    return [
+        SealedPart(
+            folder,
+            entry["file"],
             "/",
-            tuple((int(a), int(b)) for a, b in entry["rows"]),
-            {name: tuple(shape) for name, shape in entry["shapes"].items()},
-            entry.get("overflows", {}),
+            tuple((start, stop) for start, stop in entry["rows"]),
+            _shared(known, entry["shapes"]),
+            entry.get("overflows") or _NONE,
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder}: the index entry {entry!r} is damaged: {error}") from error
+        for entry in layout.index_entries(folder)
+        if entry["kind"] == "part"
+    ]
+
+
+def _shared(known: dict[str, Shapes], shapes: dict[str, list[int]]) -> Shapes:
+    return known.setdefault(str(shapes), {name: tuple(shape) for name, shape in shapes.items()})
 
 
 def consolidated_parts(files: Files, path: Path) -> tuple[dict[str, Any], list[SealedPart]]:
     """The manifest and the parts of a file that ``consolidate`` made.
 
     Raises:
-        StoreError: if it is another file, or of a newer major version.
+        StoreError: if it is another file, damaged, or of a newer major version.
     """
     file = files.get(path)
-    if "manifest" not in file:
-        raise StoreError(f"{path}: not a consolidated store (it has no manifest)")
-    manifest = json.loads(file["manifest"].asstr()[()])
-    layout.check_version(path, manifest)
-    entries = json.loads(file["index"].asstr()[()])
+    if "manifest" not in file or "index" not in file:
+        raise StoreError(f"{path}: not a consolidated store (it has no manifest and index)")
+    texts = {}
+    for name in ("manifest", "index"):
+        try:
+            texts[name] = file[name].asstr()[()]
+        except (OSError, TypeError, AttributeError, ValueError) as error:
+            raise StoreError(f"{path}: its {name} cannot be read: {error}") from error
+    manifest = parse_json(texts["manifest"], f"{path}: manifest", StoreError)
+    layout.check_manifest(path, manifest)
+    entries = parse_json(texts["index"], f"{path}: index", StoreError, consolidated_faults)
     return manifest, [
         SealedPart(
-            path,
+            path.parent,
+            path.name,
             e["group"],
             tuple((a, b) for a, b in e["rows"]),
             {name: tuple(shape) for name, shape in e["shapes"].items()},

@@ -22,7 +22,7 @@ import torch
 from interp.errors import HookError, Problems, StoreError
 from interp.hooks.capture import Capture, Survey, survey
 from interp.store import arrays
-from interp.store.layout import FORMAT, VERSION, product_version
+from interp.store.layout import FORMAT, VERSION, digest, product_version
 from interp.store.parallel_forward import parallel_forwards_for
 from interp.store.selection import DTYPES, Selection
 from interp.store.sources import Columns, Source
@@ -30,7 +30,7 @@ from interp.store.sources import Columns, Source
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
 
-__all__ = ["Plan", "differences", "digest", "make_plan", "model_device", "weights_sha256"]
+__all__ = ["Plan", "differences", "make_plan", "model_device", "weights_sha256"]
 
 PART_BYTES = 64 << 20
 _MOST_PART_ROWS = 8192
@@ -64,12 +64,6 @@ def _model_record(model: Any) -> dict[str, Any]:
         "spec": json.loads(json.dumps(spec.to_dict())) if spec is not None else None,
         "weights_sha256": weights_sha256(model),
     }
-
-
-def digest(record: Mapping[str, Any]) -> str:
-    """The SHA-256 of a record as canonical JSON."""
-    text = json.dumps(record, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def differences(stored: Any, wanted: Any, name: str = "") -> list[str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError, StoreError
+from interp.reading import open_regular
 from interp.store.writer import Rows
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
 
 Columns = dict[str, Tensor]
 _TASK_BLOCK = 256
+_LONGEST_LINE = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,12 @@ class TokenFile:
 
     def __iter__(self) -> Iterator[Columns]:
         try:
-            with Path(self.path).open(encoding="utf-8") as lines:
-                for number, line in enumerate(lines, start=1):
+            with os.fdopen(open_regular(self.path), encoding="utf-8") as lines:
+                number = 0
+                while line := lines.readline(_LONGEST_LINE):
+                    number += 1
+                    if len(line) == _LONGEST_LINE:
+                        raise ArgumentError(f"tokens: {self.path} line {number} is too long")
                     if line.strip():
                         yield {"inputs": self._row(number, line)}
         except (OSError, UnicodeDecodeError) as error:
@@ -108,13 +115,12 @@ class TokenFile:
 
     def _row(self, number: int, line: str) -> Tensor:
         try:
-            ids = [int(word) for word in line.split()]
-        except ValueError:
+            return torch.tensor([[int(word) for word in line.split()]], dtype=torch.int64)
+        except (ValueError, RuntimeError, OverflowError):
             raise ArgumentError(
-                f"tokens: {self.path} line {number} must be integers separated by spaces,"
-                f" got {line.strip()[:40]!r}: tokenise the text first"
+                f"tokens: {self.path} line {number} must be integers of 64 bits separated by "
+                f"spaces, got {line.strip()[:40]!r}: tokenise the text first"
             ) from None
-        return torch.tensor([ids])
 
 
 @dataclass(frozen=True)
@@ -134,7 +140,7 @@ class HuggingFaceRows:
     name: str | None = None
 
     def __iter__(self) -> Iterator[Columns]:
-        for row in self.dataset:
+        for row in self._rows():
             if self.column not in row:
                 raise ArgumentError(
                     f"column must be one of the data set's, got {self.column!r}: it has "
@@ -147,9 +153,30 @@ class HuggingFaceRows:
                         f"column {self.column!r} holds text: give tokenize=…, or token ids"
                     )
                 ids = self.tokenize(ids)
-            tokens = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+            tokens = self._tokens(ids)
             if len(tokens):
                 yield {"inputs": tokens[None]}
+
+    def _rows(self) -> Iterator[Mapping[str, Any]]:
+        try:
+            yield from self.dataset
+        except Exception as error:  # the library raises anything
+            reason = str(error.__cause__ or error).partition("\n")[0]
+            raise ArgumentError(
+                f"the data set {self.name or ''} cannot be read: {reason}"
+            ) from error
+
+    def _tokens(self, ids: Any) -> Tensor:
+        try:
+            tokens = torch.as_tensor(np.asarray(ids, dtype=np.int64))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(
+                f"column {self.column!r} must hold lists of token ids, got {str(ids)[:40]}: mend "
+                "the row, or name another column"
+            ) from error
+        if tokens.ndim != 1:
+            raise ArgumentError(f"column {self.column!r} must hold lists of ids, got {ids!r:.40}")
+        return tokens
 
 
 def as_source(source: Any, *, rows: int | None, seed: int) -> Source:

@@ -1,7 +1,8 @@
-"""Check that a store still holds what was written, and drop what is damaged.
+"""Is a store still what was written? And putting aside what is not.
 
-Every sealed file is hashed again and compared with its index line. Where the hash differs, or the
-file does not fit its line, each dataset is read (fletcher32 finds the damaged one) and its shape
+First the manifest and every line of the index are held against their schemas and each other, then
+every sealed file is hashed again and compared with its line. Where the hash differs, or the file
+does not fit its line, each dataset is read (fletcher32 finds the damaged one) and its shape
 compared, so that the fault is named. A store that verifies holds the bytes that were written; it
 does not say that the model that wrote them was right.
 """
@@ -9,6 +10,7 @@ does not say that the model that wrote them was right.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +20,11 @@ import h5py
 import numpy as np
 
 from interp.errors import StoreError
+from interp.output import drop
+from interp.reading import parse_json
 from interp.store import layout
-from interp.store.lock import writing
+from interp.store.measurements import settle_replacements
+from interp.store.schemas import entry_faults
 from interp.store.writer import sha256_file
 
 __all__ = ["Fault", "repair", "verify"]
@@ -45,7 +50,7 @@ class Fault:
 
 
 def verify(path: Path | str, *, advanced: Callable[[int], None] | None = None) -> list[Fault]:
-    """Check the checksums and shapes of every sealed file.
+    """Hold manifest and index against their schemas; re-read checksums and shapes of every file.
 
     Args:
         path: the store's folder.
@@ -55,64 +60,101 @@ def verify(path: Path | str, *, advanced: Callable[[int], None] | None = None) -
         Every fault; empty if the store is sound. An unfinished store is sound if its parts are.
 
     Raises:
-        StoreError: if there is no store at ``path``, or its manifest or index cannot be read.
+        StoreError: if there is no store at ``path``, or its manifest does not fit the schema.
     """
     folder = Path(path)
     if folder.is_file():
         raise StoreError(f"{folder}: is a file: verify the store's folder")
     manifest = layout.read_manifest(folder)
-    entries = layout.read_index(folder)
-    faults: list[Fault] = []
-    for entry in entries:
+    faults = [Fault(layout.MANIFEST, "", reason) for reason in layout.manifest_faults(manifest)]
+    lines = _Lines(folder)
+    runs: list[tuple[int, int]] = []
+    for entry in lines:
+        if entry["kind"] == "part":
+            runs += [(start, stop) for start, stop in entry["rows"]]
         faults += _file_faults(folder, manifest, entry)
         if advanced is not None:
-            advanced(int(entry.get("bytes", 0)))
-    return faults + list(_row_faults(manifest, entries))
+            advanced(entry.get("bytes", 0))
+    return faults + lines.faults + list(_row_faults(manifest, runs))
+
+
+class _Lines:
+    """The index's good lines, one by one; what is wrong with the others is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.faults: list[Fault] = []
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        seen: dict[str, int] = {}
+        for number, line in layout.index_lines(self._folder):
+            entry, reasons = _entry(line, f"line {number}")
+            name = str(entry.get("file", ""))
+            if not reasons and name in seen:
+                reasons = [f"line {number} names {name}, as line {seen[name]} does"]
+            self.faults += [Fault(layout.INDEX, "", reason) for reason in reasons]
+            if not reasons:
+                seen |= {name: number} if name else {}
+                yield entry
+
+
+def _entry(line: bytes, place: str) -> tuple[dict[str, Any], list[str]]:
+    try:
+        entry = parse_json(line, place, StoreError)
+    except StoreError as error:
+        return {}, [str(error)]
+    return entry if isinstance(entry, dict) else {}, entry_faults(entry, place)
 
 
 def _file_faults(folder: Path, manifest: dict[str, Any], entry: dict[str, Any]) -> list[Fault]:
-    name = str(entry.get("file"))
-    path = folder / name
-    if not path.is_file():
-        return [Fault(name, "", "is missing")]
+    name = entry.get("file")
+    if entry["kind"] not in ("part", "measurement"):
+        return []
+    path = folder / str(name)
+    if not os.path.lexists(path):
+        return [Fault(str(name), "", "is missing")]
+    try:
+        found, size = sha256_file(path), path.stat().st_size
+    except OSError as error:
+        return [Fault(str(name), "", f"cannot be read: {error.strerror or error}")]
     missing = _missing_hooks(manifest, entry)
-    if sha256_file(path) == entry.get("sha256"):
+    old = entry.get("replaces", {})
+    if found in (entry["sha256"], old.get("sha256")):
         return missing
-    found = list(_dataset_faults(path, entry))
-    size = path.stat().st_size
-    if size != entry.get("bytes"):
-        found.insert(0, Fault(name, "", f"is {size} bytes, was sealed with {entry.get('bytes')}"))
-    whole = Fault(name, "", "SHA-256 is not the sealed one (no dataset shows the damage)")
-    return (found or [whole]) + missing
+    damage = list(_dataset_faults(path, entry))
+    if size != entry["bytes"]:
+        said = f"is {size} bytes, was sealed with {entry['bytes']}"
+        damage.insert(0, Fault(str(name), "", said))
+    whole = Fault(str(name), "", "SHA-256 is not the sealed one (no dataset shows the damage)")
+    return damage or [whole]
 
 
 def _missing_hooks(manifest: dict[str, Any], entry: dict[str, Any]) -> list[Fault]:
+    """Hooks that a sound part has not: the manifest says what is not so, not the part."""
     if entry["kind"] != "part":
         return []
-    shapes = entry.get("shapes", {})
     return [
-        Fault(str(entry.get("file")), f"activations/{hook}", "is not in the part")
+        Fault(layout.MANIFEST, f"activations/{hook}", f"is not in {entry['file']}, which is sound")
         for hook in manifest["hooks"]
-        if f"activations/{hook}" not in shapes
+        if f"activations/{hook}" not in entry["shapes"]
     ]
 
 
 def _dataset_faults(path: Path, entry: dict[str, Any]) -> Iterator[Fault]:
     try:
         file = h5py.File(path, "r")
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
         yield Fault(path.name, "", f"cannot be opened: {error}")
         return
     with file:
-        for name, shape in entry.get("shapes", {}).items():
-            reason = _damage(file, name, tuple(shape))
-            if reason:
-                yield Fault(path.name, name, reason)
+        shapes = {name: tuple(shape) for name, shape in entry.get("shapes", {}).items()}
         if entry["kind"] == "measurement":
-            for name in file.get("columns", ()):
-                reason = _damage(file, f"columns/{name}", (entry["n"],))
-                if reason:
-                    yield Fault(path.name, f"columns/{name}", reason)
+            columns = file.get("columns")
+            names = columns if isinstance(columns, h5py.Group) else ()
+            shapes = {f"columns/{name}": (entry["n"],) for name in names}
+        for name, shape in shapes.items():
+            if reason := _damage(file, name, shape):
+                yield Fault(path.name, name, reason)
 
 
 def _damage(file: h5py.File, name: str, shape: tuple[int, ...]) -> str | None:
@@ -123,48 +165,85 @@ def _damage(file: h5py.File, name: str, shape: tuple[int, ...]) -> str | None:
         step = dataset.chunks[0] if dataset.chunks else max(1, len(dataset))
         for start in range(0, len(dataset), step):
             dataset[start : start + step]
-    except (OSError, KeyError, RuntimeError, ValueError) as error:
+    except (OSError, KeyError, RuntimeError, ValueError, AttributeError, TypeError) as error:
         return f"cannot be read: {error}"
     return None
 
 
-def _row_faults(manifest: dict[str, Any], entries: list[dict[str, Any]]) -> Iterator[Fault]:
-    runs = sorted(tuple(run) for e in entries if e["kind"] == "part" for run in e["rows"])
-    held = np.array(runs, dtype=np.int64).reshape(-1, 2)
+def _row_faults(manifest: dict[str, Any], runs: list[tuple[int, int]]) -> Iterator[Fault]:
+    held = np.array(sorted(runs), dtype=np.int64).reshape(-1, 2)
     for (_, stop), (start, _) in itertools.pairwise(held.tolist()):
         if start < stop:
             yield Fault(layout.INDEX, "", f"rows {start}..{stop - 1} are in two parts")
-    if not manifest["complete"]:
+    if not manifest["complete"] or manifest["rows"] is None:
         return
     ends = [0, *held[:, 1].tolist()]
-    starts = [*held[:, 0].tolist(), int(manifest["rows"])]
+    starts = [*held[:, 0].tolist(), manifest["rows"]]
     for stop, start in zip(ends, starts, strict=True):
         if stop < start:
             yield Fault(layout.INDEX, "", f"rows {stop}..{start - 1} are in no part")
+    if len(held) and int(held[-1, 1]) > manifest["rows"]:
+        yield Fault(layout.MANIFEST, "", f"says {manifest['rows']} rows, its parts have more")
 
 
-def repair(path: Path | str) -> list[str]:
-    """Drop files that are damaged, so that resuming the extraction refills the parts.
+def repair(path: Path | str, *, drop_damaged: bool = False) -> list[str]:
+    """Take damaged files out of a store, so that resuming the extraction refills the parts.
 
-    A dropped measurement is gone: run its analysis again.
+    They are moved into the store's folder ``damaged/`` and lose their line; lines of the index that
+    are none, or of a file that an earlier line names, go too. Nothing outside the store is touched,
+    and nothing sound.
+
+    Args:
+        path: the store.
+        drop_damaged: delete what is in ``damaged/``, now or from before.
 
     Returns:
-        Names of the files that were dropped.
+        Names of the files that were moved; a table among them is to be made again by its analysis.
 
     Raises:
-        StoreError: if there is no store at ``path``, or another process is writing it.
+        StoreError: if there is no store at ``path``, another process is writing it, or its manifest
+            is what is wrong: no repair knows what it should say.
     """
     folder = Path(path)
     manifest = layout.read_manifest(folder)
-    with writing(folder):
-        bad = sorted({fault.file for fault in verify(folder)} - {layout.INDEX})
-        entries = [e for e in layout.read_index(folder) if e.get("file") not in bad]
-        incomplete = any(_row_faults({**manifest, "complete": True}, entries))
-        if incomplete and manifest["complete"]:
-            layout.write_manifest(folder, {**manifest, "complete": False})
-        layout.rewrite_index(folder, entries)
-        for name in bad:
-            (folder / name).unlink(missing_ok=True)
-        for leftover in folder.glob(f"*{layout.TEMPORARY}"):
-            leftover.unlink()
+    with layout.writing(folder):
+        faults = verify(folder)
+        if wrong := [str(fault) for fault in faults if fault.file == layout.MANIFEST]:
+            raise StoreError(
+                f"{folder}: its manifest cannot be mended: {wrong[0]}: put back the one that was "
+                "written, or extract again with --overwrite"
+            )
+        bad = sorted({fault.file for fault in faults} - {layout.INDEX})
+        kept = [entry for entry in _Lines(folder) if entry.get("file") not in bad]
+        runs = [(a, b) for e in kept if e["kind"] == "part" for a, b in e["rows"]]
+        incomplete = any(_row_faults({**manifest, "complete": True}, runs))
+        try:
+            if incomplete and manifest["complete"]:
+                layout.write_manifest(folder, {**manifest, "complete": False})
+            for name in bad:
+                _move_aside(folder, name)
+            layout.rewrite_index(folder, kept)
+            settle_replacements(folder)
+            layout.drop_drafts(folder)
+        except OSError as error:
+            raise StoreError(f"{folder}: writing failed: {error.strerror or error}") from error
+        if drop_damaged:
+            drop(folder / layout.DAMAGED)
     return bad
+
+
+def _move_aside(folder: Path, name: str) -> None:
+    if not os.path.lexists(folder / name):
+        return
+    aside = folder / layout.DAMAGED
+    if aside.is_symlink():
+        raise StoreError(f"{aside}: leads out of the store: remove it")
+    aside.mkdir(exist_ok=True)
+    places = (aside / f"{name}{end}" for end in _ends())
+    os.replace(folder / name, next(place for place in places if not os.path.lexists(place)))
+
+
+def _ends() -> Iterator[str]:
+    yield ""
+    for number in itertools.count(2):
+        yield f".{number}"

@@ -1,7 +1,7 @@
 """Write a part's HDF5 file and seal it.
 
-Rows are written into a temporary HDF5 file, which is closed, fsynced, hashed and renamed; its
-index entry is for the caller to write. A failed or abandoned part leaves nothing behind; parts
+Rows are written into a draft, an HDF5 file which is closed, fsynced, hashed and renamed; its index
+entry is for the caller to write. A failed or abandoned part leaves nothing behind; parts
 sealed before it are untouched.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import uuid
+import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,9 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import StoreError
+from interp.output import draft_of, drop, fsync, settle
+from interp.reading import open_regular
 from interp.store import arrays
 from interp.store.background import Pace
-from interp.store.layout import FORMAT, TEMPORARY, VERSION, fsync, part_name
+from interp.store.layout import FORMAT, VERSION, part_name
 
 __all__ = ["Array", "PartFile", "Rows", "row_ranges", "sha256_file"]
 
@@ -52,7 +54,7 @@ class Array:
 def sha256_file(path: Path, pace: Pace | None = None) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     digest, buffer = hashlib.sha256(), bytearray(_BUFFER)
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
             if pace is not None:
                 pace.reading(count)
@@ -90,8 +92,7 @@ class PartFile:
     overflows: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        name = f"{part_name(self.number)}.{uuid.uuid4().hex[:8]}{TEMPORARY}"
-        self._temporary = self.folder / name
+        self._draft = draft_of(self.folder / part_name(self.number))
         self._file: h5py.File | None = None
         self._shapes: dict[str, list[int]] = {}
         self._datasets: dict[str, h5py.Dataset] = {}  # closing one would empty its chunk cache
@@ -113,7 +114,7 @@ class PartFile:
                 self.overflows[path] += column.overflows
 
     def _create(self, columns: Mapping[str, Array]) -> h5py.File:
-        file = h5py.File(self._temporary, "w", rdcc_nbytes=_CHUNK_CACHE, rdcc_w0=1.0)
+        file = h5py.File(self._draft, "w", rdcc_nbytes=_CHUNK_CACHE, rdcc_w0=1.0)
         file.attrs["format"] = FORMAT
         file.attrs["version"] = f"{VERSION[0]}.{VERSION[1]}"
         file.attrs["part"] = self.number
@@ -154,11 +155,10 @@ class PartFile:
         Raises:
             OSError: if the disk refuses.
         """
-        fsync(self._temporary)
-        size, digest = self._temporary.stat().st_size, sha256_file(self._temporary, self.pace)
+        fsync(self._draft)
+        size, digest = self._draft.stat().st_size, sha256_file(self._draft, self.pace)
         final = self.folder / part_name(self.number)
-        self._temporary.replace(final)
-        fsync(self.folder)
+        settle(self._draft, final)
         return {
             "kind": "part",
             "part": self.number,
@@ -179,7 +179,7 @@ class PartFile:
             with contextlib.suppress(OSError, RuntimeError, ValueError):
                 self._file.close()
             self._file = None
-        self._temporary.unlink(missing_ok=True)
+        drop(self._draft)
 
 
 def _shapes(file: h5py.File) -> dict[str, list[int]]:

@@ -58,6 +58,7 @@ KINDS: dict[str, type[Any]] = {
 
 
 _SHIPPED = frozenset(KINDS)
+_MOST, _MOST_SEED = 10**6, 2**63 - 1
 _RENAMED = {"answers": "targets"}
 """Arguments that were renamed: the name in older files → the name today."""
 _VALUES = {("relation", "counter"): "uniform"}
@@ -143,6 +144,9 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
         if key in known and not known[key].fits(value):
             rule, advice = f"must be of type {known[key].type}", _advice(known[key], value)
             problems.need(False, key, rule, data[key], advice)
+        most = _MOST_SEED if "seed" in key else _MOST
+        rule = f"must be numbers of at most {most:,}"
+        problems.need(_bounded(value, most), key, rule, data.get(key), "lower it")
     problems.raise_if_any()
     try:
         task: Task = KINDS[str(kind)](**given)
@@ -154,6 +158,12 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     problems.need(written == kind, "kind", rule, written, advice)
     problems.raise_if_any()
     return task
+
+
+def _bounded(value: Any, most: int) -> bool:
+    if isinstance(value, tuple):
+        return all(_bounded(item, most) for item in value)
+    return not isinstance(value, int | float) or abs(value) <= most
 
 
 def _advice(argument: Argument, value: Any) -> str:

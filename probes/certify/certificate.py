@@ -11,7 +11,6 @@ agrees.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -22,6 +21,7 @@ from typing import Any
 from safetensors.torch import save
 
 from interp.errors import CheckpointError
+from interp.reading import read_json
 from probes.certify.cover import Proof
 
 __all__ = ["FORMAT_VERSION", "TheoremFile", "read_certificate", "sha256_of"]
@@ -124,10 +124,7 @@ def read_certificate(file: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: if it cannot be read, is of another format, or of a newer version.
     """
-    try:
-        data = json.loads(Path(file).read_text())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"certificate {file} cannot be read: {error}") from error
+    data = read_json(file, "certificate", CheckpointError)
     form = data.get("format") if isinstance(data, dict) else None
     if not isinstance(form, dict) or form.get("name") != "prooflens-certificate":
         raise CheckpointError(f"{file} is no certificate of 'prooflens certify'")

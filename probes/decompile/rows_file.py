@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from interp.errors import ArgumentError, Problems
 from interp.rasp.evaluation import NONE, Vocabulary
+from interp.reading import read_json
 from probes.decompile.rows import Objective, Rows
 
 __all__ = ["read_rows"]
@@ -36,12 +37,9 @@ def read_rows(path: str | Path) -> Rows:
             that breaks a rule, each with the first row that does.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no JSON text"
-        raise ArgumentError(
-            f"{path} cannot be read: {reason}: give rows as docs/howto-decompile says"
-        ) from error
+        data = read_json(path)
+    except ArgumentError as error:
+        raise ArgumentError(f"{error}: give rows as docs/howto-decompile says") from error
     problems = Problems(str(path))
     good = isinstance(data, dict) and {"vocabulary", "objective", "rows"} <= set(data)
     rule, advice = "must hold vocabulary, objective and rows", "see docs/howto-decompile"

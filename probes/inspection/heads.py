@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,9 @@ import pandas as pd
 from interp.errors import ArgumentError, OutputError
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.lock import alone
 from interp.models.pretrained import Pretrained
-from interp.output import check_output, output_file
+from interp.output import check_output, drop, output_file, output_folder
 from interp.store import ActivationStore
 from interp.weights.composition import COMPOSITIONS
 from interp.weights.head_weights import HeadWeights
@@ -43,7 +44,7 @@ from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.runs import Runs
 from probes.roles.trials import LENGTH, ROWS, Trial, rows_of, text_trial, token_trials
 
-__all__ = ["MARKER", "Inspected", "inspect_heads", "open_folder", "write_tables"]
+__all__ = ["MARKER", "Inspected", "inspect_heads", "inspection_folder", "write_tables"]
 
 MARKER = ".prooflens-inspect"
 _WEIGHTS = (
@@ -86,24 +87,38 @@ class Inspected:
     settings: dict[str, Any]
 
 
-def open_folder(out: Path, *, resume: bool, overwrite: bool) -> Path:
-    """The folder of an inspection: a new one, or the one that is resumed.
+@contextmanager
+def inspection_folder(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Path]:
+    """The folder that an inspection works in: ``out``, or a draft that replaces an older one.
+
+    A new inspection works in ``out`` itself, so that it can be resumed; one that replaces another
+    begins beside it, and the older one stands until the new one is whole.
 
     Raises:
-        OutputError: if it exists and is neither to be resumed nor replaced, or is no inspection's.
+        OutputError: if it exists and is neither to be resumed nor replaced, is no inspection's, or
+            another process is inspecting into it.
     """
     if resume and out.exists() and not (out / MARKER).exists():
         raise OutputError(f"{out} holds no inspection to resume: leave --resume out")
     if not resume:
         check_output(out, overwrite=overwrite, marker=MARKER)
-        if out.exists():
-            shutil.rmtree(out)
+    if not resume and out.exists() and any(out.iterdir()):
+        with (
+            alone(out, "inspecting into this folder", keep=False),
+            output_folder(out, overwrite=True, marker=MARKER) as draft,
+        ):
+            yield draft
+        return
     try:
         out.mkdir(parents=True, exist_ok=True)
-        (out / MARKER).touch()
+        with alone(out, "inspecting into this folder", keep=False):
+            (out / MARKER).touch()
+            yield out
     except OSError as error:
         raise OutputError(f"cannot write to {out}: {error.strerror or error}") from error
-    return out
+    finally:
+        if out.is_dir() and {path.name for path in out.iterdir()} == {MARKER}:
+            drop(out)  # nothing came of it
 
 
 def inspect_heads(
@@ -116,7 +131,6 @@ def inspect_heads(
     length: int = LENGTH,
     seed: int = 0,
     resume: bool = False,
-    overwrite: bool = False,
     profile: Profile = LANGUAGE,
     step: Callable[[str], None] = lambda words: None,
 ) -> Inspected:
@@ -125,22 +139,19 @@ def inspect_heads(
     Args:
         model: The model, from :func:`interp.models.pretrained.load_pretrained`.
         factors: The weights of its heads, from :func:`interp.weights.head_weights.head_weights`.
-        out: The folder for all results; see :func:`open_folder`.
+        out: The folder for all results; :func:`inspection_folder` opens one.
         text: A text, whose pieces are one more trial if the model has a tokenizer.
         rows, length: Rows and positions of every trial; the model's context bounds the length.
         seed: Seed of the rows and of the nulls.
         resume: Reuse what an interrupted inspection left in ``out``.
-        overwrite: Replace an inspection that is in ``out`` already.
         profile: The level of significance and the floors of the roles.
         step: Called with a sentence that says what is being done.
 
     Raises:
         ArgumentError: for arguments that do not fit, before anything is written.
-        OutputError: if ``out`` is there and is neither to be resumed nor replaced.
         StoreError: if ``out`` holds an inspection with other settings.
     """
     trials, notes = _trials(model, text, rows, length, seed)
-    out = open_folder(out, resume=resume, overwrite=overwrite)
     stores: dict[str, ActivationStore] = {}
     for trial in trials:
         if trial.name in ("repeated", "text"):

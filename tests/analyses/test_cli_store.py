@@ -71,7 +71,7 @@ def test_extract_info_verify_repair_consolidate(run, model, tokens, tmp_path):
     bad = run("store", "verify", out)
     assert bad.exit_code == 1
     assert "part-00001.h5: activations/blocks.1.hook_resid_post: cannot be read" in bad.stdout
-    assert "dropped part-00001.h5" in run("store", "repair", out).stdout
+    assert "moved to damaged/: part-00001.h5" in run("store", "repair", out).stdout
     assert "not complete" in run("store", "info", out).stdout
     assert "12 rows" in run(*words, "--resume").stdout
     assert "sound" in run("store", "verify", out).stdout

@@ -23,7 +23,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
 from interp.weights.head_weights import head_weights
 from probes.inspection import behaviour
-from probes.inspection.heads import Inspected, inspect_heads, open_folder
+from probes.inspection.heads import Inspected, inspect_heads, inspection_folder
 from probes.roles.trials import text_trial, token_trials
 
 MODELS = ("induction-attention", "induction-mlp")
@@ -245,9 +245,9 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").write_text("mine")
     with pytest.raises(OutputError, match="holds no inspection to resume"):
-        open_folder(tmp_path / "other", resume=True, overwrite=False)
+        inspection_folder(tmp_path / "other", resume=True, overwrite=False).__enter__()
     with pytest.raises(OutputError, match="is not replaced"):
-        open_folder(tmp_path / "other", resume=False, overwrite=True)
+        inspection_folder(tmp_path / "other", resume=False, overwrite=True).__enter__()
     out = tmp_path / "refused"
     with pytest.raises(ArgumentError, match="rows must be at least 4"):
         CliRunner().invoke(

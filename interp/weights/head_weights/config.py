@@ -8,9 +8,38 @@ from typing import Any
 from interp.errors import CheckpointError
 from interp.weights.head_weights.rope import Rope
 
-__all__ = ["count", "rope_of"]
+__all__ = ["check_sizes", "count", "rope_of"]
+
+_MOST = {"layers": 4096, "heads": 1 << 14, "": 1 << 24}
+_SIZES = {
+    "layers": ("n_layer", "n_layers", "num_layers", "num_hidden_layers"),
+    "heads": ("n_head", "n_heads", "num_heads", "num_attention_heads", "num_key_value_heads"),
+    "": (
+        "n_embd", "n_inner", "n_positions", "n_ctx", "d_model", "d_ff", "hidden_size",
+        "intermediate_size", "ffn_dim", "max_position_embeddings", "vocab_size", "head_dim",
+        "word_embed_proj_dim", "window_size",
+    ),
+}  # fmt: skip
 
 _ABSENT = object()
+
+
+def check_sizes(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse sizes that no model has, before anything of them is built.
+
+    Raises:
+        CheckpointError: naming the first.
+    """
+    for kind, keys in _SIZES.items():
+        for key in keys:
+            value = config.get(key)
+            if value is None:
+                continue
+            if type(value) is not int or not 0 <= value <= _MOST[kind]:
+                raise CheckpointError(
+                    f"{name}: {key} in its configuration must be a whole number up to "
+                    f"{_MOST[kind]:,}, got {str(value)[:40]}"
+                )
 
 
 def count(config: Mapping[str, Any], key: str, default: Any = _ABSENT) -> int:

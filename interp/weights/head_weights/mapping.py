@@ -28,13 +28,12 @@ table ``[rope]`` with width, theta and neighbours.
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
 
 from interp.errors import ArgumentError, Problems
+from interp.reading import read_json, read_toml
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 from interp.weights.head_weights.rope import Rope
 
@@ -68,11 +67,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises:
         ArgumentError: if it cannot be read or is no table.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        raise ArgumentError(f"mapping {path} cannot be read as TOML or JSON: {error}") from error
+    found = read_json(path, "mapping") if path.suffix == ".json" else read_toml(path, "mapping")[0]
     if not isinstance(found, dict):
         raise ArgumentError(f"mapping {path} must be a table, got a {type(found).__name__}")
     return found

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import CheckpointError
+from interp.reading import regular
 from interp.weights.head_weights.tensors import TensorFiles, read_json
 
 __all__ = ["Source", "Tensors", "fetch_if_there", "find_source"]
@@ -72,7 +73,7 @@ def find_source(
             file is damaged; or the hub cannot be reached and the cache does not hold it.
     """
     name = str(path_or_id)
-    path = Path(name).expanduser()
+    path = Path(name)
     if path.is_dir():
         return _folder(name, path)
     if path.is_file():
@@ -135,6 +136,7 @@ def _source(name: str, files: TensorFiles, folder: Path) -> Source:
 def _check_own(weights: Path, description: dict[str, Any]) -> None:
     """The weights of a checkpoint of ours are those that its description was written with."""
     told = description.get("weights_sha256")
+    regular(weights, "weights", CheckpointError)
     with weights.open("rb") as stream:
         found = hashlib.file_digest(stream, "sha256").hexdigest()
     if told != found:

@@ -8,7 +8,6 @@ executed on load; pickled weights are not a checkpoint here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from interp import reading
 from interp.errors import CheckpointError
 
 __all__ = ["TensorFiles", "checked", "read_json"]
@@ -28,10 +28,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: if the file is missing, unreadable, or holds anything but an object.
     """
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
+    found = reading.read_json(path, error=CheckpointError)
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds a JSON {type(found).__name__}, not an object")
     return found
@@ -136,6 +133,7 @@ def checked(tensor: Tensor, name: str, place: str, dtype: torch.dtype) -> Tensor
 
 
 def _header(path: Path) -> Any:
+    reading.regular(path, "weights", CheckpointError)
     try:
         return safe_open(path, "pt", backend="pread")
     except (SafetensorError, OSError) as error:

@@ -55,7 +55,7 @@ def test_saved_files_are_whole_and_repeatable(tmp_path: Path) -> None:
     assert [path.name for path in first] == ["a.png", "a.svg"]
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.draft"))
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,17 @@ from interp.store.writer import PartFile
 PATTERN = ("row", "head", "query", "key")
 EMBED = ("row", "pos", "d_model")
 
+PLAN = {
+    "model": {"class": "Golden", "name": None, "spec": None, "weights_sha256": "0" * 64},
+    "source": {"kind": "arrays"},
+    "seed": 0,
+    "rows": 5,
+    "hooks": ["hook_embed", "blocks.0.attn.hook_pattern"],
+    "batch": 2,
+    "part_rows": 4,
+    "compression": None,
+}
+
 
 def golden_parts():
     """Row ids and columns of the two parts: rows of length 2, and of length 3."""
@@ -44,8 +55,8 @@ def main(folder: Path) -> None:
         "format": layout.FORMAT,
         "version": "1.0",
         "product": "prooflens 0.1.0",
-        "plan_digest": "",
-        "plan": {"compression": None},
+        "plan_digest": layout.digest(PLAN),
+        "plan": PLAN,
         "hooks": hooks,
         "aliases": {"blocks.0.hook_resid_pre": "hook_embed"},
         "rows": 5,

@@ -62,9 +62,9 @@ def arrange(way: str, model: TinyTransformer) -> None:
     elif way == "close":
         writer.fsync = dying(writer.fsync, 5)
     elif way == "rename":
-        Path.replace = dying(Path.replace, 4)
+        os.replace = dying(os.replace, 4)
     elif way == "before index":
-        Path.replace = dying(Path.replace, 4, after=True)
+        os.replace = dying(os.replace, 4, after=True)
     elif way == "torn index":
         layout.append_index = torn
     elif way == "small disk":

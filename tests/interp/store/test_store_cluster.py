@@ -65,7 +65,7 @@ def test_a_worker_killed_in_mid_run_is_replaced(ray, one_thread, tmp_path):
     local = extract(TinyTransformer(), Echo(), HOOKS, tmp_path / "local", **OPTIONS)
     for hook in local.hooks:
         assert np.array_equal(store.activation(hook), local.activation(hook))
-    assert not list(store.path.glob("*.tmp"))
+    assert not list(store.path.glob("*.draft"))
 
 
 @pytest.mark.slow

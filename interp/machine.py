@@ -1,0 +1,70 @@
+"""What this machine can hold and has: asked before memory is taken or a device is used.
+
+An allocation that does not fit is refused with the estimate, where a sum of sizes tells it before
+anything is built. Linux promises memory that it does not have, so waiting for the failure means
+being killed. That an estimate fits is no promise: what else the computation takes is not in it.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from interp.errors import ArgumentError, Problems
+
+__all__ = ["check_device", "free_bytes", "need_bytes"]
+
+_UNKNOWN = 8 << 30
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+
+def free_bytes() -> int:
+    """Memory that can be had without swapping, of the machine or the container."""
+    found = [_UNKNOWN]
+    with suppress(OSError, ValueError):
+        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                found.append(int(line.split()[1]) * 1024)
+    with suppress(OSError, ValueError):  # "max" where the container has no limit
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(found)
+
+
+def need_bytes(
+    estimate: float, what: str, advice: str, *, error: type[Exception] = ArgumentError
+) -> None:
+    """Refuse what will not fit.
+
+    Args:
+        estimate: Bytes at the least.
+        what: Words for it: ``a model of 10 layers``.
+        advice: What to make smaller.
+        error: Raised if it does not fit.
+
+    Raises:
+        Exception: of the class ``error``, with the estimate and what is free.
+    """
+    free = free_bytes()
+    if not estimate <= free:
+        raise error(
+            f"{what} takes at least {estimate / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free: "
+            f"{advice}"
+        )
+
+
+def check_device(device: str, problems: Problems, argument: str = "device") -> None:
+    """Note a device that is not of this machine, or on which nothing can be computed."""
+    import torch
+
+    rule, advice = "must be a device of this machine", f"choose from {', '.join(_DEVICES)}"
+    try:
+        kind: Any = torch.device(device).type
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError, TypeError) as error:
+        problems.need(False, argument, rule, device, str(error).partition("\n")[0])
+        return
+    problems.need(kind in _DEVICES, argument, rule, device, advice)

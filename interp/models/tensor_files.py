@@ -1,0 +1,50 @@
+"""Safetensors files, written and read in one way: nothing is executed, refusals are one sentence.
+
+The library reports a full disk and a damaged header alike as its own error, makes files private,
+and waits on a FIFO; here the disk's refusal is the disk's, and only regular files are opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from interp.errors import CheckpointError, OutputError
+from interp.reading import regular
+
+__all__ = ["read_tensors", "write_tensors"]
+
+
+def write_tensors(
+    tensors: Mapping[str, torch.Tensor], file: Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write tensors, on whatever device they are, readable for everybody.
+
+    Raises:
+        OutputError: if the disk refuses.
+    """
+    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        save_file(whole, file, metadata=None if metadata is None else dict(metadata))
+        file.chmod(0o644)
+    except (OSError, SafetensorError) as error:
+        raise OutputError(f"cannot write {file.name}: {error}") from error
+
+
+def read_tensors(file: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
+    """A file's tensors and its header's words.
+
+    Raises:
+        CheckpointError: if it is no regular file, or damaged.
+    """
+    regular(file, "weights", CheckpointError)
+    try:
+        with safe_open(file, framework="pt") as source:
+            tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
+            return tensors, source.metadata() or {}
+    except (OSError, SafetensorError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{file} is damaged: {error}") from error

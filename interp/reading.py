@@ -1,0 +1,178 @@
+"""The gate through which every file of a user's comes in.
+
+Only regular files (a FIFO would be waited on for ever, ``/dev/zero`` has no end), of a bounded
+size, in UTF-8, as JSON or TOML of bounded depth with numbers of at most 64 bits and no NaN. What
+is refused is refused in one sentence before memory is taken; what passes has a sane shape, and what
+it must hold is for the schema of its kind (:mod:`interp.schema`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from interp.errors import ArgumentError, ProoflensError
+from interp.schema import Check
+
+__all__ = ["MOST_BYTES", "open_regular", "parse_json", "read_bytes", "read_json", "read_text",
+           "read_toml", "regular"]  # fmt: skip
+
+MOST_BYTES = 64 << 20
+_DEEPEST = 64
+_LARGEST = 2**64 - 1
+
+Error = type[ProoflensError]
+
+
+def open_regular(path: str | Path) -> int:
+    """A descriptor of a regular file, open for reading; nothing else is waited on.
+
+    Raises:
+        OSError: if there is none, it cannot be opened, or it is no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(kind):
+        os.set_blocking(descriptor, True)
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(21, "is a folder, not a file", str(path))
+    raise OSError(22, "is no regular file", str(path))
+
+
+def regular(path: str | Path, what: str, error: Error) -> None:
+    """Refuse anything but a regular file, before a library opens it.
+
+    Raises:
+        ProoflensError: of the class ``error``.
+    """
+    try:
+        os.close(open_regular(path))
+    except OSError as refused:
+        raise error(f"{what} {path} cannot be read: {refused.strerror}") from refused
+
+
+def read_bytes(
+    path: str | Path, what: str = "", error: Error = ArgumentError, *, most: int = MOST_BYTES
+) -> bytes:
+    """A regular file's bytes.
+
+    Args:
+        path: The file.
+        what: What it is, for the refusal: ``recipe``.
+        error: Raised if it cannot be read.
+        most: Bytes that it may have.
+
+    Raises:
+        ProoflensError: of the class ``error``, naming the file and the reason.
+    """
+    subject = f"{what} {path}".strip()
+    try:
+        with os.fdopen(open_regular(path), "rb") as stream:
+            data = stream.read(most + 1)
+    except OSError as refused:
+        raise error(f"{subject} cannot be read: {refused.strerror or refused}") from refused
+    if len(data) > most:
+        raise error(f"{subject} cannot be read: it has more than {most / 2**20:.0f} MiB")
+    return data
+
+
+def read_text(
+    path: str | Path, what: str = "", error: Error = ArgumentError, *, most: int = MOST_BYTES
+) -> str:
+    """A regular file's text, in UTF-8 with or without a byte-order mark.
+
+    Raises:
+        ProoflensError: of the class ``error``, naming the file and the reason.
+    """
+    data = read_bytes(path, what, error, most=most)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as refused:
+        subject = f"{what} {path}".strip()
+        raise error(f"{subject} cannot be read: it is not UTF-8 text ({refused.reason})") from None
+
+
+def parse_json(
+    data: str | bytes, subject: str, error: Error = ArgumentError, check: Check | None = None
+) -> Any:
+    """JSON of bounded depth, with numbers of at most 64 bits and no NaN.
+
+    Args:
+        data: What to parse.
+        subject: Its place, for the refusal: ``manifest.json``.
+        error: Raised if it is none.
+        check: The schema of its kind.
+
+    Raises:
+        ProoflensError: of the class ``error``, with every fault.
+    """
+    return _parsed(
+        lambda: json.loads(data, parse_constant=_no_constant), "JSON", subject, error, check
+    )
+
+
+def read_json(
+    path: str | Path,
+    what: str = "",
+    error: Error = ArgumentError,
+    check: Check | None = None,
+    *,
+    most: int = MOST_BYTES,
+) -> Any:
+    """A file's JSON: :func:`read_bytes`, then :func:`parse_json`."""
+    data = read_bytes(path, what, error, most=most)
+    return parse_json(data, f"{what} {path}".strip(), error, check)
+
+
+def read_toml(
+    path: str | Path, what: str = "", error: Error = ArgumentError, *, most: int = MOST_BYTES
+) -> tuple[dict[str, Any], str]:
+    """A file's TOML under the same bounds, and its text."""
+    said = read_text(path, what, error, most=most)
+    found = _parsed(lambda: tomllib.loads(said), "TOML", f"{what} {path}".strip(), error, None)
+    return found, said
+
+
+def _parsed(
+    parse: Callable[[], Any], kind: str, subject: str, error: Error, check: Check | None
+) -> Any:
+    try:
+        found = parse()
+        _check_bounds(found)
+    except RecursionError:
+        raise error(f"{subject} cannot be read: it is nested deeper than {_DEEPEST}") from None
+    except ValueError as refused:
+        raise error(f"{subject} cannot be read: no {kind} that is taken: {refused}") from refused
+    if check is not None and (faults := check(found, "it")):
+        more = f"; and {len(faults) - 5} more" * (len(faults) > 5)
+        raise error(f"{subject} is damaged: " + "; ".join(faults[:5]) + more)
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _check_bounds(value: Any) -> None:
+    """Level by level: a deep value must not need a deep stack here."""
+    level = [value]
+    for _ in range(_DEEPEST + 1):
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                below.extend(item.values())
+            elif isinstance(item, list):
+                below.extend(item)
+            elif isinstance(item, int) and not -_LARGEST <= item <= _LARGEST:
+                raise ValueError("a number has more than 64 bits")
+        level = below
+        if not level:
+            return
+    raise RecursionError

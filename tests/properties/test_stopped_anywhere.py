@@ -1,0 +1,275 @@
+"""Commands that write are stopped after each file operation, and refused by the disk at each.
+
+Afterwards: at the output's place is the older result or the new one, whole (a store or a training
+that was only begun: finished parts, which verify); running again finishes; what is then there
+equals an undisturbed run bit for bit; and nothing lies beside it.
+
+Commands that hold all of their writing in a draft until its end, as
+:func:`interp.output.output_folder` does, are stopped at a few places in the draft and at each of
+the last: a draft is one thing, and which of its files is half done makes no difference beside it.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from file_faults import BROKEN, KILLED, command, run, warm
+
+from interp.models.checkpoint import load_checkpoint, save_checkpoint
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.output import output_file, output_folder, replace_text
+from interp.store import ActivationStore, extract, verify
+from interp.store.measurements import write_measurement
+
+RECIPE = """
+name = "tiny"
+about = "a test"
+[task]
+kind = "fixed_memory"
+lags = [1]
+length = 4
+[spec]
+input = "real"
+d_in = 1
+d_out = 1
+n_ctx = 4
+d_model = 2
+n_layers = 1
+n_heads = 1
+d_head = 2
+[training]
+steps = 2
+batch = 4
+"""
+PROGRAM = 'n = # "a"\nmany = n > 1\n'
+
+
+ROWS = torch.tensor([[1, 2, 3], [4, 0, 1], [2, 2, 2]])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A piece of work on the folder ``root``.
+
+    Attributes:
+        work: What is stopped.
+        again: What finishes it then.
+        sound: What must hold of ``root`` at once after the stop.
+        tail: How many of the last operations are tried, all if 0; and a few before.
+    """
+
+    work: Callable[[Path], Callable[[], None]]
+    again: Callable[[Path], Callable[[], None]]
+    sound: Callable[[Path, dict[str, bytes], dict[str, bytes]], bool]
+    tail: int = 0
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file under ``root`` by its name, without the locks, whose files stay."""
+    return {
+        str(path.relative_to(root)): b"" if path.is_dir() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.name != ".lock"
+    }
+
+
+def finished(files: dict[str, bytes]) -> dict[str, bytes]:
+    """What is not of a draft."""
+    return {name: data for name, data in files.items() if ".draft" not in name}
+
+
+def old_or_new(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+    return finished(tree(root)) in (before, after)
+
+
+def sound_store(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+    """What the index names verifies; there is no index before there is a manifest."""
+    folder = root / "st"
+    if not (folder / "manifest.json").exists():
+        return not (folder / "index.jsonl").exists()
+    return verify(folder) == [] and set(finished(tree(root))) <= set(before) | set(after)
+
+
+def sound_table(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+    table = ActivationStore(root / "st").measurement("scores")
+    return sound_store(root, before, after) and table["score"].tolist() in ([1.0], [2.0])
+
+
+def begun(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+    """Older results stand; what is new is whole or in the training's own folder."""
+    now = {n: d for n, d in finished(tree(root)).items() if not n.startswith("ck.partial")}
+    return now in (before, after)
+
+
+def words(*arguments: str) -> Callable[[Path], Callable[[], None]]:
+    return lambda root: command(*(a.format(root=root) for a in arguments))
+
+
+def sealing(root: Path) -> Callable[[], None]:
+    table = pd.DataFrame({"score": [2.0]})
+    return lambda: write_measurement(root / "st", "scores", table, {"seed": 0}, overwrite=True)
+
+
+def one_file(root: Path) -> Callable[[], None]:
+    def work() -> None:
+        with output_file(root / "one.txt", overwrite=True) as draft:
+            draft.write_text("new")
+        replace_text(root / "two.txt", "new")
+
+    return work
+
+
+def one_folder(root: Path) -> Callable[[], None]:
+    def work() -> None:
+        with output_folder(root / "made", overwrite=True, marker="mark") as draft:
+            (draft / "in").mkdir()
+            (draft / "in" / "file.txt").write_text("new")
+
+    return work
+
+
+def pairs_of_files(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
+    now = finished(tree(root))
+    return all(now[name] in (before[name], after[name]) for name in ("one.txt", "two.txt"))
+
+
+def extracting(name: str, **options: bool) -> Callable[[Path], Callable[[], None]]:
+    def work(root: Path) -> Callable[[], None]:
+        model = load_checkpoint(root / "model")
+        return lambda: extract(  # type: ignore[return-value]
+            model, ROWS, ["hook_embed"], root / name, batch=2, part_rows=2, **options
+        )
+
+    return work
+
+
+CASES = {
+    "file": Case(one_file, one_file, pairs_of_files),
+    "folder": Case(one_folder, one_folder, old_or_new),
+    "extract": Case(extracting("st"), extracting("st", resume=True), sound_store),
+    "extract-overwrite": Case(
+        extracting("old", overwrite=True), extracting("old", overwrite=True), old_or_new, tail=12
+    ),
+    "seal": Case(sealing, sealing, sound_table),
+    "consolidate": Case(
+        words("store", "consolidate", "{root}/old", "--out", "{root}/one.h5", "--overwrite"),
+        words("store", "consolidate", "{root}/old", "--out", "{root}/one.h5", "--overwrite"),
+        old_or_new,
+    ),
+    "train": Case(
+        words("train", "{root}/r.toml", "--out", "{root}/ck"),
+        words("train", "{root}/r.toml", "--out", "{root}/ck", "--resume"),
+        begun,
+    ),
+    "train-overwrite": Case(
+        words("train", "{root}/r.toml", "--out", "{root}/ck", "--overwrite"),
+        words("train", "{root}/r.toml", "--out", "{root}/ck", "--overwrite"),
+        begun,
+        tail=14,
+    ),
+    "compile": Case(
+        words("crasp", "compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
+        words("crasp", "compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
+        old_or_new,
+    ),
+    "trace": Case(
+        words("crasp", "run", "{root}/p.cr", "a", "--trace", "{root}/one.html", "--overwrite"),
+        words("crasp", "run", "{root}/p.cr", "a", "--trace", "{root}/one.html", "--overwrite"),
+        old_or_new,
+    ),
+    "weights": Case(
+        words("weights", "{root}/model", "--out", "{root}/w.csv", "--overwrite"),
+        words("weights", "{root}/model", "--out", "{root}/w.csv", "--overwrite"),
+        old_or_new,
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs, and older results to be replaced."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("world") / "root"
+    (root / "tmp").mkdir(parents=True)
+    spec = TransformerSpec(d_in=5, d_out=5, n_ctx=4, d_model=4, n_layers=1, n_heads=1, d_head=2)
+    model = SequenceTransformer(spec, seed=1)
+    save_checkpoint(model, root / "model")
+    (root / "r.toml").write_text(RECIPE)
+    (root / "p.cr").write_text(PROGRAM)
+    rows = torch.tensor([[0, 1, 2], [3, 3, 3]])
+    extract(model, rows, ["hook_embed"], root / "old", batch=2)
+    for name in ("one.txt", "two.txt", "one.h5", "one.html", "w.csv"):
+        (root / name).write_text("old")
+    (root / "made").mkdir()
+    for name in ("mark", "model.json"):
+        (root / "made" / name).write_text("old")
+    return root
+
+
+@pytest.fixture
+def start(world: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of the world as one case finds it."""
+    root = tmp_path / "start"
+    shutil.copytree(world, root)
+    name = request.node.callspec.params["name"]
+    if name == "seal":
+        shutil.copytree(root / "old", root / "st")
+        write_measurement(root / "st", "scores", pd.DataFrame({"score": [1.0]}), {"seed": 0})
+    if name == "train-overwrite":
+        save_checkpoint(SequenceTransformer(TransformerSpec(5, 5, 4, 4, 1)), root / "ck")
+    return root
+
+
+def chosen(count: int, tail: int) -> Iterator[int]:
+    """Numbers of operations: all, or the last ones and four before them."""
+    first = max(1, count - tail + 1) if tail else 1
+    yield from sorted({1, first // 3, first // 2, first - 1, *range(first, count + 1)} - {0})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stopped_after_any_file_operation(name: str, start: Path, tmp_path: Path) -> None:
+    case, root = CASES[name], tmp_path / "root"
+    before = tree(start)
+
+    def fresh() -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(start, root)
+
+    fresh()
+    warm(case.work(root))
+    fresh()
+    whole = run(root, case.work(root))
+    assert whole.code == 0, whole.said
+    after = tree(root)
+    assert after != before
+    assert not [path for path in after if ".draft" in path]
+    for at in chosen(len(whole.operations), case.tail):
+        for way in ("kill", *(("ENOSPC", "EIO")[at % 2 :][:1] if at % 3 == 0 else ())):
+            fresh()
+            stopped = run(root, case.work(root), at, way)
+            told = f"{name}, {way} at {at}: {whole.operations[at - 1]}\n{stopped.said}"
+            if way == "kill":
+                assert stopped.code == KILLED, told
+            else:
+                assert stopped.code in (0, 2, BROKEN), told
+                refused_in_one_line(stopped.code, stopped.said, told)
+            assert case.sound(root, before, after), told
+            again = run(root, case.again(root))
+            if again.code == 2 and finished(tree(root)) == after:
+                continue  # it was finished already
+            assert again.code == 0, f"{told}\nagain: {again.said}"
+            assert tree(root) == after, told
+
+
+def refused_in_one_line(code: int, said: str, told: str) -> None:
+    if code == BROKEN:  # called without the command line: an error of ours or the system's own
+        assert "OutputError" in said or "StoreError" in said or "OSError" in said, told
+        return
+    assert "Traceback" not in said, told
+    if code == 2:
+        assert said.splitlines()[-1].startswith("prooflens: "), told
