@@ -8,6 +8,7 @@ it must hold is for the schema of its kind (:mod:`interp.schema`).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -42,8 +43,8 @@ def open_regular(path: str | Path) -> int:
         return descriptor
     os.close(descriptor)
     if stat.S_ISDIR(kind):
-        raise IsADirectoryError(21, "is a folder, not a file", str(path))
-    raise OSError(22, "is no regular file", str(path))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise OSError(errno.EINVAL, "is no regular file", str(path))
 
 
 def regular(path: str | Path, what: str, error: Error) -> None:

@@ -120,7 +120,9 @@ def _typed(name: str, kind: str, value: Any) -> tuple[bool, str, str, Any, str]:
     """The rule that ``value`` has the annotated type; whole numbers pass for floats."""
 
     def number(v: Any, *classes: type) -> bool:
-        return isinstance(v, classes) and not isinstance(v, bool) and abs(v) < _MOST
+        if isinstance(v, bool) or not isinstance(v, int | float):
+            return False
+        return isinstance(v, classes) and abs(v) < _MOST
 
     good = {
         "int": lambda: number(value, int),

@@ -118,8 +118,7 @@ def main() -> None:
 
 
 def _refused(words: str) -> NoReturn:
-    """In one line, whatever the words hold: names of files may have line breaks."""
-    typer.echo(f"prooflens: {' '.join(words.split())}", err=True)
+    typer.echo(f"prooflens: {words}", err=True)
     sys.exit(2)
 
 

@@ -118,8 +118,8 @@ class TokenFile:
             return torch.tensor([[int(word) for word in line.split()]], dtype=torch.int64)
         except (ValueError, RuntimeError, OverflowError):
             raise ArgumentError(
-                f"tokens: {self.path} line {number} must be integers of 64 bits separated by "
-                f"spaces, got {line.strip()[:40]!r}: tokenise the text first"
+                f"tokens: {self.path} line {number} must be integers separated by spaces, "
+                f"of 64 bits at most, got {line.strip()[:40]!r}: tokenise the text first"
             ) from None
 
 

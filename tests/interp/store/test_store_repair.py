@@ -158,7 +158,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "a folder for a part": (
         lambda s: ((s / "part-00000.h5").unlink(), (s / "part-00000.h5").mkdir()),  # type: ignore[func-returns-value, dict-item]
-        "is a folder",
+        "Is a directory",
     ),
 }  # fmt: skip
 
