@@ -35,7 +35,7 @@ def free_bytes() -> int:
 
 
 def need_bytes(
-    estimate: float, what: str, advice: str, *, error: type[Exception] = ArgumentError
+    estimate: int, what: str, advice: str, *, error: type[Exception] = ArgumentError
 ) -> None:
     """Refuse what will not fit.
 
@@ -49,7 +49,7 @@ def need_bytes(
         Exception: of the class ``error``, with the estimate and what is free.
     """
     free = free_bytes()
-    if not estimate <= free:
+    if estimate > free:
         raise error(
             f"{what} takes at least {estimate / 1e9:,.1f} GB and {free / 1e9:,.1f} GB are free: "
             f"{advice}"

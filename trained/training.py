@@ -8,6 +8,7 @@ cross-entropy for token ids. Rows are fresh at every step unless ``rows`` says h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -16,7 +17,7 @@ from interp.errors import Problems
 
 __all__ = ["Training"]
 
-_MOST = 2**63  # whole numbers of 64 bits; no infinity, no NaN
+_MOST = 2**63  # whole numbers have 64 bits
 _MOST_BATCH, _MOST_STEPS = 1 << 20, 10**9
 
 
@@ -122,7 +123,8 @@ def _typed(name: str, kind: str, value: Any) -> tuple[bool, str, str, Any, str]:
     def number(v: Any, *classes: type) -> bool:
         if isinstance(v, bool) or not isinstance(v, int | float):
             return False
-        return isinstance(v, classes) and abs(v) < _MOST
+        sane = math.isfinite(v) if isinstance(v, float) else abs(v) < _MOST
+        return isinstance(v, classes) and sane
 
     good = {
         "int": lambda: number(value, int),
