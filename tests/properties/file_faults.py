@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import errno
 import io
+import itertools
 import os
 import sys
 import tempfile
@@ -43,7 +44,8 @@ class Faults:
     """Counts operations under ``root`` and lets number ``at`` (from 1) go wrong in one way."""
 
     def __init__(self, root: Path, at: int, way: str, log: int) -> None:
-        self.root, self.at, self.way, self.log, self.count = str(root), at, way, log, 0
+        self.root, self.at, self.way, self.log = str(root), at, way, log
+        self.numbers = itertools.count(1)  # of all threads together
 
     def wrap(self, owner: Any, name: str, path: Callable[..., Any] = lambda *a, **_: a[0]) -> None:
         original = getattr(owner, name)
@@ -52,9 +54,9 @@ class Faults:
             where = self._under(path(*arguments, **options))
             if where is None:
                 return original(*arguments, **options)
-            self.count += 1
+            number = next(self.numbers)
             os.pwrite(self.log, f"{name} {where}\n".encode(), os.fstat(self.log).st_size)
-            if self.count != self.at:
+            if number != self.at:
                 return original(*arguments, **options)
             if self.way != "kill":
                 code = getattr(errno, self.way)
