@@ -38,6 +38,7 @@ def train(
     minutes: Annotated[float, typer.Option(help="Minutes between two saves.")] = 5.0,
 ) -> None:
     """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
+    from interp.output import sweep
     from trained import grid
     from trained.results import check_places, made_by, save_fit
 
@@ -47,6 +48,7 @@ def train(
     inputs = [] if recipe is None else [recipe]
     done = {r.name for r in recipes if resume and made_by(places[r.name], r)}
     if done == set(places) and not partial.exists():
+        sweep(folder.absolute().parent)
         typer.echo(f"{folder} holds what these recipes make: nothing is left to train")
         return
     todo = [place for name, place in places.items() if name not in done]
