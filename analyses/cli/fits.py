@@ -102,11 +102,13 @@ def _numbers(argument: str, text: str) -> list[int]:
 
     problems = Problems("fits")
     words = [word.strip() for word in text.split(",")]
+    good = all(word.isascii() and word.isdecimal() and float(word) > 0 for word in words)
+    problems.need(good, argument, "must be whole numbers above 0", text[:200], "write e.g. 1,2,4")
+    problems.raise_if_any()
     most = _MOST[argument]
-    good = all(w.isascii() and w.isdecimal() and 0 < float(w) <= most for w in words)
-    rule = f"must be at most {_MOST_NUMBERS} whole numbers from 1 to {most}"
-    good = good and len(words) <= _MOST_NUMBERS
-    problems.need(good, argument, rule, text[:200], "write e.g. 1,2,4")
+    rule = f"must be at most {_MOST_NUMBERS} numbers, up to {most}"
+    good = len(words) <= _MOST_NUMBERS and all(float(word) <= most for word in words)
+    problems.need(good, argument, rule, text[:200], "ask for fewer or smaller ones")
     problems.raise_if_any()
     return [int(word) for word in words]
 
