@@ -66,8 +66,11 @@ def head_maps(
 ) -> Figure:
     """Heat maps of one number per head, layers downwards and heads across, several side by side.
 
+    Maps with the same label have one colour scale. What is not a number is marked by a dash, what
+    is infinite by ∞; a map with nothing to show says so.
+
     Args:
-        values: ``[layer, head]`` each; NaN where a layer has no such head.
+        values: ``[layer, head]`` each; NaN where a layer has no such head, or nothing was measured.
         labels: The label of each map: what is shown, with its unit.
         titles: The titles above the maps.
         strongest: How many of the largest |values| to name on each map.
@@ -76,24 +79,42 @@ def head_maps(
     width, height = max(3.2, 0.3 * shape[1] + 1.2), max(2.4, 0.26 * shape[0] + 1.0)
     with style():
         figure = Figure(figsize=(width * len(values), height))
-        for i, (found, label, title) in enumerate(zip(values, labels, titles, strict=True)):
+        maps = [np.asarray(found, dtype=float) for found in values]
+        for i, (found, label, title) in enumerate(zip(maps, labels, titles, strict=True)):
             axes = figure.add_subplot(1, len(values), i + 1)
-            _map(axes, np.asarray(found, dtype=float), label, title, strongest)
+            alike = [other for other, same in zip(maps, labels, strict=True) if same == label]
+            _map(axes, found, _scale(alike), label, title, strongest)
     return figure
 
 
-def _map(axes: Axes, values: Array, label: str, title: str, strongest: int) -> None:
-    signed = bool(np.nanmin(values) < 0)
-    limit = float(np.nanmax(np.abs(values))) or 1.0
+def _scale(maps: Sequence[Array]) -> tuple[bool, float]:
+    """Whether any finite value is below 0, and the largest size of one."""
+    every = np.concatenate([values.ravel() for values in maps])
+    finite = every[np.isfinite(every)]
+    return bool((finite < 0).any()), float(np.abs(finite).max(initial=0.0)) or 1.0
+
+
+def _map(
+    axes: Axes,
+    values: Array,
+    scale: tuple[bool, float],
+    label: str,
+    title: str,
+    strongest: int,
+) -> None:
+    signed, limit = scale
     colours, low = (SIGNED, -limit) if signed else (AMOUNT, 0.0)
-    image = axes.imshow(values, cmap=colours, vmin=low, vmax=limit, aspect="auto")
+    finite = np.ma.masked_invalid(values)
+    image = axes.imshow(finite, cmap=colours, vmin=low, vmax=limit, aspect="auto")
+    _mark_gaps(axes, values)
     axes.set(xlabel="head", ylabel="layer", title=title)
     axes.set_xticks(_ticks(values.shape[1]))
     axes.set_yticks(_ticks(values.shape[0]))
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.figure.colorbar(image, ax=axes, label=label, pad=0.02)
-    order = np.argsort(-np.nan_to_num(np.abs(values)).ravel(), kind="stable")[:strongest]
+    order = np.argsort(-np.abs(finite).filled(-1.0).ravel(), kind="stable")
+    order = order[: min(strongest, finite.count())]
     for layer, head in zip(*np.unravel_index(order, values.shape), strict=True):
         shade = abs(values[layer, head]) / limit
         light = shade > 0.6 if signed else shade < 0.6
@@ -106,6 +127,16 @@ def _map(axes: Axes, values: Array, label: str, title: str, strongest: int) -> N
             va="center",
             color="white" if light else INK,
         )
+
+
+def _mark_gaps(axes: Axes, values: Array) -> None:
+    """A dash where there is no number, ∞ where it is infinite; words where there is none at all."""
+    if not np.isfinite(values).any():
+        axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=MUTED)
+        return
+    for layer, head in np.argwhere(~np.isfinite(values)):
+        text = {np.inf: "∞", -np.inf: "−∞"}.get(float(values[layer, head]), "–")
+        axes.text(head, layer, text, ha="center", va="center", color=MUTED, fontsize=7)
 
 
 def _ticks(n: int) -> list[int]:
@@ -136,13 +167,21 @@ def null_histograms(
 
 
 def _histogram(axes: Axes, scores: Array, mean: Array, std: Array) -> None:
-    low, high = float(np.nanmin(mean - 3 * std)), float(np.nanmax(mean + 3 * std))
     finite = scores[np.isfinite(scores)]
-    axes.hist(finite, bins=_bins(finite), color=PALETTE["blue"], label=f"{finite.size} heads")
+    if not finite.size:
+        axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center", color=MUTED)
+        return
+    low, high = float(np.nanmin(mean - 3 * std)), float(np.nanmax(mean + 3 * std))
+    lost = scores.size - finite.size
+    axes.hist(finite, bins=_bins(finite), color=PALETTE["blue"], label=_counted(finite.size, lost))
     axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, zorder=0, label="null ± 3 sd")
     axes.locator_params(axis="x", nbins=5)
     axes.axvline(float(np.nanmean(mean)), color=MUTED, lw=0.8)
     axes.legend()
+
+
+def _counted(shown: int, lost: int) -> str:
+    return f"{shown} heads" + (f", {lost} without a finite number" if lost else "")
 
 
 def _bins(scores: Array) -> list[float]:

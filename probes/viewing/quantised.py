@@ -42,7 +42,7 @@ class Quantised:
 
     def values(self) -> NDArray[np.float64]:
         """What the codes stand for."""
-        found: NDArray[np.float64] = self.low + self.codes * self.step
+        found: NDArray[np.float64] = self.low + self.codes.astype(np.float64) * self.step
         return found
 
 

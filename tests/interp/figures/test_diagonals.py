@@ -78,3 +78,25 @@ def test_style_is_only_in_force_inside() -> None:
         assert not mpl.rcParams["axes.spines.top"]
     assert mpl.rcParams["axes.spines.top"] == before
     assert len(set(PALETTE.values())) == len(PALETTE)
+
+
+def test_maps_of_one_unit_share_a_scale_and_gaps_are_marked() -> None:
+    values = np.array([[1.0, np.nan], [np.inf, 4.0]])
+    figure = head_maps(
+        [values, values.clip(max=2) * np.array([[1, 1], [0, 1]]), np.full((2, 2), np.nan)],
+        ["rank", "rank", "share"],
+        titles=["a", "b", "c"],
+        strongest=4,
+    )
+    one, two, empty = (axes for axes in figure.axes if axes.get_xlabel() == "head")
+    assert one.images[0].get_clim() == two.images[0].get_clim() == (0.0, 4.0)
+    assert [text.get_text() for text in one.texts] == ["–", "∞", "L1H1", "L0H0"]
+    assert [text.get_text() for text in empty.texts] == ["nothing measured"]
+
+
+def test_histograms_count_what_they_leave_out() -> None:
+    scores = np.array([0.1, 0.2, np.nan, np.inf])
+    figure = null_histograms([(scores, 0.0, 0.1)], "score", titles=["a"])
+    assert figure.axes[0].get_legend_handles_labels()[1][0] == "2 heads, 2 without a finite number"
+    figure = null_histograms([(np.full(2, np.nan), 0.0, 0.1)], "score", titles=["a"])
+    assert figure.axes[0].texts[0].get_text() == "nothing measured"
