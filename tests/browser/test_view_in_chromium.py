@@ -53,7 +53,8 @@ def test_it_opens_with_what_was_found_and_the_head_that_does_it(page, viewed) ->
     assert said == viewed.findings
     assert any(line.startswith("induction: confirmed L1H0") for line in said)
     assert shown(page) == "L1H0"
-    assert "induction, confirmed: share of attention" in page.locator(".sentences").inner_text()
+    told = page.locator(".sentences").inner_text()
+    assert re.search(r"induction, confirmed \(q [^)]+\): share of attention", told)
 
 
 def test_keys_go_from_head_to_head_and_the_address_follows(page) -> None:

@@ -75,7 +75,13 @@ function sentences(head: Head): HTMLElement[] {
   if (!head.roles.length) return [el("p", {}, `${head.name} has no role: none was found above its null and floor.`)];
   return head.roles.map(role => el("p", {},
     el("strong", { class: role.status }, `${role.status === "confirmed" ? "●" : "◐"} ${role.role}${role.target ? ` of ${role.target}` : ""}, ${role.status}`),
-    `: ${role.evidence}.`, role.status === "confirmed" ? "" : " Behaviour without the cause: doubt it."));
+    ` (${odds(role.q)}): ${role.evidence}.`, role.status === "confirmed" ? "" : " Behaviour without the cause: doubt it."));
+}
+
+/** The false-discovery rate as it is read: below 1e-10 it is a tail that nobody measured. */
+function odds(q: Num): string {
+  const value = finite(q);
+  return value === null ? "no q" : value < 1e-10 ? "q < 1e−10" : `q ${shown(value)}`;
 }
 
 function numbers(model: Model, head: Head, several: boolean): HTMLElement {
