@@ -41,7 +41,7 @@ __all__ = ["cases", "main", "measure"]
 _ARCHITECTURES = ((1, 1, 16), (1, 2, 32), (1, 4, 64), (2, 1, 16), (2, 2, 32), (2, 4, 64))
 _SCALES = (1.0, 8.0)
 _KINDS = ("two letters", "three letters", "numbers")
-_DRAWS, _SHUFFLES = 2, 6
+_DRAWS, _SHUFFLES = 2, 4
 _SHIPPED = (
     *("depth-L3-layers1", "depth-L4-layers2", "depth-L5-layers3", "depth-L6-layers4"),
     *("induction-attention", "fixed-memory-multiplexer", "template-majority", "max-of-4"),

@@ -41,6 +41,7 @@ _TITLES = {
     "depth": "depth: counting, layer by layer",
     "coupling": "coupling: rank, and transformers against recurrent networks",
     "compact": "compact: proofs about trained models",
+    "decompile": "decompile: programs in models that others trained",
 }
 
 

@@ -50,7 +50,7 @@ class Questions:
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self.columns = tuple(columns)
-        values = np.array([c.values for c in columns]).reshape(len(columns), -1)
+        values = np.stack([c.values for c in columns]) if columns else np.zeros((0, 0), np.int64)
         self.low = values.min(1) if values.size else np.zeros(len(columns), dtype=np.int64)
         values = values - self.low[:, None]
         self._width = int(values.max()) + 1 if values.size else 1

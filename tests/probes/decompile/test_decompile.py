@@ -185,6 +185,11 @@ def test_trees_find_a_threshold_and_prefer_the_simpler_question() -> None:
     assert trees[1].columns[0].cost == 1.0
 
 
+def test_without_questions_the_commoner_answer_is_given() -> None:
+    trees = grow(Questions([]), np.array([True, True, False]), 4)
+    assert [(tree.leaves, tree.wrong) for tree in trees] == [(1, 1)]
+
+
 def rows_file(tmp_path, rows: Rows):
     words = {text: code for code, text in enumerate(rows.vocabulary.texts)}
     words["<pad>"] = len(words)

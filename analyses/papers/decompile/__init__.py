@@ -1,0 +1,1 @@
+"""Claims about programs found in models that others trained."""
