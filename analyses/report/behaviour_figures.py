@@ -146,8 +146,10 @@ def _map(metric: str, panels: Sequence[Panel]) -> Figure:
 
 
 def _histogram(metric: str, panels: Sequence[Panel]) -> Figure:
-    columns = ("score", "null_mean", "null_std")
-    triples = [tuple(rows[c].to_numpy() for c in columns) for _, rows in panels]
+    triples = [
+        (rows["score"].to_numpy(), rows["null_mean"].to_numpy(), rows["null_std"].to_numpy())
+        for _, rows in panels
+    ]
     return null_histograms(triples, _LABELS[metric], titles=[title for title, _ in panels])
 
 

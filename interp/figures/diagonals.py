@@ -113,8 +113,8 @@ def _map(
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.figure.colorbar(image, ax=axes, label=label, pad=0.02)
-    order = np.argsort(-np.abs(finite).filled(-1.0).ravel(), kind="stable")
-    order = order[: min(strongest, finite.count())]
+    sizes = np.where(np.isfinite(values), np.abs(values), -1.0)
+    order = np.argsort(-sizes.ravel(), kind="stable")[: min(strongest, int((sizes >= 0).sum()))]
     for layer, head in zip(*np.unravel_index(order, values.shape), strict=True):
         shade = abs(values[layer, head]) / limit
         light = shade > 0.6 if signed else shade < 0.6
