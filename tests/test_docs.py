@@ -61,6 +61,12 @@ def run_command(line: str) -> None:
     assert done.exit_code == 0, f"{line}\n{done.output}\n{done.exception!r}"
 
 
+@pytest.fixture(autouse=True)
+def few_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No sentence of the pages hangs on the thousandth draw of a null; minutes do."""
+    monkeypatch.setattr("probes.roles.reinit_null._DRAWS", 200)
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_code_in_the_documentation_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
