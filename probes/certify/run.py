@@ -206,13 +206,12 @@ class _Attempts:
             return ""
         if not self.three_paths:
             return not_three_paths(self.model)
-        tables = self.tables
         if strategy == "rank one":
-            found = rank_one_tables(self.model, self.domain.task.length)  # type: ignore[attr-defined]
-            if isinstance(found, str):
-                return found
-            tables = found
-        return maximum.by_cubes(tables, strategy, self.watch)
+            length = self.domain.task.length
+            tables = rank_one_tables(self.model, length)
+        else:
+            tables = self.tables
+        return tables if isinstance(tables, str) else maximum.by_cubes(tables, strategy, self.watch)
 
     @property
     def tables(self) -> Tables:
