@@ -65,7 +65,8 @@ class Command(TyperCommand):
             for number in value if isinstance(value, list | tuple) else [value]:
                 if isinstance(number, int | float) and not isinstance(number, bool):
                     rule, said = f"must be a number of at most {most:,}", f"--{name}"
-                    problems.need(abs(number) <= most, said, rule, number, "lower it")
+                    advice = "lower it" if number == number else "give a number"
+                    problems.need(abs(number) <= most, said, rule, number, advice)
         problems.raise_if_any()
         return super().invoke(ctx)
 

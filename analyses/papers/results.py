@@ -51,6 +51,7 @@ WORK, STOPPED = ".work", "stopped.txt"
 _THUMBNAIL_WIDTH = 360
 _FORMAT = 1
 _WORDS = many(text())
+_FORMATTED = table({"format": whole(1)})
 _SCHEMA = table(
     {
         **dict.fromkeys(("claim", "status", "words", "key", "rule", "rule_sha256"), text()),
@@ -203,9 +204,11 @@ def read_result(folder: Path) -> Result:
         OutputError: if it is not there, cannot be read or is of a newer format.
     """
     try:
-        data = read_json(folder / RESULT, "result", OutputError, _SCHEMA)
-        if data.pop("format") > _FORMAT:
+        newer = read_json(folder / RESULT, "result", OutputError, _FORMATTED)["format"] > _FORMAT
+        if newer:
             raise OutputError(f"{folder}: is of a newer format: use a newer prooflens")
+        data = read_json(folder / RESULT, "result", OutputError, _SCHEMA)
+        del data["format"]
         for name in ("models", "seeds", "tables", "earlier"):
             data[name] = tuple(data[name])
         return Result(**data, folder=folder)

@@ -39,7 +39,7 @@ _SCHEMA = table(
         "name": text(),
         "about": text(),
         "claim": text(),
-        "task": maybe(table({"kind": text()}, {"bos": whole(-1)})),
+        "task": maybe(table({}, {"kind": text(), "bos": whole(-1)})),
         "test": maybe(table({"kind": text()})),
         "metrics": each(number()),
     },

@@ -275,7 +275,8 @@ def test_the_smallest_models_get_a_table_or_a_true_sentence(
     basis = "token" if name == "two tokens" else "residual"
     options = ("--out", tmp_path / "page", "--metrics", metrics, "--basis", basis)
     assert run(monkeypatch, tmp_path / "tiny", *options) == 0
-    said = capsys.readouterr().out
+    told = capsys.readouterr()
+    said = told.out + told.err
     assert ("no compositions" in said) == (sizes["n_layer"] == 1)
     assert ("a circuit is one number" in said) == (sizes["n_embd"] == 1)
     table = pd.read_csv(tmp_path / "page" / "weights.csv").set_index(["circuit", "metric"])

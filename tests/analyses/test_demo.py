@@ -57,7 +57,7 @@ def test_findings_name_heads_and_ffn_with_numbers(demo: Demo) -> None:
     for memory, lag in (("x[t-1]", 1), ("x[t-3]", 3)):
         assert re.search(rf"head L0H[01] extracts {re.escape(memory)} \(lag {lag}; r²", said[0])
     assert "the FFN of layer 0 computes the Boolean function (r² lost without it 0." in said[0]
-    told = "4 hold for the trained model, 3 hold for the mixed model, 0 hold for the untrained"
+    told = "4 hold for the trained model, 0 hold for the mixed model, 0 hold for the untrained"
     assert told in said[1]
     assert "within its certificate" in said[1]
 
@@ -74,10 +74,10 @@ def test_folder_holds_report_figures_numbers_and_stores(demo: Demo) -> None:
     assert numbers["models"]["trained"]["accuracy"] > 0.999
     roles = pd.read_csv(out / "roles.csv")
     counts = roles["model"].value_counts().to_dict()
-    assert counts == {"constructed": 7, "mixed": 4, "trained": 5, "untrained": 2}
+    assert counts == {"constructed": 7, "mixed": 3, "trained": 5, "untrained": 2}
     assert len(roles) == len(numbers["roles"])
     sure = roles[roles["status"] == "confirmed"]["model"].value_counts().to_dict()
-    assert sure == {"constructed": 7, "mixed": 4, "trained": 4}
+    assert sure == {"constructed": 7, "mixed": 3, "trained": 4}
     sealed = ActivationStore(out / "stores" / "trained").measurement("roles")
     written = roles[roles["model"] == "trained"]["evidence"].tolist()
     assert sealed["evidence"].tolist() == written

@@ -307,7 +307,7 @@ def test_newer_and_foreign_results_are_refused(tmp_path):
     with pytest.raises(OutputError, match="newer format"):
         read_result(folder)
     (folder / RESULT).write_text("{}")
-    with pytest.raises(OutputError, match="holds no result"):
+    with pytest.raises(OutputError, match="it has no 'format'"):
         read_result(folder)
 
 

@@ -128,7 +128,7 @@ def test_existing_output_is_refused(tmp_path):
         extract(model, Echo(), ["hook_embed"], tmp_path / "s", rows=4)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.tex").touch()
-    with pytest.raises(OutputError, match="is not a store"):
+    with pytest.raises(OutputError, match=r"has files that are no store's \(thesis\.tex\)"):
         extract(model, Echo(), ["hook_embed"], tmp_path / "other", rows=4, overwrite=True)
     store = extract(model, Echo(), ["hook_unembed"], tmp_path / "s", rows=4, overwrite=True)
     assert store.hooks == ("hook_unembed",)

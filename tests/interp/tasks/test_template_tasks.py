@@ -134,7 +134,7 @@ FIRST_ROWS = [[4, 4], [1, 7], [4, 2], [7, 7]]
         ({"train": (0, 1)}, "train must have a symbol for each of 2 wildcards"),
         ({"test": (70, 71)}, "test must have a symbol for each of 2 wildcards"),
         ({"train": (9, 3)}, "train must be "),
-        ({"labels": (1.0,)}, "labels must be one a template"),
+        ({"labels": (1.0,)}, "labels must be one per template"),
         ({"labels": (1.0, "α")}, "labels must be all numbers or all characters"),
         ({"labels": ("α", "γ")}, "must be a wildcard of αβ or a regular token"),
         ({"labels": ("α", "αβ")}, "must be a wildcard of αβ or a regular token"),
