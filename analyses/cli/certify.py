@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import facts
+from analyses.cli.usage import facts, progress
 
 __all__ = ["certify"]
 
@@ -59,7 +59,7 @@ def certify(
         length=length,
         box=box,
         seed=seed,
-        watch=_progress,
+        watch=progress("proving"),
     )
     _tell(found)
     if out is not None:
@@ -141,12 +141,3 @@ def _untrue(certificate: dict[str, Any]) -> str:
     if certificate["statement"] != domain.statement:
         return f"it says {certificate['statement']!r}, its domain is {domain.statement!r}"
     return ""
-
-
-def _progress(items: Any) -> Any:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    return track(items, "proving", console=console, disable=quiet, transient=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analyses.cli.usage import App, facts
+from analyses.cli.usage import App, facts, progress
 
 if TYPE_CHECKING:
     from analyses.papers.ledger import Claim
@@ -110,16 +110,8 @@ def report(
     if models:
         from analyses.papers.model_pages import measure_models
 
-        measure_models(out / MODELS, watch=_progress)
+        measure_models(out / MODELS, watch=progress("measuring models"))
     typer.echo(f"report: {write_report(read_ledger(), out)}")
-
-
-def _progress(items: list[str]) -> Any:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return track(items, "measuring models", console=console, disable=not console.is_terminal)
 
 
 def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import facts
+from analyses.cli.usage import facts, progress
 
 __all__ = ["probe"]
 
@@ -87,13 +87,13 @@ def _probed(
 
     run = _run(source, batch, positions) if interchange else None
     found = probing.probe_source(
-        source, batch, positions=positions, watch=_progress("probing"), **asked
+        source, batch, positions=positions, watch=progress("probing"), **asked
     )
     if curves:
-        watch = _progress("learning curves")
+        watch = progress("learning curves")
         found = probing.add_curves(found, source, batch, positions=positions, watch=watch)
     if run is not None:
-        watch = _progress("interchange")
+        watch = progress("interchange")
         found = probing.add_interchange(found, *run, positions=positions, watch=watch)
     return found
 
@@ -150,23 +150,3 @@ def _list_hooks(source: Any, batch: Any, out: Path | None) -> None:
     facts(hooks=sites)
     for site in sites:
         typer.echo(site)
-
-
-def _progress(what: str) -> Any:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-
-    def watch(items: Any) -> Any:
-        return track(
-            items,
-            total=len(items),
-            description=what,
-            console=console,
-            disable=quiet,
-            transient=True,
-        )
-
-    return watch

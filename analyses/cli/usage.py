@@ -25,7 +25,7 @@ from typer.core import TyperCommand
 
 from interp.errors import Problems
 
-__all__ = ["MOST", "App", "Command", "facts", "usage_error"]
+__all__ = ["MOST", "App", "Command", "facts", "progress", "usage_error"]
 
 _FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 _HELP = "Print one JSON object instead of lines."
@@ -93,6 +93,21 @@ def facts(**found: Any) -> None:
     kept = _FACTS.get()
     if kept is not None:
         kept.update(found)
+
+
+def progress(what: str) -> Callable[[Any], Any]:
+    """A function that goes through items with a progress bar on standard error.
+
+    The bar is labelled ``what`` and is shown only on a terminal.
+    """
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    quiet = not console.is_terminal
+    return functools.partial(
+        track, description=what, console=console, disable=quiet, transient=True
+    )
 
 
 def usage_error(error: Any) -> str:

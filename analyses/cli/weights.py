@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from analyses.cli.usage import facts
+from analyses.cli.usage import facts, progress
 
 if TYPE_CHECKING:
     from interp.weights.head_weights import HeadWeights
@@ -62,7 +62,7 @@ def weights(
     factors = head_weights(folder_of(model), mapping=mapping, revision=revision)
     options: dict[str, Any] = {"fold_norm": fold_norm, "lag": lag, "basis": basis}
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
-    table = weight_table(factors, names, **options, seed=seed, watch=_progress)
+    table = weight_table(factors, names, **options, seed=seed, watch=progress("working"))
     notes = _notes(factors, names)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
@@ -77,7 +77,7 @@ def weights(
     if out.suffix == ".csv":
         write_table(table, out, overwrite=overwrite)
     else:
-        write_page(inspection, out, overwrite=overwrite, watch=_progress)
+        write_page(inspection, out, overwrite=overwrite, watch=progress("working"))
     typer.echo(f"{len(table)} rows written to {out}")
     if out.suffix != ".csv":
         facts(report=out / "report.html")
@@ -117,19 +117,3 @@ def _notes(factors: HeadWeights, names: list[str]) -> list[str]:
     if any("QK" not in layer.circuits for layer in factors):
         notes.append("some layers score without a dot product: they have no QK circuit")
     return notes
-
-
-def _progress(items: Any) -> Any:
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    return track(
-        items,
-        total=len(items),
-        description="working",
-        console=console,
-        disable=quiet,
-        transient=True,
-    )
