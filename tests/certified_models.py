@@ -1,0 +1,47 @@
+"""Models that the tests of certificates speak of."""
+
+from typing import Any
+
+import torch
+
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.tasks.memory import FixedMemory
+
+FIXED = FixedMemory((1, 3), "multiplexer", length=7)
+
+
+def shaken(spec: TransformerSpec, seed: int, size: float) -> Any:
+    model = SequenceTransformer(spec, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.2 * torch.randn(weight.shape, generator=generator)
+            weight *= size
+    return model
+
+
+def rows(spec_seed: int, v: int, k: int, **options: Any) -> Any:
+    spec = TransformerSpec(
+        **{"d_in": v, "d_out": v, "n_ctx": k, "d_model": 8, "n_layers": 1, "d_head": 8} | options
+    )
+    return SequenceTransformer(spec, seed=spec_seed)
+
+
+def trained_maximum(v: int, k: int, seed: int) -> Any:
+    """A model that is right by construction of its weights, then shaken."""
+    model = rows(seed, v, k, d_model=v, d_head=v)
+    size = torch.arange(v, dtype=torch.float32)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+        model.embed.W_E.copy_(torch.eye(v))
+        model.blocks[0].attn.b_Q[0].fill_(1.0)
+        model.blocks[0].attn.W_K[0] = torch.diag(size * (2.0 + seed) / v**0.5)
+        model.blocks[0].attn.W_V[0] = torch.eye(v)
+        model.blocks[0].attn.W_O[0] = 8 * torch.eye(v)
+        model.unembed.W_U.copy_(torch.eye(v))
+        generator = torch.Generator().manual_seed(seed)
+        for weight in model.parameters():
+            weight += 0.02 * seed * torch.randn(weight.shape, generator=generator)
+    return model

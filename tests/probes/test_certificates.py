@@ -1,0 +1,186 @@
+"""Certificates: checked by what knows no strategy, written by the command, refused in one line."""
+
+import json
+from typing import Any
+
+import pytest
+from certified_models import FIXED, shaken, trained_maximum
+from typer.testing import CliRunner
+
+from analyses.cli.main import app
+from interp.errors import ArgumentError, CheckpointError, ProoflensError
+from interp.models.checkpoint import save_checkpoint
+from interp.models.spec import TransformerSpec
+from interp.tasks.depth import PrefixPrediction
+from interp.tasks.maximum import Maximum
+from interp.tasks.memory import FixedMemory, KernelMemory
+from probes.certify.certificate import read_certificate, sha256_of
+from probes.certify.check import check
+from probes.certify.run import certify, domain_of
+from trained import zoo
+
+
+@pytest.fixture(scope="module")
+def multiplexer() -> Any:
+    return zoo.load("fixed-memory-multiplexer").model
+
+
+def test_a_certificate_is_checked_by_what_knows_no_strategy(
+    multiplexer: Any, tmp_path: Any
+) -> None:
+    cases = [
+        (multiplexer, FIXED, {"lags": {(0, 1): 1, (0, 0): 3}}),
+        (zoo.load("depth-L3-layers1").model, PrefixPrediction("L_3", ((3, 6),)), {}),
+        (trained_maximum(6, 3, 1), Maximum(6, 3), {}),
+        (
+            zoo.load("sparse-memory-light").model,
+            KernelMemory(("light(6, 1.3)",), "waves", length=2),
+            {},
+        ),
+    ]
+    for model, task, options in cases:
+        data = json.loads(json.dumps(certify(model, task, **options).to_dict()))
+        verdicts = check(data, model, sha256_of(model))
+        assert verdicts
+        assert all(v.holds for v in verdicts), verdicts
+        better = 0.99 if data["kind"] == "error" else 1.001
+        for proof in data["strategies"]:
+            proof["bound"] *= better
+        assert not any(v.holds for v in check(data, model, sha256_of(model)))
+        assert not check(data, model, "0" * 64)[0].holds
+
+
+def test_the_checker_imports_no_strategy() -> None:
+    import ast
+    from pathlib import Path
+
+    import probes.certify.check as checker
+
+    text = Path(str(checker.__file__)).read_text()
+    tree = ast.walk(ast.parse(text))
+    modules = [node.module or "" for node in tree if isinstance(node, ast.ImportFrom)]
+    assert not [m for m in modules if m.startswith("probes")]
+    assert len(text.splitlines()) <= 300
+
+
+def test_what_is_not_covered_is_refused_in_one_line(multiplexer: Any) -> None:
+    with pytest.raises(ArgumentError, match="length must lie between 4 and the task's 7"):
+        certify(multiplexer, FIXED, length=3)
+    with pytest.raises(ArgumentError, match="strategies must be one of"):
+        certify(multiplexer, FIXED, strategies=["magic"])
+    with pytest.raises(ArgumentError, match="box must be positive"):
+        domain_of(FIXED, box=0.0)
+    with pytest.raises(ArgumentError, match="whose right answers it knows"):
+        domain_of(zoo.load("induction-attention").task)
+
+
+def test_command_writes_and_checks_a_certificate(tmp_path: Any) -> None:
+    model = trained_maximum(6, 3, 1)
+    folder = save_checkpoint(model, tmp_path / "m", about={"task": Maximum(6, 3).to_dict()})
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["certify", str(folder), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert {p.name for p in out.iterdir()} >= {"certificate.json", "result.json", "index.html"}
+    result = json.loads((out / "result.json").read_text())
+    for key in ("kind", "bound", "measured", "strategy", "multiplications", "seconds"):
+        assert key in result
+        assert all(key in row for row in result["strategies"])
+    file = out / "certificate.json"
+    assert read_certificate(file)["model"]["sha256"] == sha256_of(model)
+    again = CliRunner().invoke(app, ["certify", "--check", str(file), str(folder)])
+    assert again.exit_code == 0, again.output
+    assert "holds  brute force" in again.output
+    other = save_checkpoint(trained_maximum(6, 3, 2), tmp_path / "other")
+    wrong = CliRunner().invoke(app, ["certify", "--check", str(file), str(other)])
+    assert isinstance(wrong.exception, CheckpointError)
+
+
+def _tampered(data: dict[str, Any]) -> Any:
+    """Certificates that say something else, and what the refusal says."""
+
+    def changed(change: Any) -> dict[str, Any]:
+        copy = json.loads(json.dumps(data))
+        change(copy, copy["strategies"][0])
+        return dict(copy)
+
+    yield changed(lambda d, p: p["data"].update(slices=0)), "cannot be followed"
+    yield changed(lambda d, p: p.update(bound=None)), "cannot be followed"
+    yield changed(lambda d, p: p.pop("data")), "cannot be followed"
+    yield changed(lambda d, p: p.update(bound=p["bound"] * 0.9)), "does not hold: mechanism"
+    yield changed(lambda d, p: p.update(kind="accuracy")), "its task has error"
+    yield changed(lambda d, p: d["domain"].update(length=1)), "its domain is 'all sequences of 1"
+    yield changed(lambda d, p: d["domain"].update(length=10**9)), "its domain is none"
+    yield changed(lambda d, p: d["domain"].update(task={"kind": "magic"})), "its domain is none"
+    yield changed(lambda d, p: d.update(statement="every input there is")), "its domain is 'all"
+    yield changed(lambda d, p: d["model"].update(sha256="0" * 64)), "does not hold: model"
+    yield changed(lambda d, p: d.pop("strategies")), "is damaged"
+    yield changed(lambda d, p: d["format"].update(version=99)), "upgrade prooflens"
+    yield [], "no certificate"
+
+
+def test_broken_certificates_are_refused_in_one_line(tmp_path: Any) -> None:
+    shipped = zoo.load("sparse-memory-light")
+    found = certify(
+        shipped.model, shipped.task, name=shipped.name, length=2, strategies=["mechanism"]
+    )
+    file = tmp_path / "certificate.json"
+    for data, words in _tampered(json.loads(json.dumps(found.to_dict()))):
+        file.write_text(json.dumps(data))
+        done = CliRunner().invoke(app, ["certify", "--check", str(file), "sparse-memory-light"])
+        assert isinstance(done.exception, CheckpointError), (words, done.exception)
+        assert words in str(done.exception), words
+        assert "\n" not in str(done.exception)
+    file.write_text("{")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_certificate(file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "MODEL must be given"),
+        (["no-such-model"], "no-such-model"),
+        (["max-of-4", "--strategy", "magic"], "strategies must be one of"),
+        (["max-of-4", "--length", "3"], "length must be left out"),
+        (["max-of-4", "--task", "maximum:vocabulary=32"], "d_in 64 and d_out 64"),
+        (["fixed-memory-multiplexer", "--length", "0"], "length must lie between"),
+        (
+            ["fixed-memory-multiplexer", "--length", "1000000000"],
+            "length must be a number of at most",
+        ),
+        (["fixed-memory-multiplexer", "--task", "maximum"], "takes real where the task gives"),
+        (["sparse-memory-light", "--box", "nan"], "box must be a number"),
+        (["nested-memory-2"], "whose right answers it knows"),
+        (["coupling-order-rnn"], "whose right answers it knows"),
+    ],
+)
+def test_what_cannot_be_proved_is_refused_in_one_line(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, ["certify", *arguments])
+    assert isinstance(done.exception, ProoflensError), done.exception
+    assert words in str(done.exception)
+    assert "\n" not in str(done.exception)
+
+
+def test_the_checker_refuses_a_cover_that_does_not_fit_the_model() -> None:
+    model = zoo.load("depth-L4-layers2").model
+    task = PrefixPrediction("L_4", ((4, 6),))
+    data = certify(model, task, strategies=["brute force"]).to_dict()
+    (right,) = check(data, model, sha256_of(model))
+    assert right.holds
+    data["strategies"][0]["data"]["cover"] = "multisets"
+    (wrong,) = check(data, model, sha256_of(model))
+    assert not wrong.holds
+    assert "order" in wrong.note
+
+
+def test_black_boxes_are_checked_too() -> None:
+    spec = TransformerSpec(
+        1, 1, 3, 4, 1, n_heads=1, d_head=2, input="real", score="none", lag_bias="table", ffn=(3,)
+    )
+    model = shaken(spec, 0, 1e-3)
+    task = FixedMemory((1,), "parity", length=3)
+    data = certify(model, task, strategies=["black box"]).to_dict()
+    data["strategies"][0]["vacuous"] = ""
+    (found,) = check(data, model, sha256_of(model))
+    assert found.holds
+    assert found.found == pytest.approx(found.claimed, rel=1e-6)
