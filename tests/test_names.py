@@ -5,6 +5,7 @@ string that both take for a forward reference.
 """
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import jaxtyping
@@ -64,3 +65,9 @@ def f(x: Float[Tensor, "batch pos"], y: Lost) -> Float[Gone, "#batch 3*pos"]:
 @pytest.mark.parametrize("code", ["__all__ = ['f']", "def f():\n    x += 1\n"])
 def test_exports_and_locals_are_looked_at(code: str) -> None:
     assert undefined(code)
+
+
+def test_every_test_file_has_a_name_of_its_own() -> None:
+    """pytest imports a test file by its name alone, so two files of one name cannot both be run."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, times in names.items() if times > 1] == []
