@@ -25,6 +25,10 @@ def inspect(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
     ] = False,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
@@ -35,7 +39,7 @@ def inspect(
     from interp.output import check_output
 
     place = _folder_of(model)
-    inputs: list[str | Path] = [place] if text is None else [place, text]
+    inputs = [place, *(given for given in (text, mapping) if given is not None)]
     check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=inputs)
     words = None if text is None else text_of(text)
 
@@ -43,14 +47,18 @@ def inspect(
     from analyses.report.inspection import write_inspection
     from interp.models.pretrained import load_pretrained
     from interp.weights.head_weights import head_weights
+    from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
     from probes.inspection.heads import inspect_heads, inspection_folder
 
+    given = None if mapping is None else read_mapping(mapping)
+    if given is not None:
+        layout_of_mapping(given)  # refused before the model is loaded
     step = steps()
     step(f"loading {model}")
     found = replace(
         load_pretrained(place, revision=revision, trust_remote_code=trust_remote_code), name=model
     )
-    factors = head_weights(place, revision=revision)
+    factors = head_weights(place, mapping=given, revision=revision)
     with inspection_folder(out, resume=resume, overwrite=overwrite) as folder:
         inspected = inspect_heads(
             found,

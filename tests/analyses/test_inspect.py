@@ -255,6 +255,11 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
             catch_exceptions=False,
         )  # fmt: skip
     assert not out.exists()
+    (tmp_path / "map.toml").write_text("n_layers = 0\n")
+    run = ["inspect", "induction-attention", "--out", str(out), "--mapping"]
+    done = CliRunner().invoke(app, [*run, str(tmp_path / "map.toml")])
+    assert "n_layers must be a positive integer" in str(done.exception)
+    assert not out.exists()
     done = CliRunner().invoke(app, ["inspect", "x", "--out", str(tmp_path / "o"), "--text", "none"])
     assert isinstance(done.exception, ArgumentError)
     assert "cannot be read" in str(done.exception)

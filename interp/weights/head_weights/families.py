@@ -17,15 +17,19 @@ import torch
 from torch import nn
 
 from interp.errors import ArgumentError, CheckpointError
+from interp.weights.head_weights.falcon import bloom, falcon
 from interp.weights.head_weights.gpt2 import gpt2
 from interp.weights.head_weights.gpt_neo import gpt_j, gpt_neo, gpt_neox
+from interp.weights.head_weights.gpt_oss import gpt_oss
 from interp.weights.head_weights.layers import HeadWeights
 from interp.weights.head_weights.layout import Layout
 from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.llama import gemma, llama
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
+from interp.weights.head_weights.olmo import olmo, olmo2
 from interp.weights.head_weights.opt import opt
 from interp.weights.head_weights.own import own
+from interp.weights.head_weights.phi import phi, phi3, stablelm
 from interp.weights.head_weights.source import Source, find_source
 
 __all__ = ["FAMILIES", "head_weights"]
@@ -44,6 +48,14 @@ FAMILIES: dict[str, tuple[Adapter, str]] = {
         ("llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe"),
         (llama, _LLAMA),
     ),
+    "olmo": (olmo, _LLAMA),
+    "olmo2": (olmo2, _LLAMA),
+    "phi": (phi, _LLAMA),
+    "phi3": (phi3, "layers.0.self_attn.qkv_proj.weight"),
+    "stablelm": (stablelm, _LLAMA),
+    "falcon": (falcon, "h.0.self_attention.query_key_value.weight"),
+    "bloom": (bloom, "h.0.self_attention.query_key_value.weight"),
+    "gpt_oss": (gpt_oss, _LLAMA),
     **dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text"), (gemma, _LLAMA)),
 }
 # What old checkpoints keep beside the weights: masks and tables, recomputed by every loader.

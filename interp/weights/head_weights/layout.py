@@ -4,7 +4,9 @@ Every family stores the four matrices of a head somewhere else and in another or
 :class:`Part` names the tensor and gives, as an einops pattern, the way to a stack of head
 matrices; a :class:`Layout` collects the parts and the facts that no tensor shows. The axes of the
 patterns are ``h`` query heads, ``g`` key/value heads, ``d`` model width, ``k`` head width and
-``p`` matrices stored side by side (then ``p`` comes first and ``pick`` chooses one).
+``p`` matrices stored side by side (then ``p`` comes first and ``pick`` chooses one). Where one
+tensor holds more query than key heads, ``s`` counts the slots of a head's width, comes first, and
+``slots`` chooses the ones that are wanted.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ PartName = Literal[
     "out_gain",
     "q_gain",
     "k_gain",
+    "sinks",
     "identity_a",
     "identity_b",
 ]
@@ -67,6 +70,8 @@ class Part:
         pick: which of the ``p`` matrices stored side by side to take.
         offset: added to every entry (1 for norms stored as 1 + w).
         factor: a number that every entry is multiplied by.
+        slots: which of the ``s`` slots that lead the pattern's result to take, from and up to.
+        then: an einops pattern for what was taken, where that is not yet the form wanted.
     """
 
     name: str
@@ -74,6 +79,8 @@ class Part:
     pick: int | None = None
     offset: float = 0.0
     factor: float = 1.0
+    slots: tuple[int, int] | None = None
+    then: str = ""
 
     def arrange(
         self, tensor: Tensor, axes: Mapping[str, int], trim: Mapping[str, int] | None = None
@@ -94,6 +101,8 @@ class Part:
                 f"{self.pattern!r} with {lengths}"
             ) from error
         picked = arranged if self.pick is None else arranged[self.pick]
+        picked = picked if self.slots is None else picked[slice(*self.slots)]
+        picked = rearrange(picked, self.then) if self.then else picked
         if trim:
             letters = self.pattern.split("->")[1].split()
             picked = picked[tuple(slice(trim.get(axis)) for axis in letters)]

@@ -35,15 +35,15 @@ __all__ = ["LiveTensors", "live_source"]
 Make = Callable[[], Tensor]
 
 _WRAPPING = "._original_component"
+_BY_HEAD = ("p (h k) d -> (h p k) d", "p (h k) -> (h p k)")
+_IN_TURN = ("", "")  # all of the query, then key and value, which may be narrower
 # model_type → what holds query, key and value side by side, the output, and how, weight and bias
 _JOINED: dict[str, tuple[str, str, str, str]] = {
     "gpt2": ("attn.c_attn", "attn.c_proj", "p hk d -> d (p hk)", "p hk -> (p hk)"),
-    "gpt_neox": (
-        "attention.query_key_value",
-        "attention.dense",
-        "p (h k) d -> (h p k) d",
-        "p (h k) -> (h p k)",
-    ),
+    "gpt_neox": ("attention.query_key_value", "attention.dense", *_BY_HEAD),
+    "bloom": ("self_attention.query_key_value", "self_attention.dense", *_BY_HEAD),
+    "falcon": ("self_attention.query_key_value", "self_attention.dense", *_BY_HEAD),
+    "phi3": ("self_attn.qkv_proj", "self_attn.o_proj", *_IN_TURN),
 }
 # Names that a checkpoint gives to what the model calls otherwise.
 _RENAMED = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
@@ -110,7 +110,7 @@ def live_source(model: nn.Module) -> Source:
     told = config.to_dict() if hasattr(config, "to_dict") else {}
     kind = str(told.get("model_type", ""))
     if not whole:
-        tensors = _rejoined(tensors, kind, _heads(config))
+        tensors = _rejoined(tensors, _joined(kind, told), _heads(config))
     for live, saved in _RENAMED.get(kind, {}).items():
         if live in tensors:
             tensors[saved] = tensors.pop(live)
@@ -134,12 +134,22 @@ def _heads(config: Any) -> int:
     return int(getattr(config, "num_attention_heads", 1))
 
 
-def _rejoined(tensors: dict[str, Make], kind: str, heads: int) -> dict[str, Make]:
+def _joined(kind: str, config: Mapping[str, Any]) -> tuple[str, str, str, str] | None:
+    """How a family stores query, key and value side by side; None where it stores them apart."""
+    found = _JOINED.get(kind)
+    if kind == "falcon" and found is not None and config.get("multi_query"):
+        return (*found[:2], *_IN_TURN)
+    return found
+
+
+def _rejoined(
+    tensors: dict[str, Make], how: tuple[str, str, str, str] | None, heads: int
+) -> dict[str, Make]:
     """Join matrices that a bridge has split, as the checkpoint stores them; the split ones are
     used."""
-    if kind not in _JOINED:
+    if how is None:
         return tensors
-    joined, output, weight, bias = _JOINED[kind]
+    joined, output, weight, bias = how
     attention = joined.partition(".")[0]
     patterns = {"weight": weight, "bias": bias}
     kept = {}
@@ -157,5 +167,7 @@ def _rejoined(tensors: dict[str, Make], kind: str, heads: int) -> dict[str, Make
 
 
 def _joining(sides: Sequence[Make], pattern: str, heads: int) -> Make:
+    if not pattern:
+        return lambda: torch.cat([side().detach() for side in sides])
     lengths = {"h": heads} if "(h " in pattern else {}
     return lambda: rearrange([side().detach() for side in sides], pattern, **lengths)

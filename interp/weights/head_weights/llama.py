@@ -11,14 +11,14 @@ folding is asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from interp.weights.head_weights.config import count, rope_of
 from interp.weights.head_weights.layout import Layout, Part, PartName, Sizes, Tokens
 
-__all__ = ["gemma", "llama"]
+__all__ = ["QK_NORM", "gemma", "llama", "llama_layout", "llama_parts", "sliding"]
 
-_QK_NORM = (
+QK_NORM = (
     "queries and keys are normalised per token before the product: gains are in the QK circuit, "
     "the positive per-token factors are not"
 )
@@ -28,8 +28,25 @@ _SCALED = "embeddings enter multiplied by √d_model, which scales token-basis c
 
 def llama(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
     """The layout of Llama, Mistral, Mixtral, Qwen 2 and Qwen 3 (and their mixtures of experts)."""
-    parts = _parts(prefix, offset=0.0)
-    return _layout(config, prefix, tied, str(config["model_type"]), parts, ())
+    parts = llama_parts(prefix, offset=0.0)
+    kind = str(config["model_type"])
+    window = sliding(config) if config.get("use_sliding_window", True) else ()
+    return llama_layout(config, prefix, tied, kind, parts, window)
+
+
+def sliding(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """A note where the configuration limits how far attention looks back."""
+    size = config.get("sliding_window")
+    if not size:
+        return ()
+    kinds = config.get("layer_types") or ()
+    some = sum(kind == "sliding_attention" for kind in kinds)
+    where = f"{some} of {len(kinds)} layers" if kinds else "its layers"
+    return (
+        (f"sliding window: {where} look back {size} positions at most",)
+        if some or not kinds
+        else ()
+    )
 
 
 def gemma(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
@@ -37,16 +54,22 @@ def gemma(config: Mapping[str, Any], prefix: str, tied: bool) -> Layout:
     inner = config.get("text_config")
     text = dict(inner) if isinstance(inner, Mapping) else dict(config)
     kind = str(config["model_type"])
-    parts = _parts(prefix, offset=1.0)
+    parts = llama_parts(prefix, offset=1.0)
     if kind != "gemma":
         name = prefix + "layers.{layer}.post_attention_layernorm.weight"
         parts["out_gain"] = Part(name, "d -> d", offset=1.0)
     capped = bool(text.get("attn_logit_softcapping"))
-    notes = (_SCALED, *((_SOFT_CAP,) if capped else ()))
-    return _layout(text, prefix, tied, kind, parts, notes)
+    notes = (_SCALED, *((_SOFT_CAP,) if capped else ()), *sliding(text))
+    return llama_layout(text, prefix, tied, kind, parts, notes)
 
 
-def _parts(prefix: str, offset: float) -> dict[PartName, Part]:
+def llama_parts(prefix: str, offset: float = 0.0) -> dict[PartName, Part]:
+    """The parts under Llama's names, which many families share.
+
+    Args:
+        prefix: what stands before ``layers.0`` in the names.
+        offset: what the norms add to their stored gains.
+    """
     at = prefix + "layers.{layer}."
     attention = at + "self_attn."
     return {
@@ -64,14 +87,29 @@ def _parts(prefix: str, offset: float) -> dict[PartName, Part]:
     }
 
 
-def _layout(
+def llama_layout(
     config: Mapping[str, Any],
     prefix: str,
     tied: bool,
     family: str,
     parts: dict[PartName, Part],
-    notes: tuple[str, ...],
+    notes: tuple[str, ...] = (),
+    *,
+    norm: Literal["LayerNorm", "RMSNorm"] | None = "RMSNorm",
+    rotary: float = 1.0,
 ) -> Layout:
+    """The layout of a model with Llama's configuration and these parts.
+
+    Args:
+        config: the model's configuration.
+        prefix: what stands before ``layers.0`` in the names.
+        tied: whether the unembedding is the embedding.
+        family: the architecture's name.
+        parts: where the factors lie.
+        notes: what a reader of the numbers should know.
+        norm: the norm before attention.
+        rotary: the share of a head that is turned, where the configuration does not say.
+    """
     heads, width = count(config, "num_attention_heads"), count(config, "hidden_size")
     sizes = Sizes(
         n_layers=count(config, "num_hidden_layers"),
@@ -86,8 +124,8 @@ def _layout(
         sizes=sizes,
         parts=parts,
         attention=prefix + "layers.{layer}.self_attn.",
-        norm="RMSNorm",
-        rope=rope_of(config, sizes.d_head),
+        norm=norm,
+        rope=rope_of(config, sizes.d_head, share=rotary),
         tokens=Tokens.rows(prefix + "embed_tokens.weight", "lm_head.weight", tied=tied),
-        notes=(*notes, _QK_NORM) if normed else notes,
+        notes=(*notes, QK_NORM) if normed else notes,
     )

@@ -22,8 +22,9 @@ and W_V ([g d k]), W_O ([h k d]) alike; optional b_Q [h k], b_K, b_V [g k], b_O 
 norm_bias, out_gain [d], q_gain [h k], k_gain [g k], embedding and unembedding
 [v d], tied if only the first is given. Patterns are
 einops patterns over the axes h, g, d, k; where several matrices share a tensor, let p lead the
-result and add ``pick = 0``. ``offset = 1`` reads a gain stored as 1 + w. Rotary positions are a
-table ``[rope]`` with width, theta and neighbours.
+result and add ``pick = 0``; where one tensor holds more query than key heads, let s, the slots of a
+head's width, lead it and add ``slots = [0, 12]``, from and up to. ``offset = 1`` reads a gain
+stored as 1 + w. Rotary positions are a table ``[rope]`` with width, theta and neighbours.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
     good = rope is None or (isinstance(rope, Mapping) and isinstance(rope.get("width"), int))
     problems.need(good, "rope", "must be a table with a width", rope, "see this page's example")
     problems.raise_if_any()
-    parts = {key: Part(**table[key]) for key in _RESULT if key in table}
+    parts = {key: _part(table[key]) for key in _RESULT if key in table}
     embedding, unembedding = (parts.get(key) for key in ("embedding", "unembedding"))
     tokens = None if embedding is None else Tokens(embedding, unembedding or embedding)
     return Layout(
@@ -112,17 +113,30 @@ def layout_of_mapping(table: Mapping[str, Any]) -> Layout:
     )
 
 
+def _part(entry: Mapping[str, Any]) -> Part:
+    slots = entry.get("slots")
+    return Part(**{**entry, "slots": None if slots is None else tuple(slots)})
+
+
 def _check_part(key: str, entry: Any, problems: Problems) -> None:
     table = entry if isinstance(entry, Mapping) else {}
-    pattern, pick = table.get("pattern"), table.get("pick")
+    pattern, pick, slots = (table.get(key) for key in ("pattern", "pick", "slots"))
     named = isinstance(table.get("name"), str) and isinstance(pattern, str)
-    rule = "must be a table with a name and a pattern (and optionally pick, offset, factor)"
-    extra = set(table) - {"name", "pattern", "pick", "offset", "factor"}
+    rule = "must be a table with a name and a pattern (and optionally pick, slots, offset, factor)"
+    extra = set(table) - {"name", "pattern", "pick", "slots", "offset", "factor"}
     problems.need(named and not extra, key, rule, entry, 'e.g. {name = "…", pattern = "…"}')
     if not named:
         return
     wanted = ("p " if pick is not None else "") + _RESULT[key]
     result = str(pattern).partition("->")[2].split()
+    if slots is not None:
+        good = (
+            isinstance(slots, list | tuple)
+            and len(slots) == 2
+            and all(type(n) is int for n in slots)
+        )
+        problems.need(good, f"{key}.slots", "must be two whole numbers", slots, "e.g. [0, 12]")
+        wanted = "s" + wanted[1:]
     same = [axis if axis != "1" else "h" for axis in result] == wanted.split()
     problems.need(same, key, f"must have a pattern with the result {wanted!r}", pattern, "reorder")
     per_layer = "embedding" not in key

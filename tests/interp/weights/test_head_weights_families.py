@@ -10,6 +10,7 @@ import torch
 from same_head_weights import assert_same
 from torch import Tensor
 
+from interp.errors import ArgumentError
 from interp.weights.head_weights import HeadWeights, head_weights
 
 transformers = pytest.importorskip("transformers")
@@ -24,6 +25,8 @@ LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 100.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
 }  # fmt: skip
+WIDE = {**LLAMA, "hidden_size": 16, "num_key_value_heads": 2}
+FALCON = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, **SMALL}
 MODELS = {
     "gpt2": ("GPT2LMHead", {"n_embd": 12, "n_layer": 2, "n_head": 3, "n_positions": 16,
                             "bos_token_id": 1, "eos_token_id": 2, **SMALL}),
@@ -53,8 +56,23 @@ MODELS = {
         "Gemma2", {**LLAMA, "query_pre_attn_scalar": 4, "attn_logit_softcapping": None},
     ),
     "gemma3_text": ("Gemma3", {**LLAMA, "query_pre_attn_scalar": 4}),
+    "olmo": ("Olmo", LLAMA),
+    "olmo2": ("Olmo2", LLAMA),
+    "phi": ("Phi", {**WIDE, "partial_rotary_factor": 0.5}),
+    "phi3": ("Phi3", WIDE),
+    "stablelm": ("StableLm", {**WIDE, "partial_rotary_factor": 0.5, "use_qkv_bias": True}),
+    "falcon": ("Falcon", {**FALCON, "multi_query": False, "bias": True, "parallel_attn": False}),
+    "falcon-7b": ("Falcon", {**FALCON, "multi_query": True}),
+    "falcon-40b": ("Falcon", {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "bloom": ("Bloom", {"hidden_size": 16, "n_layer": 2, "n_head": 4, **SMALL}),
+    "gpt_oss": (
+        "GptOss",
+        {**LLAMA, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},
+         "num_local_experts": 2, "num_experts_per_tok": 1},
+    ),
 }  # fmt: skip
 BY_LAYER = ("gemma3_text",)
+SLOPES = [0.25, 0.0625, 0.015625, 0.00390625]  # of ALiBi with four heads
 
 
 def build(name: str, folder: Path) -> torch.nn.Module:
@@ -74,9 +92,9 @@ def build(name: str, folder: Path) -> torch.nn.Module:
 
 
 def attention_of(model: torch.nn.Module, layer: int) -> torch.nn.Module:
-    ends = (f".{layer}.attn", f".{layer}.attn.attention", f".{layer}.self_attn")
-    found = [m for n, m in model.named_modules() if n.endswith((*ends, f".{layer}.attention"))]
-    return found[-1]
+    names = ("attn", "attn.attention", "self_attn", "attention", "self_attention")
+    ends = tuple(f".{layer}.{name}" for name in names)
+    return [m for n, m in model.named_modules() if n.endswith(ends)][-1]
 
 
 def run(model: torch.nn.Module, layer: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,6 +104,8 @@ def run(model: torch.nn.Module, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     def look(module, args, kwargs, output):
         seen["x"] = args[0] if args else kwargs["hidden_states"]
         seen["out"], seen["pattern"] = output[0], output[1]
+        if type(module).__name__ == "BloomAttention":  # it adds the stream itself
+            seen["out"] = output[0] - args[1]
 
     handle = attention_of(model, layer).register_forward_hook(look, with_kwargs=True)
     tokens = torch.tensor([[3, 7, 7, 1, 9, 3]])
@@ -100,7 +120,7 @@ def rms(x: Tensor) -> Tensor:
 
 
 def pattern_from_factors(factors: HeadWeights, layer: int, x: Tensor, scale: float) -> Tensor:
-    n, rows = len(x), []
+    n, rows, family = len(x), [], factors.layout.family
     stack = factors.layer(layer)
     b_K = stack.read_if_there("b_K")
     by_lag = [stack.circuit("QK", lag=s if factors.layout.rope else 0) for s in range(n)]
@@ -115,10 +135,20 @@ def pattern_from_factors(factors: HeadWeights, layer: int, x: Tensor, scale: flo
                 key = key if b_K is None else key + b_K[head * len(b_K) // factors.n_heads]
                 scores[i, j] = query @ key
         if stack.has("q_gain"):
-            q = x @ stack.W_Q[head]
-            k = x @ stack.W_K[head * len(stack.W_K) // factors.n_heads]
+            q, k = x @ stack.W_Q, x @ stack.W_K
+            if family == "OLMo 2":  # normalised over all heads together
+                q, k = (torch.cat(list(part), -1) for part in (q, k))
+            else:
+                q, k = q[head], k[head * len(k) // factors.n_heads]
             scores = scores / (rms(q)[:, None] * rms(k))
-        rows.append((scores * scale).softmax(-1))
+        scores = scores * scale
+        if family == "BLOOM":
+            scores = scores + SLOPES[head] * torch.arange(n)
+        if stack.has("sinks"):
+            sink = stack.read("sinks")[head].expand(n, 1)
+            rows.append(torch.cat([scores, sink], 1).softmax(-1)[:, :-1])
+        else:
+            rows.append(scores.softmax(-1))
     return torch.stack(rows)
 
 
@@ -147,7 +177,9 @@ def test_pattern_and_output_of_the_model_follow_from_the_factors(name: str, tmp_
     torch.testing.assert_close(wrote, out, atol=2e-5, rtol=1e-4)
 
 
-WRAPPED = ("gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "llama", "qwen2", "qwen3", "gemma2")
+WRAPPED = ("gpt2", "gpt_neo", "gptj", "gpt_neox", "opt", "llama", "qwen2", "qwen3", "gemma2",
+           "olmo", "olmo2", "phi", "phi3", "stablelm", "falcon", "falcon-7b", "bloom",
+           "gpt_oss")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRAPPED)
@@ -190,3 +222,41 @@ def test_a_bridge_with_processed_weights_is_read_as_it_stands(tmp_path: Path) ->
     torch.testing.assert_close(layer.W_O, bridge.blocks[1].attn.W_O.detach())
     assert torch.equal(layer.read("norm_gain"), torch.ones(12))
     assert not torch.allclose(layer.W_Q, head_weights(tmp_path).layer(1).W_Q)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("phi", "parallel block"),
+        ("phi3", "stored in one matrix"),
+        ("olmo", "no gains"),
+        ("olmo2", "post-norm"),
+        ("bloom", "ALiBi"),
+        ("gpt_oss", "attention sinks"),
+        ("gemma2", "sliding window"),
+    ],
+)
+def test_what_a_circuit_does_not_show_is_a_note(name: str, told: str, tmp_path: Path) -> None:
+    build(name, tmp_path)
+    notes = head_weights(tmp_path).layout.notes
+    assert any(told in note for note in notes), notes
+
+
+def test_a_mapping_takes_slots_of_a_matrix_with_more_query_than_key_heads(tmp_path: Path) -> None:
+    build("falcon-7b", tmp_path)
+    matrix = {
+        "name": "transformer.h.{layer}.self_attention.query_key_value.weight",
+        "pattern": "(s k) d -> s d k",
+    }
+    output = "transformer.h.{layer}.self_attention.dense.weight"
+    mapping = {
+        "n_layers": 2, "n_heads": 4, "n_kv_heads": 1, "d_model": 16, "d_head": 4,
+        "W_Q": {**matrix, "slots": [0, 4]}, "W_K": {**matrix, "slots": [4, 5]},
+        "W_V": {**matrix, "slots": [5, 6]}, "W_O": {"name": output, "pattern": "d (h k) -> h k d"},
+    }  # fmt: skip
+    mapped, known = (head_weights(tmp_path, mapping=m).layer(1) for m in (mapping, None))
+    for part in ("W_Q", "W_K", "W_V", "W_O"):
+        assert torch.equal(mapped.read(part), known.read(part)), part
+    mapping["W_Q"] = {**matrix, "slots": [0]}
+    with pytest.raises(ArgumentError, match=r"W_Q\.slots must be two whole numbers"):
+        head_weights(tmp_path, mapping=mapping)
