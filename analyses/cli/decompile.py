@@ -81,7 +81,6 @@ def _decompiled(
 
     from analyses.cli.steps import steps
     from analyses.report.decompiled import write_decompiled
-    from probes.decompile.task_rows import rows_of_task
     from probes.decompile.workflow import decompile as find_program
     from trained.loading import load
 
@@ -93,8 +92,7 @@ def _decompiled(
             f"data must be given for {name!r}, which knows no task of its own: --data rows.json "
             "(docs/howto-decompile says what it holds)"
         )
-    asked = given if given is not None else rows_of_task(model.card.task, count=count, seed=seed)
-    found = find_program(model, asked, seed=seed, lines=lines, step=step)
+    found = find_program(model, given, count=count, seed=seed, lines=lines, step=step)
     typer.echo(write_decompiled(found, model, name, out, overwrite=overwrite))
     typer.echo((out / marker).read_text(encoding="utf-8").rstrip())
     typer.echo(f"report: {out / 'report.html'}")

@@ -25,7 +25,8 @@ from interp.rasp import program_text, run
 from interp.rasp.printer import expression_text, output_text
 from probes.decompile.components import HeadDoes, mean_patterns
 from probes.decompile.decisions import Fidelity, decide
-from probes.decompile.workflow import LEAST, Decompiled
+from probes.decompile.judging import LEAST
+from probes.decompile.workflow import Decompiled
 
 __all__ = ["MARKER", "sentence", "write_decompiled"]
 
@@ -40,6 +41,11 @@ def sentence(found: Decompiled) -> str:
         f"gain {_number(best.held.gain)} on held-out rows, {_number(best.longer.gain)} on longer "
         f"ones, {_number(best.off_task.gain)} off the task"
     )
+    if found.answer == "no attention needed" and min(found.table) < 1.0:
+        return (
+            "No attention needed: a program that reads the current token alone decides as the "
+            f"model does ({numbers})."
+        )
     if found.answer == "no attention needed":
         return (
             "No attention needed: a table on the current token alone takes every decision as the "
@@ -51,8 +57,8 @@ def sentence(found: Decompiled) -> str:
         needed = f"the model needs {kept} of its components for it"
         return f"A program of {lines} decides as the model does ({numbers}); {needed}."
     return (
-        f"No program of at most 20 lines found; the best has a gain of {best.score:.2f} where "
-        f"{LEAST} is asked for ({numbers})."
+        f"No program of at most {found.lines} lines found; the best has a gain of "
+        f"{best.score:.2f} where {LEAST} is asked for ({numbers})."
     )
 
 

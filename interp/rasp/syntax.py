@@ -175,6 +175,12 @@ class Program:
         """Tables that no formula was found for."""
         return sum(isinstance(part, Table) for part in self._parts())
 
+    @property
+    def pointwise(self) -> bool:
+        """Whether it reads the current token and nothing else: no position, no looking back."""
+        other = Position | Key | Count | Average | Pick
+        return not any(isinstance(part, other) for part in self._parts())
+
     def _parts(self) -> list[Expression]:
         whole = [line.expression for line in self.lines] + [_value(o) for o in self.outputs]
         return [part for one in whole for part in children(one, deep=True)]

@@ -129,19 +129,22 @@ def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET)
     return Kept(kept, dropped, means, left)
 
 
-def head_primitives(model: Any, rows: Rows, table: TokenTable, kept: Kept) -> Iterator[HeadDoes]:
+def head_primitives(
+    model: Any, rows: Rows, queries: Rows, table: TokenTable, kept: Kept
+) -> Iterator[HeadDoes]:
     """What each kept head does: the best primitives of each, the first the one that is taken.
 
     Args:
         model: Hooked.
         rows: A few dozen.
+        queries: Some off the task, on which patterns that are alike on the task differ.
         table: Fitted to the model's decisions.
         kept: From :func:`prune`.
     """
     named: list[HeadDoes] = []
     for part in kept.parts:
         if part.kind == "head":
-            found = list(_named(model, rows, table, kept, part, named))
+            found = list(_named(model, rows, queries, table, kept, part, named))
             yield from found
             named += [one for one in found[:1] if one.gain >= _STANDS_IN]
 
@@ -149,6 +152,7 @@ def head_primitives(model: Any, rows: Rows, table: TokenTable, kept: Kept) -> It
 def _named(
     model: Any,
     rows: Rows,
+    queries: Rows,
     table: TokenTable,
     kept: Kept,
     head: Component,
@@ -159,13 +163,18 @@ def _named(
     tried = primitives(rows, deep=head.layer > 0, positions=knows_positions(model))
     first = rows[np.argsort(rows.lengths, kind="stable")[:_FIRST_ROWS]]
     short = decided(outputs_of(model, first), first)
-    rough = [table.fidelity(first, short, run(first, p)).or_match for p in tried]
+    rough = [_gain_on_content(table, first, short, run(first, p)) for p in tried]
     finalists = sorted(range(len(tried)), key=lambda k: (-rough[k], tried[k].cost))[:_FINALISTS]
     found = [(tried[k], run(rows, tried[k])) for k in sorted(finalists)]
     gains = [table.fidelity(rows, truth, decisions).or_match for _, decisions in found]
-    best = max(gains)
-    near = [k for k in range(len(found)) if gains[k] >= best - _NEAR]
-    like = {k: overlap(model, rows, head, found[k][0]) for k in near}
+    inner = [_gain_on_content(table, rows, truth, decisions) for _, decisions in found]
+    best = max(inner)
+    near = [k for k in range(len(found)) if inner[k] >= best - _NEAR]
+    looked = [part for part in (rows, queries) if len(part)]
+    like = {
+        k: float(np.mean([overlap(model, part, head, found[k][0]) for part in looked]))
+        for k in near
+    }
     near = sorted(near, key=lambda k: found[k][0].cost - _LIKE * like[k])[:_ALTERNATIVES]
     if best < _STANDS_IN and tried[0] not in [found[k][0] for k in near]:
         found.append((tried[0], run(rows, tried[0])))  # uneven as it is, it may count all the same
@@ -176,6 +185,16 @@ def _named(
         yield HeadDoes(head, found[k][0], gains[k], tried=tuple(others[:5]))
     taken = found[near[0]][1]
     yield from _elsewhere(rows, truth, taken, head, tried, run)
+
+
+def _gain_on_content(
+    table: TokenTable, rows: Rows, truth: NDArray[Any], found: NDArray[Any]
+) -> float:
+    """Gain on the decisions at tokens that vary: what is done at a separator is asked apart."""
+    here = np.isin(rows.tokens[rows.asked], rows.content())
+    here = here if here.sum() >= _FEW else np.ones_like(here)
+    match, base = agreement(found[here], truth[here]), agreement(table(rows)[here], truth[here])
+    return 1 - (1 - match) / (1 - base) if base < 1 else match
 
 
 def overlap(model: Any, rows: Rows, head: Component, primitive: Primitive) -> float:

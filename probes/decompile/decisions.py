@@ -90,12 +90,13 @@ def decided(outputs: Float[np.ndarray, "row pos output"], rows: Rows) -> NDArray
     """The decisions at the asked positions: ``[decision, output]`` truths, or ``[decision]`` codes.
 
     A model of one output that answers yes or no (two answers) chooses the second where it is above
-    zero.
+    the rows' threshold.
     """
     asked = outputs[rows.asked]
     if rows.objective == "sets":
         return asked > 0
-    chosen = (asked[:, 0] > 0).astype(np.int64) if asked.shape[-1] == 1 else asked.argmax(-1)
+    one = asked.shape[-1] == 1
+    chosen = (asked[:, 0] > rows.threshold).astype(np.int64) if one else asked.argmax(-1)
     return chosen if rows.answers is None else np.array(rows.answers)[chosen]
 
 

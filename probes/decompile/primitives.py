@@ -51,6 +51,7 @@ __all__ = [
     "everywhere",
     "ideal",
     "lag",
+    "one_position",
 ]
 
 _SMALL = 8
@@ -82,7 +83,7 @@ class Primitive:
     @property
     def single(self) -> bool:
         """Whether one position is looked at."""
-        return self.which is not None or _one_position(self.where)
+        return self.which is not None or one_position(self.where)
 
 
 def lag(k: int) -> Primitive:
@@ -92,8 +93,8 @@ def lag(k: int) -> Primitive:
     return Primitive(words, where, cost=k)
 
 
-def _one_position(where: Expression) -> bool:
-    """A condition that fixes the position."""
+def one_position(where: Expression) -> bool:
+    """Whether a condition fixes the position."""
     if not isinstance(where, Compare):
         return False
     return where.relation == "==" and where.left == Key("position")

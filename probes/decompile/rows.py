@@ -47,6 +47,7 @@ class Rows:
         answers: Output of the model → code of what it stands for; None where outputs are the
             vocabulary.
         encode: Codes ``[row, pos]`` → the model's inputs; None where these are the codes.
+        threshold: Above which the one output of a model that has one says yes.
     """
 
     tokens: Int[np.ndarray, "row pos"]
@@ -56,6 +57,7 @@ class Rows:
     objective: Objective
     answers: tuple[int, ...] | None = None
     encode: Callable[[Tensor], Tensor] | None = None
+    threshold: float = 0.0
 
     def __len__(self) -> int:
         return len(self.tokens)

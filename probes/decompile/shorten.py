@@ -30,7 +30,7 @@ from interp.rasp.syntax import (
     children,
 )
 
-__all__ = ["shortened"]
+__all__ = ["exchanged", "shortened"]
 
 _PLAIN: dict[tuple[str, int], Relation] = {
     ("<=", 0): "<=",
@@ -64,8 +64,10 @@ def shortened(program: Program) -> Program:
         names.add(name)
         lines.append(Assignment(name, part))
         outputs = tuple(_with(output, part, Name(name)) for output in outputs)
-    for old in {p for output in outputs for p in children(_value(output), deep=True)}:
-        outputs = tuple(_with(output, old, _compared(old)) for output in outputs)
+    found = {p for output in outputs for p in children(_value(output), deep=True)}
+    for old in found:
+        if (new := _compared(old)) != old:
+            outputs = tuple(_with(output, old, new) for output in outputs)
     return Program(tuple(lines), outputs)
 
 
@@ -110,11 +112,11 @@ def _value(output: Output) -> Expression:
 
 def _with(output: Output, old: Expression, new: Expression) -> Output:
     if isinstance(output, Allow):
-        return replace(output, condition=_exchanged(output.condition, old, new))
-    return replace(output, value=_exchanged(output.value, old, new))
+        return replace(output, condition=exchanged(output.condition, old, new))
+    return replace(output, value=exchanged(output.value, old, new))
 
 
-def _exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
+def exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
     """The expression with one part of it replaced wherever it stands."""
     if part == old:
         return new
@@ -124,5 +126,5 @@ def _exchanged(part: Expression, old: Expression, new: Expression) -> Expression
     for field in fields(part):
         value = getattr(part, field.name)
         if isinstance(value, Expression):
-            changed[field.name] = _exchanged(value, old, new)
+            changed[field.name] = exchanged(value, old, new)
     return replace(part, **changed) if changed else part

@@ -4,6 +4,7 @@ right.
     strings that count     BOS and letters; the answer is "0" or "1"
     templates, walks       tokens ``t0``, ``t1`` …; the answer is a token, or "-1" and "+1"
     fixed memories         inputs of ±1 are the tokens "-1" and "+1"; so is the sign of the answer
+    C-RASP programs        random strings over the program's letters, each with its own frequencies
 
 A task of real values has no tokens, and no program of this language.
 """
@@ -17,34 +18,45 @@ import torch
 from torch import Tensor
 
 from interp.crasp.analysis import alphabet
+from interp.crasp.evaluation import evaluate_codes
+from interp.crasp.syntax import Program
 from interp.errors import ArgumentError
 from interp.rasp.evaluation import NONE, Vocabulary
 from interp.tasks.base import Batch
 from probes.decompile.rows import Rows
 
-__all__ = ["rows_of_task"]
+__all__ = ["BITS", "rows_of_task"]
 
 _SIGNS = ("-1", "+1")
+_LONGEST = 40
+BITS = 0.5
+"""Between answers that are 0 and 1."""
 
 
 def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
     """Rows of a task.
 
     Args:
-        task: Whose inputs are tokens, or ±1.
+        task: Whose inputs are tokens, or ±1; or a C-RASP program, as compiled models have it.
         count: How many.
         seed: Of the rows.
 
     Raises:
         ArgumentError: for a task whose inputs are other real values.
     """
+    if isinstance(task, Program):
+        return _rows_of_program(task, count, seed)
     batch: Batch = task.sample(count, seed=seed)
     codes, texts, encode = _inputs(task, batch)
     asked = batch.mask if batch.mask.ndim == 2 else batch.mask[..., 0]
     inside = asked.flip(1).cummax(1).values.flip(1)
     codes = torch.where(inside, codes, NONE)
-    targets = batch.targets
-    if targets.is_floating_point():
+    targets, threshold = batch.targets, 0.0
+    if targets.is_floating_point() and bool((targets >= 0).all()):
+        threshold = BITS
+        answers, texts = _classes(task, texts)
+        right = (targets[..., 0] > threshold).long()
+    elif targets.is_floating_point():
         answers = [len(texts), len(texts) + 1] if _SIGNS[0] not in texts else [0, 1]
         right = (targets[..., 0] > 0).long()
         texts = texts if _SIGNS[0] in texts else (*texts, *_SIGNS)
@@ -60,6 +72,35 @@ def rows_of_task(task: Any, *, count: int = 400, seed: int = 0) -> Rows:
         "next token",
         answers=tuple(answers),
         encode=encode,
+        threshold=threshold,
+    )
+
+
+def _rows_of_program(program: Program, count: int, seed: int) -> Rows:
+    """Random strings of up to :data:`_LONGEST` letters, BOS in front, and what the program answers.
+
+    The program's last letter is followed by an id for any other token, which no string has here.
+    """
+    generator = np.random.default_rng(seed)
+    letters = [str(letter) for letter in alphabet(program)]
+    lengths = generator.integers(1, _LONGEST + 1, count)
+    codes = np.full((count, _LONGEST), NONE)
+    for row, length in zip(codes, lengths, strict=True):
+        shares = generator.dirichlet(np.ones(len(letters)))
+        row[:length] = generator.choice(len(letters), length, p=shares)
+    answers = evaluate_codes(program, codes, letters, lengths).values[program.lines[-1].name]
+    first = np.zeros((count, 1), dtype=np.int64)
+    there = np.concatenate([first > 0, codes >= 0], axis=1)
+    texts = ("<bos>", *letters, "<other>", "0", "1")
+    labels = np.concatenate([first, answers.astype(np.int64)], axis=1) + len(texts) - 2
+    return Rows(
+        np.concatenate([first, np.where(codes >= 0, codes + 1, NONE)], axis=1),
+        there,
+        np.where(there, labels, NONE),
+        Vocabulary(texts),
+        "next token",
+        answers=(len(texts) - 2, len(texts) - 1),
+        threshold=BITS,
     )
 
 

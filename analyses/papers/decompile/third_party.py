@@ -18,8 +18,9 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from interp.errors import ProoflensError
 from interp.figures.sweeps import sweep
+from probes.decompile.judging import LEAST
 from probes.decompile.rows_file import read_rows
-from probes.decompile.workflow import LEAST, decompile
+from probes.decompile.workflow import decompile
 from trained.loading import load
 
 __all__ = ["judged", "run"]

@@ -1,0 +1,101 @@
+"""Beside a program of a model of ours: rows four times as long, and the program of the proof.
+
+Rows of the task show strings of its language alone. There a shorter program can decide as the
+proof's does, and training has no reason to prefer the proof's: which of the two a model computes
+shows off the task, where they part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from interp.crasp.syntax import Program as CountingProgram
+from interp.errors import ArgumentError
+from interp.rasp.counted import from_counting
+from interp.rasp.evaluation import run
+from interp.rasp.printer import program_text
+from interp.rasp.syntax import Program
+from probes.decompile.decisions import Fidelity, agreement, decide, decided, outputs_of
+from probes.decompile.judging import Judge
+from probes.decompile.task_rows import rows_of_task
+
+__all__ = ["Beside", "far", "proof"]
+
+_TIMES = 4
+_PARTS = ("held", "longer", "off_task")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """The proof's program beside the one that was found.
+
+    Attributes:
+        program: The proof's.
+        model: Part of the rows → share of decisions that the proof's program takes as the model.
+        found: Part → share that it takes as the program that was found.
+    """
+
+    program: Program
+    model: dict[str, float]
+    found: dict[str, float]
+
+    def record(self) -> dict[str, Any]:
+        """What ``result.json`` holds of it."""
+        return {
+            "program": program_text(self.program),
+            "match_model": self.model,
+            "match_found": self.found,
+        }
+
+
+def far(model: Any, task: Any, program: Program, judge: Judge, *, seed: int) -> Fidelity | None:
+    """How nearly a program decides as the model on rows of up to four times the task's length; None
+    for tasks without bins of lengths, and models that take no longer rows.
+
+    Args:
+        model: Hooked.
+        task: Of strings, as :class:`interp.tasks.depth.prediction.PrefixPrediction`.
+        program: To be judged.
+        judge: With the table that gains are measured against.
+        seed: Of the rows.
+    """
+    bins = getattr(task, "bins", None)
+    longest = max((high for _, high in bins), default=0) if bins else 0
+    most = min(_TIMES * longest, model.cfg.n_ctx - 1)
+    if longest < 1 or most <= longest:
+        return None
+    rows = rows_of_task(replace(task, bins=((longest + 1, most),)), count=100, seed=seed + 3)
+    own = decided(outputs_of(model, rows), rows)
+    found = decide(run(program, rows.tokens, rows.vocabulary), rows)
+    return judge.table.fidelity(rows, own, found)
+
+
+def proof(task: Any, program: Program, judge: Judge) -> Beside | None:
+    """The C-RASP program of a task beside one that was found; None for tasks without one.
+
+    Args:
+        task: Any; or a C-RASP program, as compiled models have it.
+        program: That was found.
+        judge: With the rows and the model's decisions on them.
+    """
+    counted = task if isinstance(task, CountingProgram) else getattr(task, "program", None)
+    answers = judge.data.fit.answers
+    if not isinstance(counted, CountingProgram) or answers is None or len(answers) != 2:
+        return None
+    no, yes = (judge.data.fit.vocabulary.texts[code] for code in answers)
+    try:
+        wanted = from_counting(counted, yes, no)
+    except ArgumentError:
+        return None
+    model, found = {}, {}
+    for name in _PARTS:
+        part = getattr(judge.data, name)
+        theirs, ours = (
+            decide(run(one, part.tokens, part.vocabulary), part) for one in (wanted, program)
+        )
+        model[name] = agreement(theirs, np.asarray(judge.truth[name]))
+        found[name] = agreement(theirs, ours)
+    return Beside(wanted, model, found)

@@ -1,0 +1,256 @@
+"""Programs judged: how nearly each decides as the model does on rows that were not fitted, which
+one is reported, and whether it counts as found.
+
+    found                 match ≥ .9 and gain ≥ .9 on held-out and on longer rows, and short
+    no attention needed   the table on the current token makes no mistake there, or what is found
+                          reads the current token and nothing else
+
+The second holds also where the current token's table has not seen every token: ``next = token`` is
+such a table, for all tokens at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.rasp.evaluation import run
+from interp.rasp.syntax import Program
+from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, disagreements
+from probes.decompile.rows import Rows, Split
+from probes.decompile.search import Candidate, candidates
+from probes.decompile.shorten import shortened
+
+__all__ = [
+    "LEAST",
+    "LONGEST",
+    "NODES",
+    "Answer",
+    "Judge",
+    "Judged",
+    "Rightness",
+    "answer",
+    "curve",
+    "joined",
+]
+
+LEAST = 0.9
+"""Match and gain, on held-out and on longer rows, from which a program counts as found."""
+_ENOUGH, _NEAR, _PLAIN = 0.995, 0.05, 30
+NODES = 80
+"""Expressions in a program that counts as short."""
+_READ = 2
+"""Times so many expressions are not looked at."""
+_OFF_TASK, _A_NODE, _A_TABLE = 0.15, 0.005, 0.1
+"""What gain off the task is worth beside gain on it, and what a node
+of the program and a table without a name cost."""
+LONGEST = 20
+"""Lines, at most."""
+
+Answer = Literal["found", "no attention needed", "not found"]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A program and how nearly it decides as the model does.
+
+    Attributes:
+        program: It runs without the model.
+        sources: Name of a line → index into the heads' primitives; −1 without one.
+        held, longer, off_task: Fidelity on rows held out, longer, and off the task.
+        exact: Whether it was read off the weights, not searched for: then it is as long as it is.
+    """
+
+    program: Program
+    sources: dict[str, int]
+    held: Fidelity
+    longer: Fidelity
+    off_task: Fidelity
+    exact: bool = False
+
+    @property
+    def score(self) -> float:
+        """The lesser gain of held-out and longer rows."""
+        return min(_or_match(self.held), _or_match(self.longer))
+
+    @property
+    def worth(self) -> float:
+        """Gain, with a part of that off the task, less what reading it costs."""
+        off = min(max(_or_match(self.off_task), 0.0), 1.0)
+        reading = _A_NODE * self.program.nodes + _A_TABLE * self.program.unnamed
+        return self.score + _OFF_TASK * off - reading
+
+    @property
+    def found(self) -> bool:
+        """Whether match and gain are high enough on both."""
+        matches = min(self.held.match, self.longer.match)
+        short = self.exact or self.program.nodes <= NODES
+        return matches >= LEAST and self.score >= LEAST and short
+
+
+@dataclass(frozen=True)
+class Rightness:
+    """Decisions beside labels, on rows that were not fitted; NaN without labels.
+
+    Attributes:
+        model, program: Share of decisions that are right.
+        errors: Decisions that the model takes wrongly.
+        as_model, as_label: Share of these that the program takes as the model does, or rightly.
+    """
+
+    model: float = float("nan")
+    program: float = float("nan")
+    errors: int = 0
+    as_model: float = float("nan")
+    as_label: float = float("nan")
+
+
+def curve(tried: Sequence[Judged]) -> list[dict[str, float]]:
+    """The best gain of programs of at most so many lines, where it rises."""
+    found: list[dict[str, float]] = []
+    for one in sorted(tried, key=lambda j: (j.program.size, -j.score)):
+        if not found or one.score > found[-1]["gain"]:
+            found.append({"lines": float(one.program.size), "gain": one.score})
+    return found
+
+
+class Judge:
+    """Makes programs and measures them on what was not fitted.
+
+    Args:
+        data: Rows, split.
+        truth: The model's decisions on each part.
+        table: Fitted to the model's decisions.
+        lines: Longest program that is judged.
+        positions: Whether the model knows positions.
+    """
+
+    def __init__(
+        self,
+        data: Split,
+        truth: dict[str, NDArray[Any]],
+        table: TokenTable,
+        lines: int,
+        positions: bool,
+    ) -> None:
+        self.data, self.truth, self.table = data, truth, table
+        self.lines, self.positions = lines, positions
+
+    def all(
+        self, fetched: Sequence[tuple[int, Any]], counting: Sequence[int] = ()
+    ) -> Iterator[Judged]:
+        """Programs over what heads fetch, fitted to the rows alone and with rows off the task."""
+        fits = [(self.data.fit, self.truth["fit"])]
+        if len(self.data.queries):
+            both = joined(self.data.fit, self.data.queries)
+            fits.append((both, np.concatenate([self.truth["fit"], self.truth["queries"]])))
+        for rows, decisions in fits:
+            known = self.positions
+            for candidate in candidates(rows, decisions, fetched, counting, positions=known):
+                program = candidate.program
+                if program.size <= self.lines and program.nodes <= _READ * NODES:
+                    yield self.one(candidate)
+
+    def one(self, candidate: Candidate) -> Judged:
+        """One program, judged."""
+        program = shortened(candidate.program)
+        program = program if program.size <= self.lines else candidate.program
+        sources = {line.name: candidate.sources.get(line.name, -1) for line in program.lines}
+        found = {name: self._fidelity(program, name) for name in ("held", "longer", "off_task")}
+        return Judged(program, sources, **found)
+
+    def exact(self, program: Program) -> Judged:
+        """A program that stands in the weights, judged."""
+        return replace(self.one(Candidate(program, {})), program=program, exact=True)
+
+    def best(self, tried: Sequence[Judged]) -> Judged:
+        """One that stands in the weights; else, of those nearly as good as any, the one that is
+        short and right off the task too; one that counts as found before one that does not."""
+        exact = [one for one in tried if one.exact and one.found]
+        short = [one for one in tried if one.program.nodes <= NODES]
+        found = exact or [one for one in tried if one.found] or short or list(tried)
+        most = max(one.score for one in found)
+        near = [one for one in found if one.score >= most - _NEAR]
+        return max(near, key=lambda one: (one.worth, one.score))
+
+    def enough(self, tried: Sequence[Judged]) -> bool:
+        """Whether what needs no attention is as good as can be, off the task too."""
+        return any(min(one.score, _or_match(one.off_task)) >= _ENOUGH for one in tried)
+
+    def plain(self, tried: Sequence[Judged]) -> bool:
+        """Whether one was found that is good and has little to read."""
+        best = self.best(tried)
+        return best.found and best.score >= LEAST + _NEAR and best.program.nodes <= _PLAIN
+
+    def table_match(self) -> tuple[float, float]:
+        """The current-token table's match on held-out and on longer rows."""
+        held, longer = (
+            self.table.fidelity(part, self.truth[name], self.table(part)).match
+            for name, part in (("held", self.data.held), ("longer", self.data.longer))
+        )
+        return held, longer
+
+    def right(self, best: Judged) -> Rightness:
+        """Shares of labelled decisions, not fitted, in which model and program are right."""
+        labels, model, program = [], [], []
+        for name, part in (("held", self.data.held), ("longer", self.data.longer)):
+            if part.labels is None:
+                return Rightness()
+            labels.append(part.labels[part.asked])
+            model.append(self.truth[name])
+            program.append(decide(run(best.program, part.tokens, part.vocabulary), part))
+        wanted, own, other = (np.concatenate(x) for x in (labels, model, program))
+        errs = own != wanted
+        return Rightness(
+            float((own == wanted).mean()),
+            float((other == wanted).mean()),
+            int(errs.sum()),
+            agreement(other[errs], own[errs]),
+            agreement(other[errs], wanted[errs]),
+        )
+
+    def differ(self, best: Judged) -> Iterator[tuple[str, int, int]]:
+        """Where program and model part, on rows that were not fitted."""
+        for name in ("held", "longer", "off_task"):
+            part = getattr(self.data, name)
+            found = decide(run(best.program, part.tokens, part.vocabulary), part)
+            for row, position in disagreements(part, self.truth[name], found):
+                yield name, row, position
+
+    def _fidelity(self, program: Program, name: str) -> Fidelity:
+        part = getattr(self.data, name)
+        if not len(part):
+            return Fidelity(float("nan"), float("nan"))
+        found = decide(run(program, part.tokens, part.vocabulary), part)
+        return self.table.fidelity(part, self.truth[name], found)
+
+
+def joined(one: Rows, other: Rows) -> Rows:
+    """Some rows and then others."""
+    tokens = np.concatenate([one.tokens, other.tokens])
+    asked = np.concatenate([one.asked, other.asked])
+    return replace(one, tokens=tokens, asked=asked, labels=None)
+
+
+def answer(best: Judged, table: tuple[float, float]) -> Answer:
+    """What is answered.
+
+    Args:
+        best: The program that is reported.
+        table: Match of the best table on the current token on held-out and longer rows.
+    """
+    if min(table) >= 1.0 or (best.found and best.program.pointwise):
+        return "no attention needed"
+    return "found" if best.found else "not found"
+
+
+def _or_match(fidelity: Fidelity) -> float:
+    """Gain; where the table makes no mistake, so that there is none, 1 for a perfect match else
+    0."""
+    if np.isfinite(fidelity.gain):
+        return fidelity.gain
+    return 1.0 if fidelity.match >= 1.0 else 0.0
