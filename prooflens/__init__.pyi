@@ -75,6 +75,7 @@ import probes as probes
 from interp import stats as stats
 from probes.agreement import agree as agree
 from probes.certify.run import certify as certify
+from probes.head_scores import null as null
 from probes.locate import locate as locate
 from probes.probe_table import probe_table as probe_table
 from probes import roles as roles

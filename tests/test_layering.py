@@ -13,7 +13,7 @@ LENS = "interp.hooks.transformer_lens_adapter"
 # Each room, and the rooms it may import from, from the ground up (always itself besides).
 GROUND = {
     "interp.errors", "interp.threads", "interp.output", "interp.lazy", "interp.lock",
-    "interp.reading", "interp.schema", "interp.machine",
+    "interp.reading", "interp.schema", "interp.machine", "interp.plugins",
 }  # fmt: skip
 MAY_IMPORT = {
     "interp.errors": set(),
@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "interp.lock": {"interp.errors"},
     "interp.reading": {"interp.errors", "interp.schema"},
     "interp.machine": {"interp.errors"},
+    "interp.plugins": set(),
     "interp.figures": {"interp.lazy", "interp.output"},
     "interp.bounds": {"interp.errors"},
     "interp.stats": GROUND,

@@ -200,6 +200,11 @@ def _scored(
             f"{role:<16} {row['positives']:4d} positives, precision {row['precision']:.2f}, "
             f"recall {row['recall']:.2f}, F1 {row['f1']:.2f}\n"
         )
+    sys.stdout.write(
+        f"F1 {result['f1']:.3f}, least of a role {result['min_role_f1']:.3f}, decoys with a role "
+        f"{result['decoy_rate']:.3f} of {result['decoys']}, {result['cases']} cases\n"
+    )
+    sys.stdout.flush()
     return result
 
 

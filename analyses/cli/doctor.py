@@ -22,8 +22,27 @@ def _installed(package: str) -> str | None:
         return None
 
 
+def _plugins() -> list[dict[str, str]]:
+    """What installed packages add, each with the reason if it is left out."""
+    import warnings
+
+    from interp.plugins import PluginWarning, plugins
+    from interp.tasks.catalogue import KINDS
+    from interp.weights.head_weights import ARCHITECTURES
+    from probes.head_scores import SCORES
+    from probes.roles import ROLES
+
+    found = plugins()
+    if not found:
+        return []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PluginWarning)
+        problems = {one.group: one.problems for one in (KINDS, ROLES, SCORES, ARCHITECTURES)}
+    return [{**vars(one), "problem": problems[one.group].get(one.name, "")} for one in found]
+
+
 def doctor() -> None:
-    """Print versions, device, threads and which optional extras are there."""
+    """Print versions, device, threads, which optional extras are there, and plug-ins."""
     import torch
 
     rows = [("python", platform.python_version())]
@@ -36,7 +55,11 @@ def doctor() -> None:
     for name, purpose in _EXTRAS.items():
         found = _installed(name)
         rows.append((f"{name} (optional, {purpose})", found or "not installed"))
-    facts(installed={name.partition(" (")[0]: value for name, value in rows})
+    added = _plugins()
+    facts(installed={name.partition(" (")[0]: value for name, value in rows}, plugins=added)
+    for one in added:
+        said = one["problem"] or one["package"]
+        rows.append((f"{one['group']} {one['name']}", said))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         typer.echo(f"{name:<{width}}  {value}")

@@ -104,12 +104,14 @@ def _of_store(
 
 
 def _say(found: Any) -> None:
-    from analyses.report.roles import roles_in_words
+    from analyses.report.roles import roles_in_words, scores_in_words
 
-    facts(roles=found.roles, notes=[found.note] if found.note else [])
+    facts(roles=found.roles, scores=found.scores, notes=[found.note] if found.note else [])
     if found.note:
         typer.echo(f"note: {found.note}", err=True)
     for line in roles_in_words(found.roles):
+        typer.echo(line)
+    for line in scores_in_words(found.scores):
         typer.echo(line)
     confirmed = int((found.roles["status"] == "confirmed").sum())
     typer.echo(f"{confirmed} confirmed, {len(found.roles) - confirmed} candidates")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 from analyses.report.head_figures import attention_tables, draw, part_name
 from interp.errors import ProoflensError, StoreError
 from interp.interventions.components import components
+from interp.stats.head_table import head_table
 from interp.store import ActivationStore, extract
 from interp.store.plan import weights_sha256
 from interp.store.rows import scored_mask
@@ -25,6 +26,7 @@ from interp.tasks.base import Batch, answers_of, memories_of
 from interp.tasks.catalogue import known_task
 from interp.tasks.counterfactual import counts_of
 from probes.activations import Samples, collect
+from probes.head_scores import head_scores
 from probes.linear import decode, probe_for
 from probes.roles import ROLE_COLUMNS, TASK, Profile, candidates, find_roles
 
@@ -34,11 +36,12 @@ __all__ = [
     "measure_store",
     "model_of",
     "roles_in_words",
+    "scores_in_words",
     "task_of",
     "write_files",
 ]
 
-_LEAST = 1e-10
+_LEAST, _LEVEL = 1e-10, 0.01
 
 
 @dataclass(frozen=True)
@@ -47,11 +50,13 @@ class Heads:
 
     Attributes:
         note: What could not be looked for, because the store's task is not known here; or empty.
+        scores: Head scores that installed packages add (a head table); empty without a model.
     """
 
     store: ActivationStore
     roles: pd.DataFrame
     note: str = ""
+    scores: pd.DataFrame = field(default_factory=lambda: head_table([]))
 
 
 def measure_model(
@@ -165,7 +170,10 @@ def _measured(
     table = _layers(model, batch)
     if len(table):
         _seal(store, "decodability", table, provenance)
-    return Heads(store, roles)
+    scores = head_scores(model, batch, seed=seed)
+    if len(scores):
+        _seal(store, "head-scores", scores, provenance)
+    return Heads(store, roles, scores=scores)
 
 
 def _seal_roles(store: ActivationStore, roles: pd.DataFrame, provenance: dict[str, Any]) -> None:
@@ -237,17 +245,33 @@ def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:
         )
 
 
+def scores_in_words(scores: pd.DataFrame) -> Iterator[str]:
+    """A line of text per head whose score is beyond fresh weights, the largest first."""
+    for name, table in scores.groupby("metric", sort=False):
+        beyond = table[table["q"] < _LEVEL].sort_values("score", ascending=False)
+        yield f"{name}: {len(beyond)} of {len(table)} heads beyond fresh weights at q < {_LEVEL}"
+        for _, row in beyond.iterrows():
+            yield (
+                f"{part_name(row):8} {name:32} {row['score']:.3g} (fresh {row['null_mean']:.3g} "
+                f"± {row['null_std']:.2g})  q {_tail(row['q'])}"
+            )
+
+
 def _tail(q: float) -> str:
     """A q as text; one below 1e-10 lies in a tail that nobody measured."""
     return f"{q:.1e}" if q >= _LEAST else f"< {_LEAST:.0e}"
 
 
 def write_files(found: Heads, folder: Path) -> list[Path]:
-    """``roles.csv``; ``roles.json``, where each row has its tests as well; and the figures."""
+    """``roles.csv``; ``roles.json``, where each row has its tests as well; ``head-scores.csv``
+    where installed packages add scores; and the figures."""
     folder.mkdir(parents=True, exist_ok=True)
     table, rows = folder / "roles.csv", folder / "roles.json"
     found.roles.to_csv(table, index=False, columns=list(ROLE_COLUMNS))
     records = json.loads(found.roles.to_json(orient="records", double_precision=15))
     told = [{**record, "tests": json.loads(record["tests"])} for record in records]
     rows.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
-    return [table, rows, *draw(found.store, folder / "figures", this_run=True)]
+    added = [folder / "head-scores.csv"] if len(found.scores) else []
+    for path in added:
+        found.scores.to_csv(path, index=False)
+    return [table, rows, *added, *draw(found.store, folder / "figures", this_run=True)]

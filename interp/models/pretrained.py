@@ -17,7 +17,7 @@ other; it does not show that the weights are those of the published model.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ import torch
 from interp.errors import CheckpointError
 from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.gpt_oss import SINKS
 from interp.weights.head_weights.source import Source, fetch_if_there, find_source
@@ -103,6 +104,8 @@ def load_pretrained(
     if Path(name).is_file():
         raise CheckpointError(f"{name} is a file: a model to run needs its folder with config.json")
     source = find_source(name, revision=revision)
+    if (added := ARCHITECTURES.get(str(source.config.get("model_type")))) and added.load:
+        return _checked(_added(source, added.load))
     _check_config(source, trust_remote_code)
     options = {"revision": revision, "trust_remote_code": trust_remote_code}
     options["local_files_only"] = not trust_remote_code
@@ -131,6 +134,21 @@ def _own(name: str, device: str) -> Pretrained:
         raise CheckpointError(f"{name} takes real values: only models of tokens can be inspected")
     bos = (about.get("task") or {}).get("bos", -1)
     return Pretrained(name, model, "prooflens", spec.d_in, spec.n_ctx, int(bos))
+
+
+def _added(source: Source, load: Callable[[Path], Any]) -> Pretrained:
+    """A model of an architecture that an installed package adds."""
+    config = source.config
+    check_sizes(source.name, config)
+    if not Path(source.name).is_dir():
+        raise CheckpointError(f"{source.name} must be a folder for an architecture that was added")
+    with _told(f"{source.name} cannot be loaded"):
+        model = load(Path(source.name)).eval()
+        vocabulary = int(config["vocab_size"])
+    n_ctx = next((int(v) for n in _CONTEXTS if (v := config.get(n))), 1024)
+    bos = config.get("bos_token_id")
+    bos = bos if isinstance(bos, int) and 0 <= bos < vocabulary else -1
+    return Pretrained(source.name, model, str(config["model_type"]), vocabulary, n_ctx, bos)
 
 
 def _check_config(source: Source, trust_remote_code: bool) -> None:

@@ -1,8 +1,9 @@
 """Make a task from JSON or TOML: ``kind`` names its class, the other keys are its arguments.
 
-A class of your own is added by :func:`register_task` for as long as the program runs. Loading a
-file never executes code from it: a recipe, checkpoint or store holds only the kind's name, and if
-no class is registered under it, the task stays unknown while everything else can still be read.
+A class of your own is added by :func:`register_task` for as long as the program runs, or by an
+installed package's entry point ``prooflens.tasks`` (:mod:`interp.plugins`). Loading a file never
+executes code from it: a recipe, checkpoint or store holds only the kind's name, and if no class is
+registered under it, the task stays unknown while everything else can still be read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from interp.errors import ArgumentError, Problems
+from interp.plugins import Registry
 from interp.tasks.arguments import Argument, arguments_of
 from interp.tasks.base import Task
 from interp.tasks.coupling import (
@@ -34,7 +36,7 @@ from interp.tasks.walks import SuccessorWalk
 
 __all__ = ["KINDS", "known_task", "register_task", "task_from_dict"]
 
-KINDS: dict[str, type[Any]] = {
+_TASKS: dict[str, type[Any]] = {
     "fixed_memory": FixedMemory,
     "real_memory": RealMemory,
     "adaptive_memory": AdaptiveMemory,
@@ -57,7 +59,24 @@ KINDS: dict[str, type[Any]] = {
 }
 
 
-_SHIPPED = frozenset(KINDS)
+def _problem(kind: str, task: Any) -> str:
+    """Why a class cannot be registered under a name, or ``""``."""
+    problems = Problems("register_task")
+    plain = isinstance(kind, str) and re.fullmatch("[a-z][a-z0-9_]*", kind) is not None
+    rule = "must be small letters, digits and underscores"
+    problems.need(plain, "kind", rule, kind, "e.g. first_copy")
+    frozen = is_dataclass(task) and getattr(task, "__dataclass_params__").frozen  # noqa: B009
+    good, rule = isinstance(task, type) and frozen, "must be a frozen dataclass"
+    problems.need(good, "task", rule, task, "write @dataclass(frozen=True) above the class")
+    missing = [name for name in ("name", "sample", "to_dict") if not hasattr(task, name)]
+    problems.need(not missing, "task", "must have name, sample, to_dict", task, f"add {missing}")
+    return "; ".join(problems.found)
+
+
+KINDS: Registry[type[Any]] = Registry(_TASKS, "prooflens.tasks", _problem)
+"""Task classes by kind: the shipped ones, those of installed packages, and registered ones."""
+
+_SHIPPED = frozenset(_TASKS)
 _MOST, _MOST_SEED = 10**6, 2**63 - 1
 _RENAMED = {"answers": "targets"}
 """Arguments that were renamed: the name in older files → the name today."""
@@ -78,19 +97,13 @@ def register_task(kind: str, task: type[Any]) -> None:
         ArgumentError: if ``kind`` is not such a name or belongs to another class, or if ``task`` is
             not a task class.
     """
-    problems, known = Problems("register_task"), KINDS.get(kind)
-    plain = isinstance(kind, str) and re.fullmatch("[a-z][a-z0-9_]*", kind) is not None
-    rule = "must be small letters, digits and underscores"
-    problems.need(plain, "kind", rule, kind, "e.g. first_copy")
+    problem, known = _problem(kind, task), KINDS.get(kind)
     again = known is not None and kind not in _SHIPPED and _place(known) == _place(task)
-    free = known is None or known is task or again
-    problems.need(free, "kind", "must not be taken by another class", kind, "choose another")
-    frozen = is_dataclass(task) and getattr(task, "__dataclass_params__").frozen  # noqa: B009
-    good, rule = isinstance(task, type) and frozen, "must be a frozen dataclass"
-    problems.need(good, "task", rule, task, "write @dataclass(frozen=True) above the class")
-    missing = [name for name in ("name", "sample", "to_dict") if not hasattr(task, name)]
-    problems.need(not missing, "task", "must have name, sample, to_dict", task, f"add {missing}")
-    problems.raise_if_any()
+    if not (known is None or known is task or again):
+        taken = f"kind must not be taken by another class, got {kind!r}: choose another"
+        problem = f"{taken}; {problem}" if problem else taken
+    if problem:
+        raise ArgumentError(f"register_task: {problem}")
     KINDS[kind] = task
 
 

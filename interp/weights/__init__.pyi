@@ -1,4 +1,5 @@
 from interp.weights.diagonals import diagonal_table as diagonal_table
+from interp.weights.head_weights.architectures import Architecture as Architecture
 from interp.weights.metrics import METRICS as METRICS
 from interp.weights.metrics import effective_rank as effective_rank
 from interp.weights.spectrum import VectorMoments as VectorMoments

@@ -31,6 +31,7 @@ from interp.store import ActivationStore
 from interp.weights.composition import COMPOSITIONS
 from interp.weights.head_weights import HeadWeights
 from interp.weights.weight_table import weight_table
+from probes.head_scores import head_scores
 from probes.inspection.behaviour import (
     Performance,
     loss_table,
@@ -201,6 +202,8 @@ def _decided(
     about = {"profile": profile.name, "seed": seed}
     stores["repeated"].write_measurement("roles", roles, about, overwrite=True)
     named = [table.assign(trial=kind) for kind, table in evidence.tables.items()]
+    added = head_scores(model, evidence.views["repeated"].batch, seed=seed)
+    named += [added.assign(trial="repeated")] if len(added) else []
     found = (performance(evidence.runs(t.name), t.name, _control(evidence, t)) for t in trials)
     return pd.concat(named, ignore_index=True), roles, tuple(found)
 

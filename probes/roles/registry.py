@@ -2,14 +2,19 @@
 
 A role's *behaviours* must all hold for a row of a role table, and its *causes* for a row that is
 ``confirmed`` (:mod:`probes.roles.decision`). A new role is an entry here and a detector that gives
-its tests (:mod:`probes.roles.detectors`).
+its tests (:mod:`probes.roles.detectors`); an installed package adds one under the entry points
+``prooflens.roles`` (:mod:`interp.plugins`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import Any
 
+from interp.errors import Problems
+from interp.plugins import Registry
+from interp.tasks.base import Batch
 from probes.roles.decision import Found
 from probes.roles.detectors.attention import attention_roles
 from probes.roles.detectors.circuits import circuit_roles
@@ -19,14 +24,33 @@ from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.readouts import readout_roles, round_roles
 from probes.roles.examined import Examined
+from probes.roles.profile import PROFILES, Floors
 
-__all__ = ["ROLES", "Role", "markdown"]
+__all__ = ["ROLES", "Role", "RoleCase", "markdown"]
 
 Detector = Callable[[Examined], Iterable[Found]]
 
 _BOTH = ("task", "language")
 _WITHOUT_HEAD = ("without the head the output changes, or the loss rises",)
 _WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",)
+
+
+@dataclass(frozen=True)
+class RoleCase:
+    """A model in which it is known what plays a role, for judging the role's detector.
+
+    Attributes:
+        name: What the model is called in the benchmark.
+        model: A hooked model.
+        rows: The rows to look for the role on.
+        plays: The component, layer and head of each that plays it, head −1 for what is no head;
+            empty for a decoy, in which nothing plays it.
+    """
+
+    name: str
+    model: Any
+    rows: Batch
+    plays: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +67,9 @@ class Role:
         source: The publication that describes the role.
         profiles: The profiles in which the role is looked for.
         detectors: Which give its tests; each is asked once, for all roles that name it.
+        cases: Models of known truth that a package's role is judged on
+            (``python -m analyses.benchmarks.plugin_roles``); shipped roles have their own
+            benchmark.
     """
 
     name: str
@@ -54,6 +81,7 @@ class Role:
     source: str
     detectors: tuple[Detector, ...]
     profiles: tuple[str, ...] = ("task",)
+    cases: Callable[[], Iterable[RoleCase]] | None = None
 
 
 def _attending(name: str, keys: str, *floors: str, **more: str) -> Role:
@@ -283,15 +311,31 @@ _ALL = (
     ),
 )
 
-ROLES: Mapping[str, Role] = {role.name: role for role in _ALL}
-"""The name of each role → the role."""
+
+def _problem(name: str, role: object) -> str:
+    """Why a role of an installed package cannot be looked for, or ``""``."""
+    if not isinstance(role, Role):
+        return f"it must be a Role (pl.roles.Role), got {type(role).__name__}"
+    floors = {field.name for field in fields(Floors)}
+    problems = Problems("role")
+    problems.need(role.name == name, "name", "must be that of the entry point", role.name, "rename")
+    other = sorted(set(role.profiles) - set(PROFILES))
+    problems.need(not other, "profiles", f"must be of {', '.join(PROFILES)}", other, "pick some")
+    other = sorted(set(role.floors) - floors)
+    problems.need(not other, "floors", f"must be of {', '.join(sorted(floors))}", other, "pick")
+    problems.need(bool(role.detectors), "detectors", "must name one", role.detectors, "add it")
+    return "; ".join(problems.found)
+
+
+ROLES: Registry[Role] = Registry({role.name: role for role in _ALL}, "prooflens.roles", _problem)
+"""The name of each role → the role: the shipped ones, then those of installed packages."""
 
 
 def markdown() -> str:
-    """The roles as a Markdown table for the documentation."""
+    """The shipped roles as a Markdown table for the documentation."""
     lines = ["| role | what it is | behaviour | cause | `strength` | profiles | from |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
-    for role in ROLES.values():
+    for role in _ALL:
         cells = (
             role.name,
             role.sentence,

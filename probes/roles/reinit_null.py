@@ -11,9 +11,8 @@ are therefore compared with those of the same layer's heads in models with fresh
 A count is met by a threshold, and whichever step crosses it is steep, be the margin wide or narrow;
 a fresh network answers every step alike. The null is exact for fresh models whatever the score.
 
-ReinitNull weights are those of the spec's initialisation, many models in one pass, or, for a model
-without a spec, its own with the entries of each matrix shuffled: of weights drawn alike, that is
-another draw. A thousand heads are pooled over the layer's heads and over models, fewer of very wide
+Fresh weights are those of :mod:`probes.fresh_models`; where the spec draws them, many models run in
+one pass. A thousand heads are pooled over the layer's heads and over models, fewer of very wide
 models (a hundred at ten million weights); p is that of their
 logarithms (:mod:`interp.stats.p_values`).
 
@@ -27,10 +26,10 @@ A small p says that a head is not as it was initialised. It says nothing about w
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -41,15 +40,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from interp.interventions.components import Component, components, hook_of
-from interp.models.init import initialize
 from interp.models.transformer import SequenceTransformer
 from interp.stats.p_values import from_draws
+from probes.fresh_models import draws_of, fresh_models
 
 __all__ = ["Beyond", "ReinitNull", "beyond"]
 
-_DRAWS, _FEWEST_DRAWS = 1000, 100
-_NUMBERS = 2**30
-"""The most weights that are drawn for one null, unless that left too few draws."""
 _STEPS = (1.0, 0.5, 0.2)
 _SCORED, _FEWEST_ROWS, _MOST_ROWS = 400, 16, 48
 _ROWS_SHUFFLED = 8
@@ -136,14 +132,9 @@ class ReinitNull:
             return found / (1 - found).clamp_min(_TINY)
 
         runs = self._initialised if self.spec is not None else self._shuffled
-        drawn = [one.reshape(-1) for one in runs(measure, self._count())]
+        drawn = [one.reshape(-1) for one in runs(measure, draws_of(self.model))]
         own = float(measure(_run_of(self.model)))
         return beyond(own, torch.cat(drawn).double().numpy())
-
-    def _count(self) -> int:
-        """The number of draws that a null has."""
-        weights = max(1, sum(weight.numel() for weight in self.model.parameters()))
-        return min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
 
     def gain(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain is among fresh heads."""
@@ -169,7 +160,7 @@ class ReinitNull:
         if new:
             heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
             runs = self._initialised if self.spec is not None else self._shuffled
-            count = ceil(self._count() / len(heads))
+            count = ceil(draws_of(self.model) / len(heads))
 
             def scores(run: Run) -> Tensor:
                 seen = _seen(run, self.model, layer, new, self.inputs)
@@ -206,22 +197,17 @@ class ReinitNull:
         rows, n = self.inputs.shape[:2]
         held = len(_STEPS) * rows * n * (max(self.spec.heads) * n + 4 * self.spec.d_model)
         size = max(1, _AT_ONCE // (held + weights))
-        for start in range(0, count, size):
-            drawn: list[dict[str, Tensor]] = []
-            for number in range(start, min(start + size, count)):
-                initialize(model, self.seed + 1000 + number)
-                drawn.append({k: p.detach().clone() for k, p in model.named_parameters()})
+        fresh = fresh_models(self.model, count, seed=self.seed)
+        while drawn := [
+            {k: p.detach().clone() for k, p in one.named_parameters()}
+            for one in islice(fresh, size)
+        ]:
             stacked = {k: torch.stack([one[k] for one in drawn]) for k in drawn[0]}
             yield vmap(lambda weights: measure(_run_with(model, weights)))(stacked)
 
     def _shuffled(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
         """Run copies of the model in which the entries of each weight matrix are shuffled."""
-        model = copy.deepcopy(self.model)
-        generator = torch.Generator().manual_seed(self.seed + 1000)
-        for _ in range(count):
-            for weight in (p for p in model.parameters() if p.ndim > 1):
-                order = torch.randperm(weight.numel(), generator=generator)
-                weight.copy_(weight.flatten()[order].view_as(weight))
+        for model in fresh_models(self.model, count, seed=self.seed):
             yield measure(_run_of(model))
 
 

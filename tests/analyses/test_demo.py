@@ -45,7 +45,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
         patch.setattr("analyses.demo.run._HUB_NAMES", ())
         patch.setattr("analyses.demo.run.study", remembered)
         patch.setattr("probes.study.kernel_null", partial(kernel_null, draws=100))
-        patch.setattr("probes.roles.reinit_null._DRAWS", 200)
+        patch.setattr("probes.fresh_models._DRAWS", 200)
         out = tmp_path_factory.mktemp("demo") / "out"
         said = run_demo(out, gpt2=None, overwrite=False, step=lambda words: None)
     return Demo(out, said, studies)

@@ -8,6 +8,7 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.induction import construct_relation
 from interp.tasks.relation import TokenRelation
+from probes import fresh_models
 from probes.roles import reinit_null
 from probes.roles.effects import Effects
 from probes.roles.find import evidence_of
@@ -23,7 +24,7 @@ SPEC = TransformerSpec(
 
 
 def test_gains_of_fresh_models_against_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reinit_null, "_DRAWS", 6)
+    monkeypatch.setattr(fresh_models, "_DRAWS", 6)
     found = ReinitNull(SequenceTransformer(SPEC, seed=4), BATCH.inputs, BATCH.mask, seed=5)
     found.gain(1, 0)
     drawn = found._drawn["gain", 1]
@@ -58,7 +59,7 @@ def slow_gain(model: SequenceTransformer, *, layer: int, head: int) -> float:
 
 @torch.no_grad()
 def test_unevenness_against_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reinit_null, "_DRAWS", 4)
+    monkeypatch.setattr(fresh_models, "_DRAWS", 4)
     found = ReinitNull(SequenceTransformer(SPEC, seed=4), BATCH.inputs, BATCH.mask, seed=5)
     found.unevenness(0, 1)
     model = SequenceTransformer(SPEC, seed=1005)
@@ -91,7 +92,7 @@ def test_a_constructed_counter_is_beyond_a_thousand_fresh_heads() -> None:
 
 
 def test_p_of_fresh_models_is_uniform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reinit_null, "_DRAWS", 100)
+    monkeypatch.setattr(fresh_models, "_DRAWS", 100)
     drawn, p = None, []
     for seed in range(40):
         one = ReinitNull(SequenceTransformer(SPEC, seed=seed), BATCH.inputs, BATCH.mask, seed=300)
@@ -108,7 +109,7 @@ class Stranger:
 
 
 def test_shuffled_copies_stand_in_where_there_is_no_spec(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reinit_null, "_DRAWS", 40)
+    monkeypatch.setattr(fresh_models, "_DRAWS", 40)
     model = SequenceTransformer(SPEC, seed=4)
     found = ReinitNull(model, BATCH.inputs, BATCH.mask, seed=5)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}

@@ -50,7 +50,7 @@ def test_readable_is_the_squared_correlation_of_held_out_predictions() -> None:
 
 
 def test_odds_are_those_of_the_same_share_on_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("probes.roles.reinit_null._DRAWS", 120)
+    monkeypatch.setattr("probes.fresh_models._DRAWS", 120)
     task = FixedMemory((1, 2), "parity", length=12)
     built = construct_fixed_memory(task)
     batch, hook = task.sample(32, seed=1), "blocks.0.hook_mlp_out"

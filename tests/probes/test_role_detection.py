@@ -18,7 +18,8 @@ from interp.store import extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory, RealMemory
 from interp.tasks.relation import Relation, TokenRelation
-from probes.roles import TASK, candidates, find_roles, reinit_null
+from probes import fresh_models
+from probes.roles import TASK, candidates, find_roles
 from probes.roles.decision import Found, Test, decide
 from probes.roles.detectors.attention import attention_roles
 from probes.roles.diagonal import identity_share
@@ -33,7 +34,7 @@ Row = tuple[int, int, str]
 @pytest.fixture(autouse=True)
 def few_fresh_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tail of 200 is enough here; test_fresh_heads.py has a thousand."""
-    monkeypatch.setattr(reinit_null, "_DRAWS", 200)
+    monkeypatch.setattr(fresh_models, "_DRAWS", 200)
 
 
 def confirmed(roles: pd.DataFrame) -> set[Row]:

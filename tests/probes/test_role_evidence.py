@@ -12,7 +12,8 @@ from interp.proofs.induction import construct_relation
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
 from interp.tasks.relation import TokenRelation
-from probes.roles import find_roles, reinit_null
+from probes import fresh_models
+from probes.roles import find_roles
 from trained import zoo
 
 TASK = TokenRelation("induction", "copy", symbols=12, length=17)
@@ -21,7 +22,7 @@ BATCH = TASK.sample(48, seed=2)
 
 @pytest.fixture(autouse=True)
 def few_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reinit_null, "_DRAWS", 200)
+    monkeypatch.setattr(fresh_models, "_DRAWS", 200)
 
 
 def proof() -> SequenceTransformer:

@@ -8,7 +8,8 @@ import torch
 
 from interp.models.export import export_gpt2
 from interp.models.pretrained import load_pretrained
-from probes.roles import LANGUAGE, PROFILES, ROLES, Floors, find_roles, reinit_null
+from probes import fresh_models
+from probes.roles import LANGUAGE, PROFILES, ROLES, Floors, find_roles
 from probes.roles.registry import markdown
 from trained import zoo
 
@@ -34,7 +35,7 @@ def test_roles_name_floors_and_profiles_that_there_are() -> None:
 def test_the_model_is_run_less_often_than_it_was(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reinit_null, "_DRAWS", 20)
+    monkeypatch.setattr(fresh_models, "_DRAWS", 20)
     shipped = zoo.load(name)
     blocks, rows = shipped.model.blocks, []
 

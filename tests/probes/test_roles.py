@@ -13,9 +13,10 @@ from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.memory import FixedMemory
+from probes import fresh_models
 from probes.agreement import agreement
 from probes.kernels import kernel_null
-from probes.roles import find_roles, reinit_null
+from probes.roles import find_roles
 from probes.study import ROWS, Study, study
 
 TASK = FixedMemory((1, 2), "multiplexer", length=16)
@@ -28,7 +29,7 @@ BATCH = TASK.sample(ROWS, seed=SEED)
 @pytest.fixture(scope="module", autouse=True)
 def few_fresh_models() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reinit_null, "_DRAWS", 100)
+        patch.setattr(fresh_models, "_DRAWS", 100)
         patch.setattr("probes.study.kernel_null", partial(kernel_null, draws=50))
         yield
 

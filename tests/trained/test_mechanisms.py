@@ -7,8 +7,9 @@ import pytest
 from pandas import DataFrame
 
 from interp.tasks.base import answers_of, memories_of
+from probes import fresh_models
 from probes.locate import HOLDS, holders, locate
-from probes.roles import find_roles, reinit_null
+from probes.roles import find_roles
 from trained.zoo import load, names
 
 ROWS = 64
@@ -83,7 +84,7 @@ def test_every_control_has_the_model_it_is_the_control_of() -> None:
 
 @pytest.fixture
 def few_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reinit_null, "_DRAWS", 100)
+    monkeypatch.setattr(fresh_models, "_DRAWS", 100)
 
 
 @pytest.mark.usefixtures("few_fresh_models")

@@ -6,6 +6,7 @@ takes a live model, recognises the architecture and hands out the factors of eve
 layer. Nothing is read before it is asked for, and the MLPs never are.
 """
 
+from interp.weights.head_weights.architectures import ARCHITECTURES, Architecture
 from interp.weights.head_weights.circuit import CIRCUITS, Circuit
 from interp.weights.head_weights.families import head_weights
 from interp.weights.head_weights.layers import HeadWeights, LayerHeadWeights
@@ -14,7 +15,9 @@ from interp.weights.head_weights.rope import Rope
 from interp.weights.head_weights.tensors import TensorFiles
 
 __all__ = [
+    "ARCHITECTURES",
     "CIRCUITS",
+    "Architecture",
     "Circuit",
     "HeadWeights",
     "LayerHeadWeights",

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from interp.errors import ArgumentError, CheckpointError
+from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.falcon import bloom, falcon
 from interp.weights.head_weights.gpt2 import gpt2
 from interp.weights.head_weights.gpt_neo import gpt_j, gpt_neo, gpt_neox
@@ -113,6 +114,9 @@ def _recognise(source: Source) -> Layout:
     if source.description is not None:
         return own(source.description)
     kind = str(source.config.get("model_type", ""))
+    added = ARCHITECTURES.get(kind) if kind not in FAMILIES else None
+    if added is not None and added.mapping is not None:
+        return layout_of_mapping(added.mapping(source.config))
     if kind not in FAMILIES:
         raise CheckpointError(_unknown(source, kind))
     adapter, mark = FAMILIES[kind]

@@ -1,0 +1,64 @@
+"""A model as it would be if nobody had trained it: fresh weights in the same architecture.
+
+    with a spec      the spec's own initialisation, another seed for each model
+    without one      the entries of each weight matrix shuffled: of weights that are drawn alike,
+                     that is another draw; vectors (gains and biases) stay
+
+What fresh models score is what a head's score is when there is nothing to find. They share the
+architecture and, without a spec, the sizes of the trained weights; a trained model differs from
+them in every way, so a score beyond theirs says that a head is not as it was initialised, and not
+what it does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from interp.models.init import initialize
+from interp.models.transformer import SequenceTransformer
+
+__all__ = ["draws_of", "fresh_models"]
+
+_DRAWS, _FEWEST_DRAWS = 1000, 100
+_NUMBERS = 2**30
+"""The most weights that are drawn for one null, unless that left too few draws."""
+_APART = 1000
+"""Seeds of fresh models begin so far from the given one, which may be the model's own."""
+
+
+def draws_of(model: Any) -> int:
+    """How many draws a null of fresh models has: a thousand, and fewer of very wide models (a
+    hundred at ten million weights)."""
+    weights = max(1, sum(weight.numel() for weight in model.parameters()))
+    return min(_DRAWS, max(_FEWEST_DRAWS, _NUMBERS // weights))
+
+
+def fresh_models(model: Any, count: int, *, seed: int = 0) -> Iterator[Any]:
+    """Models with the architecture of ``model`` and fresh weights.
+
+    Args:
+        model: A hooked model; it is left as it is.
+        count: How many.
+        seed: Seed of the weights.
+
+    Yields:
+        The same object each time, with other weights: use one before asking for the next.
+    """
+    spec = getattr(model, "spec", None)
+    if spec is not None:
+        fresh = SequenceTransformer(spec).eval()
+        for number in range(count):
+            initialize(fresh, seed + _APART + number)
+            yield fresh
+        return
+    fresh = copy.deepcopy(model)
+    generator = torch.Generator().manual_seed(seed + _APART)
+    for _ in range(count):
+        for weight in (p.data for p in fresh.parameters() if p.ndim > 1):
+            order = torch.randperm(weight.numel(), generator=generator)
+            weight.copy_(weight.flatten()[order].view_as(weight))
+        yield fresh

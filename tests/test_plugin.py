@@ -1,0 +1,163 @@
+"""The example package is installed, and what it adds is there like our own."""
+
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import prooflens as pl
+from analyses.benchmarks.plugin_roles import scored
+from analyses.cli.main import app
+from interp.models.pretrained import load_pretrained
+from interp.plugins import PluginWarning, Registry, plugins
+from interp.tasks.catalogue import KINDS
+from interp.weights.head_weights import ARCHITECTURES
+from probes import fresh_models
+from probes.head_scores import SCORES
+from probes.inspection.heads import inspect_heads
+from probes.roles import ROLES
+
+EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "plugin"
+REGISTRIES: tuple[Registry[Any], ...] = (KINDS, ROLES, SCORES, ARCHITECTURES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    folder = tmp_path_factory.mktemp("installed")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    command += ["--no-build-isolation", "--disable-pip-version-check", "--target", str(folder)]
+    subprocess.run([*command, str(EXAMPLE)], check=True, capture_output=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        for registry in REGISTRIES:
+            patch.setattr(registry, "_read", False)
+            patch.setattr(registry, "_known", dict(registry._known))
+        yield
+    for name in [name for name in sys.modules if name.startswith("prooflens_example")]:
+        del sys.modules[name]
+
+
+def said(*command: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    case = import_module("prooflens_example.role").planted(passing=True, seed=3)
+    folder = tmp_path_factory.mktemp("models") / "planted"
+    pl.save_checkpoint(case.model, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "toy"
+    folder.mkdir()
+    torch.manual_seed(0)
+    module = import_module("prooflens_example.model").Toy(11, 16, 8, 2)
+    config = {"model_type": "toy_attention", "vocab_size": 11, "n_positions": 16}
+    (folder / "config.json").write_text(json.dumps(config | {"width": 8, "heads": 2}))
+    save_file(dict(module.state_dict()), folder / "model.safetensors")
+    return folder
+
+
+def test_doctor_lists_them() -> None:
+    found = {(one["group"], one["name"]): one for one in said("doctor")["plugins"]}
+    names = ("tasks", "first_copy"), ("roles", "own-token")
+    names += ("metrics", "own-share"), ("models", "toy_attention")
+    assert set(found) == {(f"prooflens.{group}", name) for group, name in names}
+    assert {one["package"] for one in found.values()} == {"prooflens-example 0.1.0"}
+    assert {one["problem"] for one in found.values()} == {""}
+
+
+def test_the_task_is_a_task() -> None:
+    assert "first token" in said("tasks")["tasks"]["first_copy"]
+    assert set(said("tasks", "first_copy")["arguments"]) == {"symbols", "length"}
+
+
+def test_heads_finds_the_role_and_the_score(
+    planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fresh_models, "_DRAWS", 200)
+    out = tmp_path / "out"
+    options = ("--task", "first_copy:symbols=6,length=10", "--rows", "64", "--out", str(out))
+    found = said("heads", str(planted), *options)
+    mine = [one for one in found["roles"] if one["role"] == "own-token"]
+    assert [(one["head"], one["status"]) for one in mine] == [(0, "confirmed")]
+    assert all(0 <= one["q"] < 0.01 for one in mine)
+    score = {one["head"]: one for one in found["scores"]}
+    model, rows = pl.load(planted), pl.tasks.task_from_dict({"kind": "first_copy"})
+    _, cache = model.run_with_cache(rows.sample(64, seed=0).inputs)
+    direct = cache["pattern", 0].diagonal(dim1=-2, dim2=-1).mean((0, 2))
+    assert score[0]["score"] == pytest.approx(float(direct[0]), abs=1e-6)
+    assert score[0]["q"] < 0.01 < score[1]["q"]
+    assert (out / "head-scores.csv").is_file()
+
+
+def test_the_benchmark_judges_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fresh_models, "_DRAWS", 60)
+    found = scored("own-token", decoys=2)
+    assert (found["f1"], found["decoy_rate"]) == (1.0, 0.0)
+    assert (found["cases"], found["decoys"]) == (5, 7)
+    with pytest.raises(pl.errors.ArgumentError, match="role sink must give cases"):
+        scored("sink")
+
+
+def test_the_architecture_is_loaded_and_inspected(
+    toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = pl.load(toy)
+    module = import_module("prooflens_example.model").Toy(11, 16, 8, 2)
+    module.load_state_dict(load_file(toy / "model.safetensors"))
+    tokens = torch.randint(11, (3, 9), generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(model(tokens), module.eval()(tokens))
+    first = module.layers[0].attention
+    circuit = first.query.weight[:4].T @ first.key.weight[:4]
+    layer = next(iter(pl.head_weights(toy)))
+    torch.testing.assert_close(layer.W_Q[0] @ layer.W_K[0].T, circuit.detach())
+    assert said("weights", str(toy), "--out", str(tmp_path / "weights"))
+    monkeypatch.setattr(fresh_models, "_DRAWS", 60)
+    found = inspect_heads(
+        load_pretrained(toy), pl.head_weights(toy), tmp_path / "out", rows=4, length=12
+    )
+    assert found.model.family == "toy_attention"
+    own = found.behaviour[found.behaviour["metric"] == "own-share"]
+    assert own[["layer", "head", "draws"]].to_numpy().tolist() == [[0, 0, 60], [0, 1, 60]]
+
+
+def test_a_broken_package_is_named_and_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    about = tmp_path / "broken-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    lines = ["[prooflens.tasks]", "lost = nowhere_to_be_found:Task", "maximum = json:loads"]
+    lines += ["no_class = json:loads", "[prooflens.roles]", "sink = json:loads"]
+    (about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for registry in (KINDS, ROLES):
+        monkeypatch.setattr(registry, "_read", False)
+        monkeypatch.setattr(registry, "_problems", {})
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        known, roles = list(KINDS), list(ROLES)
+    text = "; ".join(str(one.message) for one in told if one.category is PluginWarning)
+    assert "lost" not in known
+    assert "maximum" in known
+    assert "sink" in roles
+    assert "of broken 1.0 is left out: it cannot be imported (ModuleNotFoundError" in text
+    assert KINDS.problems["maximum"] == ROLES.problems["sink"] == "the name is taken"
+    assert "must be a frozen dataclass" in KINDS.problems["no_class"]
+    assert {one.package for one in plugins()} == {"prooflens-example 0.1.0", "broken 1.0"}
