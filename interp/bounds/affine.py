@@ -69,7 +69,8 @@ class Affine:
         """Σ|g_k| + r, rounded up: no value is further from the centre."""
         if not len(self.generators):
             return self.radius
-        return (np.abs(self.generators).sum(0) + self.radius) * UP
+        up = UP + len(self.generators) * 2.0**-52  # however many symbols there are
+        return (np.abs(self.generators).sum(0) + self.radius) * up
 
     @property
     def magnitude(self) -> Array:
@@ -125,6 +126,7 @@ def fresh(a: Affine, deviation: Array, ar: Arithmetic) -> Affine:
     The first axis shares symbols, as in :func:`span`. Where the budget is spent the noise becomes
     radius, which is sound too: a radius is noise that nothing else shares.
     """
+    deviation = np.where(np.isnan(deviation), np.inf, deviation)  # what is not known may be all
     kept = np.flatnonzero(deviation.reshape(len(deviation), -1).max(0, initial=0.0) > 0)
     cells, wide = len(deviation), int(np.prod(a.shape[1:]))
     if (ar.symbols + len(kept)) * cells * wide > ar.budget:

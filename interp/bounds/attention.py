@@ -54,11 +54,10 @@ def pattern(
     underflow = float(ar.error(4, np.zeros(())))
     low = np.nan_to_num(low, nan=0.0, posinf=0.0) * (1 - relative) - underflow
     high = np.nan_to_num(high, nan=np.inf, posinf=np.inf) * (1 + relative) + underflow
-    if softmax:  # a score that may overflow can make a softmax no number
-        ends = np.where(allowed, np.abs(np.stack(scores.bounds())), 0.0)
-        number = np.asarray(np.isfinite(ends).all((0, -1)))[..., None]
-        number = number | (ar.dtype == "real")
-        high = np.where(number, np.minimum(high, 1.0 + relative), np.inf)
+    # A score that may overflow can make a row no number: ∞ − ∞, where the mask is −∞ too.
+    number = np.asarray(np.isfinite(np.stack(scores.bounds())).all((0, -1)))[..., None]
+    number = number | (ar.dtype == "real")
+    high = np.where(number, np.minimum(high, 1.0 + relative) if softmax else high, np.inf)
     low, high = np.maximum(low, 0.0), np.where(np.isfinite(ar.error(1, high)), high, np.inf)
     return np.where(allowed, low, 0.0), np.where(allowed, high, 0.0)
 

@@ -210,11 +210,12 @@ def _inverse_scale(x: Affine, eps: float, ar: Arithmetic) -> tuple[Any, Any]:
     low, high = x.bounds()
     least = np.where((low <= 0) & (high >= 0), 0.0, np.minimum(np.abs(low), np.abs(high)))
     most = np.maximum(np.abs(low), np.abs(high))
-    widen, lost = 1 + 2.0**-40, float(ar.error(2, np.zeros(())))  # what underflows
+    widen, lost = 1 + 2.0**-40, float(ar.error(2, np.zeros(())))  # what underflows, ε too
+    sure = max(eps - lost, 0.0)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         squares = (most**2).sum(-1, keepdims=True)
         a = 1 / np.sqrt(squares / x.shape[-1] + lost + eps) / widen
-        b = 1 / np.sqrt(np.maximum((least**2).mean(-1, keepdims=True) - lost, 0) + eps) * widen
+        b = 1 / np.sqrt(np.maximum((least**2).mean(-1, keepdims=True) - lost, 0) + sure) * widen
         known = np.isfinite(ar.error(1, squares))
     return np.where(known, a, 0.0), np.where(known, b, np.inf)
 

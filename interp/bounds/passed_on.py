@@ -32,7 +32,15 @@ from interp.bounds.network import after_attention, after_ffn, embedded, normed
 from interp.bounds.rounding import UP, Arithmetic
 from interp.bounds.scores import linear_heads, score_forms, weights
 
-__all__ = ["along", "named", "not_along", "not_named", "values_of", "weights_of_keys"]
+__all__ = [
+    "along",
+    "named",
+    "not_along",
+    "not_named",
+    "not_orderless",
+    "values_of",
+    "weights_of_keys",
+]
 
 Array = Float64[np.ndarray, "..."]
 
@@ -77,8 +85,17 @@ def along(
     sizes = (np.abs(own).max(0) + np.abs(g) * np.abs(rho).max()) * box.max() * (n + 1)
     reach = np.abs(middle).max() + half.max()
     rounding = (sizes + np.abs(stream.centre) + reach * np.abs(g)) * 2.0**-48
-    moved = Affine(centre, generators, (stream.radius + rounding) * UP)
+    other = np.abs(stream.generators[n:]).sum(0)  # attention that its rounding leaves unsure
+    moved = Affine(centre, generators, (stream.radius + other * UP + rounding) * UP)
     return after_ffn(block, moved, ar)[:, -1]
+
+
+def not_orderless(model: Any) -> str:
+    """Why the last output depends on the order of earlier tokens; empty if it does not."""
+    spec = model.spec
+    if spec.n_layers <= 1 and spec.positions == "none" and spec.lag_bias == "none":
+        return ""
+    return "with more than one layer, or with positions, the order of the tokens is seen"
 
 
 def not_named(model: Any) -> str:
@@ -103,9 +120,24 @@ def not_named(model: Any) -> str:
 def _before(model: Any, tokens: Affine, ar: Arithmetic) -> Affine:
     """What enters the last block, of each token by itself."""
     x = embedded(model, tokens, ar)
-    for block in model.blocks[:-1]:  # without heads, attention adds its bias
-        x = after_ffn(block, add(x, exactly(weights(block.attn.b_O)), ar), ar)
+    for block in model.blocks[:-1]:
+        x = after_ffn(block, add(x, _idle(block, x, model.spec.n_ctx, ar), ar), ar)
     return x
+
+
+def _idle(block: Any, x: Affine, length: int, ar: Arithmetic) -> Affine:
+    """What attention without heads adds: its bias. A model still computes a pattern and multiplies
+    what it fetches by zero, so where these may overflow (0 · ∞) nothing is known."""
+    bias = exactly(np.broadcast_to(weights(block.attn.b_O), x.shape))
+    if ar.dtype == "real":
+        return bias
+    seen, lags = normed(block.ln1, x, ar), np.arange(1 - length, length)[None]
+    forms = (
+        score_forms(block.attn, seen, seen, lags, ar),
+        linear_heads(seen, block.attn.W_V, block.attn.b_V, ar),
+    )
+    known = all(np.isfinite(np.stack(form.bounds())).all() for form in forms)
+    return bias if known else Affine(bias.centre, bias.generators, bias.radius + np.inf)
 
 
 def values_of(model: Any, tokens: Affine, ar: Arithmetic) -> tuple[Array, Array]:

@@ -28,7 +28,7 @@ from scipy.special import erf
 from interp.bounds.affine import Affine, add, exactly, fresh, scale
 from interp.bounds.rounding import UP, Arithmetic
 
-__all__ = ["apply", "exp", "gelu", "relu"]
+__all__ = ["apply", "exp", "gelu", "relu", "sine"]
 
 Array = Float64[np.ndarray, "..."]
 Relaxation = tuple[Array, Array, Array]
@@ -85,6 +85,16 @@ def gelu(low: Array, high: Array) -> Relaxation:
     wide = (b - a > b_relu - a_relu) | ~np.isfinite(high - low)
     slope = np.where(wide, r_slope, slope)
     return slope, *_middle(np.where(wide, a_relu, a), np.where(wide, b_relu, b))
+
+
+def sine(omega: float, middle: Array, half: Array) -> Relaxation:
+    """sin(ω(c + hε)), |ε| ≤ 1, as sin ωc + ω cos(ωc) h ε and a rest: the first two and the rest.
+
+    The rest is at most (ωh)²/2, and a few units of roundoff of each factor and argument.
+    """
+    sizes = (1 + np.abs(omega * middle)) * (1 + np.abs(omega) * half)
+    rest = ((omega * half) ** 2 / 2 + 2.0**-50 * sizes) * UP
+    return np.sin(omega * middle), omega * np.cos(omega * middle) * half, rest
 
 
 def exp(low: Array, high: Array) -> Relaxation:

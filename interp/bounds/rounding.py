@@ -21,12 +21,12 @@ bound is then infinite). Underflow adds at most the smallest normal number of th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
+from math import inf, nextafter
 
 import numpy as np
 from jaxtyping import Float64
 
-__all__ = ["DTYPES", "EXP", "UP", "Arithmetic", "gamma"]
+__all__ = ["DTYPES", "EXP", "UP", "Arithmetic", "gamma", "share"]
 
 UP = 1.0 + 2.0**-36
 """Sums of positive float64 numbers, at most 2^15 of them, times this are not below the real sum."""
@@ -48,6 +48,11 @@ _OURS, _TINY = 2.0**-53, 2.0**-1020
 def gamma(n: int, u: float) -> float:
     """γ_n = n u / (1 − n u), rounded up; infinite where n u ≥ ½."""
     return inf if n * u >= 0.5 else n * u / (1 - n * u) * UP
+
+
+def share(right: int, total: int) -> float:
+    """right/total of whole numbers, rounded down; one only if they are equal."""
+    return 1.0 if right == total else max(0.0, nextafter(right / total, 0.0))
 
 
 @dataclass

@@ -42,6 +42,10 @@ Array = Float64[np.ndarray, "..."]
 LEAST = 1e-280
 """Sums must exceed it: more than terms that underflow can be worth."""
 
+_LARGEST, _RAISED, _FLOOR = 2.0**100, 270.0, 2.0**-400
+"""Of a difference of logits and of the logarithm of ``raised``; what stands for raised weights
+that may have underflowed."""
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -79,6 +83,12 @@ class Tables:
     def length(self) -> int:
         """K."""
         return len(self.ov)
+
+    @property
+    def harmful(self) -> Float64[np.ndarray, "query pos token"]:
+        """What a weight may be where it does harm, beside ``e`` where it does good."""
+        raised = self.raised[:, None, None]
+        return np.maximum(self.e, np.where(raised > 1, _FLOOR, 0.0)) * raised
 
 
 def not_three_paths(model: Any) -> str:
@@ -161,9 +171,12 @@ def rank_one_tables(model: Any, length: int) -> Tables | str:
     sizes = sizes * (np.abs(k).max() + np.abs(along / c).max() * np.abs(a).max())
     off = 2.0**-40 * sizes + queries.radius.sum(1) * both.magnitude.max()
     off = off + queries.magnitude.sum(1) * both.radius.max()
-    raised = np.exp(np.minimum(omega * UP + 4 * off, 700.0)) * (1 + 2.0**-30)
+    nats = omega * UP + 4 * off
+    known = nats < _RAISED  # of other queries nothing is said
+    raised = np.where(known, np.exp(np.where(known, nats, 0.0)) * (1 + 2.0**-30), np.inf)
     product = np.outer(first / c, along)
     e = np.exp(product - product.max(1, keepdims=True)).reshape(v, length, v)
+    e[~known] = 0.0
     return _finished(model, length, e, np.zeros((0, length, 0)), 0.0, raised, ar)
 
 
@@ -179,8 +192,8 @@ def _finished(
     of_place = linear(linear(values, w_o, None, ar), unembed, None, ar)
     v, logits = of_token.shape
     ov = add(of_place.reshape(length, 1, logits), of_token.reshape(1, v, logits), ar)
-    bias = weights(model.b_U) + weights(attn.b_O) @ unembed
-    direct = linear(add(token, place[-1:], ar), unembed, bias, ar)
+    bias = linear(exactly(weights(attn.b_O)[None]), unembed, weights(model.b_U), ar)
+    direct = add(linear(add(token, place[-1:], ar), unembed, None, ar), bias, ar)
     # A score that is off by δ makes its weight off by a factor e^δ, within 1 ± 2δ. The last term
     # is for sums and products of the tables themselves, here.
     largest = 2 * float(np.abs(ov.centre).max() + np.abs(direct.centre).max())
@@ -188,7 +201,7 @@ def _finished(
     slack += (2 * off + 2.0**-39) * largest
     evaluation = 2 * evaluation_error(model, length, largest)
     covered = evaluation < largest / 100
-    if largest > 2.0**128:  # then weights that underflow here may matter (LEAST)
+    if largest > _LARGEST:
         slack = np.inf
     real = slack * UP
     slack = (slack + (evaluation if covered else 0.0)) * UP

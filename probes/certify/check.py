@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from interp.bounds.affine import Affine, exactly, subtract
-from interp.bounds.network import embedded, margins, read_out, stream_after
-from interp.bounds.passed_on import along, named, not_along, not_named, values_of
-from interp.bounds.rounding import UP, Arithmetic
+from interp.bounds.network import embedded, margins, not_covered, read_out, stream_after
+from interp.bounds.passed_on import along, named, not_along, not_named, not_orderless, values_of
+from interp.bounds.relaxation import sine
+from interp.bounds.rounding import UP, Arithmetic, share
 from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
 from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
@@ -30,7 +31,7 @@ from interp.tasks.memory.kernels import MemoryKernel
 
 __all__ = ["Verdict", "check"]
 
-_CHUNK = 512
+_CHUNK, _MOST = 512, 4096
 _Json = dict[str, Any]
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 
@@ -66,7 +67,7 @@ def check(certificate: _Json, model: Any, sha256: str) -> list[Verdict]:
 def _verdict(domain: _Json, proof: _Json, model: Any) -> Verdict:
     claimed, error = float(proof["bound"]), {"error": True, "accuracy": False}[proof["kind"]]
     task, cover = task_from_dict(domain["task"]), proof["data"]["cover"]
-    found, note = inf if error else 0.0, _unfit(model, domain, cover)
+    found, note = inf if error else 0.0, _unfit(model, task, domain, proof)
     if not note and domain["kind"] == "rows" and not not_three_paths(model):
         found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
     elif not note:
@@ -75,26 +76,27 @@ def _verdict(domain: _Json, proof: _Json, model: Any) -> Verdict:
     return Verdict(proof["strategy"], claimed, found, bool(holds), note)
 
 
-def _unfit(model: Any, domain: _Json, cover: str) -> str:
-    """Why a cover says nothing about this model; empty if it does."""
-    if domain.get("length", 0) > model.spec.n_ctx:
+def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
+    """Why a proof says nothing about this model; empty if it does."""
+    if reason := not_covered(model):
+        return reason
+    spec, kind = model.spec, domain["kind"]
+    if domain.get("length", getattr(task, "length", 0)) + (kind == "strings") > spec.n_ctx:
         return "its rows are longer than the model's context"
-    if not model.spec.causal and domain["kind"] not in ("templates", "rows"):
+    if not spec.causal and kind not in ("templates", "rows"):
         return "the model is not causal"
-    if cover == "multisets" and not _orderless(model.spec):
-        return "the model sees the order of its tokens"
-    needed = {"slices": not_along, "pairs": not_named, "caps": not_three_paths}
-    return needed[cover](model) if cover in needed else ""
-
-
-def _orderless(spec: Any) -> bool:
-    return spec.n_layers <= 1 and spec.positions == "none" and spec.lag_bias == "none"
+    paths = kind == "rows" and not not_three_paths(model)
+    rounded = tables_of(model, task.length).arithmetic if paths else spec.dtype
+    if proof["arithmetic"] not in ("real", rounded):
+        return f"nothing is known of its evaluation in {proof['arithmetic']}"
+    needed = {"slices": not_along, "pairs": not_named, "multisets": not_orderless}
+    return (needed | {"caps": not_three_paths}).get(proof["data"]["cover"], lambda m: "")(model)
 
 
 def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> float:
     makers = {"signs": _signs, "strings": _strings, "templates": _templates, "rows": _rows}
     makers |= {"averages": _averages, "addressed": _addressed}
-    worst, right, total, error = 0.0, 0.0, 0.0, proof["kind"] == "error"
+    worst, right, total, error = 0.0, 0, 0, proof["kind"] == "error"
     budget = 0 if proof["data"]["cover"] in ("points", "multisets") else 2**24
     cover = makers[domain["kind"]](model, task, domain, proof["data"])
     for inputs, target, weight, symbols in chain([next(cover)], cover):
@@ -108,9 +110,9 @@ def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> float:
         for answer in sorted(set(target.tolist())):
             rows = np.flatnonzero(target == answer)
             low, _ = margins(model, stream[rows], answer, ar).bounds()
-            right += float((np.array(weight)[rows] * (low > 0).all(-1)).sum())
-        total += float(sum(weight))
-    return worst if error else right / total
+            right += sum(weight[i] for i in rows[(low > 0).all(-1)])
+        total += sum(weight)
+    return worst if error else share(right, total)
 
 
 def _signs(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
@@ -152,7 +154,7 @@ def _strings(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]
             more = endings.get((i + 1, j), 0) + endings.get((i + 1, j + 1), 0)
             endings[i, j] = more + (i in lengths and j == k)
     states: dict[Any, int] = {(1, 1): 1}  # (blocks, a's), or the letters themselves
-    if data["cover"] == "points" or not _orderless(model.spec):
+    if data["cover"] == "points" or not_orderless(model):
         states = {((0,), 1): 1}
     for i in range(1, max(lengths) + 1):
         rows: dict[Any, float] = {}
@@ -195,10 +197,10 @@ def _templates(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[An
             rows.append([token[c] for c in template])
             answers.append(token[label] if isinstance(label, str) else float(label))
             if len(rows) == _CHUNK:
-                yield np.array(rows), _target(answers), np.ones(len(rows)), 0
+                yield np.array(rows), _target(answers), [1] * len(rows), 0
                 rows, answers = [], []
         if rows:
-            yield np.array(rows), _target(answers), np.ones(len(rows)), 0
+            yield np.array(rows), _target(answers), [1] * len(rows), 0
 
 
 def _target(answers: list[Any]) -> Any:
@@ -209,21 +211,20 @@ def _target(answers: list[Any]) -> Any:
 def _rows(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
     every = product(range(task.vocabulary), repeat=task.length)
     while rows := list(islice(every, _CHUNK)):
-        yield np.array(rows), np.array(rows).max(1), np.ones(len(rows)), 0
+        yield np.array(rows), np.array(rows).max(1), [1] * len(rows), 0
 
 
 def _averages(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
     """m in intervals, its symbol after those of the inputs."""
-    n, box, omega = data.get("slices", 1), domain["box"], task.frequency
+    n, box, omega = min(data.get("slices", 1), _MOST), domain["box"], task.frequency
     for t in range(task.burn_in, domain["length"]):
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
         reach = float(np.abs(rho).sum() * box * UP)
         ends = np.linspace(-reach, reach, n + 1)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
-        slope = np.zeros((t + 2, n, 1))
-        slope[-1, :, 0] = omega * np.cos(omega * middle) * half
-        curved = ((omega * half) ** 2 / 2 + 2.0**-50 * (1 + omega * half)) * UP
-        target = Affine(np.sin(omega * middle)[:, None], slope, curved[:, None])
+        slope, (centre, rise, rest) = np.zeros((t + 2, n, 1)), sine(omega, middle, half)
+        slope[-1, :, 0] = rise
+        target = Affine(centre[:, None], slope, rest[:, None])
         noise = np.zeros((t + 1, n, t + 1, 1))
         noise[np.arange(t + 1), :, np.arange(t + 1), 0] = box
         zeros = np.zeros((n, t + 1, 1))
@@ -234,7 +235,7 @@ def _averages(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any
 
 def _addressed(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
     """Last token and fetched token by address and interval; with boxes all but the address free."""
-    bits, box, n = task.bits, domain["box"], data.get("pieces", 1)
+    bits, box, n = task.bits, domain["box"], min(data.get("pieces", 1), _MOST)
     codes = np.array(list(product((-1.0, 1.0), repeat=bits)))
     judged = range(max(task.locations), domain["length"])
     ends = np.linspace(-box, box, n + 1)
@@ -279,7 +280,7 @@ def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
             total = f[-1, q] + f[list(copies), m].sum(0)
             total = total + sum((f[p, :cap].min(0) for p in others), np.zeros(v))
             right += int(cap ** len(others)) * bool((total[wrong[m] > 0] > LEAST).all())
-    return float(right / v**n)
+    return share(right, v**n)
 
 
 def _every_row(model: Any, task: Any) -> float:
@@ -296,4 +297,4 @@ def _every_row(model: Any, task: Any) -> float:
         ahead = logits[np.arange(len(top)), top, None] - logits
         ahead[np.arange(len(top)), top] = np.inf
         right += int((ahead.min(1) > size * tables.slack + LEAST).sum())
-    return float(right / v**n)
+    return share(right, v**n)

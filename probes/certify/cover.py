@@ -155,7 +155,7 @@ def prove(
         lemmas: What the cover rests on.
     """
     started, count, work = time.perf_counter(), 0, 0
-    worst, parts, right, seen, total = 0.0, {}, 0.0, 0.0, 0.0
+    worst, parts, right, wrong, seen, total = 0.0, {}, 0.0, 0.0, 0.0, 0.0
     for cells in cover:
         ar = Arithmetic(arithmetic, budget=budget)
         stream = (final or _through)(model, cells, ar)
@@ -168,10 +168,11 @@ def prove(
         else:
             sure, middle = _answered(model, stream, target, ar)
             right += float(cells.weight[sure].sum())
+            wrong += float(cells.weight[~sure].sum())
             seen += float(cells.weight[middle].sum())
         total += float(cells.weight.sum())
         count, work = count + len(cells.weight), work + ar.multiplications
-    bound = worst if kind == "error" else _share(right, total)
+    bound = worst if kind == "error" else _share(right, wrong, total)
     if kind == "accuracy" and budget == 0:  # cells are inputs: their middles are the real outputs
         parts = {_RIGHT: seen / total}
     good = bound < trivial if kind == "error" else bound > trivial
@@ -196,11 +197,13 @@ def _largest(found: Affine) -> Float64[np.ndarray, "cell"]:
     return np.maximum(np.abs(low), np.abs(high)).max(-1)
 
 
-def _share(right: float, total: float) -> float:
-    """Rounded down: sums of counts may be off by a few units of roundoff."""
-    return (
-        max(0.0, float(np.nextafter(right / total * (1 - 2.0**-45), 0))) if right < total else 1.0
-    )
+def _share(right: float, wrong: float, total: float) -> float:
+    """Rounded down: sums of counts are exact below 2^53 and nearly so above. One cell that is not
+    right keeps the share below one, however little it weighs."""
+    if not wrong:
+        return 1.0
+    off = 2.0**-45 if total < 2.0**53 else 2.0**-30
+    return max(0.0, float(np.nextafter(min(right / total, 1.0) * (1 - off), 0)))
 
 
 def _answered(

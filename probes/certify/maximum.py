@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from interp.bounds.rounding import share
 from interp.bounds.three_paths import LEAST, Tables
 from probes.certify.cover import Lemma, Proof
 
@@ -86,6 +87,7 @@ def _one_query(tables: Tables, q: int) -> tuple[int, int]:
     return sure, real
 
 
+@np.errstate(all="ignore")
 def by_cubes(tables: Tables, name: str, watch: Watch = iter) -> Proof:
     """A strategy by its name: ``cubic``, or with factors apart ``quadratic`` and ``rank one``.
 
@@ -96,11 +98,19 @@ def by_cubes(tables: Tables, name: str, watch: Watch = iter) -> Proof:
     k = tables.length
     caps, work = _by_terms(tables, watch) if name == "cubic" else _by_factors(tables)
     others = np.array([k - 1 - len(copies) for copies in subsets(k)])
-    right = int(np.where(caps >= 0, np.maximum(caps, 0) ** others, 0).sum())
+    right = sum(_rows_below(caps[..., i], int(n)) for i, n in enumerate(others))
     seconds = time.perf_counter() - started
     cells, lemmas = int((caps >= 0).sum()), _lemmas(tables)
     proof = _proof(name, tables, right, cells, work + tables.work, seconds, lemmas)
     return replace(proof, data={"cover": "caps", "caps": caps.tolist()})
+
+
+def _rows_below(caps: np.ndarray, others: int) -> int:
+    """How many rows these caps cover, in whole numbers of any size."""
+    values, times = np.unique(caps[caps >= 0], return_counts=True)
+    return sum(
+        int(cap) ** others * int(n) for cap, n in zip(values.tolist(), times.tolist(), strict=True)
+    )
 
 
 def caps_of(proof: Proof) -> np.ndarray:
@@ -161,15 +171,15 @@ def _by_factors(tables: Tables) -> tuple[np.ndarray, int]:
     The worst weight and the worst O-row below a cap both grow with it, so the largest cap that
     passes is found by halving: log v products for each query, maximum and set of positions.
     """
-    v, k, e = tables.vocabulary, tables.length, tables.e
+    v, k, e, harm = tables.vocabulary, tables.length, tables.e, tables.harmful
     ahead = tables.direct - _without(tables.direct) - tables.slack
     margin = tables.ov - _without(tables.ov)
-    most = np.maximum.accumulate(e[:, :-1], axis=2) * tables.raised[:, None, None]
+    most = np.maximum.accumulate(harm[:, :-1], axis=2)
     least = np.minimum.accumulate(margin[:-1], axis=1)
     q, m = (np.arange(v)[:, None], np.arange(v)[None])
-    base = np.moveaxis(e, 1, 0) * (ahead + margin[:, np.arange(v), np.arange(v)][:, None])
-    base[-1] = e[q, -1, q] * (ahead + margin[-1])
-    base = np.where(base < 0, base * tables.raised[:, None], base)
+    own = ahead + margin[:, np.arange(v), np.arange(v)][:, None]
+    base = _worth(own, np.moveaxis(e, 1, 0), np.moveaxis(harm, 1, 0))
+    base[-1] = _worth(ahead + margin[-1], e[q, -1, q], harm[q, -1, q])
     caps = np.full((v, v, 2 ** (k - 1)), -1, dtype=np.int64)
     work = 2 * base.size + most.size
     for index, copies in enumerate(subsets(k)):
@@ -192,6 +202,11 @@ def _by_factors(tables: Tables) -> tuple[np.ndarray, int]:
             low = np.minimum(low, high)
         caps[..., index] = np.where(legal & (low > 0), low, -1)
     return caps, work
+
+
+def _worth(gain: Array, good: Array, bad: Array) -> Array:
+    """A weight times what it gains, with the weight that counts there."""
+    return np.where(gain < 0, bad * gain, good * gain)
 
 
 def _without(table: Array) -> Array:
@@ -265,8 +280,7 @@ def _proof(
     lemmas: tuple[Lemma, ...],
 ) -> Proof:
     v, k = tables.vocabulary, tables.length
-    bound, trivial = right / v**k, (v**k - (v - 1) ** k) / v**k
-    bound = bound if right in (0, v**k) else float(np.nextafter(bound, 0))
+    bound, trivial = share(right, v**k), (v**k - (v - 1) ** k) / v**k
     reason = "" if bound > trivial else f"no better than always answering {v - 1} ({trivial:.4g})"
     found = Proof(name, "accuracy", bound, cells, work, seconds, tables.arithmetic, lemmas)
     return replace(found, vacuous=reason)

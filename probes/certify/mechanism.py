@@ -29,6 +29,7 @@ from interp.bounds.passed_on import (
     named,
     not_along,
     not_named,
+    not_orderless,
     values_of,
     weights_of_keys,
 )
@@ -139,11 +140,9 @@ def _elsewhere(model: Any, domain: Signs, layer: int, head: int, lag: int) -> fl
 
 
 def _counts(model: Any, domain: Strings) -> Mechanism | str:
-    spec = model.spec
-    ordered = spec.positions != "none" or spec.lag_bias != "none"
-    if spec.n_layers > 1 or ordered:
-        return "with more than one layer, or with positions, the order of the tokens is seen"
-    spread = _score_spread(model, domain) if spec.n_layers else 0.0
+    if reason := not_orderless(model):
+        return reason
+    spread = _score_spread(model, domain) if model.spec.n_layers else 0.0
     lemmas = (
         Lemma(
             "counter",
@@ -161,8 +160,8 @@ def _score_spread(model: Any, domain: Strings) -> float:
     ids = np.array([[0, *domain._ids]])
     x = normed(model.blocks[0].ln1, embedded(model, ids, ar), ar)
     lags = np.zeros((ids.shape[1], ids.shape[1]), dtype=np.int64)
-    s = score_forms(model.blocks[0].attn, x, x, lags, ar).centre[0]
-    return float((s.max(-1) - s.min(-1)).max())
+    low, high = score_forms(model.blocks[0].attn, x, x, lags, ar)[0].bounds()
+    return float((high.max(-1) - low.min(-1)).max() * UP)
 
 
 def _kernel(model: Any, domain: Averages) -> Mechanism | str:

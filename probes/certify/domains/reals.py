@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from interp.bounds.affine import Affine, exactly
+from interp.bounds.relaxation import sine
 from interp.bounds.rounding import UP
 from interp.tasks.memory import AdaptiveMemory, KernelMemory
 from interp.tasks.memory.kernels import MemoryKernel
@@ -81,13 +82,10 @@ class Averages(Domain):
         inputs[np.arange(t + 1), :, np.arange(t + 1), 0] = self.box
         ends = np.linspace(-self.reach(t), self.reach(t), n + 1)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
-        omega = self.task.frequency
-        slope = omega * np.cos(omega * middle)
-        # |sin ωm − sin ωc − ω cos(ωc) (m − c)| ≤ (ω (m − c))²/2, and 2^-50 for the rounding.
-        curved = ((omega * half) ** 2 / 2 + 2.0**-50 * (1 + np.abs(omega) * half)) * UP
+        centre, rise, rest = sine(self.task.frequency, middle, half)
         generators = np.zeros((t + 2, n, 1))
-        generators[-1, :, 0] = slope * half
-        targets = Affine(np.sin(omega * middle)[:, None], generators, curved[:, None])
+        generators[-1, :, 0] = rise
+        targets = Affine(centre[:, None], generators, rest[:, None])
         return Cells(
             Affine(np.zeros((n, t + 1, 1)), inputs, np.zeros((n, t + 1, 1))),
             targets,
