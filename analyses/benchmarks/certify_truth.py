@@ -1,0 +1,269 @@
+"""Is a certificate ever on the wrong side of the truth? Small models of every kind, enumerated.
+
+    python -m analyses.benchmarks.certify_truth [--models 200] [--out FILE.json]
+
+Fixed memories, prefix prediction, templates with real and with symbolic labels, and the maximum, in
+models of one and two layers with every norm, kind of position and normaliser that is covered: most
+of random weights, every fifth trained. Weights are scaled to the limits of float32 and to zero,
+scores until they saturate, outputs until they nearly tie. The truth comes from running the model
+itself, in float64 and in float32, over inputs that are enumerated here. What is no number is wrong.
+
+Of each certificate: no bound lies beyond the truth; the checker confirms what is claimed, and
+refuses a claim that is better than the truth. A table by kind, then a last line of JSON:
+``models``, ``proofs``, ``non_vacuous``, ``violations``, ``unconfirmed``, ``forged`` (accepted
+forgeries), the last three 0 or something is wrong.
+
+Boxes of real inputs cannot be enumerated and are attacked elsewhere
+(:mod:`analyses.benchmarks.certify`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby, permutations, product
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+from interp.errors import CheckpointError
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.tasks.depth import PrefixPrediction
+from interp.tasks.maximum import Maximum
+from interp.tasks.memory import FixedMemory
+from interp.tasks.template import TemplateTask
+from probes.certify.certificate import TheoremFile, sha256_of
+from probes.certify.check import check
+from probes.certify.run import certify
+from trained.fit import fit
+from trained.run import Run
+from trained.training import Training
+
+__all__ = ["judged", "main", "model_of"]
+
+_Options = dict[str, Any]
+_LAGS: list[_Options] = [
+    {"lag_bias": "table", "score": "none", "ffn": (6,)},
+    {"lag_bias": "table", "score": "none", "ffn": (6,), "norm": "layernorm"},
+    {"lag_bias": "lin", "score": "none", "normalizer": "none", "ffn": (6,)},
+    {"lag_bias": "relative_keys", "score": "none", "n_layers": 2, "ffn": (4,), "norm": "rmsnorm"},
+    {"positions": "learned", "ffn": (6,), "activation": "gelu"},
+    {"lag_bias": "log", "score": "slope", "identity_ov": True},
+    {"identity_qk": True, "positions": "sinusoidal", "norm": "layernorm", "ffn": (6,)},
+    {"lag_bias": "bump", "score": "none", "n_layers": 2, "ffn": (4,)},
+]
+_TOKENS: list[_Options] = [
+    {},
+    {"positions": "learned"},
+    {"ffn": (5,), "norm": "layernorm"},
+    {"positions": "learned", "ffn": (5,), "n_layers": 2, "norm": "rmsnorm"},
+    {"lag_bias": "log", "ffn": (4,), "residual": False},
+    {"identity_qk": True, "mask_self": True, "ffn": (4,)},
+]
+_TEMPLATES = (
+    TemplateTask(("αα", "αβ"), (1.0, -1.0), train=(0, 5), test=(5, 10)),
+    TemplateTask(("αβα", "αββ"), ("α", "β"), train=(0, 4), test=(4, 8)),
+)
+_SCALES = ("none", "small", "large", "one part 1e12", "one part 1e30", "tiny outputs", "saturated")
+_SCALES += ("near ties",)
+
+
+def model_of(index: int) -> tuple[str, Any, Any]:
+    """Kind, model and task of the model with this number."""
+    kind, seed = ("signs", "strings", "templates", "rows")[index % 4], index // 4
+    options = (_LAGS if kind == "signs" else _TOKENS)[seed % (8 if kind == "signs" else 6)]
+    task, sizes = _task(kind, seed)
+    base = {"n_layers": 1, "d_model": 6, "n_heads": 2, "d_head": 3}
+    if kind == "rows" and seed % 2:  # the three paths
+        options, base = {"positions": "learned"}, base | {"n_heads": 1, "d_head": 6}
+    spec = TransformerSpec(**base | sizes | options)
+    if seed % 5 == 4:
+        training = Training(steps=120, batch=32, learning_rate=2e-2, warmup=10, seed=seed)
+        return kind, _scaled(fit(Run("small", task, spec, training)).model, seed), task
+    model: Any = SequenceTransformer(spec, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 0.3 * torch.randn(weight.shape, generator=generator)
+    return kind, _scaled(model, seed), task
+
+
+def _task(kind: str, seed: int) -> tuple[Any, _Options]:
+    if kind == "signs":
+        return FixedMemory((1, 2), "table", length=4), {
+            "d_in": 1,
+            "d_out": 1,
+            "n_ctx": 4,
+            "input": "real",
+        }
+    if kind == "strings":
+        k = 2 + seed % 2
+        return PrefixPrediction(f"L_{k}", ((k, 6),)), {"d_in": 4, "d_out": 2, "n_ctx": 7}
+    if kind == "rows":
+        return Maximum(5, 3), {"d_in": 5, "d_out": 5, "n_ctx": 3}
+    task = _TEMPLATES[seed % 2]
+    v = task.vocabulary
+    return task, {"d_in": v, "d_out": v if task.symbolic else 1, "n_ctx": task.length}
+
+
+def _scaled(model: Any, seed: int) -> Any:
+    """The model after one of :data:`_SCALES` was done to it."""
+    how, parts = _SCALES[seed % len(_SCALES)], [model.embed, model.blocks[0].attn, model.unembed]
+    attn = model.blocks[-1].attn
+    with torch.no_grad():
+        if how in ("small", "large"):
+            for weight in model.parameters():
+                weight *= 1e-3 if how == "small" else 30.0
+        elif how.startswith("one part"):
+            for weight in parts[seed // 8 % 3].parameters():
+                weight *= float(how.split()[-1])
+        elif how == "tiny outputs":
+            for weight in model.unembed.parameters():
+                weight *= 1e-38
+        elif how == "saturated":
+            for name, weight in attn.named_parameters():
+                if name in ("W_Q", "b_Q") or "terms" in name:
+                    weight *= 1000.0
+        elif how == "near ties":
+            w, b = model.unembed.W_U, model.unembed.b_U
+            w.copy_(w[:, :1] * (1 + 2.0**-22 * torch.arange(w.shape[1])))
+            b.copy_(b[:1].expand_as(b))
+    return model
+
+
+def _enumerated(task: Any, kind: str) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Inputs, right answers at the last position, and how often each counts."""
+    if kind == "signs":
+        table = {tuple(k): float(v) for k, v in task.truth_table().items()}
+        for n in range(max(task.lags) + 1, task.length + 1):
+            x = torch.tensor(list(product((-1.0, 1.0), repeat=n)))
+            lags = (0, *task.lags)
+            f = [table[tuple(int(row[n - 1 - lag]) for lag in lags)] for row in x.tolist()]
+            yield x[..., None], torch.tensor(f), 1
+    elif kind == "strings":
+        blocks = int(task.language.removeprefix("L_"))
+        seen: Counter[tuple[int, ...]] = Counter()
+        for n in range(task.bins[0][0], task.bins[0][1] + 1):
+            for word in product((1, 2), repeat=n):
+                if word[0] == 1 and _blocks(word) == blocks:
+                    seen.update(word[:i] for i in range(1, n + 1))
+        first = task.sample(1, seed=0).inputs[0]
+        letters = [0, first[1], first[1:][first[1:] != first[1]][0]]  # BOS, a, b: a comes first
+        for word, times in seen.items():
+            ids = torch.tensor([[0, *(letters[letter] for letter in word)]])
+            yield ids, torch.tensor([int(_blocks(word) == blocks)]), times
+    elif kind == "rows":
+        x = torch.tensor(list(product(range(task.vocabulary), repeat=task.length)))
+        yield x, x.amax(1), 1
+    else:
+        for template, label in zip(task.templates, task.labels, strict=True):
+            names = sorted(set(template))
+            for drawn in permutations(range(*task.train), len(names)):
+                token: Any = dict(zip(names, drawn, strict=True))
+                answer = token[label] if isinstance(label, str) else label
+                yield torch.tensor([[token[c] for c in template]]), torch.tensor([answer]), 1
+
+
+def _blocks(word: tuple[int, ...]) -> int:
+    return len(list(groupby(word)))
+
+
+def _truth(model: Any, task: Any, kind: str, error: bool, dtype: torch.dtype) -> float:
+    """The worst error, or the share of inputs whose right output exceeds all others."""
+    net, worst, right, total = model.to(dtype), 0.0, 0, 0
+    for inputs, answers, times in _enumerated(task, kind):
+        with torch.no_grad():
+            out = net(inputs.to(dtype) if inputs.is_floating_point() else inputs)[:, -1].double()
+        if error:
+            off = (out[:, 0] - answers).abs()
+            worst = max(worst, float(torch.where(off.isnan(), torch.inf, off).max()))
+            continue
+        own = out.gather(1, answers[:, None])
+        ahead = (own > out).sum(1) == out.shape[1] - 1
+        right, total = right + times * int(ahead.sum()), total + times * len(out)
+    model.to(model.spec.torch_dtype)
+    return worst if error else right / total
+
+
+def judged(index: int) -> dict[str, Any]:
+    """What became of every proof about one model."""
+    kind, model, task = model_of(index)
+    lags = {(0, 0): 1 + index % 3, (0, 1): 2} if kind == "signs" else None
+    found = certify(model, task, lags=lags)
+    error = found.kind == "error"
+    dtypes = {"float64": torch.float64, "float32": torch.float32}
+    truth = {n: _truth(model, task, kind, error, d) for n, d in dtypes.items()}
+    wrong = []
+    for proof in found.proofs:
+        bound = found.safe(proof)
+        held = ["float64", *(["float32"] if proof.arithmetic == "float32" else [])]
+        beyond = [n for n in held if (bound < truth[n] if error else bound > truth[n])]
+        wrong += [f"{proof.strategy}, {proof.arithmetic}: {bound} for {truth}"] if beyond else []
+    claims = [p for p in found.proofs if not p.vacuous]
+    real, sha = truth["float64"], sha256_of(model)
+    better = real * 0.999 if error else np.nextafter(real, 2) + 1e-12
+    return {
+        "kind": kind,
+        "scaled": _SCALES[index // 4 % len(_SCALES)],
+        "proofs": len(found.proofs),
+        "non_vacuous": len(claims),
+        "violations": wrong,
+        "unconfirmed": [v.strategy for v in check(_data(found), model, sha) if not v.holds],
+        "forged": _forged(_data(found, bound=float(better), vacuous=""), model, sha),
+    }
+
+
+def _data(found: TheoremFile, **changed: Any) -> _Options:
+    """A certificate as it is read from a file, with something changed in every claim."""
+    data: _Options = json.loads(json.dumps(found.to_dict()))
+    for proof in data["strategies"]:
+        proof.update(changed)
+    return data
+
+
+def _forged(data: _Options, model: Any, sha: str) -> list[str]:
+    """Strategies whose forged claims the checker believes."""
+    try:
+        return [v.strategy for v in check(data, model, sha) if v.holds]
+    except CheckpointError:
+        return []
+
+
+def main(
+    models: Annotated[int, typer.Option(min=1, help="How many.")] = 200,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON here.")] = None,
+) -> None:
+    """Hold certificates of small models against the truth."""
+    rows = []
+    for index in range(models):
+        rows.append(judged(index))
+        for name in ("violations", "unconfirmed", "forged"):
+            if rows[-1][name]:
+                typer.echo(f"model {index} ({rows[-1]['scaled']}): {name}: {rows[-1][name]}")
+    counted = ("proofs", "non_vacuous")
+    listed = ("violations", "unconfirmed", "forged")
+    for kind in ("signs", "strings", "templates", "rows"):
+        own = [row for row in rows if row["kind"] == kind]
+        sums = [sum(row[name] for row in own) for name in counted]
+        sums += [sum(len(row[name]) for row in own) for name in listed]
+        typer.echo(
+            f"{kind:10} {len(own)} models, "
+            + ", ".join(f"{n} {name}" for n, name in zip(sums, (*counted, *listed), strict=True))
+        )
+    found: _Options = {"models": len(rows)}
+    found |= {name: sum(row[name] for row in rows) for name in counted}
+    found |= {name: sum(len(row[name]) for row in rows) for name in listed}
+    text = json.dumps(found)
+    if out is not None:
+        out.write_text(text + "\n")
+    typer.echo(text)
+
+
+if __name__ == "__main__":
+    typer.run(main)
