@@ -135,7 +135,8 @@ def _elsewhere(model: Any, domain: Signs, layer: int, head: int, lag: int) -> fl
         scores = score_forms(model.blocks[layer].attn, seen[:, -1:], seen, back[None], ar)
         softmax = spec.normalizer == "softmax"
         _, high = pattern(scores, (back >= 0)[None], softmax, ar)
-        most = max(most, float(np.delete(high[:, head, 0], t - lag, axis=-1).sum(-1).max()))
+        others = [j for j in range(t + 1) if j != t - lag]  # all, where the lag is before the row
+        most = max(most, float(high[:, head, 0][:, others].sum(-1).max()))
     return most * UP
 
 

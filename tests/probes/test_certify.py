@@ -9,6 +9,7 @@ import pytest
 import torch
 from certified_models import FIXED, rows, shaken, trained_maximum
 
+from interp.bounds.rounding import share
 from interp.models.spec import TransformerSpec
 from interp.tasks.depth import PrefixPrediction
 from interp.tasks.maximum import Maximum
@@ -16,7 +17,7 @@ from interp.tasks.memory import AdaptiveMemory, FixedMemory
 from interp.tasks.template import TemplateTask
 from probes.certify.certificate import sha256_of
 from probes.certify.check import check
-from probes.certify.cover import prove
+from probes.certify.cover import _share, prove
 from probes.certify.domains.signs import Signs
 from probes.certify.domains.strings import Strings
 from probes.certify.maximum import caps_of
@@ -120,6 +121,30 @@ def test_of_the_maximum_no_accuracy_is_above_the_true_one(seed: int) -> None:
     assert found.measured == pytest.approx(right[torch.float64])
     if seed == 0:
         assert by["cubic"] > 0.7
+
+
+def test_scores_that_saturate_do_not_carry_rank_one_beyond_brute_force() -> None:
+    """Weights that underflow are raised by more than any number: they must not count as nothing."""
+    for size, said in ((1.0, True), (300.0, True), (1e5, False)):
+        model = trained_maximum(6, 3, 5)
+        generator = torch.Generator().manual_seed(5)
+        with torch.no_grad():
+            keys = model.blocks[0].attn.W_K
+            keys += 0.3 * torch.randn(keys.shape, generator=generator)
+            keys *= size
+        found = certify(model, Maximum(6, 3), strategies=["brute force", "rank one"])
+        by = {p.strategy: p.bound for p in found.proofs}
+        assert by["rank one"] <= by["brute force"]
+        assert (by["rank one"] > 0) == said
+
+
+def test_shares_are_one_only_if_all_is_right() -> None:
+    assert share(2**70, 2**70) == 1.0
+    assert share(2**70 - 1, 2**70) < 1.0
+    assert share(0, 3) == 0.0
+    many = Strings(PrefixPrediction("L_12", ((12, 300),)), 300)
+    assert many.size > 2**60
+    assert _share(float(many.size), 1.0, float(many.size)) < 1.0
 
 
 def test_shipped_max_of_4_reaches_the_papers_numbers() -> None:

@@ -173,6 +173,36 @@ def test_the_checker_refuses_a_cover_that_does_not_fit_the_model() -> None:
     assert "order" in wrong.note
 
 
+def test_the_checker_refuses_a_type_that_the_proof_does_not_cover() -> None:
+    task = FixedMemory((1,), "parity", length=3)
+    for dtype, claimed, holds in (
+        ("float64", "float64", True),
+        ("float64", "float32", False),
+        ("float32", "float32", True),
+        ("float32", "real", True),
+    ):
+        spec = TransformerSpec(
+            1,
+            1,
+            3,
+            4,
+            1,
+            n_heads=1,
+            d_head=2,
+            input="real",
+            score="none",
+            lag_bias="table",
+            ffn=(3,),
+            dtype=dtype,
+        )
+        model = shaken(spec, 0, 1e-3)
+        data = certify(model, task, strategies=["brute force"]).to_dict()
+        data["strategies"][0] |= {"vacuous": "", "arithmetic": claimed}
+        (found,) = check(data, model, sha256_of(model))
+        assert found.holds == holds
+        assert holds or "float32" in found.note
+
+
 def test_black_boxes_are_checked_too() -> None:
     spec = TransformerSpec(
         1, 1, 3, 4, 1, n_heads=1, d_head=2, input="real", score="none", lag_bias="table", ffn=(3,)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.bounds.affine import exactly
+from interp.bounds.affine import Affine, exactly, fresh
 from interp.bounds.attention import pattern
 from interp.bounds.network import output
 from interp.bounds.rounding import Arithmetic
@@ -75,3 +75,61 @@ def test_float32_evaluation_is_inside_or_has_no_bound(options: dict[str, Any], s
             seen = model(torch.from_numpy(x))[:, -1].double().numpy()
         inside = (low <= seen) & (seen <= high)
         assert (inside | ~np.isfinite(high - low)).all()
+
+
+def float32_bounds(model: Any, x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Least and largest output in float32, and what was seen."""
+    with np.errstate(all="ignore"):
+        low, high = output(model, exactly(x), Arithmetic("float32", budget=0)).bounds()
+    with torch.no_grad():
+        seen = model(torch.tensor(x, dtype=torch.float32))[:, -1].double().numpy()
+    return low, high, seen
+
+
+def test_a_masked_score_that_overflows_makes_a_row_no_number() -> None:
+    spec = TransformerSpec(
+        d_in=2, d_out=1, n_ctx=2, d_model=2, n_layers=2, n_heads=1, d_head=2, input="real"
+    )
+    model: Any = SequenceTransformer(spec, seed=0)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.zero_()
+        model.embed.W_E.copy_(torch.eye(2))
+        first, second = (block.attn for block in model.blocks)
+        first.W_Q[0, 0, 0], first.W_K[0, 1, 0] = 1e20, 1e20  # query 0 with the future key 1
+        second.W_V[0], second.W_O[0] = torch.eye(2), torch.eye(2)
+        model.unembed.W_U.fill_(1.0)
+    low, high, seen = float32_bounds(model, np.array([[[1.0, 0.0], [0.0, 1.0]]]))
+    assert np.isnan(seen).all()
+    assert not np.isfinite(high - low).any()
+
+
+@pytest.mark.parametrize("eps", [1e-5, 1e-50])
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+def test_an_epsilon_that_vanishes_in_float32_does_not_help(norm: Any, eps: float) -> None:
+    spec = TransformerSpec(
+        d_in=1, d_out=1, n_ctx=1, d_model=4, n_layers=0, norm=norm, norm_eps=eps, input="real"
+    )
+    model: Any = SequenceTransformer(spec, seed=1)
+    for x in (0.0, 1e-30):  # no variance, and squares that underflow
+        low, high, seen = float32_bounds(model, np.full((1, 1, 1), x))
+        inside = (low <= seen) & (seen <= high)
+        assert (inside | ~np.isfinite(high - low)).all()
+        assert inside.all() == (eps == 1e-5)
+
+
+def test_noise_that_is_not_known_in_one_cell_is_kept_in_the_others() -> None:
+    found = fresh(exactly(np.zeros((2, 1))), np.array([[np.nan], [1.0]]), Arithmetic("real"))
+    assert found.deviation[1, 0] >= 1
+    assert found.deviation[0, 0] == np.inf
+
+
+def test_what_is_not_known_at_a_masked_key_makes_the_row_unknown() -> None:
+    radius = np.zeros((1, 1, 2, 2))
+    radius[..., 0, 1] = np.inf
+    scores = Affine(np.zeros(radius.shape), np.zeros((0, *radius.shape)), radius)
+    allowed = np.tril(np.ones((2, 2), dtype=bool))
+    for softmax in (True, False):
+        _, high = pattern(scores, allowed, softmax, Arithmetic("float32"))
+        assert np.isinf(high[0, 0, 0, 0])
+        assert np.isfinite(high[0, 0, 1]).all()

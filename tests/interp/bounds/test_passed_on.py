@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from interp.bounds.affine import Affine
-from interp.bounds.network import read_out
+from interp.bounds.network import after_attention, embedded, read_out
 from interp.bounds.passed_on import (
     along,
     named,
@@ -125,3 +125,41 @@ def test_other_models_are_refused_with_the_reason() -> None:
     dots = built({"score": "dot", "n_layers": 1, "n_heads": 1}, 0, 1)
     assert "scores of query and lag alone" in not_named(dots)
     assert not_along(dots)
+
+
+def test_attention_without_heads_that_overflows_makes_nothing_known() -> None:
+    model = built(NAMED[0], 0, 2)
+    every = tokens(np.zeros(2), np.array([-1.0, 1.0]), 1.0, 1)
+    with torch.no_grad():
+        model.embed.W_E.mul_(100.0)
+    finite = []
+    for size in (1.0, 1e38):
+        with torch.no_grad():
+            model.blocks[0].attn.W_V.mul_(size)
+        ar = Arithmetic("float32", symbols=2)
+        with np.errstate(all="ignore"):
+            others = values_of(model, every, Arithmetic("float32", symbols=2))
+            form = read_out(model, named(model, every, every, 1, [3], others, ar), ar)
+        finite.append(bool(np.isfinite(form.bounds()).all()))
+    assert finite == [True, False]
+    with torch.no_grad():
+        assert model(torch.full((1, 3, 2), 1.0)).isnan().any()
+
+
+def test_along_keeps_the_attention_that_rounding_leaves_unsure() -> None:
+    options = {"lag_bias": "lin", "n_layers": 1, "n_heads": 1, "normalizer": "none"}
+    model = built(options, 0, 1)
+    with torch.no_grad():
+        model.blocks[0].attn.b_V.fill_(1e6)
+    noise = np.zeros((4, 1, 4, 1))
+    noise[np.arange(4), 0, np.arange(4), 0] = 1.0
+    free = Affine(np.zeros((1, 4, 1)), noise, np.zeros((1, 4, 1)))
+    ar = Arithmetic("float32", symbols=5)
+    rho, ends = np.full(4, 0.25), (np.zeros(1), np.ones(1))
+    whole = along(model, free, rho, *ends, ar)
+    seen = after_attention(
+        model.blocks[0], embedded(model, free, ar), Arithmetic("float32", symbols=5), last_only=True
+    )
+    unsure = np.abs(seen.generators[5:]).sum(0)[:, -1]
+    assert unsure.max() > 1e-3
+    assert (whole.radius >= unsure).all()
