@@ -119,8 +119,10 @@ def _on_every_string(model: Any, domain: Templates | Strings, dtype: torch.dtype
     """The worst error, or the accuracy, of the model itself; one string stands for all with the
     same counts where the model sees no order."""
     worst, right, total = 0.0, 0.0, 0.0
-    net, counted = model.to(dtype), isinstance(domain, Strings) and not not_orderless(model)
-    for cells in domain.multisets() if counted else domain.points():
+    net, cover = model.to(dtype), domain.points()
+    if isinstance(domain, Strings) and not not_orderless(model):
+        cover = domain.multisets()
+    for cells in cover:
         ids: Any = cells.inputs
         with torch.no_grad():
             out = net(torch.from_numpy(ids))[:, -1].double().numpy()

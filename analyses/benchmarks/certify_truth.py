@@ -79,7 +79,7 @@ def model_of(index: int) -> tuple[str, Any, Any]:
     kind, seed = ("signs", "strings", "templates", "rows")[index % 4], index // 4
     options = (_LAGS if kind == "signs" else _TOKENS)[seed % (8 if kind == "signs" else 6)]
     task, sizes = _task(kind, seed)
-    base = {"n_layers": 1, "d_model": 6, "n_heads": 2, "d_head": 3}
+    base: _Options = {"n_layers": 1, "d_model": 6, "n_heads": 2, "d_head": 3}
     if kind == "rows" and seed % 2:  # the three paths
         options, base = {"positions": "learned"}, base | {"n_heads": 1, "d_head": 6}
     spec = TransformerSpec(**base | sizes | options)
