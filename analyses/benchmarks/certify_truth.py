@@ -70,8 +70,10 @@ _TEMPLATES = (
     TemplateTask(("αα", "αβ"), (1.0, -1.0), train=(0, 5), test=(5, 10)),
     TemplateTask(("αβα", "αββ"), ("α", "β"), train=(0, 4), test=(4, 8)),
 )
-_SCALES = ("none", "small", "large", "one part 1e12", "one part 1e30", "tiny outputs", "saturated")
-_SCALES += ("near ties",)
+_SCALES = (
+    *("none", "small", "large", "one part 1e12", "one part 1e30"),
+    *("tiny outputs", "saturated", "near ties"),
+)
 
 
 def model_of(index: int) -> tuple[str, Any, Any]:

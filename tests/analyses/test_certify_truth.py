@@ -1,0 +1,50 @@
+"""The benchmark that holds certificates against the truth finds nothing wrong, and could."""
+
+from collections import Counter
+
+import pytest
+import torch
+from certified_models import shaken
+
+from analyses.benchmarks import certify_truth
+from analyses.benchmarks.certify_truth import judged, model_of
+from interp.models.spec import TransformerSpec
+from interp.tasks.memory import FixedMemory
+
+
+@pytest.mark.parametrize("index", [0, 9, 14, 19, 20, 27, 29, 30])
+def test_no_certificate_lies_beyond_the_truth(index: int) -> None:
+    row = judged(index)
+    assert row["proofs"] >= 2
+    assert not row["violations"]
+    assert not row["unconfirmed"]
+    assert not row["forged"]
+
+
+def test_every_kind_and_scale_and_trained_models_are_among_two_hundred() -> None:
+    kinds = Counter(("signs", "strings", "templates", "rows")[i % 4] for i in range(200))
+    assert set(kinds.values()) == {50}
+    scaled = Counter(i // 4 % len(certify_truth._SCALES) for i in range(200))
+    assert len(scaled) == 8
+    assert min(scaled.values()) >= 24
+
+
+def test_a_model_that_is_worse_than_proved_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The truth is that of another model: bounds are too small for it."""
+    task = FixedMemory((1, 2), "table", length=4)
+    spec = TransformerSpec(
+        1, 1, 4, 6, 1, n_heads=2, d_head=3, input="real", lag_bias="table", score="none", ffn=(6,)
+    )
+    small, large = shaken(spec, 0, 1e-3), shaken(spec, 0, 1e4)
+    monkeypatch.setattr(certify_truth, "model_of", lambda _: ("signs", small, task))
+    truth = certify_truth._truth
+    monkeypatch.setattr(certify_truth, "_truth", lambda _, *rest: truth(large, *rest))
+    row = judged(0)
+    assert row["violations"]
+
+
+def test_models_are_those_of_their_number() -> None:
+    first, again, other = (model_of(i)[1] for i in (0, 0, 32))
+    weights = [torch.cat([p.flatten() for p in m.parameters()]) for m in (first, again, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
