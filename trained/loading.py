@@ -1,6 +1,7 @@
 """``load``: one way to get a model, whatever it is.
 
     a shipped model's name     ``models()`` lists them
+    a language model's name    the same, in Hugging Face's GPT-2 format; NAME/step-N: on the way
     a folder                   a checkpoint of ours, or Hugging Face's config.json and safetensors
     a hub id                   the local cache first, then the hub
 
@@ -31,7 +32,7 @@ _OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt"
 
 def models() -> list[str]:
     """The names of the shipped models, sorted; :func:`load` takes each of them."""
-    return zoo.names()
+    return sorted((*zoo.names(), *zoo.languages()))
 
 
 def folder_of(name: str | Path) -> str:
@@ -73,7 +74,7 @@ def load(
     _check(name, place)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
-        found = load_pretrained(name, **options, device=device)
+        found = load_pretrained(folder_of(name), **options, device=device)
     except CheckpointError as error:
         raise CheckpointError(
             f"model {name!r} is not a shipped model (see 'prooflens models'), not a checkpoint's "

@@ -1,7 +1,9 @@
 """The shipped models: their checkpoints, tasks, recipes and metrics.
 
 Checkpoints lie in ``trained/checkpoints`` (safetensors and JSON, a few MB in all), their recipes in
-``trained/recipes``. They are read as package resources, so they work from an installed wheel.
+``trained/recipes``. Language models are folders of Hugging Face's beside them (:func:`languages`),
+with recipes of their own in ``trained/recipes/language``. All are read as package resources, so
+they work from an installed wheel.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.recipe import Recipe, read_recipe
 
-__all__ = ["Shipped", "folder", "load", "names", "recipe_file", "recipes"]
+__all__ = ["Shipped", "folder", "languages", "load", "names", "recipe_file", "recipes"]
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,16 @@ def names() -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if (entry / "model.json").is_file())
 
 
+def languages() -> list[str]:
+    """The names of the shipped language models, sorted; those kept on the way are NAME/step-N."""
+    there = Path(str(files("trained"))) / "checkpoints"
+    return sorted(
+        str(file.parent.relative_to(there).as_posix())
+        for pattern in ("*/config.json", "*/step-*/config.json")
+        for file in there.glob(pattern)
+    )
+
+
 def recipes() -> list[Recipe]:
     """The shipped recipes, sorted by name."""
     with as_file(files("trained") / "recipes") as there:
@@ -59,9 +71,13 @@ def recipes() -> list[Recipe]:
 
 def recipe_file(name: str | Path) -> Path:
     """The recipe file of a shipped model's name; any other path is returned unchanged."""
-    shipped = Path(str(files("trained"))) / "recipes" / f"{name}.toml"
+    there = Path(str(files("trained"))) / "recipes"
     plain = Path(name).name == str(name) and not Path(name).suffix
-    return shipped if plain and not Path(name).is_file() and shipped.is_file() else Path(name)
+    if plain and not Path(name).is_file():
+        for shipped in (there / f"{name}.toml", there / "language" / f"{name}.toml"):
+            if shipped.is_file():
+                return shipped
+    return Path(name)
 
 
 def folder(name: str) -> Path:

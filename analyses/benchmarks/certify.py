@@ -37,7 +37,8 @@ from probes.certify.domains.templates import Templates
 from probes.certify.maximum import caps_of
 from probes.certify.run import certify, domain_of
 from probes.certify.search import worst_error, wrong_rows
-from trained.loading import load, models
+from trained import zoo
+from trained.loading import load
 
 __all__ = ["main", "measure"]
 
@@ -158,7 +159,7 @@ def main(
     heads = ("model", "kind", "bound", "measured", "attacked", "strategy", "mult.", "seconds")
     typer.echo("{:32} {:8} {:12} {:12} {:12} {:12} {:10} {:7}".format(*heads))
     rows = []
-    for name in names or models():
+    for name in names or zoo.names():
         rows.append(measure(name, seeds))
         typer.echo(_line(rows[-1]))
     proved = [row for row in rows if "refused" not in row]

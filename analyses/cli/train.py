@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from analyses.cli.train_language import is_language, train_language
 from analyses.cli.usage import facts
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def train(
         Path | None,
         typer.Option(help="Folder of the checkpoint, or of all of them. [default: out/NAME]"),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Train all shipped recipes.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Train all shipped recipes of tasks.")] = False,
     seeds: Annotated[str, typer.Option(help="One model a seed, e.g. 0,1,2.")] = "",
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the recipe's.")] = None,
     resume: Annotated[bool, typer.Option(help="Resume an interrupted training.")] = False,
@@ -41,7 +42,14 @@ def train(
     from interp.output import sweep
     from trained import grid
     from trained.results import check_places, made_by, save_fit
+    from trained.zoo import recipe_file
 
+    if recipe is not None and is_language(recipe_file(recipe)):
+        _only_here(seeds, backend, device, compiled)
+        place = out if out is not None else Path("out") / recipe.stem
+        options: dict[str, Any] = {"seed": seed, "resume": resume, "overwrite": overwrite}
+        train_language(recipe_file(recipe), place, **options, minutes=minutes)
+        return
     recipes, folder, single = _wanted(recipe, out, every, seeds, seed)
     partial = folder.with_name(folder.name + ".partial")
     places = {r.name: folder if single else folder / r.name for r in recipes}
@@ -78,6 +86,18 @@ def train(
         told.append(about | {"metrics": fit.metrics, "missed": plan.missed(fit.metrics)})
     facts(models=told)
     _put_away(partial, folder, single)
+
+
+def _only_here(seeds: str, backend: str, device: str, compiled: bool) -> None:
+    """Refuse options of the other recipes: a language model is trained alone, on this CPU."""
+    from interp.errors import Problems
+
+    problems, rule = Problems("train"), "is not for language models"
+    given = {"--seeds": seeds, "--compile": compiled}
+    given |= {"--backend": backend != "local" and backend, "--device": device != "cpu" and device}
+    for option, value in given.items():
+        problems.need(not value, option, rule, value, "leave it out")
+    problems.raise_if_any()
 
 
 def _wanted(

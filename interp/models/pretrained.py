@@ -298,7 +298,7 @@ def _understood(found: Pretrained, tokens: torch.Tensor) -> tuple[set[str], list
     return known, notes
 
 
-def _has_sinks(model: HookedModel) -> bool:
+def _has_sinks(model: Any) -> bool:
     named = getattr(model, "original_model", model).named_parameters()
     return any(name.endswith(".sinks") for name, _ in named)
 

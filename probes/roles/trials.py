@@ -62,6 +62,10 @@ def token_trials(
     problems = Problems("inspect")
     problems.need(rows >= 4, "rows", "must be at least 4", rows, "nulls exchange rows")
     problems.need(length >= 12, "length", "must be at least 12", length, "two periods must fit")
+    size, advice = model.vocabulary, "no block of different tokens can be put in another order"
+    problems.need(size >= 4, "vocabulary", "of the model must be at least 4", size, advice)
+    good, rule = model.n_ctx >= 6, "of the model must be at least 6 positions"
+    problems.need(good, "context", rule, model.n_ctx, "no block of two tokens fits in twice")
     problems.raise_if_any()
     length = min(length, model.n_ctx)
     longest = min((length - 2) // 2, model.vocabulary - 2)

@@ -239,6 +239,11 @@ def test_trials_fit_the_model_or_say_why_not() -> None:
     assert len(left_out) == 2
     with pytest.raises(ArgumentError, match=r"rows must be at least 4.*length must be"):
         token_trials(small, rows=1, length=3)
+    tiny = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=3, n_ctx=4, bos=-1)
+    with pytest.raises(ArgumentError, match=r"vocabulary of the model must be.*context of the"):
+        token_trials(tiny)
+    least = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=4, n_ctx=6, bos=0)
+    assert token_trials(least, rows=4)[0][0].batch.inputs.max() < 4
 
 
 def test_refusals_are_one_line(tmp_path: Path) -> None:
