@@ -27,7 +27,7 @@ def train(
         Path | None,
         typer.Option(help="Folder of the checkpoint, or of all of them. [default: out/NAME]"),
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Train all shipped recipes of tasks.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Train all recipes of tasks.")] = False,
     seeds: Annotated[str, typer.Option(help="One model a seed, e.g. 0,1,2.")] = "",
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the recipe's.")] = None,
     resume: Annotated[bool, typer.Option(help="Resume an interrupted training.")] = False,

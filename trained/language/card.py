@@ -30,19 +30,21 @@ __all__ = ["made_by_language", "write_language"]
 
 _NUMBERS, _WIDTH = "training.json", 110
 _TERMS = (
-    "Python's sources are under the Python Software Foundation License, Version 2; the text itself "
-    "is not part of this model. Who trains it anew trains on the sources of the interpreter at hand."
+    "Python's sources are under the Python Software Foundation License, Version 2; the text "
+    "itself is not part of this model. Who trains it anew trains on the sources of the "
+    "interpreter at hand."
 )
 _MIXED = (
-    "Some rows repeat a passage, because plain text repeats itself too seldom for induction heads "
-    "to form in this time: a passage of the text (repeated), or one of tokens drawn by their frequency "
-    "(shuffled; only what can be known is scored there)."
+    "Some rows repeat a passage, because plain text repeats itself too seldom for induction "
+    "heads to form in this time: a passage of the text (repeated), or one of tokens drawn by "
+    "their frequency (shuffled; only what can be known is scored there)."
 )
 _MEASURED = (
     "On held-out files. Losses in nats a token: of text; of passages of 50 tokens that stand "
-    "twice, the first and the second time; of passages of 50 tokens drawn by their frequency, the "
-    "second time. Largest shares of attention, and the head (layer.head): from the second time to "
-    "the token after the earlier equal one (induction), and from any token to the one before (previous)."
+    "twice, the first and the second time; of passages of 50 tokens drawn by their frequency, "
+    "the second time. Largest shares of attention, and the head (layer.head): from the second "
+    "time to the token after the earlier equal one (induction), and from any token to the one "
+    "before (previous)."
 )
 
 
