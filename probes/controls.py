@@ -22,14 +22,23 @@ import warnings
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from interp.stats.nulls import balanced_accuracy, correlation_squared
-from probes.linear import Decoding, Features, Groups, Latent, decode, ridge
+from probes.linear import (
+    Decoding,
+    Features,
+    Groups,
+    Latent,
+    Probe,
+    classifies,
+    decode,
+    fitted,
+)
+from probes.ridge import Ridge
 
 __all__ = ["control_latent", "decode_nonlinearly", "learning_curve", "network", "raw_input"]
 
@@ -116,7 +125,7 @@ def learning_curve(
     features: Features,
     latent: Latent,
     *,
-    probe: BaseEstimator | None = None,
+    probe: Probe | None = None,
     points: int = 5,
     seed: int = 0,
     groups: Groups | None = None,
@@ -134,14 +143,14 @@ def learning_curve(
     Returns:
         Columns ``rows`` and ``score``. Of a classifier, 0 where one class only was learned.
     """
-    probe = ridge() if probe is None else probe
+    probe = Ridge() if probe is None else probe
     distinct = (
         np.arange(len(features)) if groups is None else np.unique(groups, return_index=True)[1]
     )
     order = np.random.default_rng(seed).permutation(distinct)
     held, rest = np.split(order, [max(1, len(order) // 5)])
     sizes = np.unique(np.geomspace(min(8, len(rest)), len(rest), points).round().astype(int))
-    classes = is_classifier(probe)
+    classes = classifies(probe)
     measure = balanced_accuracy if classes else correlation_squared
     found = []
     for size in sizes:
@@ -149,8 +158,8 @@ def learning_curve(
         if classes and not np.ptp(latent[some]):
             found.append((int(size), 0.0))
             continue
-        fitted = clone(probe).fit(_flat(features[some]), latent[some].ravel())
-        predicted = fitted.predict(_flat(features[held])).reshape(latent[held].shape)
+        learned = fitted(probe, _flat(features[some]), latent[some].ravel())
+        predicted = learned.predict(_flat(features[held])).reshape(latent[held].shape)
         found.append((int(size), measure(predicted, latent[held])))
     return pd.DataFrame(found, columns=["rows", "score"])
 

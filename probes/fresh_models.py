@@ -17,11 +17,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from interp.models.init import initialize
+from interp.models.init import fresh_weights, initialize
+from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["draws_of", "fresh_models"]
+__all__ = ["draws_of", "fresh_models", "stacked_models"]
 
 _DRAWS, _FEWEST_DRAWS = 1000, 100
 _NUMBERS = 2**30
@@ -62,3 +64,22 @@ def fresh_models(model: Any, count: int, *, seed: int = 0) -> Iterator[Any]:
             order = torch.randperm(weight.numel(), generator=generator)
             weight.copy_(weight.flatten()[order].view_as(weight))
         yield fresh
+
+
+def stacked_models(
+    spec: TransformerSpec, count: int, *, at_once: int, seed: int = 0
+) -> Iterator[dict[str, Tensor]]:
+    """The weights of :func:`fresh_models` with a spec, many models in a stack, so that one pass can
+    run them all (``torch.func.functional_call`` under ``vmap``).
+
+    Args:
+        spec: The architecture.
+        count: How many models.
+        at_once: How many in a stack.
+        seed: Seed of the weights.
+
+    Yields:
+        Name → ``[model, …]``.
+    """
+    seeds = range(seed + _APART, seed + _APART + count)
+    yield from fresh_weights(SequenceTransformer(spec), seeds, at_once)

@@ -1,7 +1,7 @@
 """Is a quantity linearly decodable from an activation?
 
-A *real* latent: ridge regression (scikit-learn, features standardised, penalty chosen by
-generalised cross-validation inside each training fold), judged by the squared correlation of
+A *real* latent: ridge regression (features standardised, penalty chosen by leaving one sample out
+inside each training fold; :mod:`probes.ridge`), judged by the squared correlation of
 *held-out* predictions with the latent. A *categorical* one (binary too): logistic regression,
 judged by balanced accuracy, rescaled so that chance is 0 and no mistake is 1. Folds are made of
 whole rows (sequences): positions of one row never stand on both sides, nor do rows of one group
@@ -19,16 +19,16 @@ be there (see :mod:`probes.controls`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from interp.errors import Problems
 from interp.stats.nulls import balanced_accuracy, correlation_squared
+from probes.ridge import Ridge
 
 if TYPE_CHECKING:  # loaded when a probe is made: roles are sought without one as well
-    from sklearn.base import BaseEstimator
     from sklearn.pipeline import Pipeline
 
 __all__ = [
@@ -36,19 +36,20 @@ __all__ = [
     "PENALTY",
     "Decoding",
     "Kind",
+    "Probe",
+    "classifies",
     "decode",
     "direction",
+    "fitted",
     "folds_of",
     "kind_of",
     "logistic",
     "probe_for",
-    "ridge",
 ]
 
 Kind = Literal["real", "categorical"]
 FOLDS = 5
 """How many folds of rows cross-validation has."""
-_PENALTIES = np.logspace(-4, 4, 9)
 PENALTY = 1e-6
 """The ridge penalty of a direction, per sample and on standardised features."""
 
@@ -57,6 +58,17 @@ Latent = Float[np.ndarray, "row pos"]
 
 
 Groups = Int[np.ndarray, "row"]
+
+
+@runtime_checkable
+class Probe(Protocol):
+    """A regressor or a classifier: ours for real latents, or one of scikit-learn's."""
+
+    def fit(self, x: np.ndarray, y: np.ndarray) -> Any:
+        """Fit to samples, ``[sample, feature]`` and ``[sample]``."""
+
+    def predict(self, x: np.ndarray) -> Any:
+        """The values, or the classes, of samples."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +88,6 @@ class Decoding:
     predicted: Latent
     classes: Float[np.ndarray, "class"] | None = None
     dropped: int = 0
-
-
-def ridge() -> Pipeline:
-    """The linear probe of real latents: standardise, then ridge regression with a chosen
-    penalty."""
-    from sklearn.linear_model import RidgeCV
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    return make_pipeline(StandardScaler(), RidgeCV(alphas=_PENALTIES))
 
 
 def logistic() -> Pipeline:
@@ -109,16 +111,37 @@ def kind_of(latent: np.ndarray) -> Kind:
     return "categorical" if len(np.unique(latent[np.isfinite(latent)])) == 2 else "real"
 
 
-def probe_for(kind: Kind) -> Pipeline:
+def probe_for(kind: Kind) -> Probe:
     """The linear probe that fits the kind of a latent."""
-    return ridge() if kind == "real" else logistic()
+    return Ridge() if kind == "real" else logistic()
+
+
+def fitted(
+    probe: Probe, x: Float[np.ndarray, "sample feature"], y: Float[np.ndarray, "sample"]
+) -> Probe:
+    """A probe like this one, fitted to samples; this one stays as it is."""
+    if isinstance(probe, Ridge):
+        return Ridge().fit(x, y)
+    from sklearn.base import clone
+
+    found: Probe = clone(probe).fit(x, y)
+    return found
+
+
+def classifies(probe: Probe) -> bool:
+    """Whether a probe tells classes."""
+    if isinstance(probe, Ridge):
+        return False
+    from sklearn.base import is_classifier
+
+    return bool(is_classifier(probe))
 
 
 def decode(
     features: Features,
     latent: Latent,
     *,
-    probe: BaseEstimator | None = None,
+    probe: Probe | None = None,
     groups: Groups | None = None,
 ) -> Decoding:
     """How well a latent can be decoded, by cross-validation.
@@ -126,7 +149,7 @@ def decode(
     Args:
         features: Activations at the sampled positions of each row.
         latent: The latent's values there, ``[row, sample]``.
-        probe: A scikit-learn regressor or classifier; :func:`ridge` by default.
+        probe: A scikit-learn regressor or classifier; :class:`~probes.ridge.Ridge` by default.
         groups: A number for each row; rows of one number stand on one side. Each row is its own by
             default: give those of :class:`probes.sampling.SampledPositions` where rows can be
             equal.
@@ -134,15 +157,13 @@ def decode(
     Raises:
         ArgumentError: for values that are not finite, and fewer groups than folds.
     """
-    from sklearn.base import is_classifier
-
     rows, positions, _ = features.shape
     groups = np.arange(rows) if groups is None else groups
     _check(features, latent, groups)
-    probe = ridge() if probe is None else probe
+    probe = Ridge() if probe is None else probe
     x, y, fold = features.reshape(rows * positions, -1), latent.ravel(), folds_of(groups)
     fold, kept = np.repeat(fold, positions), np.ones(latent.size, dtype=bool)
-    if not is_classifier(probe):
+    if not classifies(probe):
         predicted = _held_out(probe, x, y, fold, kept).reshape(latent.shape)
         return Decoding(correlation_squared(predicted, latent), predicted)
     classes, dropped = _learnable(latent, groups)
@@ -183,19 +204,17 @@ def _learnable(latent: Latent, groups: Groups) -> tuple[Float[np.ndarray, "class
 
 
 def _held_out(
-    probe: BaseEstimator,
+    probe: Probe,
     x: Float[np.ndarray, "sample feature"],
     y: Float[np.ndarray, "sample"],
     fold: Int[np.ndarray, "sample"],
     kept: Bool[np.ndarray, "sample"],
 ) -> Float[np.ndarray, "sample"]:
     """Predict each fold with a probe that was fitted on the kept samples of the other folds."""
-    from sklearn.base import clone
-
     predicted = np.empty_like(y)
     for number in np.unique(fold):
-        fitted = clone(probe).fit(x[kept & (fold != number)], y[kept & (fold != number)])
-        predicted[fold == number] = fitted.predict(x[fold == number])
+        seen = kept & (fold != number)
+        predicted[fold == number] = fitted(probe, x[seen], y[seen]).predict(x[fold == number])
     return predicted
 
 
@@ -205,11 +224,11 @@ def direction(features: Features, latent: Latent) -> Float[np.ndarray, "feature"
     A fixed small penalty keeps w away from directions in which the activations do not vary.
     """
     rows, positions, _ = features.shape
-    from sklearn.linear_model import Ridge
+    from sklearn import linear_model
     from sklearn.preprocessing import StandardScaler
 
     scaler = StandardScaler()
     standard = scaler.fit_transform(features.reshape(rows * positions, -1))
-    fitted = Ridge(alpha=PENALTY * len(standard)).fit(standard, latent.reshape(-1))
-    coefficients: Float[np.ndarray, "feature"] = fitted.coef_ / scaler.scale_
+    line = linear_model.Ridge(alpha=PENALTY * len(standard)).fit(standard, latent.reshape(-1))
+    coefficients: Float[np.ndarray, "feature"] = line.coef_ / scaler.scale_
     return coefficients

@@ -7,17 +7,16 @@ relative keys a little off zero, so that heads differ.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import nn
 
 from interp.models.attention.heads import Attention
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 
-__all__ = ["Weights", "initialize"]
+__all__ = ["Weights", "fresh_weights", "initialize"]
 
 _SMALL = 0.02
 
@@ -36,56 +35,96 @@ class Weights(Protocol):
     unembed: Any
 
 
-@torch.no_grad()
+_Drawn = tuple[torch.Tensor, float]
+"""A weight (or the part of it that is used), and its standard deviation."""
+
+
 def initialize(model: Weights, seed: int) -> None:
     """Draw every weight matrix of ``model``; heads, widths and neurons that a layer lacks stay
     zero."""
+    _freeze_unused(model)
+    _draw(_drawn(model), seed)
+
+
+@torch.no_grad()
+def _draw(weights: Iterable[_Drawn], seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
+    for weight, std in weights:
+        drawn = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+        weight.copy_(drawn.mul_(std))
+
+
+def fresh_weights(
+    model: Any, seeds: Sequence[int], at_once: int
+) -> Iterator[dict[str, torch.Tensor]]:
+    """The parameters of ``model`` as each seed initialises it, for ``torch.func.functional_call``.
+
+    Args:
+        model: A model that has :class:`Weights`. It is drawn over; its biases and gains every
+            fresh one shares.
+        seeds: The seeds.
+        at_once: How many models each step gives.
+
+    Yields:
+        Name → ``[model, …]``, for ``at_once`` seeds after the others.
+    """
+    drawn = _drawn(model)
+    named = {name: weight.detach() for name, weight in model.named_parameters()}
+    for start in range(0, len(seeds), at_once):
+        some = seeds[start : start + at_once]
+        stacked = {name: w.new_empty((len(some), *w.shape)) for name, w in named.items()}
+        for number, seed in enumerate(some):
+            _draw(drawn, seed)
+            for name, weight in named.items():
+                stacked[name][number] = weight
+        yield stacked
+
+
+@torch.no_grad()
+def _drawn(model: Weights) -> list[_Drawn]:
+    """The weights of a model that are drawn, in the order in which they are."""
     spec = model.spec
     tokens = spec.input == "tokens"
-    _gaussian(model.embed.W_E, spec.d_model**-0.5 if tokens else spec.d_in**-0.5, generator)
+    found = [(model.embed.W_E, spec.d_model**-0.5 if tokens else spec.d_in**-0.5)]
     if model.pos_embed is not None and spec.positions == "learned":
-        _gaussian(model.pos_embed.W_pos, spec.d_model**-0.5, generator)
+        found.append((model.pos_embed.W_pos, spec.d_model**-0.5))
     if model.input_ffn is not None:
-        _draw_ffn(model.input_ffn, spec.input_ffn, generator)
+        found += _of_ffn(model.input_ffn, spec.input_ffn)
     for layer, block in enumerate(model.blocks):
-        _draw_attention(block.attn, spec.heads[layer], spec.head_widths[layer], generator)
+        found += _of_attention(block.attn, spec.heads[layer], spec.head_widths[layer])
         if block.mlp is not None:
-            _draw_ffn(block.mlp, spec.ffn_widths[layer], generator)
+            found += _of_ffn(block.mlp, spec.ffn_widths[layer])
     if not spec.tied_unembedding:
-        _gaussian(model.unembed.W_U, spec.d_model**-0.5, generator)
+        found.append((model.unembed.W_U, spec.d_model**-0.5))
+    return found
 
 
-def _draw_attention(attn: Attention, heads: int, width: int, generator: torch.Generator) -> None:
+def _of_attention(attn: Attention, heads: int, width: int) -> Iterator[_Drawn]:
     for name in ("W_Q", "W_K", "W_V"):
         if hasattr(attn, name):
             weight = getattr(attn, name)
-            _gaussian(weight[:heads, :, :width], weight.shape[1] ** -0.5, generator)
-    _gaussian(attn.W_O[:heads, :width], (max(heads, 1) * width) ** -0.5, generator)
-    for weight in _small_weights(attn):
-        _gaussian(weight[:heads, ..., : width if weight.ndim == 3 else None], _SMALL, generator)
-    if heads == 0:
-        attn.b_O.requires_grad_(False)
-
-
-def _small_weights(attn: Attention) -> Iterator[nn.Parameter]:
+            yield weight[:heads, :, :width], weight.shape[1] ** -0.5
+    yield attn.W_O[:heads, :width], (max(heads, 1) * width) ** -0.5
     for name, weight in attn.terms.named_parameters():
         if name.endswith((".w", ".bias", ".r")):
-            yield weight
+            yield weight[:heads, ..., : width if weight.ndim == 3 else None], _SMALL
 
 
-def _draw_ffn(ffn: FFN, widths: tuple[int, ...], generator: torch.Generator) -> None:
+def _of_ffn(ffn: FFN, widths: tuple[int, ...]) -> Iterator[_Drawn]:
     if not widths:
-        ffn.b_out.requires_grad_(False)
         return
     for name, weight in ffn.hidden.named_parameters():
         if name.endswith(".W"):
-            _gaussian(weight, weight.shape[0] ** -0.5, generator)
+            yield weight, weight.shape[0] ** -0.5
     last = widths[-1]
-    _gaussian(ffn.W_in[:, :last], ffn.W_in.shape[0] ** -0.5, generator)
-    _gaussian(ffn.W_out[:last], last**-0.5, generator)
+    yield ffn.W_in[:, :last], ffn.W_in.shape[0] ** -0.5
+    yield ffn.W_out[:last], last**-0.5
 
 
-def _gaussian(weight: torch.Tensor, std: float, generator: torch.Generator) -> None:
-    draw = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-    weight.copy_(draw * std)
+def _freeze_unused(model: Weights) -> None:
+    """The biases of layers that have no heads or no neurons are not trained."""
+    for layer, block in enumerate(model.blocks):
+        if model.spec.heads[layer] == 0:
+            block.attn.b_O.requires_grad_(False)
+        if block.mlp is not None and not model.spec.ffn_widths[layer]:
+            block.mlp.b_out.requires_grad_(False)

@@ -29,7 +29,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -42,7 +41,7 @@ from torch.func import functional_call, vmap
 from interp.interventions.components import Component, components, hook_of
 from interp.models.transformer import SequenceTransformer
 from interp.stats.p_values import from_draws
-from probes.fresh_models import draws_of, fresh_models
+from probes.fresh_models import draws_of, fresh_models, stacked_models
 
 __all__ = ["Beyond", "ReinitNull", "beyond"]
 
@@ -197,12 +196,7 @@ class ReinitNull:
         rows, n = self.inputs.shape[:2]
         held = len(_STEPS) * rows * n * (max(self.spec.heads) * n + 4 * self.spec.d_model)
         size = max(1, _AT_ONCE // (held + weights))
-        fresh = fresh_models(self.model, count, seed=self.seed)
-        while drawn := [
-            {k: p.detach().clone() for k, p in one.named_parameters()}
-            for one in islice(fresh, size)
-        ]:
-            stacked = {k: torch.stack([one[k] for one in drawn]) for k in drawn[0]}
+        for stacked in stacked_models(self.spec, count, at_once=size, seed=self.seed):
             yield vmap(lambda weights: measure(_run_with(model, weights)))(stacked)
 
     def _shuffled(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:

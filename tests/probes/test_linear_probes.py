@@ -1,9 +1,13 @@
 import numpy as np
 import pytest
+from sklearn.linear_model import RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
 from interp.errors import ArgumentError
 from probes.controls import control_latent, decode_nonlinearly, learning_curve
 from probes.linear import decode, direction, kind_of, logistic
+from probes.ridge import Ridge
 
 RNG = np.random.default_rng(0)
 
@@ -116,3 +120,37 @@ def test_a_learning_curve_may_begin_with_one_class() -> None:
     x = latent[..., None] + 0.01 * RNG.normal(size=(100, 4, 2))
     curve = learning_curve(x, latent, probe=logistic(), seed=1)
     assert curve["score"].iloc[0] == 0.0
+
+
+@pytest.mark.parametrize(("samples", "features"), [(60, 4), (25, 40), (40, 40), (9, 1)])
+@pytest.mark.parametrize("noise", [0.0, 0.3, 30.0])
+def test_ridge_is_scikit_learns(samples: int, features: int, noise: float) -> None:
+    """Penalty and predictions, with features of very different size, equal and constant ones."""
+    rng = np.random.default_rng(samples + features)
+    x = rng.normal(size=(samples + 5, features)) * 10.0 ** rng.integers(-3, 4, features) + 5
+    if features > 2:
+        x[:, 1], x[:, 2] = 7.0, x[:, 0]
+    y = x[:, 0] / x[:, 0].std() - 3 + noise * rng.normal(size=len(x))
+    theirs = make_pipeline(StandardScaler(), RidgeCV(alphas=np.logspace(-4, 4, 9)))
+    theirs.fit(x[:samples], y[:samples])
+    ours = Ridge().fit(x[:samples], y[:samples])
+    assert ours.penalty == pytest.approx(theirs[-1].alpha_)
+    np.testing.assert_allclose(ours.predict(x), theirs.predict(x), rtol=1e-7, atol=1e-7)
+
+
+def test_ridge_chooses_its_penalty_by_leaving_one_out() -> None:
+    """Each penalty's error, measured by fitting without each sample in turn."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(12, 5))
+    x, y = (x - x.mean(0)) / x.std(0), x[:, 0] + rng.normal(size=12)
+    errors = {}
+    for penalty in np.logspace(-4, 4, 9):
+        missed = []
+        for i in range(12):
+            rest = np.arange(12) != i
+            mean, centre = x[rest].mean(0), y[rest].mean()
+            known = x[rest] - mean
+            w = np.linalg.solve(known.T @ known + penalty * np.eye(5), known.T @ (y[rest] - centre))
+            missed.append(y[i] - centre - (x[i] - mean) @ w)
+        errors[penalty] = np.mean(np.square(missed))
+    assert Ridge().fit(x, y).penalty == min(errors, key=errors.__getitem__)
