@@ -68,6 +68,8 @@ _RULES: Any = {
     "image.interpolation": "nearest",
     "svg.hashsalt": "prooflens",
 }
+_PLACED: Any = {**_RULES, "figure.constrained_layout.use": False, "figure.autolayout": False}
+"""The rules for a figure whose panels have their places."""
 
 
 @contextmanager
@@ -104,13 +106,16 @@ def save(
         OutputError: if the disk refuses.
     """
     stem = Path(path).with_suffix("")
-    with style():
-        figure.draw_without_rendering()  # lays the panels out, once for all formats
-    figure.set_layout_engine("none")
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        with style():
+            engine.execute(figure)  # places the panels, once for all formats
+    with mpl.rc_context(_PLACED):
+        figure.set_layout_engine(None)  # else it is drawn once more for each format
     written = []
     for kind in formats:
         final = stem.with_suffix(f".{kind}")
-        with output_file(final, overwrite=True) as draft, style():
+        with output_file(final, overwrite=True) as draft, mpl.rc_context(_PLACED):
             dots = dpi or mpl.rcParams["savefig.dpi"]
             figure.savefig(draft, format=kind, metadata=_NO_DATE.get(kind), dpi=dots)
         written.append(final)
