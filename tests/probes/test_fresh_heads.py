@@ -128,3 +128,12 @@ def test_tails() -> None:
     assert beyond(float(np.exp(5)), draws).p == 1 / 40_000
     assert beyond(0.5, np.ones(50)).p == 1.0
     assert beyond(2.0, np.ones(50)).p == 1 / 51
+
+
+def test_models_in_a_stack_are_those_drawn_one_by_one() -> None:
+    stacks = list(fresh_models.stacked_models(SPEC, 5, at_once=2, seed=7))
+    assert [len(stack["embed.W_E"]) for stack in stacks] == [2, 2, 1]
+    for number in range(5):
+        alone = SequenceTransformer(SPEC, seed=1007 + number)
+        for name, weight in alone.named_parameters():
+            assert torch.equal(stacks[number // 2][name][number % 2], weight), name
