@@ -73,7 +73,7 @@ def _sign(folder: Path) -> None:
     try:
         said = f"pid {os.getpid()} on {socket.gethostname()}"
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, said.encode(), 0)
+        os.write(descriptor, said.encode())
     except OSError:
         return  # a full disk costs only the name
     finally:

@@ -7,28 +7,22 @@ being killed. That an estimate fits is no promise: what else the computation tak
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from interp.errors import ArgumentError, Problems
 
 __all__ = ["check_device", "free_bytes", "need_bytes"]
 
-_UNKNOWN = 8 << 30
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
 def free_bytes() -> int:
     """Memory that can be had without swapping, of the machine or the container."""
-    found = [_UNKNOWN]
-    with suppress(OSError, ValueError):
-        found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(int(line.split()[1]) * 1024)
+    found = [int(psutil.virtual_memory().available)]
     with suppress(OSError, ValueError):  # "max" where the container has no limit
         found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     return min(found)

@@ -24,6 +24,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+import psutil
+
 from interp.errors import OutputError
 from interp.exchange import exchange
 
@@ -52,7 +54,16 @@ _NAMED = re.compile(
 )
 _BLOCK = 4096
 _LONGEST = 100  # characters of a target's name that its draft repeats
-_REFUSALS = {errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES}
+_WINDOWS = os.name == "nt"
+_BINARY = getattr(os, "O_BINARY", 0)
+_REFUSALS = {
+    errno.ENOSPC,
+    errno.EIO,
+    getattr(errno, "EDQUOT", errno.ENOSPC),
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EACCES,
+}
 
 
 def check_output(
@@ -207,7 +218,7 @@ def append_line(path: Path, line: bytes) -> None:
     Raises:
         OSError: if the disk refuses; the file is as it was.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
     try:
         before = _whole_lines(descriptor)
         try:
@@ -276,7 +287,9 @@ def fsync(path: Path) -> None:
     Raises:
         OSError: if the disk refuses (full, or gone).
     """
-    descriptor = os.open(path, os.O_RDONLY)
+    if _WINDOWS and path.is_dir():
+        return  # folders cannot be opened there, and renames are kept by the journal
+    descriptor = os.open(path, os.O_RDWR | _BINARY if _WINDOWS else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -324,13 +337,7 @@ def _lives(host: str, pid: int, start: int) -> bool:
     now = _started(pid)
     if now is not None:
         return now == start
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return not Path("/proc/self/stat").exists()
+    return not Path("/proc/self/stat").exists() and psutil.pid_exists(pid)
 
 
 def _started(pid: int) -> int | None:

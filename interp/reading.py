@@ -26,6 +26,8 @@ __all__ = ["MOST_BYTES", "open_regular", "parse_json", "read_bytes", "read_json"
 MOST_BYTES = 64 << 20
 _DEEPEST = 64
 _LARGEST = 2**64 - 1
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+"""Not every system has each of them."""
 
 Error = type[ProoflensError]
 
@@ -36,10 +38,11 @@ def open_regular(path: str | Path) -> int:
     Raises:
         OSError: if there is none, it cannot be opened, or it is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISREG(kind):
-        os.set_blocking(descriptor, True)
+        if hasattr(os, "O_NONBLOCK"):
+            os.set_blocking(descriptor, True)
         return descriptor
     os.close(descriptor)
     if stat.S_ISDIR(kind):

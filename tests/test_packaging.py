@@ -98,3 +98,40 @@ def test_the_door_opens_from_the_wheel(unpacked: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[1] == "SequenceTransformer"
+
+
+WITHOUT_POSIX = """
+import errno, os, pkgutil, sys
+import h5py, matplotlib.pyplot, pandas, psutil, rich.progress, scipy.stats, sklearn, torch, typer
+import filelock, huggingface_hub, transformers, transformer_lens
+for name in ("fcntl", "pwd", "grp", "resource", "termios"):
+    sys.modules[name] = None
+for name in "O_NONBLOCK O_CLOEXEC fork getuid pwrite set_blocking sysconf uname".split():
+    delattr(os, name)
+del errno.EDQUOT
+import analyses, interp, probes, trained
+for package in (interp, probes, trained, analyses):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        if ".benchmarks" not in module.name and not module.name.endswith("view_widget"):  # extra
+            __import__(module.name)
+from pathlib import Path
+from interp.errors import ArgumentError
+from interp.machine import free_bytes
+from interp.output import output_file
+from interp.reading import read_text
+with output_file(Path("a.txt"), overwrite=False) as draft:
+    draft.write_text("b")
+assert read_text("a.txt", "file") == "b" and free_bytes() > 0
+"""
+
+
+def test_nothing_needs_posix(tmp_path: Path) -> None:
+    """Every module is imported, and files are written and read, with what Windows lacks taken away.
+
+    The libraries are imported first: what they need of the system is their own affair.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_POSIX], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ Not worth it for one machine whose cores a single forward pass already fills.
 
 from __future__ import annotations
 
-import os
+import platform
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -162,7 +162,7 @@ def _model(model: Any, plan: Plan, run: str) -> Any:
     if run not in _models:
         built = model if hasattr(model, "hook_dict") else model()
         if weights_sha256(built) != plan.record["model"]["weights_sha256"]:
-            raise StoreError(f"the model on worker {os.uname().nodename} has other weights")
+            raise StoreError(f"the model on worker {platform.node()} has other weights")
         _models.clear()
         _models[run] = built
     return _models[run]
