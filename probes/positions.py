@@ -107,6 +107,7 @@ class SomePositions(ActivationStore):
 
     def __init__(self, store: ActivationStore, wanted: slice) -> None:
         super().__init__(store.path)
+        self._store = store
         plan = self.manifest["plan"]
         self.kept = str(plan.get("positions", "all"))
         self._stored, self._wanted = parse_positions(self.kept), wanted
@@ -126,6 +127,10 @@ class SomePositions(ActivationStore):
         shape = self.inputs(rows).shape[:2]
         scored = super().mask(rows) if self._masked else np.ones(shape, dtype=bool)
         return scored & _among(shape[1], self._stored, self._wanted)
+
+    def latents(self, rows: Any = None) -> dict[str, NDArray[Any]]:
+        """The latents of the store, or the labels that it was given instead."""
+        return self._store.latents(rows)
 
     def activation(
         self, hook: str, rows: Any = None, *, heads: Any = None, positions: Any = None

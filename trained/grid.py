@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -159,13 +159,40 @@ def _fits(jobs: Sequence[Job], bar: Progress, task: TaskID, trained: bool, keep:
 
 
 def metrics_table(runs: Sequence[Run], fits: Sequence[Fit]) -> pd.DataFrame:
-    """A tidy table of metrics: ``name``, ``seed``, ``steps``, ``metric``, ``value``."""
+    """A tidy table of metrics.
+
+    Returns:
+        Columns ``name``; one for each option that all runs have and in which they differ
+        (``spec.n_layers``, ``training.learning_rate``, ``task.lags``; lists as JSON text);
+        ``seed``, ``steps``, ``metric``, ``value``.
+    """
+    axes = _axes(runs)
     rows = [
-        (run.name, run.training.seed, len(fit.history), metric, value)
-        for run, fit in zip(runs, fits, strict=True)
+        (run.name, *values, run.training.seed, len(fit.history), metric, value)
+        for run, fit, *values in zip(runs, fits, *axes.values(), strict=True)
         for metric, value in fit.metrics.items()
     ]
-    return pd.DataFrame(rows, columns=["name", "seed", "steps", "metric", "value"])
+    return pd.DataFrame(rows, columns=["name", *axes, "seed", "steps", "metric", "value"])
+
+
+def _axes(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """The options in which runs differ, apart from name and seed → each run's value."""
+    flat = [_flat({k: v for k, v in run.to_dict().items() if k != "name"}) for run in runs]
+    shared = [name for name in flat[0] if all(name in one for one in flat)] if flat else []
+    table = {name: [one[name] for one in flat] for name in shared if name != "training.seed"}
+    return {name: values for name, values in table.items() if len(set(values)) > 1}
+
+
+def _flat(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Nested tables as one: ``spec.n_layers`` → value; lists as JSON text."""
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{before}{name}.")
+        else:
+            plain = value is None or isinstance(value, str | int | float)
+            found[before + name] = value if plain else json.dumps(value)
+    return found
 
 
 def _check(

@@ -33,6 +33,12 @@ def probe(
     latents: Annotated[
         list[str] | None, typer.Option(help="A latent; repeat for more. All by default.")
     ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(
+            help="Probe these instead of latents: .csv, .npz or .safetensors, a row each."
+        ),
+    ] = None,
     positions: Annotated[
         str | None,
         typer.Option(
@@ -60,8 +66,13 @@ def probe(
         check_output(out, overwrite=overwrite, marker=".prooflens-probes", inputs=[model])
 
     from analyses.report.probing import write_probing
+    from probes.labels import read_labels, with_labels
 
+    given = None if labels is None else read_labels(labels)
     source, batch, about = _source(model, task, rows, seed)
+    if given is not None:
+        source, batch = with_labels(source, batch, given)
+        about["labels"] = str(labels)
     if hooks == ["*"]:
         _list_hooks(source, batch, out)
         return

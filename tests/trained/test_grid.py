@@ -22,7 +22,7 @@ from interp.tasks.memory import FixedMemory
 from trained import grid, stacks
 from trained.ensemble import Ensemble
 from trained.fit import Fit, fit
-from trained.grid import train
+from trained.grid import metrics_table, train
 from trained.run import Run
 
 WIDE = TransformerSpec(**{**SPEC, "d_model": 6})
@@ -58,6 +58,22 @@ def test_a_folder_keeps_metrics_and_is_not_used_twice(tmp_path: Path) -> None:
     assert_equal(first, train(RUNS, folder=tmp_path / "g", resume=True))
     with pytest.raises(CheckpointError, match="holds another grid"):
         train(RUNS[:2], folder=tmp_path / "g", resume=True)
+
+
+def test_the_table_has_a_column_for_what_runs_differ_in() -> None:
+    runs = [
+        tiny(f"{rate}-{seed}", steps=2, learning_rate=rate, seed=seed)
+        for rate in (1e-3, 3e-3)
+        for seed in (0, 1)
+    ]
+    history = pd.DataFrame({"step": [1, 2], "loss": [1.0, 0.5]})
+    fits = [Fit(None, {"loss": 0.25}, history) for _ in runs]
+    table = metrics_table(runs, fits)
+    columns = ["name", "training.learning_rate", "seed", "steps", "metric", "value"]
+    assert list(table.columns) == columns
+    assert table["training.learning_rate"].tolist() == [1e-3, 1e-3, 3e-3, 3e-3]
+    assert table["seed"].tolist() == [0, 1, 0, 1]
+    assert list(metrics_table(runs[:1], fits[:1]).columns) == ["name", *columns[2:]]
 
 
 def test_an_interrupted_grid_goes_on_to_the_same_result(
