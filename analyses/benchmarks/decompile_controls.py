@@ -9,7 +9,7 @@ numbers with a separator and the next token asked for. *Shuffled*: shipped model
 weight tensor's entries permuted, on rows of their own task.
 
 A control is *found* if the answer is: match and gain of at least .9 on held-out and on longer rows,
-at most 20 lines and 80 expressions (:mod:`probes.decompile.workflow`). "No attention needed" is no
+short (:mod:`probes.decompile.judging`). "No attention needed" is no
 program: the table on the current token does it. JSON keys: ``controls``, ``found``, ``share``,
 ``no_attention``, ``largest_gain``, ``seconds`` (median), ``table``.
 """
@@ -60,16 +60,23 @@ class Control:
     rows: str = _KINDS[0]
 
 
-def cases() -> list[Control]:
-    """All controls, kinds mixed."""
+def cases(first: int = 100) -> list[Control]:
+    """All controls, kinds mixed.
+
+    Args:
+        first: Seed of the first ones. What counts as short was decided on the controls from seed 0
+            on; from seed 100 on they judge.
+    """
     fresh = [
         Control(seed, "", architecture, scale, rows)
-        for seed in range(_DRAWS)
+        for seed in range(first, first + _DRAWS)
         for architecture in _ARCHITECTURES
         for scale in _SCALES
         for rows in _KINDS
     ]
-    shuffled = [Control(seed, name) for seed in range(_SHUFFLES) for name in _SHIPPED]
+    shuffled = [
+        Control(seed, name) for seed in range(first, first + _SHUFFLES) for name in _SHIPPED
+    ]
     order = np.random.default_rng(0).permutation(len(fresh) + len(shuffled))
     return [(fresh + shuffled)[k] for k in order]
 
@@ -154,9 +161,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--first", type=int, default=0, help="The first control.")
     parser.add_argument("--models", type=int, default=len(cases()), help="How many of them.")
+    parser.add_argument("--seed", type=int, default=100, help="Seed of the first ones.")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
-    chosen = cases()[options.first : options.first + options.models]
+    chosen = cases(options.seed)[options.first : options.first + options.models]
     table = list(measured(measure, chosen, options.workers))
     found = sum(row["answer"] == "found" for row in table)
     result = {

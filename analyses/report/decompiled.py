@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analyses.report.decompiled_proof import beside_the_proof
 from analyses.report.page import Page, Picture, Section, Table, render
 from interp.figures.attention import attention_maps
 from interp.figures.style import save
@@ -110,11 +111,19 @@ def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Sectio
         "The program",
         [
             "Each line and the component it stands for; the last ones are the feed-forward layers, "
-            "the LayerNorms and the readout, replaced together."
+            "the LayerNorms and the readout, replaced together. Below, for each line that stands "
+            "for a head, the pattern that it replaced.",
+            *_open(found),
         ],
+        pictures=list(_replaced(found, model, folder)),
         tables=[Table(program, "The program, line by line.")],
     )
-    yield Section("How faithful it is", tables=[Table(_fidelity(found), "Decisions taken alike.")])
+    yield from beside_the_proof(found)
+    yield Section(
+        "How faithful it is",
+        _labels(found),
+        tables=[Table(_fidelity(found), "Decisions taken alike.")],
+    )
     if found.heads:
         yield Section(
             "What each head does",
@@ -194,6 +203,36 @@ def _made_of(found: Decompiled) -> Iterator[Section]:
         )
 
 
+def _open(found: Decompiled) -> Iterator[str]:
+    """Words for what the rows do not tell apart."""
+    by_line: dict[tuple[str, str], list[str]] = {}
+    for one in found.alike:
+        by_line.setdefault((one.line, one.word), []).append(one.instead)
+    for (line, word), others in by_line.items():
+        yield (
+            f"In {line}, {word} cannot be told from {', '.join(others)}: on every row that was "
+            "looked at, on the task and off it, they decide alike."
+        )
+
+
+def _labels(found: Decompiled) -> list[str]:
+    """Words for model and program beside the labels."""
+    right = found.right
+    if not math.isfinite(right.model):
+        return []
+    told = (
+        f"Of the labelled decisions that were not fitted the model takes {right.model:.3f} rightly "
+        f"and the program {right.program:.3f}."
+    )
+    if not right.errors:
+        return [told]
+    return [
+        told,
+        f"Where the model errs ({right.errors} decisions) the program does as the model in "
+        f"{right.as_model:.2f} of them and is right in {right.as_label:.2f}.",
+    ]
+
+
 def _names(parts: Iterable[Component]) -> str:
     return ", ".join(part.name for part in parts) or "nothing"
 
@@ -207,7 +246,9 @@ def _lines(found: Decompiled) -> Iterator[tuple[str, str, str]]:
             yield text, "no head alone", "what heads fetch, put together"
             continue
         head = found.heads[source]
-        yield text, head.head.name, f"{head.primitive.words}: gain {head.gain:.2f} in its place"
+        alone = head.gain >= LEAST
+        told = f"{head.primitive.words}: gain {head.gain:.2f} in its place"
+        yield text, head.head.name if alone else f"no head alone, nearest {head.head.name}", told
     for output in best.program.outputs:
         yield output_text(output), "FFNs, norms and readout", f"gain {best.score:.2f} of the whole"
 
@@ -215,10 +256,11 @@ def _lines(found: Decompiled) -> Iterator[tuple[str, str, str]]:
 def _fidelity(found: Decompiled) -> pd.DataFrame:
     best = found.best
     rows = [("held out", best.held), ("longer", best.longer), ("off the task", best.off_task)]
+    beyond = [] if found.far is None else [("up to four times the task's length", found.far)]
     table = pd.DataFrame(
-        [(name, f.match, f.gain) for name, f in rows], columns=["rows", "match", "gain"]
+        [(name, f.match, f.gain) for name, f in [*rows, *beyond]], columns=["rows", "match", "gain"]
     )
-    table["match of the table"] = [*found.table, _table_off(best.off_task)]
+    table["match of the table"] = [*found.table, *(_table_off(f) for _, f in [rows[-1], *beyond])]
     return table
 
 
@@ -244,21 +286,43 @@ def _tried(one: HeadDoes) -> str:
     )
 
 
+def _replaced(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
+    """For each line that stands for a head: the head's pattern and the line's, on one row."""
+    for number, line in enumerate(found.best.program.lines):
+        source = found.best.sources.get(line.name, -1)
+        if source >= 0:
+            one = found.heads[source]
+            path = folder / f"line{number + 1}.png"
+            drawn = _drawn(found, model, one, f"{line.name}")
+            save(attention_maps(drawn, columns=2), path)
+            said = f"{line.name} = {expression_text(line.expression)}"
+            yield Picture(path, f"What {said} replaced: {one.head.name} on one row. {_did(one)}")
+
+
 def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
+    """The heads that no line stands for."""
+    shown = {found.heads[k].head.name for k in found.best.sources.values() if k >= 0}
     first: dict[str, HeadDoes] = {}
     for one in found.heads:
-        if not one.at:
+        if not one.at and one.head.name not in shown:
             first.setdefault(one.head.name, one)
     drawn: dict[str, np.ndarray] = {}
-    for name, one in list(first.items())[:_DRAWN]:
-        own, ideal = mean_patterns(model, found.data.longer, one.head, one.primitive)
-        drawn[f"{name}, trained"] = own
-        drawn[f"{name}, primitive"] = ideal
+    for one in list(first.values())[:_DRAWN]:
+        drawn |= _drawn(found, model, one, "primitive")
     if drawn:
         path = folder / "patterns.png"
         save(attention_maps(drawn, columns=2), path)
         heads = "; ".join(f"{name}: {one.primitive.words}" for name, one in first.items())
-        yield Picture(path, f"Attention on one row, trained and as the primitive says. {heads}.")
+        yield Picture(path, f"Heads that no line stands for, trained and as tried. {heads}.")
+
+
+def _drawn(found: Decompiled, model: object, one: HeadDoes, said: str) -> dict[str, np.ndarray]:
+    own, ideal = mean_patterns(model, found.data.longer, one.head, one.primitive)
+    return {f"{one.head.name}, trained": own, f"{one.head.name}, {said}": ideal}
+
+
+def _did(one: HeadDoes) -> str:
+    return f"With it in the head's place {one.gain:.2f} of the gain is left."
 
 
 def _curve(found: Decompiled, folder: Path) -> Picture | None:

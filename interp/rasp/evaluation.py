@@ -75,16 +75,17 @@ class Vocabulary:
 
     def shifted(self, tokens: NDArray[np.int64], by: NDArray[np.int64]) -> NDArray[np.int64]:
         """The tokens that write numbers larger by ``by``; none where there is none."""
-        of = {number: code for code, number in self.numbers.items()}
         tokens, by = np.broadcast_arrays(tokens, by)
-        pairs, inverse = np.unique(
-            np.stack([tokens, by]).reshape(2, -1), axis=1, return_inverse=True
-        )
-        found = [
-            of.get(self.numbers[c] + d, NONE) if c in self.numbers else NONE
-            for c, d in pairs.T.tolist()
-        ]
-        return np.array(found, dtype=np.int64)[inverse.reshape(-1)].reshape(tokens.shape)
+        if not self.numbers:
+            return np.full(tokens.shape, NONE, dtype=np.int64)
+        codes = np.array(sorted(self.numbers, key=lambda c: (self.numbers[c], -c)))
+        written = np.array([self.numbers[c] for c in codes.tolist()])
+        number = np.zeros(len(self.texts) + 1, dtype=np.int64)
+        number[codes] = written
+        wanted = number[tokens] + by
+        at = np.minimum(np.searchsorted(written, wanted, side="right") - 1, len(codes) - 1)
+        there = (written[at] == wanted) & np.isin(tokens, codes)
+        return np.where(there, codes[at], NONE).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -81,9 +81,13 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
         for p in _REMAINDERS:
             rest = Arithmetic("%", feature.expression, Number(p))
             yield _number(value % p, rest, (feature,), feature.cost + 2 + p / 8)
-    counts = [(f, v) for f, v in numbers if isinstance(f.expression, Count)]
-    for number, ((f, v), (g, w)) in _numbered_pairs(counts):
-        if number >= _PAIRED or f.origin != g.origin:
+    counts: dict[str, list[_Valued]] = {}
+    for feature, value in numbers:
+        if isinstance(feature.expression, Count):
+            counts.setdefault(feature.origin, []).append((feature, value))
+    pairs = (pair for alike in counts.values() for pair in _numbered_pairs(alike))
+    for number, ((f, v), (g, w)) in pairs:
+        if number >= _PAIRED:
             continue
         difference = Arithmetic("-", f.expression, g.expression)
         cost = f.cost + g.cost + 0.5
@@ -156,7 +160,9 @@ def expressions(
     for feature in found:
         if feature.kind == "number":
             if numbers and zero:
-                yield Arithmetic("+", Literal_("0"), feature.expression), feature
+                written = Arithmetic("+", Literal_("0"), feature.expression)
+                yield written, feature
+                yield Arithmetic("-", written, Number(1)), feature
             continue
         yield feature.expression, feature
         if numbers:

@@ -163,9 +163,10 @@ def _named(
     tried = primitives(rows, deep=head.layer > 0, positions=knows_positions(model))
     first = rows[np.argsort(rows.lengths, kind="stable")[:_FIRST_ROWS]]
     short = decided(outputs_of(model, first), first)
-    rough = [_gain_on_content(table, first, short, run(first, p)) for p in tried]
+    rough = [_gain_on_content(table, first, short, decisions) for decisions in run(first, tried)]
     finalists = sorted(range(len(tried)), key=lambda k: (-rough[k], tried[k].cost))[:_FINALISTS]
-    found = [(tried[k], run(rows, tried[k])) for k in sorted(finalists)]
+    chosen = [tried[k] for k in sorted(finalists)]
+    found = list(zip(chosen, run(rows, chosen), strict=True))
     gains = [table.fidelity(rows, truth, decisions).or_match for _, decisions in found]
     inner = [_gain_on_content(table, rows, truth, decisions) for _, decisions in found]
     best = max(inner)
@@ -177,7 +178,9 @@ def _named(
     }
     near = sorted(near, key=lambda k: found[k][0].cost - _LIKE * like[k])[:_ALTERNATIVES]
     if best < _STANDS_IN and tried[0] not in [found[k][0] for k in near]:
-        found.append((tried[0], run(rows, tried[0])))  # uneven as it is, it may count all the same
+        found.append(
+            (tried[0], run(rows, tried[:1])[0])
+        )  # uneven as it is, it may count all the same
         gains.append(table.fidelity(rows, truth, found[-1][1]).or_match)
         near = [*near, len(found) - 1]
     others = sorted(((found[k][0].words, gains[k]) for k in range(len(found))), key=lambda x: -x[1])
@@ -212,16 +215,18 @@ def _elsewhere(
     taken: NDArray[Any],
     head: Component,
     tried: Sequence[Primitive],
-    run: Callable[[Rows, Primitive], NDArray[Any]],
+    run: Callable[[Rows, Sequence[Primitive]], list[NDArray[Any]]],
 ) -> Iterator[HeadDoes]:
     """What a head does where the current token is one that does not vary."""
     tokens, content = rows.tokens[rows.asked], rows.content()
+    every: list[NDArray[Any]] = []
     for code in np.unique(tokens).tolist():
         here = tokens == code
         own = agreement(taken[here], truth[here])
         if code in content or here.sum() < _FEW or own >= _WELL:
             continue
-        shares = [agreement(run(rows, one)[here], truth[here]) for one in tried]
+        every = every or run(rows, tried)
+        shares = [agreement(one[here], truth[here]) for one in every]
         best = max(shares)
         if best < own + _BETTER:
             continue
@@ -243,25 +248,28 @@ def substituted(
     named: Sequence[HeadDoes],
     head: Component,
     rows: Rows,
-    primitive: Primitive,
-) -> NDArray[Any]:
-    """Decisions with a head attending as a primitive says, those named before it as theirs say, and
-    all that was dropped at its mean."""
-    does = [(one.head, one.primitive) for one in named] + [(head, primitive)]
-    weights = [(part, torch.from_numpy(ideal(one, rows)).float()) for part, one in does]
+    primitives: Sequence[Primitive],
+) -> list[NDArray[Any]]:
+    """Decisions with a head attending as each of some primitives says, those named before it as
+    theirs say, and all that was dropped at its mean."""
+    times = len(primitives)
+    own = np.concatenate([ideal(one, rows) for one in primitives])
+    does = [(one.head, np.tile(ideal(one.primitive, rows), (times, 1, 1))) for one in named]
+    weights = [(part, torch.from_numpy(each).float()) for part, each in [*does, (head, own)]]
     dropped = [_mean_hook(model, part, kept.means) for part in kept.dropped]
 
     def hooks(which: slice) -> list[Hook]:
         written = [
             (
                 f"blocks.{part.layer}.attn.hook_pattern",
-                partial(_write_pattern, head=part.head, weights=own[which]),
+                partial(_write_pattern, head=part.head, weights=each[which]),
             )
-            for part, own in weights
+            for part, each in weights
         ]
         return [*dropped, *written]
 
-    return decided(outputs_of(model, rows, hooks), rows)
+    repeated = rows[np.tile(np.arange(len(rows)), times)]
+    return np.split(decided(outputs_of(model, repeated, hooks), repeated), times)
 
 
 def _write_pattern(pattern: Tensor, hook: Any, head: int, weights: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from probes.decompile.rows import Rows
 
 __all__ = ["Feature", "features", "values_of"]
 
-_SMALL, _FEW_TOKENS, _PERIODS = 8, 3, (2, 3, 4, 5, 6)
+_COUNTED, _SMALL, _FEW_TOKENS, _PERIODS = 16, 8, 3, (2, 3, 4, 5, 6)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Feature:
 def features(
     rows: Rows,
     fetched: Sequence[tuple[int, Primitive]],
-    counting: Sequence[int] = (),
+    layers: int = 0,
     *,
     positions: bool = True,
 ) -> list[Feature]:
@@ -76,8 +76,8 @@ def features(
     Args:
         rows: Whose tokens are spoken of.
         fetched: (index of a head, what it does); several a head where several fit as well.
-        counting: Of each layer with a head that is needed, in order, the index of that head: a
-            later one may count what an earlier one helped to tell.
+        layers: How many have a head that is needed: a later one may count what an earlier one
+            helped to tell.
         positions: Whether the model knows positions.
     """
     found = [Feature(Token(), "token")]
@@ -89,7 +89,7 @@ def features(
         found += _distances(number, one)
         found += _counts(number, one, rows, before)
         found += _frequent(number, one, rows)
-    found += _nested(rows, counting)
+    found += _nested(rows, layers)
     kept: dict[tuple[Expression, tuple[Assignment, ...]], Feature] = {}
     for feature in sorted(found, key=lambda f: f.cost):
         kept.setdefault((feature.expression, feature.lines), feature)
@@ -129,7 +129,14 @@ def _is_literal(where: Expression) -> bool:
 
 
 def _distances(number: int, one: Primitive) -> Iterator[Feature]:
-    """How many positions back the last one is that a condition on tokens picks."""
+    """How many positions back the last one is that a condition on tokens picks; where one stands
+    first."""
+    if not one.single and _is_literal(one.where):
+        first = Pick("first", Key("position"), one.where)
+        line = Assignment(f"first_{_name_of(one)}", first)
+        yield Feature(
+            Name(line.name), "number", (*one.lines, line), number, one.cost + 2, one.words
+        )
     speaks = [part for part in children(one.where, deep=True) if isinstance(part, Key)]
     if one.which != "last" or any(part.name == "position" for part in speaks):
         return
@@ -153,7 +160,7 @@ def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
     for way in ways:
         name = "token" if one.where == Boolean(True) else _name_of(one)
         line = Assignment(f"{way}_{name}", Pick(way, Key("token"), where))
-        yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 2, one.words)
+        yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 4, one.words)
 
 
 def _name_of(one: Primitive) -> str:
@@ -174,7 +181,7 @@ def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[F
         yield Feature(Count(one.where), "number", one.lines, number, cost, origin)
     if _is_literal(one.where):
         return
-    texts = [rows.vocabulary.texts[c] for c in content] if len(content) <= _SMALL else []
+    texts = [rows.vocabulary.texts[c] for c in content] if len(content) <= _COUNTED else []
     for text in texts:
         is_it: Expression = Compare("==", Key("token"), Literal_(text))
         where = is_it if everything else And(one.where, is_it)
@@ -183,8 +190,9 @@ def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[F
     if before and everything:
         changed = Compare("!=", Key("before"), Key("token"))
         yield Feature(Count(changed), "number", (BEFORE,), number, 4.0, "pairs")
-        for first in texts:
-            for second in texts:
+        few = texts if len(texts) <= _SMALL else []
+        for first in few:
+            for second in few:
                 pair = And(
                     Compare("==", Key("before"), Literal_(first)),
                     Compare("==", Key("token"), Literal_(second)),
@@ -192,7 +200,7 @@ def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[F
                 yield Feature(Count(pair), "number", (BEFORE,), number, 4.0, "pairs")
 
 
-def _nested(rows: Rows, counting: Sequence[int]) -> Iterator[Feature]:
+def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
     """Counts of positions where a token comes after another one did, of those after such a one, …:
     one level a layer that counts."""
     content = rows.content()
@@ -203,7 +211,7 @@ def _nested(rows: Rows, counting: Sequence[int]) -> Iterator[Feature]:
     chains: list[tuple[str, Expression, tuple[Assignment, ...]]] = [
         (text, Compare("==", Key("token"), Literal_(text)), ()) for text in texts
     ]
-    for level, head in enumerate(counting[1:], start=1):
+    for level in range(1, layers):
         longer: list[tuple[str, Expression, tuple[Assignment, ...]]] = []
         for word, where, lines in chains:
             for text in texts:
@@ -219,7 +227,7 @@ def _nested(rows: Rows, counting: Sequence[int]) -> Iterator[Feature]:
                 line = Assignment(_plain(name), met)
                 key = Key(line.name)
                 longer.append((word + text, key, (*lines, line)))
-                yield Feature(Count(key), "number", (*lines, line), head, 2.0 + level, "nested")
+                yield Feature(Count(key), "number", (*lines, line), -1, 2.0 + level, "nested")
         chains = longer
 
 

@@ -41,8 +41,8 @@ __all__ = [
 LEAST = 0.9
 """Match and gain, on held-out and on longer rows, from which a program counts as found."""
 _ENOUGH, _NEAR, _PLAIN = 0.995, 0.05, 30
-NODES = 80
-"""Expressions in a program that counts as short."""
+NODES, _A_LINE, _FREE = 80, 10, 12
+"""Expressions in a program that counts as short: at most 80 in all, and 12 beside ten a line."""
 _READ = 2
 """Times so many expressions are not looked at."""
 _OFF_TASK, _A_NODE, _A_TABLE = 0.15, 0.005, 0.1
@@ -85,11 +85,16 @@ class Judged:
         return self.score + _OFF_TASK * off - reading
 
     @property
+    def short(self) -> bool:
+        """Whether there is little enough to read; what stands in the weights is as it is."""
+        program = self.program
+        return self.exact or program.nodes <= min(NODES, _FREE + _A_LINE * program.size)
+
+    @property
     def found(self) -> bool:
         """Whether match and gain are high enough on both."""
         matches = min(self.held.match, self.longer.match)
-        short = self.exact or self.program.nodes <= NODES
-        return matches >= LEAST and self.score >= LEAST and short
+        return matches >= LEAST and self.score >= LEAST and self.short
 
 
 @dataclass(frozen=True)
@@ -140,9 +145,7 @@ class Judge:
         self.data, self.truth, self.table = data, truth, table
         self.lines, self.positions = lines, positions
 
-    def all(
-        self, fetched: Sequence[tuple[int, Any]], counting: Sequence[int] = ()
-    ) -> Iterator[Judged]:
+    def all(self, fetched: Sequence[tuple[int, Any]], layers: int = 0) -> Iterator[Judged]:
         """Programs over what heads fetch, fitted to the rows alone and with rows off the task."""
         fits = [(self.data.fit, self.truth["fit"])]
         if len(self.data.queries):
@@ -150,7 +153,7 @@ class Judge:
             fits.append((both, np.concatenate([self.truth["fit"], self.truth["queries"]])))
         for rows, decisions in fits:
             known = self.positions
-            for candidate in candidates(rows, decisions, fetched, counting, positions=known):
+            for candidate in candidates(rows, decisions, fetched, layers, positions=known):
                 program = candidate.program
                 if program.size <= self.lines and program.nodes <= _READ * NODES:
                     yield self.one(candidate)
@@ -171,7 +174,7 @@ class Judge:
         """One that stands in the weights; else, of those nearly as good as any, the one that is
         short and right off the task too; one that counts as found before one that does not."""
         exact = [one for one in tried if one.exact and one.found]
-        short = [one for one in tried if one.program.nodes <= NODES]
+        short = [one for one in tried if one.short]
         found = exact or [one for one in tried if one.found] or short or list(tried)
         most = max(one.score for one in found)
         near = [one for one in found if one.score >= most - _NEAR]

@@ -47,7 +47,7 @@ def line_heads(
         one = Primitive(words, where, which, lines=program.lines[:number])
         shared = {head: overlap(model, rows, head, one) for head in heads}
         head = max(heads, key=lambda h: shared[h])
-        found = substituted(model, kept, [], head, rows, one)
+        [found] = substituted(model, kept, [], head, rows, [one])
         gain = table.fidelity(rows, truth, found).or_match
         yield line.name, HeadDoes(head, one, gain, tried=((f"shares {shared[head]:.2f}", gain),))
 

@@ -44,6 +44,7 @@ from probes.decompile.rows import Rows
 __all__ = [
     "BEFORE",
     "Primitive",
+    "by_newness",
     "by_order",
     "by_position",
     "by_predecessor",
@@ -160,10 +161,14 @@ def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
 
 def _named(rows: Rows) -> list[int]:
     """Tokens that conditions may name: all of a small vocabulary, else those that do not vary."""
-    present = np.unique(rows.tokens[rows.tokens >= 0])
     content = rows.content()
-    rest = [int(code) for code in present if code not in content]
-    return rest + ([int(code) for code in content] if len(content) <= _SMALL else [])
+    return _fixed(rows) + ([int(code) for code in content] if len(content) <= _SMALL else [])
+
+
+def _fixed(rows: Rows) -> list[int]:
+    """Tokens that do not vary."""
+    present, content = np.unique(rows.tokens[rows.read]), rows.content()
+    return [int(code) for code in present if code not in content]
 
 
 def by_order(rows: Rows) -> Iterator[Primitive]:
@@ -196,6 +201,14 @@ def by_predecessor() -> Iterator[Primitive]:
     two = Assignment("before2", syntax.Pick("last", Key("token"), lag(2).where))
     words = "the last that follows two like this and the one before"
     yield Primitive(words, pair, "last", 4, (BEFORE, two))
+
+
+def by_newness(rows: Rows) -> Iterator[Primitive]:
+    """What needs an earlier layer to have counted equal tokens: tokens seen for the first time."""
+    texts = tuple(rows.vocabulary.texts[c] for c in _fixed(rows))
+    once = Compare("==", syntax.Count(Compare("==", Key("token"), Token())), Number(1))
+    new = And(once, syntax.Not(In(Token(), texts))) if texts else once
+    yield Primitive("new tokens", Key("new"), cost=4, lines=(Assignment("new", new),))
 
 
 def ideal(primitive: Primitive, rows: Rows) -> Float[np.ndarray, "row query key"]:

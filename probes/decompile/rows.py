@@ -72,11 +72,18 @@ class Rows:
         """Tokens of each row."""
         return np.asarray((self.tokens != NONE).sum(1))
 
+    @property
+    def read(self) -> Bool[np.ndarray, "row pos"]:
+        """Positions that come before one where something is asked, or are one."""
+        return np.asarray(np.flip(np.maximum.accumulate(np.flip(self.asked, 1), axis=1), 1))
+
     def content(self) -> Int[np.ndarray, "token"]:
-        """Codes of the tokens that vary: all but those that stand once in nearly every row."""
+        """Codes of the tokens that vary: all but those that stand once in nearly every row. What
+        stands after the last position where something is asked is not looked at."""
+        read = np.where(self.read, self.tokens, NONE)
         found = []
-        for code in np.unique(self.tokens[self.tokens != NONE]):
-            times = (self.tokens == code).sum(1)
+        for code in np.unique(read[read != NONE]):
+            times = (read == code).sum(1)
             if times.max() > 1 or (times == 1).mean() < _OFTEN:
                 found.append(int(code))
         return np.array(found, dtype=np.int64)

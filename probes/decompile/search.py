@@ -65,7 +65,7 @@ def candidates(
     rows: Rows,
     decisions: NDArray[Any],
     fetched: Sequence[tuple[int, Primitive]],
-    counting: Sequence[int] = (),
+    layers: int = 0,
     *,
     positions: bool = True,
 ) -> Iterator[Candidate]:
@@ -76,10 +76,10 @@ def candidates(
         decisions: The model's at their asked positions, as
             :func:`probes.decompile.decisions.decided`.
         fetched: What heads do: (index of a head, primitive).
-        counting, positions: As for :func:`probes.decompile.features.features`.
+        layers, positions: As for :func:`probes.decompile.features.features`.
     """
     rows, decisions = _sampled(rows, decisions)
-    known = features(rows, fetched, counting, positions=positions)
+    known = features(rows, fetched, layers, positions=positions)
     values = values_of(known, rows)
     asked = Questions(columns(known, values, rows))
     seen: set[Program] = set()
@@ -96,11 +96,16 @@ def candidates(
         return
     for outputs in _tabulated(known, values, rows, decisions):
         yield from _new(outputs, known, seen)
-    listed = _values(known, rows, decisions)
-    guards = [_guards(listed[:size], asked) for size in range(1, len(listed) + 1)]
-    for most in range(1, _LEAVES + 1):
-        for some in guards:
-            yield from _new((Next(_listed(listed[0][0], some, most)),), known, seen)
+    offered = list(expressions(known, rows))
+    fixed = [(value, of) for value, of in offered if of is None]
+    lists = [_values(offered, known, rows, decisions)]
+    if len(np.unique(decisions)) <= _VALUES:
+        lists.append(_values(fixed, known, rows, decisions))
+    for listed in lists:
+        guards = [_guards(listed[:size], asked) for size in range(1, len(listed) + 1)]
+        for most in range(1, _LEAVES + 1):
+            for some in guards:
+                yield from _new((Next(_listed(listed[0][0], some, most)),), known, seen)
 
 
 def _tabulated(
@@ -154,11 +159,13 @@ def _worth(trees: Sequence[Tree], most: int) -> Tree:
 
 
 def _values(
-    known: Sequence[Feature], rows: Rows, decisions: NDArray[Any]
+    offered: Sequence[tuple[Expression, Feature | None]],
+    known: Sequence[Feature],
+    rows: Rows,
+    decisions: NDArray[Any],
 ) -> list[tuple[Expression, NDArray[np.bool_]]]:
     """Values that together give every decision, the one that gives most first; each with where it
     is right."""
-    offered = list(expressions(known, rows))
     lines = {line.name: line for feature in known for line in feature.lines}
     extra = [Assignment(f"offered{i}_", e) for i, (e, _) in enumerate(offered)]
     every = evaluate([*lines.values(), *extra], rows.tokens, rows.vocabulary)

@@ -6,10 +6,10 @@
 A program is *found* where it decides as the model does on rows that were not fitted, held out and
 longer, with match ≥ .9 **and** gain ≥ .9 (:mod:`probes.decompile.decisions`). If the table on the
 current token makes no mistake there, the answer is that no attention is needed; if no short program
-gets there, the best one is told with its gain. Short is at most twenty lines and eighty expressions
-in them: a formula of a hundred parts fits anything. Feed-forward layers, LayerNorms and the readout
-are replaced by the formulas together: what they cost is in the program's fidelity, which is
-measured without the model.
+gets there, the best one is told with its gain. Short is at most twenty lines, and as many
+expressions as ten a line and twelve more, eighty at most: a formula of a hundred parts fits
+anything. Feed-forward layers, LayerNorms and the readout are replaced by the formulas together:
+what they cost is in the program's fidelity, which is measured without the model.
 
 A program that decides alike says what is computed, not that each of its lines is where the evidence
 puts it; off the task both may part ways, which is reported.
@@ -18,7 +18,7 @@ puts it; off the task both may part ways, which is reported.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import Problems
+from interp.rasp.syntax import Program
 from probes.decompile.alike import Alike, told_apart
 from probes.decompile.asking import asked
 from probes.decompile.beyond import Beside, far, proof
@@ -175,19 +176,7 @@ def decompile(
     step("which components are needed")
     kept = prune(model, some, table)
     counted = program_of_counts(model, rows, seed)
-    tried = [*judge.all([]), *([] if counted is None else [judge.exact(counted)])]
-    heads: list[HeadDoes] = []
-    if not judge.enough(tried):
-        step("what each head does")
-        heads = list(head_primitives(model, some, data.queries[:_PROBED], table, kept))
-        step("what they decide")
-        layers = {one.head.layer for one in heads}
-        fetched = [(i, one.primitive) for i, one in enumerate(heads)]
-        tried += judge.all(fetched, _counting(heads))
-        if not (tried and judge.plain(tried)):
-            step("what any head could fetch")
-            wider = primitives(data.fit, deep=len(layers) > 1, positions=judge.positions)
-            tried += judge.all([(-1, one) for one in wider], [-1] * len(layers))
+    tried, heads = _searched(model, judge, kept, some, counted, step)
     problems = Problems("decompile")
     rule = "must be as many as the shortest program here has: a line for each token that may follow"
     problems.need(bool(tried), "lines", rule, lines, "allow more")
@@ -218,13 +207,29 @@ def decompile(
     )
 
 
-def _counting(heads: Sequence[HeadDoes]) -> list[int]:
-    """Of each layer the first head that is needed: where it looks at several positions, it
-    counts."""
-    found: dict[int, int] = {}
-    for number, one in enumerate(heads):
-        found.setdefault(one.head.layer, number)
-    return [found[layer] for layer in sorted(found)]
+def _searched(
+    model: Any,
+    judge: Judge,
+    kept: Kept,
+    some: Rows,
+    counted: Program | None,
+    step: Callable[[str], None],
+) -> tuple[list[Judged], list[HeadDoes]]:
+    """Every program that was judged, and what heads do: asked only as far as is needed."""
+    tried = [*judge.all([]), *([] if counted is None else [judge.exact(counted)])]
+    if judge.enough(tried):
+        return tried, []
+    step("what each head does")
+    queries = judge.data.queries[:_PROBED]
+    heads = list(head_primitives(model, some, queries, judge.table, kept))
+    step("what they decide")
+    layers = len({one.head.layer for one in heads})
+    tried += judge.all([(i, one.primitive) for i, one in enumerate(heads)], layers)
+    if not (tried and judge.plain(tried)):
+        step("what any head could fetch")
+        wider = primitives(judge.data.fit, deep=layers > 1, positions=judge.positions)
+        tried += judge.all([(-1, one) for one in wider], layers)
+    return tried, heads
 
 
 def _some(data: Split, truth: dict[str, NDArray[Any]]) -> Rows:
