@@ -17,6 +17,45 @@ from interp.tasks.catalogue import KINDS  # noqa: E402
 
 torch.set_num_threads(1)  # tiny models: more threads only wait for each other
 
+LONGEST_FIRST = (
+    "test_docs.py",
+    "test_demo.py",
+    "test_stopped_anywhere.py",
+    "test_notebooks.py",
+    "test_agreement_measured.py",
+    "test_mechanisms.py",
+    "test_cli_weights.py",
+    "test_zoo.py",
+    "test_role_detection.py",
+    "test_roles.py",
+    "test_role_circuits.py",
+    "test_trained_roles.py",
+    "test_same_roles.py",
+    "test_store_cluster.py",
+    "test_grid.py",
+    "test_plugin.py",
+    "test_report_page.py",
+    "test_memory_claims.py",
+    "test_template_claims.py",
+    "test_depth_claims.py",
+    "test_coupling_claims.py",
+    "test_packaging.py",
+)
+"""Files that take longest, in the order in which workers are to take them."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Of two workers, one would wait while the other does a long file that was begun last: xdist
+    begins with the files of most tests, which are the short ones."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first; all others stay in their order."""
+    place = {name: number for number, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))
+
 
 @pytest.fixture(scope="session")
 def gpt2_folder() -> Path:

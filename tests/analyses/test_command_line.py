@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,27 @@ from analyses.cli import main as cli
 
 
 def prooflens(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, as a user has it."""
     code = "from analyses.cli.main import main; main()"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
     )
+
+
+Run = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The command in this process: its exit code, and what it says on standard error."""
+
+    def command(*arguments: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["prooflens", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    return command
 
 
 def test_help_lists_the_commands_without_loading_anything_heavy() -> None:
@@ -53,19 +71,30 @@ def test_version_and_doctor() -> None:
     ],
 )
 def test_refusals_are_one_line_and_leave_nothing(
-    tmp_path: Path, arguments: tuple[str, ...], said: str
+    run: Run, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     folder, file = tmp_path / "folder", tmp_path / "file"
     folder.mkdir()
     (folder / "keep.txt").write_text("mine")
     file.write_text("not toml = [")
-    done = prooflens(*(a.format(folder=folder, file=file) for a in arguments))
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert done.stderr.startswith("prooflens: ")
-    assert len(done.stderr.strip().splitlines()) == 1
+    code, error = run(*(a.format(folder=folder, file=file) for a in arguments))
+    assert code == 2
+    assert said in error
+    assert error.startswith("prooflens: ")
+    assert len(error.strip().splitlines()) == 1
     assert [p.name for p in folder.iterdir()] == ["keep.txt"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize("arguments", [("weights", "{folder}"), ("heads", "coupling-order-rnn")])
+def test_a_process_says_what_the_command_says_and_nothing_else(
+    run: Run, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """Nothing that is imported, be it light or heavy, has a word of its own."""
+    words = [word.format(folder=tmp_path) for word in arguments]
+    done = prooflens(*words)
+    assert (done.returncode, done.stderr) == run(*words)
+    assert done.stdout == ""
 
 
 def test_a_mistake_of_ours_is_one_line_with_the_traceback_in_a_file(
