@@ -21,7 +21,20 @@ from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.recipe import Recipe, read_recipe
 
-__all__ = ["Shipped", "folder", "languages", "load", "names", "recipe_file", "recipes"]
+__all__ = [
+    "STAND_IN",
+    "Shipped",
+    "folder",
+    "languages",
+    "load",
+    "names",
+    "recipe_file",
+    "recipes",
+    "stand_in",
+]
+
+STAND_IN = "code-lm"
+"""The language model of :func:`stand_in`."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,14 @@ def languages() -> list[str]:
         for pattern in ("*/config.json", "*/step-*/config.json")
         for file in there.glob(pattern)
     )
+
+
+def stand_in() -> Path | None:
+    """The folder of the language model that stands in where GPT-2 is not there, if it is shipped.
+
+    What is found on it is reported as found on :data:`STAND_IN`, never as GPT-2's.
+    """
+    return folder(STAND_IN) if STAND_IN in languages() else None
 
 
 def recipes() -> list[Recipe]:

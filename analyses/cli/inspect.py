@@ -18,6 +18,10 @@ def inspect(
     text: Annotated[
         str | None, typer.Option(help="A text file, or a text, to try the model on.")
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Rows of token ids of your own: .jsonl, .npy or .safetensors."),
+    ] = None,
     rows: Annotated[int, typer.Option(help="Rows of every trial.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens of a row, at most.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and nulls.")] = 0,
@@ -39,7 +43,7 @@ def inspect(
     from interp.output import check_output
 
     place = _folder_of(model)
-    inputs = [place, *(given for given in (text, mapping) if given is not None)]
+    inputs = [place, *(given for given in (text, data, mapping) if given is not None)]
     check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=inputs)
     words = None if text is None else text_of(text)
 
@@ -65,6 +69,7 @@ def inspect(
             factors,
             folder,
             text=words,
+            data=data,
             rows=rows,
             length=length,
             seed=seed,

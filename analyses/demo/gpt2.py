@@ -1,4 +1,7 @@
-"""The GPT-2 part of the demo's report: diagonal circuits of all heads, from the weights alone."""
+"""Diagonal circuits of a language model's heads in the demo's report, from the weights alone.
+
+The model is GPT-2 where it is at hand, otherwise the shipped language model.
+"""
 
 from __future__ import annotations
 
@@ -23,31 +26,39 @@ _CIRCUITS = {"QK": "W_K W_Qᵀ", "OV": "W_V W_Oᵀ"}
 
 @dataclass(frozen=True)
 class Diagonals:
-    """The results of reading GPT-2's weights.
+    """The results of reading the weights.
 
     Attributes:
         table: A head table of both circuits of every head.
         finding: The main finding, in a sentence.
         section: The section of the report.
+        file: What its files begin with.
     """
 
     table: pd.DataFrame
     finding: str
     section: Section
+    file: str
 
 
-def diagonals(factors: HeadWeights, folder: Path) -> Diagonals:
+def diagonals(factors: HeadWeights, folder: Path, name: str = "GPT-2") -> Diagonals:
     """Score the diagonals of every head's circuits and draw the strongest.
+
+    Args:
+        factors: The heads' weights.
+        folder: The report's folder.
+        name: What the model is called in the report.
 
     Raises:
         CheckpointError: if the model's heads have no QK circuit.
     """
     if any("QK" not in layer.circuits for layer in factors):
         raise CheckpointError(f"{factors.name} is no GPT-2: it has heads without a QK circuit")
+    file = name.lower().replace("gpt-2", "gpt2")
     table = weight_table(factors, ["basic"])
     figures = (
-        _heat_map(table, factors, folder),
-        *(_crops(table, factors, circuit, folder) for circuit in _CIRCUITS),
+        _heat_map(table, folder / "figures", file),
+        *(_crops(table, factors, circuit, folder / "figures", file) for circuit in _CIRCUITS),
     )
     columns = ["layer", "head", "score", "null_std", "q", "effect"]
     tables = tuple(
@@ -67,26 +78,25 @@ def diagonals(factors: HeadWeights, folder: Path) -> Diagonals:
         "norm's scale left out, not of tokens; and a diagonal alone does not show that the head "
         "is used so.",
     )
-    section = Section("GPT-2: heads with diagonal circuits", words, figures, tables)
-    return Diagonals(
-        table, _finding(table, heads, (factors.d_head / factors.d_model) ** 0.5), section
-    )
+    section = Section(f"{name}: heads with diagonal circuits", words, figures, tables)
+    ceiling = (factors.d_head / factors.d_model) ** 0.5
+    return Diagonals(table, _finding(table, name, heads, ceiling), section, file)
 
 
-def _finding(table: pd.DataFrame, heads: int, ceiling: float) -> str:
+def _finding(table: pd.DataFrame, name: str, heads: int, ceiling: float) -> str:
     parts = []
     for circuit, formula in _CIRCUITS.items():
         top = strongest(table, circuit, "trace_share", 3)
         named = ", ".join(f"L{r.layer}H{r.head} ({r.score:+.2f})" for r in top.itertuples())
         parts.append(f"{formula} {named}")
     return (
-        f"Of GPT-2's {heads} heads, the circuits nearest a multiple of the identity are "
+        f"Of {name}'s {heads} heads, the circuits nearest a multiple of the identity are "
         + " and ".join(parts)
         + f" (trace share, at most {ceiling:.3f} for heads of this width)."
     )
 
 
-def _heat_map(table: pd.DataFrame, factors: HeadWeights, folder: Path) -> Picture:
+def _heat_map(table: pd.DataFrame, folder: Path, file: str) -> Picture:
     shares = table[table["metric"] == "trace_share"]
     values = [
         shares[shares["circuit"] == c].pivot(index="layer", columns="head", values="score")
@@ -98,17 +108,18 @@ def _heat_map(table: pd.DataFrame, factors: HeadWeights, folder: Path) -> Pictur
         titles=list(_CIRCUITS.values()),
         strongest=_SHOWN,
     )
-    (png,) = save(figure, folder / "figures" / "gpt2-diagonals", formats=("png",))
+    (png,) = save(figure, folder / f"{file}-diagonals", formats=("png",))
     return Picture(png, "Diagonal strength of both circuits of every head, with sign.")
 
 
-def _crops(table: pd.DataFrame, factors: HeadWeights, circuit: str, folder: Path) -> Picture:
+def _crops(
+    table: pd.DataFrame, factors: HeadWeights, circuit: str, folder: Path, file: str
+) -> Picture:
     top = strongest(table, circuit, "trace_share", _SHOWN)
     places = list(zip(top["layer"].tolist(), top["head"].tolist(), strict=True))
     crops = [circuit_crop(factors, layer, head, circuit) for layer, head in places]
     figure = circuit_crops(crops, [f"L{layer}H{head}" for layer, head in places])
-    name = f"gpt2-{circuit.lower()}"
-    (png,) = save(figure, folder / "figures" / name, formats=("png",))
+    (png,) = save(figure, folder / f"{file}-{circuit.lower()}", formats=("png",))
     return Picture(
         png,
         f"First 100 × 100 entries of {_CIRCUITS[circuit]} of the heads with the "

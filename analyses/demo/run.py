@@ -2,7 +2,8 @@
 
     task → hooked models → activation stores → scores with nulls → roles → report.html
 
-With real GPT-2 weights at hand the report shows its diagonal circuits as well.
+The report shows diagonal circuits of a language model as well: of GPT-2 where its weights are at
+hand, otherwise of the shipped language model.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from interp.tasks.memory import FixedMemory
 from interp.weights.head_weights import HeadWeights, head_weights
 from probes.roles import ROLE_COLUMNS
 from probes.study import ROWS, study
+from trained import zoo
 
 __all__ = ["find_gpt2", "run_demo"]
 
@@ -55,7 +57,7 @@ def run_demo(
         CheckpointError: if the shipped model or GPT-2 is damaged, or not where it was said to be.
     """
     with output_folder(out, overwrite=overwrite, marker=".prooflens-demo") as folder:
-        factors = find_gpt2(gpt2)
+        factors, name = _language_model(gpt2)
         step("loading the trained model, building the proof")
         shipped = trained.load(MODEL)
         task = cast("FixedMemory", shipped.task)
@@ -76,16 +78,25 @@ def run_demo(
         comparison = Comparison(studied, built, controls, construction)
         said, parts = findings(comparison), sections(comparison, folder)
         if factors is not None:
-            step(f"reading GPT-2's heads from {factors.name}")
-            looked = diagonals(factors, folder)
+            step(f"reading {name}'s heads from {factors.name}")
+            looked = diagonals(factors, folder, name)
             said, parts = [*said[:2], looked.finding], [*parts, looked.section]
-            looked.table.to_csv(folder / "gpt2.csv", index=False)
+            looked.table.to_csv(folder / f"{looked.file}.csv", index=False)
         step("writing the report")
         _write_numbers(comparison, said, folder)
         (folder / "report.html").write_text(
             render(_page(comparison, said, parts)), encoding="utf-8"
         )
     return said
+
+
+def _language_model(gpt2: Path | None) -> tuple[HeadWeights | None, str]:
+    """The heads to read, and whose they are: GPT-2's, or else the shipped language model's."""
+    found = find_gpt2(gpt2)
+    if found is not None:
+        return found, "GPT-2"
+    shipped = zoo.stand_in()
+    return (None if shipped is None else head_weights(shipped)), zoo.STAND_IN
 
 
 def find_gpt2(given: Path | None) -> HeadWeights | None:

@@ -117,6 +117,7 @@ def _performed(p: Any) -> str:
         "aba": "Template aba",
         "same": "Template same",
         "text": "Text",
+        "rows": "The rows given",
     }
     said = f"{words[p.trial]}: loss {p.loss:.2f} nats a token, {p.accuracy:.0%} right"
     if p.control == p.control:

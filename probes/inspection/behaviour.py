@@ -63,7 +63,7 @@ def stored_rows(
     missing.
 
     Returns:
-        ``repeated`` and ``shuffled``, or ``text``.
+        ``repeated`` and ``shuffled``, or ``text``, or ``rows``.
     """
     batches = {trial.name: trial.batch}
     if trial.control is not None:

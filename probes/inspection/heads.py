@@ -41,6 +41,7 @@ from probes.inspection.behaviour import (
 )
 from probes.roles.evidence import Evidence
 from probes.roles.find import decided, evidence_of
+from probes.roles.own_rows import read_rows
 from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.runs import Runs
 from probes.roles.trials import LENGTH, ROWS, Trial, rows_of, text_trial, token_trials
@@ -128,6 +129,7 @@ def inspect_heads(
     out: Path,
     *,
     text: str | None = None,
+    data: str | Path | None = None,
     rows: int = ROWS,
     length: int = LENGTH,
     seed: int = 0,
@@ -142,6 +144,8 @@ def inspect_heads(
         factors: The weights of its heads, from :func:`interp.weights.head_weights.head_weights`.
         out: The folder for all results; :func:`inspection_folder` opens one.
         text: A text, whose pieces are one more trial if the model has a tokenizer.
+        data: A file of rows of token ids (:mod:`probes.roles.own_rows`): one more trial, and
+            the tokens from which random rows are drawn.
         rows, length: Rows and positions of every trial; the model's context bounds the length.
         seed: Seed of the rows and of the nulls.
         resume: Reuse what an interrupted inspection left in ``out``.
@@ -152,10 +156,10 @@ def inspect_heads(
         ArgumentError: for arguments that do not fit, before anything is written.
         StoreError: if ``out`` holds an inspection with other settings.
     """
-    trials, notes = _trials(model, text, rows, length, seed)
+    trials, notes = _trials(model, text, data, rows, length, seed)
     stores: dict[str, ActivationStore] = {}
     for trial in trials:
-        if trial.name in ("repeated", "text"):
+        if trial.name in ("repeated", "text", "rows"):
             step(f"running {trial.name}")
             stores |= stored_rows(model.model, trial, out / "stores", resume=resume)
     step("attention, copying, position, roles")
@@ -222,10 +226,23 @@ def _digest(trial: Trial) -> str:
 
 
 def _trials(
-    model: Pretrained, text: str | None, rows: int, length: int, seed: int
+    model: Pretrained,
+    text: str | None,
+    data: str | Path | None,
+    rows: int,
+    length: int,
+    seed: int,
 ) -> tuple[list[Trial], list[str]]:
     """The kinds of rows that the model is run on, and notes about them."""
-    trials, notes = token_trials(model, rows=rows, length=length, seed=seed)
+    longest = min(length, model.n_ctx)
+    size = {"vocabulary": model.vocabulary, "rows": rows, "length": longest}
+    own = None if data is None else read_rows(data, **size)
+    tokens = None if own is None else own.tokens
+    trials, notes = token_trials(model, rows=rows, length=length, seed=seed, tokens=tokens)
+    if own is not None:
+        trials.append(Trial("rows", own.about, own.batch))
+        drawn = f"{len(own.tokens)} of {model.vocabulary}"
+        notes.append(f"random rows are drawn from the {drawn} tokens that the rows given hold")
     if text is not None:
         try:
             found = text_trial(model, text, rows=rows, length=length)

@@ -196,7 +196,7 @@ class Evidence:
 
     def _looks(self, kind: str) -> Looks | None:
         """What is measured in the pass over rows of one kind; None where no role asks for it."""
-        if kind not in {*self.profile.rows.values(), "text"}:
+        if kind not in {*self.profile.rows.values(), "text", "rows"}:
             return None
         writes = self.model if self._compared and has_readout(self.model) else None
         return Looks(self.floors.window, model=writes, behaviour=self._compared)

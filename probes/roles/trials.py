@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from interp.errors import ArgumentError, Problems
 from interp.models.pretrained import Pretrained
@@ -46,7 +47,12 @@ class Trial:
 
 
 def token_trials(
-    model: Pretrained, *, rows: int = ROWS, length: int = LENGTH, seed: int = 0
+    model: Pretrained,
+    *,
+    rows: int = ROWS,
+    length: int = LENGTH,
+    seed: int = 0,
+    tokens: Tensor | None = None,
 ) -> tuple[list[Trial], list[str]]:
     """The trials on random tokens, and the reasons why others are left out.
 
@@ -55,6 +61,7 @@ def token_trials(
         rows: How many rows each trial has.
         length: Positions of a row of repeated tokens, at most (the model's context bounds it).
         seed: Seed of the random draws.
+        tokens: The ids that are drawn; all that the model has by default.
 
     Raises:
         ArgumentError: for a model too small for repeated tokens, or fewer than two rows.
@@ -62,20 +69,24 @@ def token_trials(
     problems = Problems("inspect")
     problems.need(rows >= 4, "rows", "must be at least 4", rows, "nulls exchange rows")
     problems.need(length >= 12, "length", "must be at least 12", length, "two periods must fit")
-    size, advice = model.vocabulary, "no block of different tokens can be put in another order"
+    ids = _drawable(model, tokens)
+    size, advice = len(ids), "no block of different tokens can be put in another order"
     problems.need(size >= 4, "vocabulary", "of the model must be at least 4", size, advice)
     good, rule = model.n_ctx >= 6, "of the model must be at least 6 positions"
     problems.need(good, "context", rule, model.n_ctx, "no block of two tokens fits in twice")
     problems.raise_if_any()
     length = min(length, model.n_ctx)
-    longest = min((length - 2) // 2, model.vocabulary - 2)
-    drawn = {"vocabulary": model.vocabulary, "bos": model.bos}
+    longest = min((length - 2) // 2, size - 2)
+    drawn = {
+        "vocabulary": size,
+        "bos": int(torch.searchsorted(ids, model.bos)) if model.bos >= 0 else -1,
+    }
     periods = (max(2, longest // 3), longest)
     found, left_out = [], []
     made = [RepeatedTokens(length=length, periods=periods, chunk=c, **drawn) for c in (0, 1)]
     about = f"a block of {periods[0]} to {periods[1]} distinct random tokens, over and over"
-    found.append(_trial("repeated", about, made, rows, seed))
-    examples = min(_EXAMPLES, (model.vocabulary - 3) // 3, model.n_ctx // 3)
+    found.append(_trial("repeated", about, made, rows, seed, ids))
+    examples = min(_EXAMPLES, (size - 3) // 3, model.n_ctx // 3)
     templates: tuple[tuple[Literal["aba", "same"], str], ...] = (
         ("aba", "triples α β α of fresh tokens: predict the third"),
         ("same", "pairs of fresh tokens and a label for equal or different: predict the label"),
@@ -88,7 +99,7 @@ def token_trials(
             InContextTemplate(template, examples=examples, shuffled=s, **drawn)
             for s in (False, True)
         ]
-        found.append(_trial(template, words, tasks, rows, seed))
+        found.append(_trial(template, words, tasks, rows, seed, ids))
     return found, left_out
 
 
@@ -128,8 +139,32 @@ def text_trial(
     return Trial("text", f"{len(pieces)} pieces of {length} tokens", Batch(pieces, targets, mask))
 
 
+def _drawable(model: Pretrained, tokens: Tensor | None) -> Tensor:
+    """The ids that rows are made of, sorted, BOS among them."""
+    if tokens is None:
+        return torch.arange(model.vocabulary)
+    begin = torch.tensor([model.bos] if model.bos >= 0 else [], dtype=torch.long)
+    return torch.cat([tokens.long(), begin]).unique()
+
+
 def _trial(
-    name: str, about: str, tasks: Sequence[RepeatedTokens | InContextTemplate], rows: int, seed: int
+    name: str,
+    about: str,
+    tasks: Sequence[RepeatedTokens | InContextTemplate],
+    rows: int,
+    seed: int,
+    ids: Tensor,
 ) -> Trial:
-    batch, control = (task.sample(rows, seed=seed + i) for i, task in enumerate(tasks))
+    """The rows of a task and of its control, whose tokens are places in ``ids``."""
+    batch, control = (
+        _renamed(task.sample(rows, seed=seed + i), ids) for i, task in enumerate(tasks)
+    )
     return Trial(name, about, batch, control)
+
+
+def _renamed(batch: Batch, ids: Tensor) -> Batch:
+    latents = dict(batch.latents)
+    if "previous" in latents:
+        before = latents["previous"]
+        latents["previous"] = torch.where(before >= 0, ids[before.long().clamp_min(0)], before)
+    return Batch(ids[batch.inputs], ids[batch.targets], batch.mask, latents)

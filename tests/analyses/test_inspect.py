@@ -265,6 +265,11 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, [*run, str(tmp_path / "map.toml")])
     assert "n_layers must be a positive integer" in str(done.exception)
     assert not out.exists()
+    (tmp_path / "few.jsonl").write_text("[1, 2, 3]\n")
+    run = ["inspect", "induction-attention", "--out", str(out), "--data"]
+    done = CliRunner().invoke(app, [*run, str(tmp_path / "few.jsonl")])
+    assert "too few rows for nulls, which exchange rows: needs 4" in str(done.exception)
+    assert not out.exists()
     done = CliRunner().invoke(app, ["inspect", "x", "--out", str(tmp_path / "o"), "--text", "none"])
     assert isinstance(done.exception, ArgumentError)
     assert "cannot be read" in str(done.exception)

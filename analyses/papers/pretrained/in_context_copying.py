@@ -31,6 +31,7 @@ from interp.weights.weight_table import weight_table
 from probes.inspection.behaviour import Performance, performance
 from probes.roles.runs import Runs
 from probes.roles.trials import Trial, token_trials
+from trained import zoo
 
 __all__ = ["run"]
 
@@ -41,18 +42,34 @@ _SHARE, _RISE, _P = 0.95, 0.05, 0.01
 
 def run(setting: Setting) -> Verdict:
     """Judge the claim on the model that the options or ``PROOFLENS_MODEL`` name."""
-    name = os.environ.get("PROOFLENS_MODEL") or str(setting.options.get("model", "gpt2"))
+    named = os.environ.get("PROOFLENS_MODEL")
+    name = named or str(setting.options.get("model", "gpt2"))
     try:
-        factors = head_weights(name, download=False)
-        model = load_pretrained(name, device=setting.device)
+        factors, model = _opened(name, setting)
     except CheckpointError as error:
-        return Verdict("not run", f"Needs a pretrained model (PROOFLENS_MODEL): {error}.")
-    sets = _top_heads(factors, int(setting.options.get("heads", 8)))
+        shipped = None if named else zoo.stand_in()
+        if shipped is None:
+            return Verdict("not run", f"Needs a pretrained model (PROOFLENS_MODEL): {error}.")
+        name, (factors, model) = zoo.STAND_IN, _opened(str(shipped), setting)
+    sets = _top_heads(factors, _heads(factors, int(setting.options.get("heads", 8))))
     rows = [line for seed in setting.seeds for line in _one_seed(model, sets, setting, seed)]
     if not rows:
         words = f"{name} does not continue repeated random tokens: there is no copying to carry."
         return Verdict("not run", words)
     return _verdict(name, sets, pd.DataFrame(rows))
+
+
+def _opened(name: str, setting: Setting) -> tuple[HeadWeights, Pretrained]:
+    factors = head_weights(name, download=False)
+    return factors, load_pretrained(name, device=setting.device)
+
+
+def _heads(factors: HeadWeights, count: int) -> int:
+    """How many heads are replaced: ``count``, but at most a sixth of all where that is 2 or more.
+
+    Eight of GPT-2's 144 leave most heads of their layers to be drawn from; eight of 24 would not.
+    """
+    return min(count, max(2, factors.n_layers * factors.n_heads // 6))
 
 
 def _top_heads(factors: HeadWeights, count: int) -> dict[str, list[Component]]:
@@ -157,7 +174,7 @@ def _verdict(name: str, sets: Mapping[str, Sequence[Component]], table: pd.DataF
     spread = float(ov.std(ddof=0))
     return Verdict(
         status_of({str(circuit): held for circuit, held in passed.items()}),
-        f"Repeated random tokens, {name}: {words}.",
+        f"Repeated random tokens, on {name}: {words}.",
         key=f"+{ov.mean():.2f} ± {spread:.2f} nats without the copying heads",
         numbers={
             "passed": passed,

@@ -14,7 +14,7 @@ user's text and, for its full size, a GPU; one machine's wall time is not the pa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from interp.errors import ArgumentError, Problems
 from interp.figures.sweeps import accuracy_sweep
+from trained import zoo
 
 __all__ = ["IdentityScalars", "add_scalars", "language_model"]
 
@@ -155,38 +156,47 @@ def _attend(
 def language_model(setting: Setting) -> Verdict:
     """Test that 288 scalars lower GPT-2's perplexity (ledger: ``template-gpt2-scalars``)."""
     options = setting.options
-    missing = [
-        n
-        for n in ("model", "text")
-        if not Path(str(options.get(n, ""))).exists() or not options.get(n)
-    ]
-    if missing:
+    given = {n: str(options.get(n, "")) for n in ("model", "text")}
+    shipped = None if any(given.values()) else zoo.stand_in()
+    missing = [n for n, path in given.items() if not path or not Path(path).exists()]
+    if missing and shipped is None:
         told = " and ".join(missing)
         return Verdict("not run", f"This claim needs the user's {told}: set the option to a path.")
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(options["model"], local_files_only=True)
-    text = Path(options["text"]).read_text()
+    model = given["model"] if shipped is None else str(shipped)
+    tokenizer = AutoTokenizer.from_pretrained(model, local_files_only=True)
+    text = Path(given["text"]).read_text() if shipped is None else _unseen()
     tokens = torch.tensor(tokenizer(text)["input_ids"])
     rows: list[dict[str, Any]] = []
+    name = "GPT-2" if shipped is None else zoo.STAND_IN
     for seed in setting.seeds:
-        for name, scalars in (("GPT-2", False), ("GPT-2 + a, b", True)):
-            rows += _trained(setting, tokens, name, scalars, seed)
-    return _judged(pd.DataFrame(rows))
+        for scalars in (False, True):
+            label = f"{name} + a, b" if scalars else name
+            rows += _trained({**options, "model": model}, setting.device, tokens, label, seed)
+    return _judged(pd.DataFrame(rows), name)
+
+
+def _unseen() -> str:
+    """Python sources that the shipped language model did not learn from: its held-out files."""
+    from trained.language.corpus import python_sources
+    from trained.language.recipe import read_language_recipe
+
+    recipe = read_language_recipe(zoo.recipe_file(zoo.STAND_IN))
+    return "\n".join(python_sources(held_out=recipe.held_out).held_out)
 
 
 def _trained(
-    setting: Setting, tokens: Tensor, name: str, scalars: bool, seed: int
+    options: Mapping[str, Any], device: str, tokens: Tensor, name: str, seed: int
 ) -> Iterator[dict[str, Any]]:
     """Yield the perplexity on the last tenth of the text during training on the rest."""
     from transformers import GPT2LMHeadModel
 
-    options, device = setting.options, setting.device
     model: Any = GPT2LMHeadModel.from_pretrained(options["model"], local_files_only=True)
     model.to(device)
-    if scalars:
+    if name.endswith("a, b"):
         add_scalars(model, multiplier=options["multiplier"], mask_diagonal=options["mask_diagonal"])
-    length, cut = options["length"], int(len(tokens) * 0.9)
+    length, cut = min(options["length"], model.config.n_positions), int(len(tokens) * 0.9)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options["learning_rate"])
     for step in range(options["steps"] + 1):
@@ -212,10 +222,10 @@ def perplexity(model: Any, tokens: Tensor, length: int) -> float:
     return float(torch.stack(losses).mean().exp())
 
 
-def _judged(table: pd.DataFrame) -> Verdict:
+def _judged(table: pd.DataFrame, name: str) -> Verdict:
     last = table[table["step"] == table["step"].max()].set_index("seed")
-    plain = last[last["model"] == "GPT-2"]["perplexity"]
-    scalar = last[last["model"] != "GPT-2"]["perplexity"]
+    plain = last[last["model"] == name]["perplexity"]
+    scalar = last[last["model"] != name]["perplexity"]
     gains = (plain - scalar).tolist()
     good = sum(gain > 0 for gain in gains)
     mean = float(plain.mean()), float(scalar.mean())
@@ -229,8 +239,8 @@ def _judged(table: pd.DataFrame) -> Verdict:
     )
     return Verdict(
         decide(good == len(gains), bool(good)),
-        f"Perplexity on held-out text after training: {mean[0]:.2f} without and {mean[1]:.2f} with "
-        f"the scalars; lower with them in {good} of {len(gains)} seeds.",
+        f"On {name}, perplexity on held-out text after training: {mean[0]:.2f} without and "
+        f"{mean[1]:.2f} with the scalars; lower with them in {good} of {len(gains)} seeds.",
         f"{mean[0]:.2f} → {mean[1]:.2f} perplexity",
         {"plain": plain.tolist(), "scalars": scalar.tolist(), "gains": gains},
         {"perplexity": table},

@@ -21,6 +21,7 @@ from analyses.papers.template.models import needed
 from interp.figures.sweeps import accuracy_sweep
 from interp.tasks.template import TemplateTask
 from interp.tasks.template.named import aba_abb
+from trained import zoo
 
 __all__ = ["pretrained_efficiency", "train_reader"]
 
@@ -70,7 +71,9 @@ def pretrained_efficiency(setting: Setting) -> Verdict:
     """Test that a pretrained model needs fewer strings (ledger:
     ``template-pretrained-efficiency``)."""
     options = setting.options
-    folder = str(options.get("model", ""))
+    folder, name = str(options.get("model", "")), "GPT-2"
+    if not folder and (shipped := zoo.stand_in()) is not None:
+        folder, name = str(shipped), zoo.STAND_IN
     if not folder or not Path(folder).exists():
         return Verdict(
             "not run", "This claim needs GPT-2's weights: set the option model to a path."
@@ -80,8 +83,8 @@ def pretrained_efficiency(setting: Setting) -> Verdict:
     ratio = reached["from scratch"] / reached["pretrained"]
     finite = reached["pretrained"] < float("inf")
     words = (
-        f"Strings needed for {_LEVEL:.0%} on unseen symbols: {reached['pretrained']:g} pretrained, "
-        f"{reached['from scratch']:g} from scratch."
+        f"On {name}, strings needed for {_LEVEL:.0%} on unseen symbols: "
+        f"{reached['pretrained']:g} pretrained, {reached['from scratch']:g} from scratch."
     )
     accuracy = {f"{m} {n}": r["accuracy"].tolist() for (m, n), r in table.groupby(["model", "n"])}
     figure = accuracy_sweep(table, x="n", across="training strings n", chance=0.5)
@@ -96,10 +99,10 @@ def pretrained_efficiency(setting: Setting) -> Verdict:
 
 
 def _rows(setting: Setting, folder: str) -> list[dict[str, Any]]:
-    from transformers import GPT2Model
+    from transformers import GPT2Config, GPT2Model
 
     options, rows = setting.options, []
-    half = options["symbols"]
+    half = min(options["symbols"], GPT2Config.from_pretrained(folder).vocab_size // 2)
     task = aba_abb(train=(0, half), test=(half, 2 * half))
     for seed in setting.seeds:
         for n in options["rows"]:

@@ -11,6 +11,7 @@ from analyses.papers.template.gpt2_scalars import add_scalars, language_model, p
 from analyses.papers.template.gpt2_templates import pretrained_efficiency, train_reader
 from interp.errors import ArgumentError
 from interp.tasks.template.named import same_different
+from trained.language.tokens import train_tokenizer, write_tokenizer
 
 CONFIG = GPT2Config(
     vocab_size=50, n_positions=16, n_embd=12, n_layer=2, n_head=3, resid_pdrop=0.0,
@@ -115,7 +116,10 @@ def setting(tmp_path: Path, **options: object) -> Setting:
     return Setting("quick", (0,), {"model": "", "text": "", **options}, tmp_path)
 
 
-def test_without_the_users_files_the_claims_are_not_run(tmp_path: Path) -> None:
+def test_without_the_users_files_the_claims_are_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trained.zoo.stand_in", lambda: None)
     verdict = language_model(setting(tmp_path))
     assert verdict.status == "not run"
     assert "model and text" in verdict.words
@@ -129,6 +133,26 @@ def test_the_claim_on_templates_runs_on_a_local_folder(tmp_path: Path) -> None:
     verdict = pretrained_efficiency(setting(tmp_path, **options))
     assert verdict.status in ("reproduced", "partly", "not reproduced")
     assert set(verdict.numbers["accuracy"]) == {"pretrained 8", "from scratch 8"}
+
+
+def test_without_them_the_claims_run_on_the_shipped_language_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def f(x):\n    return x + 1\n" * 40
+    tokenizer = train_tokenizer([text], 300)
+    write_tokenizer(tokenizer, tmp_path, 16)
+    sizes = {**CONFIG.to_dict(), "vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0}
+    GPT2LMHeadModel(GPT2Config(**sizes)).save_pretrained(tmp_path)
+    monkeypatch.setattr("trained.zoo.stand_in", lambda: tmp_path)
+    monkeypatch.setattr("analyses.papers.template.gpt2_scalars._unseen", lambda: text)
+    options = {"steps": 1, "every": 1, "batch": 2, "length": 64, "learning_rate": 1e-3,
+               "multiplier": 1.0, "mask_diagonal": False}  # fmt: skip
+    verdict = language_model(setting(tmp_path, **options))
+    assert verdict.words.startswith("On code-lm, perplexity")
+    assert set(verdict.tables["perplexity"]["model"]) == {"code-lm", "code-lm + a, b"}
+    options = {"rows": [8], "steps": 1, "batch": 4, "learning_rate": 1e-3, "symbols": 5000}
+    verdict = pretrained_efficiency(setting(tmp_path, **options))
+    assert verdict.words.startswith("On code-lm, strings needed")
 
 
 def test_a_reader_learns_its_strings() -> None:

@@ -41,6 +41,17 @@ def test_it_runs_on_an_exported_model(tmp_path: Path, monkeypatch: pytest.Monkey
     assert verdict.drawings
 
 
+def test_without_gpt2_it_runs_on_the_shipped_language_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PROOFLENS_MODEL", raising=False)
+    export_gpt2(trained.load("induction-attention").model, tmp_path / "model", bos=0)
+    monkeypatch.setattr("trained.zoo.stand_in", lambda: tmp_path / "model")
+    verdict = run(Setting("quick", (1,), {**OPTIONS, "model": str(tmp_path / "no")}, tmp_path))
+    assert verdict.status in ("reproduced", "partly", "not reproduced")
+    assert verdict.words.startswith("Repeated random tokens, on code-lm:")
+
+
 def test_it_is_not_run_without_the_model_or_the_ability(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,162 @@
+"""Rows of token ids that the user gives, as a trial, and the tokens that are known from them.
+
+    FILE.jsonl         a line a row: a list of ids, or {"input_ids": […], "labels": […], "mask": …}
+    FILE.npy           ids [row, pos]
+    FILE.safetensors   input_ids [row, pos], and optionally labels and mask of the same shape
+
+Labels stand at the tokens they are about, as Hugging Face has them: the model is scored on them a
+position earlier, −100 is not scored, and without labels a row's own tokens are. A mask is true at
+the tokens whose prediction is scored. Rows are taken as they are, without a BOS in front; longer
+ones are cut, and rows shorter than most are left out, because models are run without padding.
+
+A model that never saw some of its tokens does anything on them: random rows of an inspection are
+then drawn from the tokens that these rows hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.errors import ArgumentError, CheckpointError
+from interp.models.tensor_files import read_tensors
+from interp.reading import parse_json, read_text, regular
+from interp.tasks.base import Batch
+
+__all__ = ["OwnRows", "read_rows"]
+
+_IGNORED = -100
+_LEAST = 4
+_PARTS = ("input_ids", "labels", "mask")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """Rows that were given.
+
+    Attributes:
+        batch: Inputs, targets and what is scored, ``[row, pos]``.
+        tokens: The ids that occur in any row of the file, sorted.
+        about: What was taken, in words.
+    """
+
+    batch: Batch
+    tokens: Tensor
+    about: str
+
+
+def read_rows(path: str | Path, *, vocabulary: int, rows: int, length: int) -> OwnRows:
+    """Read rows of token ids from a file.
+
+    Args:
+        path: See the module.
+        vocabulary: Ids must be below it.
+        rows: How many rows are taken at most, from the first on.
+        length: How many positions of a row are taken at most.
+
+    Raises:
+        ArgumentError: if the file cannot be read, holds something else, or too few rows.
+    """
+    path = Path(path)
+    found = list(_rows(path))
+    for number, row in enumerate(found, start=1):
+        _check(path, number, row, vocabulary)
+    lengths = Counter(min(len(row["input_ids"]), length) for row in found)
+    size = max(lengths, key=lambda one: (lengths[one], one), default=0)
+    kept = [row for row in found if len(row["input_ids"]) >= size][:rows]
+    if len(kept) < _LEAST or size < 2:
+        raise ArgumentError(
+            f"too few rows for nulls, which exchange rows: needs {_LEAST} of equal length (at "
+            f"least 2 tokens), got {len(kept)} in {path}: give more"
+        )
+    inputs = _stacked(kept, "input_ids", size)
+    labels, mask = _stacked(kept, "labels", size), _stacked(kept, "mask", size).bool()
+    scored = mask & (labels != _IGNORED)
+    targets = torch.where(scored, labels, inputs).roll(-1, 1)
+    scored = scored.roll(-1, 1)
+    scored[:, -1] = False
+    if not bool(scored.any()):
+        raise ArgumentError(f"{path} must score some token after a row's first: see its mask")
+    tokens = torch.tensor(sorted({token for row in found for token in row["input_ids"]}))
+    short = len(found) - sum(len(row["input_ids"]) >= size for row in found)
+    about = f"{len(kept)} rows of {size} tokens of {path.name}"
+    about += f" ({short} shorter ones left out)" if short else ""
+    return OwnRows(Batch(inputs, targets, scored), tokens, about)
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """The rows of a file, with labels and mask filled in."""
+    if path.suffix == ".jsonl":
+        for number, line in enumerate(read_text(path, "data").splitlines(), start=1):
+            if line.strip():
+                given = parse_json(line, f"line {number} of {path}")
+                yield _whole(given if isinstance(given, dict) else {"input_ids": given})
+        return
+    columns = _columns(path)
+    for number in range(len(columns["input_ids"])):
+        yield _whole({name: values[number].tolist() for name, values in columns.items()})
+
+
+def _columns(path: Path) -> dict[str, Any]:
+    """The arrays ``[row, pos]`` of a file."""
+    regular(path, "data", ArgumentError)
+    if path.suffix == ".npy":
+        try:
+            found: dict[str, Any] = {"input_ids": np.load(path, allow_pickle=False)}
+        except (OSError, ValueError) as error:
+            raise ArgumentError(f"{path} cannot be read as an array: {error}") from error
+    elif path.suffix == ".safetensors":
+        try:
+            found = dict(read_tensors(path)[0])
+        except CheckpointError as error:
+            raise ArgumentError(str(error)) from error
+    else:
+        raise ArgumentError(
+            f"data must be a .jsonl, .npy or .safetensors file of token ids, got {path.name!r}: "
+            "give a text with --text"
+        )
+    shapes = {tuple(value.shape) for value in found.values()}
+    if "input_ids" not in found or len(shapes) != 1 or len(next(iter(shapes))) != 2:
+        raise ArgumentError(
+            f"{path} must hold input_ids [row, pos] (and labels, mask of that shape), got "
+            f"{ {name: list(value.shape) for name, value in found.items()} }"
+        )
+    return {name: found[name] for name in _PARTS if name in found}
+
+
+def _whole(given: dict[str, Any]) -> Row:
+    ids = given.get("input_ids")
+    size = len(ids) if isinstance(ids, list) else 0
+    defaults = {"input_ids": ids, "labels": ids, "mask": [1] * size}
+    return {name: given.get(name, default) for name, default in defaults.items()}
+
+
+def _check(path: Path, number: int, row: Row, vocabulary: int) -> None:
+    """Refuse a row that holds something else than ids below the vocabulary."""
+    ids = row["input_ids"]
+    good = isinstance(ids, list) and all(type(i) is int and 0 <= i < vocabulary for i in ids)
+    if not good or not ids:
+        raise ArgumentError(
+            f"row {number} of {path} must be token ids from 0 to {vocabulary - 1}, got "
+            f"{str(ids)[:60]}"
+        )
+    for name in ("labels", "mask"):
+        values = row[name]
+        if not isinstance(values, list) or len(values) != len(ids):
+            raise ArgumentError(f"{name} of row {number} of {path} must be as many as its ids")
+    labels = row["labels"]
+    if not all(type(i) is int and (i == _IGNORED or 0 <= i < vocabulary) for i in labels):
+        raise ArgumentError(f"labels of row {number} of {path} must be token ids, or −100")
+
+
+def _stacked(rows: list[Row], name: str, size: int) -> Tensor:
+    return torch.tensor([[int(value) for value in row[name][:size]] for row in rows])

@@ -1,0 +1,121 @@
+"""Rows of token ids that the user gives: read, scored, and random rows drawn from their tokens."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from interp.errors import ArgumentError
+from interp.models.pretrained import Pretrained
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.weights.head_weights import head_weights
+from probes.inspection.heads import inspect_heads
+from probes.roles.own_rows import OwnRows, read_rows
+from probes.roles.trials import token_trials
+
+SPEC = TransformerSpec(d_in=32, d_out=32, n_ctx=20, d_model=8, n_layers=1, n_heads=1, d_head=8)
+IDS = [[3, 4, 5, 6], [4, 5, 6, 7], [5, 6, 7, 8], [6, 7, 8, 9], [9, 9]]
+
+
+def read(path: Path, **options: Any) -> OwnRows:
+    return read_rows(path, **{"vocabulary": 32, "rows": 8, "length": 16, **options})
+
+
+def written(path: Path, rows: list[Any]) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    return path
+
+
+def test_rows_of_every_format_are_the_same(tmp_path: Path) -> None:
+    lines = read(written(tmp_path / "a.jsonl", IDS))
+    np.save(tmp_path / "a.npy", np.array(IDS[:4]))
+    save_file({"input_ids": torch.tensor(IDS[:4])}, tmp_path / "a.safetensors")
+    expected = torch.tensor(IDS[:4])
+    for found in (lines, read(tmp_path / "a.npy"), read(tmp_path / "a.safetensors")):
+        assert torch.equal(found.batch.inputs, expected)
+        assert torch.equal(found.batch.targets[:, :-1], expected[:, 1:])
+        assert found.batch.mask.tolist() == [[True, True, True, False]] * 4
+        assert found.tokens.tolist() == [3, 4, 5, 6, 7, 8, 9]
+    assert lines.about == "4 rows of 4 tokens of a.jsonl (1 shorter ones left out)"
+    assert read(tmp_path / "a.npy", length=3, rows=4).batch.inputs.shape == (4, 3)
+
+
+def test_labels_stand_at_their_tokens_and_masks_say_what_is_scored(tmp_path: Path) -> None:
+    rows = [{"input_ids": ids, "labels": [-100, 20, 21, -100], "mask": [1, 1, 0, 1]}
+            for ids in IDS[:4]]  # fmt: skip
+    found = read(written(tmp_path / "a.jsonl", rows)).batch
+    assert found.mask.tolist() == [[True, False, False, False]] * 4
+    assert found.targets[:, 0].tolist() == [20] * 4
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (IDS[:2], r"too few rows for nulls, which exchange rows: needs 4 .* got 2"),
+        ([*IDS, [1, 32]], "row 6 of .* must be token ids from 0 to 31"),
+        ([{"input_ids": [1, 2], "mask": [1]}] * 4, "mask of row 1 .* must be as many"),
+        ([{"input_ids": [1, 2], "labels": [0, "x"]}] * 4, "labels of row 1 .* must be token ids"),
+        ([{"input_ids": [1, 2], "mask": [1, 0]}] * 4, "must score some token"),
+        ([{"text": "no ids"}] * 4, "row 1 of .* must be token ids"),
+    ],
+)
+def test_what_is_wrong_with_rows_is_told(rows: list[Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=told):
+        read(written(tmp_path / "a.jsonl", rows))
+
+
+def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("words")
+    with pytest.raises(ArgumentError, match=r"must be a \.jsonl, \.npy or \.safetensors"):
+        read(tmp_path / "a.txt")
+    np.save(tmp_path / "a.npy", np.zeros(3, dtype=int))
+    with pytest.raises(ArgumentError, match=r"must hold input_ids \[row, pos\]"):
+        read(tmp_path / "a.npy")
+    (tmp_path / "b.npy").write_text("no array")
+    with pytest.raises(ArgumentError, match="cannot be read as an array"):
+        read(tmp_path / "b.npy")
+    with pytest.raises(ArgumentError, match="data"):
+        read(tmp_path / "nowhere.jsonl")
+
+
+@pytest.mark.parametrize("bos", [-1, 0, 11])
+def test_random_rows_hold_known_tokens_alone(bos: int) -> None:
+    model = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=32, n_ctx=20, bos=bos)
+    known = torch.tensor([2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31])
+    for trial in token_trials(model, rows=8, tokens=known)[0]:
+        for batch in (trial.batch, trial.control):
+            assert batch is not None
+            drawn = set(batch.inputs[:, int(bos >= 0) :].flatten().tolist())
+            assert drawn <= set(known.tolist()) - {bos}
+            if bos >= 0:
+                assert set(batch.inputs[:, 0].tolist()) == {bos}
+            before = batch.latents.get("previous")
+            if before is not None:
+                assert torch.equal(before[:, 1:], batch.inputs[:, :-1])
+    whole = token_trials(model, rows=8)[0][0].batch
+    same = token_trials(model, rows=8, tokens=torch.arange(32))[0][0].batch
+    assert torch.equal(whole.inputs, same.inputs)
+
+
+def test_an_inspection_measures_on_the_rows_given(tmp_path: Path) -> None:
+    built = SequenceTransformer(SPEC)
+    model = Pretrained("m", built, "gpt2", vocabulary=32, n_ctx=20, bos=-1)
+    rows = [[(start + step) % 12 for step in range(14)] for start in range(8)]
+    file = written(tmp_path / "a.jsonl", rows)
+    options = {"data": file, "rows": 8, "length": 14}
+    found = inspect_heads(model, head_weights(built), tmp_path / "out", **options)
+    assert [trial.name for trial in found.trials][-1] == "rows"
+    given = next(p for p in found.performances if p.trial == "rows")
+    inputs = torch.tensor(rows)
+    with torch.no_grad():
+        logits = built(inputs)[:, :-1].flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(logits, inputs[:, 1:].flatten())
+    assert given.loss == pytest.approx(float(loss), rel=1e-5)
+    assert any("12 of 32 tokens" in note for note in found.notes)
+    assert set(found.behaviour["trial"]) >= {"repeated", "rows"}
+    assert "rows" in set(found.losses["trial"])
