@@ -238,11 +238,17 @@ def _trials(
     size = {"vocabulary": model.vocabulary, "rows": rows, "length": longest}
     own = None if data is None else read_rows(data, **size)
     tokens = None if own is None else own.tokens
-    trials, notes = token_trials(model, rows=rows, length=length, seed=seed, tokens=tokens)
+    shown = length if own is None else max(12, min(length, own.longest))
+    trials, notes = token_trials(model, rows=rows, length=shown, seed=seed, tokens=tokens)
     if own is not None:
         trials.append(Trial("rows", own.about, own.batch))
         drawn = f"{len(own.tokens)} of {model.vocabulary}"
         notes.append(f"random rows are drawn from the {drawn} tokens that the rows given hold")
+        if shown < longest:
+            notes.append(
+                f"random rows have {shown} tokens, not {longest}: no row given is longer, so later "
+                "positions may never have been trained"
+            )
     if text is not None:
         try:
             found = text_trial(model, text, rows=rows, length=length)

@@ -9,8 +9,8 @@ position earlier, −100 is not scored, and without labels a row's own tokens ar
 the tokens whose prediction is scored. Rows are taken as they are, without a BOS in front; longer
 ones are cut, and rows shorter than most are left out, because models are run without padding.
 
-A model that never saw some of its tokens does anything on them: random rows of an inspection are
-then drawn from the tokens that these rows hold.
+A model does anything on tokens or at positions that it never saw: random rows of an inspection are
+then drawn from the tokens that these rows hold, and are no longer than the longest of them.
 """
 
 from __future__ import annotations
@@ -46,11 +46,13 @@ class OwnRows:
     Attributes:
         batch: Inputs, targets and what is scored, ``[row, pos]``.
         tokens: The ids that occur in any row of the file, sorted.
+        longest: Tokens of the longest row of the file.
         about: What was taken, in words.
     """
 
     batch: Batch
     tokens: Tensor
+    longest: int
     about: str
 
 
@@ -90,7 +92,8 @@ def read_rows(path: str | Path, *, vocabulary: int, rows: int, length: int) -> O
     short = len(found) - sum(len(row["input_ids"]) >= size for row in found)
     about = f"{len(kept)} rows of {size} tokens of {path.name}"
     about += f" ({short} shorter ones left out)" if short else ""
-    return OwnRows(Batch(inputs, targets, scored), tokens, about)
+    longest = max(len(row["input_ids"]) for row in found)
+    return OwnRows(Batch(inputs, targets, scored), tokens, longest, about)
 
 
 def _rows(path: Path) -> Iterator[Row]:

@@ -107,7 +107,7 @@ def test_an_inspection_measures_on_the_rows_given(tmp_path: Path) -> None:
     model = Pretrained("m", built, "gpt2", vocabulary=32, n_ctx=20, bos=-1)
     rows = [[(start + step) % 12 for step in range(14)] for start in range(8)]
     file = written(tmp_path / "a.jsonl", rows)
-    options = {"data": file, "rows": 8, "length": 14}
+    options = {"data": file, "rows": 8, "length": 20}
     found = inspect_heads(model, head_weights(built), tmp_path / "out", **options)
     assert [trial.name for trial in found.trials][-1] == "rows"
     given = next(p for p in found.performances if p.trial == "rows")
@@ -117,5 +117,7 @@ def test_an_inspection_measures_on_the_rows_given(tmp_path: Path) -> None:
     loss = torch.nn.functional.cross_entropy(logits, inputs[:, 1:].flatten())
     assert given.loss == pytest.approx(float(loss), rel=1e-5)
     assert any("12 of 32 tokens" in note for note in found.notes)
+    assert any("random rows have 14 tokens, not 20" in note for note in found.notes)
+    assert found.trials[0].batch.inputs.shape[1] == 14
     assert set(found.behaviour["trial"]) >= {"repeated", "rows"}
     assert "rows" in set(found.losses["trial"])
