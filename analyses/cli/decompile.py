@@ -54,15 +54,20 @@ def decompile(
 
 def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
     """How many decisions a program takes on rows, and the share that is as the labels say."""
+    from interp.errors import Problems
     from interp.rasp import read_program, run
     from probes.decompile.decisions import agreement, decide
     from probes.decompile.rows_file import read_rows
 
     read = read_program(program)
     rows = read_rows(data)
+    problems = Problems("decompile apply")
+    rule, advice = f"must be {read.objective}, as the program's", "give rows that it is for"
+    problems.need(rows.objective == read.objective, "objective", rule, rows.objective, advice)
+    problems.raise_if_any()
     found = decide(run(read, rows.tokens, rows.vocabulary), rows)
-    labels = None if rows.labels is None else rows.labels[rows.asked]
-    right = agreement(found, labels) if labels is not None and found.shape == labels.shape else None
+    asked = rows.labels is not None and found.size > 0
+    right = agreement(found, rows.labels[rows.asked]) if asked and rows.labels is not None else None
     return {"decisions": int(found.size), "right": right}
 
 

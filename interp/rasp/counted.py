@@ -80,8 +80,8 @@ class _Writer:
                 return syntax.And(self.here(left, key=key), self.here(right, key=key))
             case crasp.Or(left, right):
                 return syntax.Or(self.here(left, key=key), self.here(right, key=key))
-            case crasp.Comparison(relation, left, right):
-                return Compare(relation, self.here(left, key=key), self.here(right, key=key))
+            case crasp.Comparison(said, left, right):
+                return Compare(said, self.here(left, key=key), self.here(right, key=key))
             case crasp.Sum(left, right) | crasp.Difference(left, right):
                 sides = self.here(left, key=key), self.here(right, key=key)
                 return syntax.Arithmetic(_OPERATORS[type(part)], *sides)
@@ -91,9 +91,9 @@ class _Writer:
                 one, other = self.here(left, key=key), self.here(right, key=key)
                 relation: syntax.Relation = "<=" if isinstance(part, crasp.Smaller) else ">="
                 return syntax.Choice(one, Compare(relation, one, other), other)
-            case crasp.Choice(then, condition, other_):
-                sides = (self.here(p, key=key) for p in (then, condition, other_))
-                return syntax.Choice(*sides)
+            case crasp.Choice(then, condition, else_):
+                first, asked, last = (self.here(p, key=key) for p in (then, condition, else_))
+                return syntax.Choice(first, asked, last)
         raise TypeError(f"{type(part).__name__} is no part of C-RASP")
 
     def _count(self, part: crasp.Count) -> Expression:

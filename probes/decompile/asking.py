@@ -26,8 +26,8 @@ def asked(model: Any, rows: Rows | None, *, count: int, seed: int) -> tuple[Any,
 
     Raises:
         ArgumentError: without rows for a model that knows no task; for rows with more tokens than
-            the model knows or longer than it takes; for outputs that are neither the vocabulary nor
-            a yes or no for which the vocabulary has "0" and "1".
+            the model knows or longer than it takes; for a vocabulary larger than the outputs, but
+            for a yes or no with "0" and "1" in the vocabulary.
     """
     holder = model if isinstance(model, Construction) else getattr(model, "card", None)
     task = getattr(holder, "task", None)
@@ -58,7 +58,7 @@ def _fitting(model: Any, rows: Rows) -> Rows:
     rule, advice = f"must use codes below {read}, the model's tokens", "give the model's own rows"
     problems.need(used <= read, "rows", rule, used - 1, advice)
     answers, threshold = rows.answers, rows.threshold
-    if answers is None and given != size and given <= len(_YES_OR_NO):
+    if answers is None and given < size and given <= len(_YES_OR_NO):
         codes = rows.vocabulary.codes
         named = all(text in codes for text in _YES_OR_NO) and rows.objective == "next token"
         rule = 'must have "0" and "1" and the objective next token for a model that says yes or no'
@@ -66,7 +66,7 @@ def _fitting(model: Any, rows: Rows) -> Rows:
         answers = tuple(codes[text] for text in _YES_OR_NO) if named else None
         threshold = BITS
     elif answers is None:
-        rule, advice = f"must have {given} tokens, the model's outputs", "give the model's own"
-        problems.need(given == size, "vocabulary", rule, size, advice)
+        rule = f"must have at most {given} tokens, the model's outputs"
+        problems.need(size <= given, "vocabulary", rule, size, "give the model's own")
     problems.raise_if_any()
     return replace(rows, answers=answers, threshold=threshold)

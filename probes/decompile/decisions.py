@@ -90,9 +90,10 @@ def decided(outputs: Float[np.ndarray, "row pos output"], rows: Rows) -> NDArray
     """The decisions at the asked positions: ``[decision, output]`` truths, or ``[decision]`` codes.
 
     A model of one output that answers yes or no (two answers) chooses the second where it is above
-    the rows' threshold.
+    the rows' threshold. Outputs beyond the vocabulary are not looked at.
     """
     asked = outputs[rows.asked]
+    asked = asked[:, : len(rows.vocabulary.texts)] if rows.answers is None else asked
     if rows.objective == "sets":
         return asked > 0
     one = asked.shape[-1] == 1

@@ -163,8 +163,10 @@ class Judge:
         program = shortened(candidate.program)
         program = program if program.size <= self.lines else candidate.program
         sources = {line.name: candidate.sources.get(line.name, -1) for line in program.lines}
-        found = {name: self._fidelity(program, name) for name in ("held", "longer", "off_task")}
-        return Judged(program, sources, **found)
+        held, longer, off = (
+            self._fidelity(program, name) for name in ("held", "longer", "off_task")
+        )
+        return Judged(program, sources, held, longer, off)
 
     def exact(self, program: Program) -> Judged:
         """A program that stands in the weights, judged."""

@@ -10,7 +10,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.rasp import parse, program_text
 from interp.rasp.evaluation import NONE, Vocabulary
 from probes.decompile.alike import told_apart
-from probes.decompile.decisions import Fidelity, TokenTable
+from probes.decompile.decisions import Fidelity, TokenTable, decided
 from probes.decompile.judging import Judge, Judged, answer
 from probes.decompile.rows import Rows, split
 from probes.decompile.search import Candidate
@@ -120,14 +120,22 @@ def _rows(length: int, objective: str, words: tuple[str, ...] = tuple("abcd")) -
     ("outputs", "rows", "said"),
     [
         (4, _rows(12, "sets"), "must have at most 8 tokens, got 12"),
-        (4, _rows(6, "sets", tuple("abcde")), "must have 4 tokens, the model's outputs, got 5"),
+        (4, _rows(6, "sets", tuple("abcde")), "must have at most 4 tokens, .* got 5"),
         (2, _rows(6, "next token"), 'must have "0" and "1"'),
-        (3, _rows(6, "sets"), "must have 3 tokens"),
+        (3, _rows(6, "sets"), "must have at most 3 tokens"),
     ],
 )
 def test_rows_that_do_not_fit_the_model_are_refused(outputs: int, rows: Rows, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         decompile(_untrained(outputs), rows)
+
+
+def test_outputs_beyond_the_vocabulary_are_not_looked_at() -> None:
+    rows = _rows(6, "next token")
+    outputs = np.zeros((30, 6, 7))
+    outputs[..., 5], outputs[..., 2] = 9.0, 1.0
+    assert set(decided(outputs, rows).tolist()) == {2}
+    assert decided(outputs, _rows(6, "sets")).shape == (180, 4)
 
 
 def test_fewer_lines_than_tokens_that_may_follow_are_refused() -> None:

@@ -251,6 +251,17 @@ def test_a_program_runs_without_its_model(tmp_path) -> None:
     assert record["decisions"] == int(told_in_a_file(rows).sum())
 
 
+def test_a_program_for_other_questions_is_refused(tmp_path) -> None:
+    rows = rows_of_task(pl.load("induction-attention").card.task, count=8)
+    program = tmp_path / "program.txt"
+    program.write_text('allow "t1" if true\n')
+    told = CLI.invoke(
+        app, ["decompile", "apply", str(program), "--data", str(rows_file(tmp_path, rows))]
+    )
+    assert told.exit_code != 0
+    assert "objective must be sets" in str(told.exception)
+
+
 def test_models_that_cannot_be_asked_are_refused() -> None:
     model = pl.load("sparse-memory-light")
     with pytest.raises(ArgumentError, match="tokens or ±1 as inputs"):
