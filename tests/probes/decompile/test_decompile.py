@@ -13,6 +13,7 @@ from analyses.cli.main import app
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.rasp import parse, run
+from interp.rasp.counted import from_counting
 from interp.rasp.evaluation import NONE, Vocabulary
 from probes.decompile.catalogue import primitives
 from probes.decompile.columns import Column
@@ -30,7 +31,18 @@ CLI = CliRunner()
 @pytest.fixture(scope="module")
 def counting():
     model = pl.load("depth-L4-layers2")
-    return decompile(model, rows_of_task(model.card.task, count=200))
+    return decompile(model, count=200)
+
+
+def test_training_found_what_the_proof_decides_also_on_longer_strings(counting) -> None:
+    assert counting.far is not None
+    assert counting.far.match == 1.0, "on strings of up to four times the length"
+    assert counting.proof is not None
+    assert set(counting.proof.model.values()) == {1.0}
+    wanted = from_counting(pl.load("depth-L4-layers2").card.task.program, "1", "0")
+    assert counting.proof.program == wanted
+    line = counting.best.program.lines[0].name
+    assert counting.heads[counting.best.sources[line]].head.name == "L0H0"
 
 
 def test_a_trained_counter_gives_back_the_nested_program_of_the_proof(counting) -> None:
