@@ -11,7 +11,7 @@ nothing else apart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -114,11 +114,19 @@ def _values(program: Program) -> list[Expression]:
     found += [syntax.Name(line.name) for line in program.lines]
     for output in program.outputs:
         value = output.condition if isinstance(output, syntax.Allow) else output.value
-        for part in children(value, deep=True):
+        for part in _here(value):
             remainder = isinstance(part, syntax.Arithmetic) and part.operator == "%"
             if (isinstance(part, syntax.Count) or remainder) and part not in found:
                 found.append(part)
     return found[:_MOST]
+
+
+def _here(expression: Expression) -> Iterator[Expression]:
+    """An expression and what is inside it, but for what is asked of earlier positions."""
+    yield expression
+    if not isinstance(expression, syntax.Count | syntax.Average | syntax.Pick):
+        for part in children(expression):
+            yield from _here(part)
 
 
 def _codes(

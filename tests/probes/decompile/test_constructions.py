@@ -5,12 +5,14 @@ import pytest
 
 import prooflens as pl
 from interp.errors import ArgumentError
+from interp.interventions.components import components
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.rasp import parse, program_text
 from interp.rasp.evaluation import NONE, Vocabulary
 from probes.decompile.alike import told_apart
-from probes.decompile.decisions import Fidelity, TokenTable, decided
+from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
+from probes.decompile.ffn_tables import ffn_table
 from probes.decompile.judging import Judge, Judged, answer
 from probes.decompile.rows import Rows, split
 from probes.decompile.search import Candidate
@@ -136,6 +138,18 @@ def test_outputs_beyond_the_vocabulary_are_not_looked_at() -> None:
     outputs[..., 5], outputs[..., 2] = 9.0, 1.0
     assert set(decided(outputs, rows).tolist()) == {2}
     assert decided(outputs, _rows(6, "sets")).shape == (180, 4)
+
+
+def test_an_ffn_is_a_table_over_values_of_its_own_position() -> None:
+    model, rows = _untrained(4), _rows(6, "next token")
+    held = 'count(key.position % 3 == position % 3 && key.token == "a")'
+    program = parse(f'next = "a" if {held} % 2 == 0 && position % 3 == 1 else "b"')
+    truth = decided(outputs_of(model, rows), rows)
+    part = next(one for one in components(model) if one.kind == "ffn")
+    found = ffn_table(model, part, program, rows, rows, TokenTable(rows, truth))
+    values = {"token", f"{held} % 2", held, "position % 3"}
+    assert set(found.reads) <= values
+    assert found.gain <= 1.0
 
 
 def test_fewer_lines_than_tokens_that_may_follow_are_refused() -> None:
