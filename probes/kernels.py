@@ -35,7 +35,6 @@ from jaxtyping import Float
 from interp.attention.by_lag import LagMass
 from interp.attention.patterns import KernelSums, RegressionSums, Signal, ValueSums, concentration
 from interp.errors import ArgumentError, Problems
-from interp.models.init import initialize
 from interp.models.transformer import SequenceTransformer
 from interp.stats.bootstrap import interval_of
 from interp.stats.head_table import ANY_TARGET, head_table, score_row
@@ -45,11 +44,14 @@ from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.tasks.base import Batch
 from probes.directions import DirectionSums
+from probes.fresh_models import stacked_runs
 from probes.layer_rows import LayerRows
 
 __all__ = ["KernelNull", "LayerKernels", "kernel_null", "kernel_table", "layer_kernels"]
 
 _NULL_ROWS = 48
+_AT_ONCE = 2**20
+"""The most numbers held in memory for the fresh models that run in one pass."""
 
 KernelNull = Mapping[tuple[str, str], Float[np.ndarray, "draw"]]
 """(metric, memory) → the scores of re-initialised models."""
@@ -161,12 +163,26 @@ def layer_kernels(
         HookError: for a hook that is not stored.
     """
     read = LayerRows(model, rows, layer, batch=batch)
-    found = _directions(read, memories, directions or {})
-    signals = _signals(read, found)
-    sums = _sums(read, memories, signals, seed=seed, resamples=resamples)
     mass = LagMass(range(read.length), resamples=0, attention_mask=attention_mask_of(model))
+    kernels = _measured(read, memories, directions or {}, mass, seed=seed, resamples=resamples)
+    _check_causal(mass.attention_mask)
+    return replace(kernels, mass=mass.by_lag(layer))
+
+
+def _measured(
+    read: LayerRows,
+    memories: Mapping[str, int | str],
+    directions: Mapping[str, Direction],
+    mass: LagMass | None,
+    **options: int,
+) -> LayerKernels:
+    """The kernels of a layer's heads, without their masses, which are added to ``mass``."""
+    found = _directions(read, memories, directions)
+    signals = _signals(read, found)
+    sums = _sums(read, memories, signals, **options)
     for part in read:
-        mass.add({layer: part.rows.activations[read.pattern]}, part.rows.mask)
+        if mass is not None:
+            mass.add({read.layer: part.rows.activations[read.pattern]}, part.rows.mask)
         for name, kernel in sums.items():
             values = read.values(part, found[name])
             if isinstance(kernel, RegressionSums):
@@ -176,8 +192,7 @@ def layer_kernels(
                 place = memories[name]
                 lags = part.latent(place) if isinstance(place, str) else None
                 kernel.add(part.pattern, values, part.mask, lags)
-    _check_causal(mass.attention_mask)
-    kernels = _kernels(layer, read, memories, sums, mass.by_lag(layer))
+    kernels = _kernels(read, memories, sums)
     return replace(kernels, coefficients={n: s.coefficients for n, s in signals.items()})
 
 
@@ -229,11 +244,9 @@ def _sums(
 
 
 def _kernels(
-    layer: int,
     read: LayerRows,
     memories: Mapping[str, int | str],
     sums: Mapping[str, KernelSums | RegressionSums],
-    mass: Float[np.ndarray, "head lag"],
 ) -> LayerKernels:
     kernels, draws, origins = {}, {}, {}
     for name, kernel in sums.items():
@@ -241,7 +254,8 @@ def _kernels(
         past = slice(read.length - 1 if fixed else 0, None)
         kernels[name], draws[name] = kernel.kernel()[:, past], kernel.draws()[..., past]
         origins[name] = read.length - 1 if isinstance(memories[name], str) else 0
-    return LayerKernels(layer, mass, kernels, origins, draws=draws)
+    nothing = np.full((read.heads, read.length), np.nan)
+    return LayerKernels(read.layer, nothing, kernels, origins, draws=draws)
 
 
 def _contents(contents: Float[np.ndarray, "row pos"] | None) -> Float[np.ndarray, "row pos"]:
@@ -343,11 +357,28 @@ def kernel_null(
     problems.need(ours, "model", "must have a spec", kind, "use one of our transformers")
     problems.raise_if_any()
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
-    fresh = SequenceTransformer(model.spec)
-    for draw in range(draws):
-        initialize(fresh, seed + draw)
-        kernels = layer_kernels(fresh, batch[:_NULL_ROWS], layer, memories)
-        for name, place in memories.items():
-            for metric, scores in _scores(kernels, name, place).items():
-                found[metric, name] += scores
+    rows, base = batch[:_NULL_ROWS], SequenceTransformer(model.spec)
+    read, seen = LayerRows(base, rows, layer, batch=_NULL_ROWS), attention_mask_of(model)
+    lags = sorted({p for p in memories.values() if not isinstance(p, str)}) or [0]
+    held = len(rows) * read.length * (max(model.spec.heads) * read.length + model.spec.d_model)
+    stacks = stacked_runs(
+        model.spec,
+        rows.inputs,
+        read.hooks,
+        seeds=range(seed, seed + draws),
+        at_once=max(1, _AT_ONCE // held),
+    )
+    for weights, activations in stacks:
+        mass = LagMass(lags, resamples=0, attention_mask=seen)
+        patterns = activations[read.pattern][:, :, : read.heads].movedim(0, 1)
+        mass.add({layer: patterns.flatten(1, 2)}, rows.mask)  # as heads of one layer
+        by_lag = np.full((len(patterns[0]) * read.heads, read.length), np.nan)
+        by_lag[:, lags] = mass.by_lag(layer)
+        w_o = weights[f"blocks.{layer}.attn.W_O"].double().numpy()
+        for number, own in enumerate(np.split(by_lag, len(patterns[0]))):
+            one = read.of_model({k: v[number] for k, v in activations.items()}, w_o[number])
+            kernels = replace(_measured(one, memories, {}, None), mass=own)
+            for name, place in memories.items():
+                for metric, scores in _scores(kernels, name, place).items():
+                    found[metric, name] += scores
     return {key: np.array(values) for key, values in found.items()}

@@ -7,7 +7,8 @@ passes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.errors import Problems
+from interp.errors import ArgumentError, Problems
 from interp.store import ActivationStore
 from interp.store.attention_mask import attention_mask_of
 from interp.store.plan import weights_sha256
@@ -100,10 +101,9 @@ class LayerRows:
             yield from self._kept
             return
         stored = isinstance(self._rows, ActivationStore)
-        hooks = [self.pattern, self._v, self._stream, *([self._x] if self._b is not None else [])]
         source, inputs = (self._rows, None) if stored else (self.model, self._rows)
         count = self._rows.rows if isinstance(self._rows, ActivationStore) else len(self._rows)
-        for rows in read_batches(source, inputs, hooks, batch=self._batch):
+        for rows in read_batches(source, inputs, self.hooks, batch=self._batch):
             check_finite(rows)
             part = self._part(rows)
             if count <= self._batch:
@@ -119,6 +119,35 @@ class LayerRows:
         if part.x is not None and self._b is not None:
             found = found + (part.x @ w)[..., None] * self._b
         return found
+
+    @property
+    def hooks(self) -> list[str]:
+        """The hooks that are read."""
+        return [self.pattern, self._v, self._stream, *([self._x] if self._b is not None else [])]
+
+    def of_model(
+        self, activations: Mapping[str, Tensor], w_o: Float[np.ndarray, "head d_head d_model"]
+    ) -> LayerRows:
+        """The same rows in another model with this spec, which was run already.
+
+        Args:
+            activations: Hook → what it gave on a batch of rows, for all :attr:`hooks`.
+            w_o: The other model's W_O of the layer. Its identity scalars must be this one's.
+
+        Raises:
+            ArgumentError: for activations that are not finite.
+        """
+        other, batch = copy(self), self._rows
+        if not isinstance(batch, Batch):
+            raise ArgumentError("rows must be a batch, got a store: give the rows themselves")
+        kept = dict(activations)
+        kept[self.pattern] = kept[self.pattern][:, : self.heads]
+        kept[self._v] = kept[self._v][:, :, : self.heads]
+        rows = Rows(batch.inputs, batch.mask, batch.latents, kept)
+        check_finite(rows)
+        other._w_o = w_o[: self.heads]
+        other._kept = [other._part(rows)]
+        return other
 
     def _part(self, rows: Rows) -> LayerPart:
         kept = rows.activations

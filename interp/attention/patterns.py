@@ -51,6 +51,7 @@ __all__ = [
 Pattern = Float[np.ndarray, "row head query key"]
 Values = Float[np.ndarray, "row key head"]
 Mask = Bool[np.ndarray, "row query"]
+ByHead = Float[np.ndarray, "head row query key"]
 ByLag = Float[np.ndarray, "head lag"]
 ByOffset = Float[np.ndarray, "head offset"]
 
@@ -135,24 +136,17 @@ class KernelSums:
         lags: Float[np.ndarray, "row query"] | None = None,
     ) -> None:
         """Add some rows; see :func:`kernel_by_offset`. Without ``lags``, all lags are 0."""
-        rows, n, wide = len(mask), self.length, 2 * self.length - 1
-        place = np.arange(n)
-        lag = place[:, None] - place
-        lags = np.zeros(mask.shape) if lags is None else lags
-        offset = lag - lags[..., None]
-        counted = (lag >= 0) & mask[..., None] & (lags == np.round(lags))[..., None]
-        counted &= np.abs(offset) < n
-        row = np.broadcast_to(np.arange(rows)[:, None, None], offset.shape)[counted]
-        at = offset[counted].astype(int) + n - 1 + row * wide
         centred = values - self.signal.mean
         carried = np.moveaxis(centred * (centred @ self.signal.weights)[..., None], -1, 0)
-        by_head = np.moveaxis(pattern, 1, 0) * carried[:, :, None]
-        sums = [np.bincount(at, weights=h[counted], minlength=rows * wide) for h in by_head]
-        seen = np.bincount(at, minlength=rows * wide).astype(np.float64)
+        by_query = np.moveaxis(pattern, 1, 0)
+        if lags is None:
+            sums, seen = _by_lag(by_query, carried, mask)
+        else:
+            sums, seen = _by_offset(by_query * carried[:, :, None], mask, lags)
         self._sums.add(
-            torch.from_numpy(np.stack(sums, axis=0).reshape(-1, rows, wide)).transpose(0, 1),
-            torch.from_numpy(seen.reshape(rows, 1, wide)),
-            self._counts.draw(rows),
+            torch.from_numpy(np.moveaxis(sums, 0, 1)),
+            torch.from_numpy(seen[:, None]),
+            self._counts.draw(len(mask)),
         )
 
     @property
@@ -295,6 +289,44 @@ def concentration(kernel: Float[np.ndarray, "lag"], lag: int) -> float:
     """The share of the kernel that lies at one lag, |K(lag)| / Σ_s |K(s)|; 0 for a zero kernel."""
     size = float(np.abs(kernel).sum())
     return float(abs(kernel[lag])) / size if size > 0 else 0.0
+
+
+def _by_lag(
+    by_query: ByHead, carried: Float[np.ndarray, "head row key"], mask: Mask
+) -> tuple[NDArray[np.float64], ...]:
+    """What :func:`_by_offset` gives where all lags are 0, of pattern and values apart: a view along
+    the diagonals in place of an index for each query and key."""
+    heads, rows, n, _ = by_query.shape
+    skewed = np.zeros((heads, rows, n, 2 * n - 1))  # before the first key there is nothing
+    np.multiply(by_query, carried[:, :, None], out=skewed[..., n - 1 :])
+    if not mask.all():
+        skewed *= mask[..., None]
+    *outer, query, key = skewed.strides
+    at_lag = np.lib.stride_tricks.as_strided(
+        skewed[..., n - 1 :], (heads, rows, n, n), (*outer, query + key, -key), writeable=False
+    )
+    later = np.cumsum(mask[:, ::-1], axis=1)[:, ::-1].astype(np.float64)  # queries from each lag on
+    past = [(0, 0), (n - 1, 0)]
+    return np.pad(at_lag.sum(2), [(0, 0), *past]), np.pad(later, past)
+
+
+def _by_offset(
+    by_head: ByHead, mask: Mask, lags: Float[np.ndarray, "row query"]
+) -> tuple[NDArray[np.float64], ...]:
+    """Each head's sums over queries ``[head, row, offset]``, and how many queries have the offset,
+    ``[row, offset]``."""
+    rows, n = mask.shape
+    wide, place = 2 * n - 1, np.arange(n)
+    lag = place[:, None] - place
+    offset = lag - lags[..., None]
+    counted = (lag >= 0) & mask[..., None] & (lags == np.round(lags))[..., None]
+    counted &= np.abs(offset) < n
+    row = np.broadcast_to(np.arange(rows)[:, None, None], offset.shape)[counted]
+    at = offset[counted].astype(int) + n - 1 + row * wide
+    sums = [np.bincount(at, weights=h[counted], minlength=rows * wide) for h in by_head]
+    seen = np.bincount(at, minlength=rows * wide).astype(np.float64)
+    by_offset = np.array(sums, dtype=np.float64).reshape(-1, rows, wide)
+    return by_offset, seen.reshape(rows, wide)
 
 
 def _peak_up(kernel: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,3 +1,4 @@
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,27 @@ def test_intervals_are_of_effects_and_hold_the_score() -> None:
     plain = kernel_table(layer_kernels(model, rows, 0, PLACES), PLACES, null)
     assert plain["low"].isna().all()
     assert plain["score"].to_numpy() == pytest.approx(table["score"].to_numpy())
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_the_null_is_the_measurement_of_fresh_models_one_by_one(
+    layer: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In stacks of two, in a layer with fewer heads than the other and in the wider one."""
+    model, rows = model_and_rows()
+    monkeypatch.setattr("probes.kernels._AT_ONCE", 2 * ROWS * N * (3 * N + 6))
+    null = kernel_null(model, rows, layer, PLACES, seed=7, draws=5)
+    wanted: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for seed in range(7, 12):
+        found = layer_kernels(SequenceTransformer(SPEC, seed=seed), rows, layer, PLACES)
+        for name, lag in (("x1", 1), ("xt", 0)):
+            wanted["kernel_concentration", name].append(found.concentration(name, lag))
+            wanted["kernel_share", name] += found.shares(name).tolist()
+            wanted["kernel_part", name] += found.parts(name, lag).tolist()
+        wanted["lag_mass", "x1"] += found.mass[:, 1].tolist()
+    assert set(null) == set(wanted)
+    for key, scores in wanted.items():
+        np.testing.assert_allclose(null[key], scores, rtol=1e-8, err_msg=str(key))
 
 
 def test_kernel_refusals(tmp_path: Path) -> None:
