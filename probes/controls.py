@@ -19,13 +19,10 @@ that needs many rows finds what the activations hold in a form that is not ready
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPRegressor
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from interp.stats.nulls import balanced_accuracy, correlation_squared
 from probes.linear import (
@@ -40,6 +37,9 @@ from probes.linear import (
 )
 from probes.ridge import Ridge
 
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
+
 __all__ = ["control_latent", "decode_nonlinearly", "learning_curve", "network", "raw_input"]
 
 _HIDDEN = (64,)
@@ -49,6 +49,10 @@ _FEW_KINDS = 8
 
 def network(seed: int = 0) -> Pipeline:
     """A neural network with one hidden layer as a probe, trained with early stopping."""
+    from sklearn.neural_network import MLPRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     regressor = MLPRegressor(
         hidden_layer_sizes=_HIDDEN,
         learning_rate_init=1e-2,
@@ -63,6 +67,8 @@ def decode_nonlinearly(
     features: Features, latent: Latent, *, seed: int = 0, groups: Groups | None = None
 ) -> Decoding:
     """Decode as :func:`probes.linear.decode` does, with :func:`network` as the probe."""
+    from sklearn.exceptions import ConvergenceWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return decode(features, latent, probe=network(seed), groups=groups)

@@ -215,9 +215,11 @@ def _inspected(place: Path, folder: Path) -> pd.DataFrame:
 
 
 def _quietly(command: Callable[[], None]) -> str:
+    """What a command prints. It may end with an exit code: of a store without its model ``heads``
+    does, once its table is written."""
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(said), suppress(typer.Exit):
-        command()  # of a store whose model is gone it exits with 1, and its table is there
+        command()
     return said.getvalue()
 
 

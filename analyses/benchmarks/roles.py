@@ -37,7 +37,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,17 +195,24 @@ def _scored(
     outcomes = list(measured(one, chosen, options.workers))
     slowest = sorted(((found["seconds"], found["name"]) for found in outcomes), reverse=True)[:10]
     result = score(outcomes, roles) | {"seconds": time.perf_counter() - start, "slowest": slowest}
+    _say(result)
+    return result
+
+
+def _say(result: Mapping[str, Any]) -> None:
+    """The scores of a profile, a line a role, as soon as they are known."""
+    taken, decoys = result["decoy_rate"] * result["decoys"], result["decoys"]
+    sys.stdout.write(
+        f"F1 {result['f1']:.3f}, least of a role {result['min_role_f1']:.3f}, {taken:.0f} of "
+        f"{decoys} decoys taken for something\n"
+    )
     for role, row in result["roles"].items():
         sys.stdout.write(
             f"{role:<16} {row['positives']:4d} positives, precision {row['precision']:.2f}, "
             f"recall {row['recall']:.2f}, F1 {row['f1']:.2f}\n"
         )
-    sys.stdout.write(
-        f"F1 {result['f1']:.3f}, least of a role {result['min_role_f1']:.3f}, decoys with a role "
-        f"{result['decoy_rate']:.3f} of {result['decoys']}, {result['cases']} cases\n"
-    )
+    sys.stdout.write("".join(f"{line}\n" for line in result["wrong"]))
     sys.stdout.flush()
-    return result
 
 
 if __name__ == "__main__":

@@ -71,14 +71,17 @@ def behaviour_figures(
             yield Drawn(name, figure(metric, some), _caption(metric, some, nulls))
 
 
-def beside_nulls(behaviour: pd.DataFrame, losses: pd.DataFrame) -> pd.DataFrame:
-    """The numbers of those figures, one row per head and score, for models of a few heads.
+def beside_nulls(
+    behaviour: pd.DataFrame, losses: pd.DataFrame, weights: pd.DataFrame
+) -> pd.DataFrame:
+    """The numbers of all these figures, one row per head and score, for models of a few heads.
 
     Args:
         behaviour, losses: As for :func:`behaviour_figures`.
+        weights: As for :func:`weight_maps`.
     """
     pieces = []
-    for metric, panels in _by_metric(behaviour, losses).items():
+    for metric, panels in (_by_metric(behaviour, losses) | _circuits(weights)).items():
         for title, rows in panels:
             piece = rows[["layer", "head", "score", "null_mean", "null_std", "q"]].copy()
             piece.insert(2, "rows", title)
@@ -93,12 +96,9 @@ def weight_maps(weights: pd.DataFrame) -> Iterator[Drawn]:
     Args:
         weights: From :func:`interp.weights.weight_table.weight_table`.
     """
-    for metric in ("trace_share", "diag_ratio"):
-        found = ((c, matching(weights, metric=metric, circuit=c)) for c in ("QK", "OV"))
-        panels = [(circuit, rows) for circuit, rows in found if rows["score"].notna().any()]
-        if panels:
-            figure = _map(metric, panels)
-            yield Drawn(f"map-{metric}", figure, _caption(metric, panels, nulls=False))
+    for metric, panels in _circuits(weights).items():
+        figure = _map(metric, panels)
+        yield Drawn(f"map-{metric}", figure, _caption(metric, panels, nulls=False))
 
 
 def mass(keys: str, trial: str) -> dict[str, str]:
@@ -134,6 +134,16 @@ def _by_metric(behaviour: pd.DataFrame, losses: pd.DataFrame) -> dict[str, list[
     for title, rows in _panels(behaviour, losses):
         if rows["score"].notna().any():
             groups.setdefault(str(rows["metric"].iloc[0]), []).append((title, rows))
+    return groups
+
+
+def _circuits(weights: pd.DataFrame) -> dict[str, list[Panel]]:
+    groups = {}
+    for metric in ("trace_share", "diag_ratio"):
+        found = ((c, matching(weights, metric=metric, circuit=c)) for c in ("QK", "OV"))
+        panels = [(circuit, rows) for circuit, rows in found if rows["score"].notna().any()]
+        if panels:
+            groups[metric] = panels
     return groups
 
 

@@ -39,9 +39,10 @@ _NULLS = (
     "copying of other rows' tokens, rises of the loss with random signs. Nearly every trained head "
     "differs from some null: the roles above ask for an effect above a floor as well."
 )
-_NULLS_OF_FEW = (
-    "So few heads make no histogram. The null is attention with permuted positions, copying of "
-    "other rows' tokens, and rises of the loss with random signs."
+_OF_FEW = (
+    "So few heads make a table and no maps (prooflens plot draws them from the stores). The null "
+    "is attention with permuted positions, copying of other rows' tokens, rises of the loss with "
+    "random signs, and circuits with their bases turned at random."
 )
 Step = Callable[[str], None]
 
@@ -161,18 +162,23 @@ def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
             "Marked are heads by their roles."
         )
         section = [Section("Who reads whom", [words], [pairs], folded=True)]
+    diagonals = Section(
+        "Strongest diagonals",
+        ["First 100 × 100 entries of the circuits; the number is the trace share."],
+        _diagonals(found, folder),
+        folded=True,
+    )
+    if found.factors.n_layers * found.factors.n_heads <= _FEW:
+        scores = beside_nulls(found.behaviour, found.losses, found.weights)
+        told = Table(scores, "Every score with its null.", sortable=True)
+        return [Section("Where heads look", [_OF_FEW], (), [told]), *section, diagonals]
     maps = _maps(found, folder)
     return [
         Section("Where heads look", (), maps[:1]),
         Section("Every other score of every head", (), maps[1:], folded=True),
         *section,
         _against_nulls(found, folder),
-        Section(
-            "Strongest diagonals",
-            ["First 100 × 100 entries of the circuits; the number is the trace share."],
-            _diagonals(found, folder),
-            folded=True,
-        ),
+        diagonals,
     ]
 
 
@@ -185,14 +191,9 @@ def _maps(found: Inspected, folder: Path) -> list[Picture]:
 
 
 def _against_nulls(found: Inspected, folder: Path) -> Section:
-    title = "Against the nulls"
-    if found.factors.n_layers * found.factors.n_heads <= _FEW:
-        scores = beside_nulls(found.behaviour, found.losses)
-        told = Table(scores, "Every score with its null.", sortable=True)
-        return Section(title, [_NULLS_OF_FEW], (), [told], folded=True)
     drawn = behaviour_figures(found.behaviour, found.losses, nulls=True)
     pictures = [_saved(one.figure, folder / one.name, one.caption) for one in drawn]
-    return Section(title, [_NULLS], pictures, folded=True)
+    return Section("Against the nulls", [_NULLS], pictures, folded=True)
 
 
 def _pairs_picture(found: Inspected, folder: Path) -> Picture | None:

@@ -58,6 +58,9 @@ _WEIGHTS = (
     "copying_score",
     *COMPOSITIONS,
 )
+_DRAWS, _WIDE, _DRAWS_OF_WIDE = 1000, 128, 200
+"""Random circuits whose spectra a head's is compared with; of heads wider than 128, whose spectra
+all but coincide and take a hundredth of a second each, fewer."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +175,8 @@ def inspect_heads(
         about = {"rows_sha256": _digest(trial), "seed": seed}
         losses.append(sealed(stores["repeated"], f"loss-{trial.name}", about, made))
     step("weights")
-    weights = weight_table(factors, list(_WEIGHTS), seed=seed)
+    draws = _DRAWS if factors.d_head <= _WIDE else _DRAWS_OF_WIDE
+    weights = weight_table(factors, list(_WEIGHTS), draws=draws, seed=seed)
     stores["repeated"].write_measurement("weights", weights, {"seed": seed}, overwrite=True)
     lost = pd.concat(losses, ignore_index=True)
     settings = {"rows": rows, "length": min(length, model.n_ctx), "seed": seed}

@@ -20,7 +20,6 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float64, Int64
-from scipy.integrate import quad
 from torch import Tensor
 
 __all__ = ["Law", "diversity", "draw_symbols", "weights"]
@@ -51,6 +50,8 @@ def diversity(weight: Float64[np.ndarray, "symbol"], wildcards: int) -> float:
         return float("inf")
     if np.ptp(weight) == 0:
         return len(weight) / wildcards
+    from scipy.integrate import quad
+
     share = weight[1:] / weight[0]
     probability, _ = quad(lambda u: _fewer(1 - u**share, wildcards), 0, 1, limit=200)
     return 1 / float(probability)
