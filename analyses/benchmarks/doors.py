@@ -41,7 +41,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.models.wrap import WrappedModule, wrap
 from interp.store import extract
 from interp.tasks.base import answers_of, memories_of
-from interp.tasks.counterfactual import counts_of
+from interp.tasks.counterfactual import sought_of
 from probes.roles import LANGUAGE, ROLES, TASK, candidates, find_roles
 from probes.roles.trials import rows_of, token_trials
 
@@ -142,7 +142,7 @@ def _task(name: str) -> Iterator[Said]:
     known: dict[str, Any] = {
         "memories": memories_of(shipped.task),
         "answers": answers_of(shipped.task),
-        "counts": counts_of(shipped.task),
+        "sought": sought_of(shipped.task),
     }
     reference = find_roles(shipped.model, batch, profile=TASK, seed=_SEED, **known)
     with tempfile.TemporaryDirectory() as folder:

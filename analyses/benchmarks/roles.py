@@ -54,6 +54,7 @@ from analyses.benchmarks.trained_roles import measured_trained
 from interp.errors import ArgumentError
 from interp.proofs.mechanism import Construction
 from interp.tasks.base import answers_of, memories_of
+from interp.tasks.counterfactual import sought_of
 from probes.roles import LANGUAGE, find_roles
 from probes.roles.trials import rows_of, token_trials
 
@@ -95,6 +96,7 @@ def measure(subject: Subject) -> Outcome:
         batch,
         memories=memories_of(construction.task),
         answers=answers_of(construction.task),
+        sought=[latent for latent in sought_of(construction.task) if latent.role in ROLES],
         targets=False,
         seed=subject.seed,
     )

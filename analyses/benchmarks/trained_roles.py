@@ -35,7 +35,7 @@ from analyses.benchmarks.trained_models import (
 from analyses.benchmarks.trained_truth import claims_of
 from interp.models.kinds import build
 from interp.tasks.base import answers_of, memories_of
-from interp.tasks.counterfactual import counts_of
+from interp.tasks.counterfactual import sought_of
 from probes.locate import locate
 from probes.roles import find_roles
 
@@ -100,7 +100,7 @@ def measure_trained(subject: TrainedSubject) -> Outcome:
         task.sample(_ROWS, seed=seed + 5000),
         memories=memories_of(task),
         answers=answers_of(task),
-        counts=counts_of(task),
+        sought=sought_of(task),
         targets=False,
         seed=seed,
     )

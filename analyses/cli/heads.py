@@ -38,6 +38,9 @@ def heads(
 
     A role is confirmed when what a component does and what is lost without it agree. Of a store
     whose model cannot be loaded nothing is more than a candidate, and the exit code is 1.
+
+    Of a model of nested memories it also says which layer first holds which round and what breaks
+    it, beside the proof (rounds.csv and a figure).
     """
     from interp.errors import Problems
     from interp.output import check_output, output_folder, scratch_folder
@@ -63,12 +66,32 @@ def heads(
     if out is None:
         with scratch_folder() as folder:
             _say(measure_model(built, drawn, folder / "store", **options))
+        _say_rounds(built, drawn, seed, None)
         return
     with output_folder(out, overwrite=overwrite, marker=_MARKER, inputs=[model]) as folder:
         found = measure_model(built, drawn, folder / "store", **options)
         written = write_files(found, folder)
-    _say(found)
+        _say(found)
+        written += _say_rounds(built, drawn, seed, folder)
     typer.echo(f"{len(written)} files and the store in {out}")
+
+
+def _say_rounds(model: Any, task: Any, seed: int, folder: Path | None) -> list[Path]:
+    """Of nested memories: which layer first holds which round, beside the proof; its files."""
+    from analyses.report.rounds import is_nested, rounds_beside_proof, rounds_in_words
+    from interp.figures.style import save
+
+    if not is_nested(task) or getattr(model, "spec", None) is None:
+        return []
+    found = rounds_beside_proof(model, task, seed=seed)
+    for line in rounds_in_words(found.table):
+        typer.echo(line)
+    facts(rounds=found.table)
+    if folder is None:
+        return []
+    table = folder / "rounds.csv"
+    found.table.to_csv(table, index=False)
+    return [table, *save(found.figure, folder / "figures" / "rounds", formats=("png",))]
 
 
 def _need_heads(name: str, model: Any) -> None:

@@ -20,6 +20,7 @@ import pandas as pd
 import trained
 from analyses.demo.gpt2 import diagonals
 from analyses.demo.memory import Comparison, findings, sections
+from analyses.demo.nested import nested_section
 from analyses.report.page import Page, Section, render
 from interp.errors import CheckpointError
 from interp.models.transformer import SequenceTransformer
@@ -77,6 +78,8 @@ def run_demo(
         )
         comparison = Comparison(studied, built, controls, construction)
         said, parts = findings(comparison), sections(comparison, folder)
+        step("measuring nested memories")
+        parts = [*parts, nested_section(folder)]
         if factors is not None:
             step(f"reading {name}'s heads from {factors.name}")
             looked = diagonals(factors, folder, name)

@@ -24,7 +24,7 @@ from interp.store.plan import weights_sha256
 from interp.store.rows import scored_mask
 from interp.tasks.base import Batch, answers_of, memories_of
 from interp.tasks.catalogue import known_task
-from interp.tasks.counterfactual import counts_of
+from interp.tasks.counterfactual import sought_of
 from probes.activations import Samples, collect
 from probes.head_scores import head_scores
 from probes.linear import decode, probe_for
@@ -161,7 +161,7 @@ def _measured(
     known: dict[str, Any] = {
         "memories": memories_of(task),
         "answers": answers_of(task),
-        "counts": counts_of(task),
+        "sought": sought_of(task),
     }
     known = known if profile == TASK else {}  # memories and readouts are a task's
     known |= {"targets": has_targets(store), "seed": seed}

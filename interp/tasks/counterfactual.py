@@ -24,7 +24,7 @@ from torch import Tensor
 
 from interp.tasks.base import Batch
 
-__all__ = ["UNKNOWN", "Variable", "counts_of", "unknown", "variables_of"]
+__all__ = ["UNKNOWN", "Variable", "sought_of", "unknown", "variables_of"]
 
 UNKNOWN = -1
 """A token target that cannot be determined; an undetermined real target is NaN."""
@@ -42,12 +42,14 @@ class Variable:
             :data:`UNKNOWN` for tokens, where it is not determined.
         everywhere: True if the latent is set at all positions of the row at once, because the
             answer at t reads it at positions before t; False if it is set at t alone.
+        role: The role of a head that holds it, where exchanging it decides that: ``counting`` or
+            ``dense``; empty where other evidence does.
     """
 
     name: str
     answer: Callable[[Batch, Batch], Tensor]
     everywhere: bool = False
-    counts: bool = False
+    role: str = ""
 
 
 def variables_of(task: Any) -> tuple[Variable, ...]:
@@ -56,9 +58,10 @@ def variables_of(task: Any) -> tuple[Variable, ...]:
     return () if told is None else tuple(told())
 
 
-def counts_of(task: Any) -> tuple[Variable, ...]:
-    """The variables of a task that are counts, or rest on one."""
-    return tuple(variable for variable in variables_of(task) if variable.counts)
+def sought_of(task: Any) -> tuple[Variable, ...]:
+    """The variables of a task by whose exchange the role of a head is decided: counts and what
+    rests on one, and the weights of an average."""
+    return tuple(variable for variable in variables_of(task) if variable.role)
 
 
 def unknown(targets: Tensor) -> Tensor:

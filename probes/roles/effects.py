@@ -12,6 +12,7 @@ Every effect is measured once and kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from math import isfinite, isnan, nan
 
 import numpy as np
 import torch
@@ -19,7 +20,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.interventions.ablation_effects import loss_unit, position_losses
-from interp.interventions.components import Component
+from interp.interventions.components import Component, hook_of
+from interp.tasks.counterfactual import Variable
+from probes.exchange import Exchanged
+from probes.locate import exchanged
 from probes.roles.change import NONE, Change, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
@@ -47,6 +51,7 @@ class Effects:
         self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
         self._spreads: dict[tuple[str, str], tuple[Tensor, float]] = {}
         self._known: dict[tuple[Place, str], Test] = {}
+        self._writes: dict[int, Tensor] = {}
 
     def without_keys(self, place: Place, name: str) -> list[Test]:
         """The cause of a role that says where a head looks: that attention is taken away."""
@@ -126,6 +131,60 @@ class Effects:
             found.append((share * weight).sum(1) / weight.sum(1).clamp_min(1))
         shares: np.ndarray = torch.cat(found).cpu().numpy()
         return shares
+
+    def exchange(self, place: Place, circuit: str, variable: Variable) -> list[Test]:
+        """That a head's ``output`` or ``attention``, exchanged between the given rows, moves the
+        answers as the latent would, and leaves those that must stay.
+
+        This is the exchange of :func:`probes.locate.locate`, of one head and one latent.
+        """
+        model, floor = self.evidence.model, self._floors.exchange
+        part, batch = Component("head", *place), self.evidence.views["given"].batch
+        pattern = f"blocks.{place[0]}.attn.hook_pattern"
+        hook = pattern if circuit == "attention" else hook_of(model, part)
+        one = Exchanged(part.name, circuit, part.layer, (part.head,), ((hook, (part.head,)),))
+        with torch.no_grad():
+            (found,) = exchanged(model, batch, variable, [one], seed=self.evidence.seed + 1)
+        if not isfinite(found.get("share", nan)):
+            return [Test("too few pairs of rows differ in it; share", 0.0, floor, 1.0)]
+        moved = "its attention" if circuit == "attention" else "it"
+        name = f"exchanged between rows {moved} moves answers as {variable.name} would, by a share "
+        leak = 0.0 if isnan(found["leak"]) else found["leak"]
+        return [
+            Test(f"{name}of", found["share"], floor, found["p"], found["low"], found["high"]),
+            Test("of the answers that must stay, kept", 1 - leak, floor),
+        ]
+
+    def straight(self, places: Sequence[Place]) -> Test:
+        """That the output changes without what heads of a layer write straight to it.
+
+        Their joint write, less its mean over rows, is taken from the stream after the last layer:
+        every layer between sees it as before.
+        """
+        outputs = self.evidence.runs("given").ended(-self.written(places))
+        words = "without what it writes straight to the output"
+        if len(places) > 1:
+            words = f"without what {len(places)} such heads of the layer write straight to it"
+        return self._output_test(words, self._compared("given", "all", outputs))
+
+    def part(self, place: Place, places: Sequence[Place]) -> Test:
+        """That a head has its part in what heads of its layer write together: the projection."""
+        scored = self.evidence.views["given"].batch.mask
+        mine, all_ = (self.written(some)[scored] for some in ((place,), tuple(places)))
+        found = float((mine * all_).sum() / all_.square().sum().clamp_min(1e-30))
+        return Test("its part in what they write", found, self._floors.mixed)
+
+    def written(self, places: Sequence[Place]) -> Float[Tensor, "row pos feature"]:
+        """What heads of a layer write together, less its mean over rows."""
+        runs, layer = self.evidence.runs("given"), places[0][0]
+        if layer not in self._writes:
+            hook = hook_of(self.evidence.model, Component("head", *places[0]))
+            value = runs.written(layer, hook)
+            if not hook.endswith("hook_result"):
+                value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer])
+            self._writes[layer] = value
+        value = self._writes[layer][:, :, [head for _, head in places]].double().sum(2)
+        return value - value.mean(0)
 
     def changed(self, outputs: Iterable[tuple[slice, Tensor]], floor: float, name: str) -> Test:
         """The test that changed outputs of the given rows differ from the clean ones."""

@@ -24,7 +24,7 @@ class Examined:
         reader: What probes read; None without a model or latents.
         memories: The contents that the task says are fetched.
         answers: Latent → what the task says that it is computed from.
-        counts: Latents that the task says are counted.
+        sought: Latents by whose exchange the role of a head is decided.
     """
 
     evidence: Evidence
@@ -32,4 +32,4 @@ class Examined:
     reader: Reader | None = None
     memories: Sequence[Memory] = ()
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    counts: Sequence[Variable] = ()
+    sought: Sequence[Variable] = ()

@@ -59,7 +59,7 @@ def find_roles(
     profile: Profile = TASK,
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
-    counts: Sequence[Variable] = (),
+    sought: Sequence[Variable] = (),
     targets: bool = True,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -75,7 +75,8 @@ def find_roles(
             floors.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
-        counts: Latents that are counted (:func:`interp.tasks.counterfactual.counts_of`).
+        sought: Latents by whose exchange the role of a head is decided
+            (:func:`interp.tasks.counterfactual.sought_of`).
         targets: Whether the targets may be read. One role of a task needs them: without an
             induction head's attention the loss must rise. If they are not known, a change of the
             output must do.
@@ -92,7 +93,7 @@ def find_roles(
             is not finite on them.
         HookError: for a model whose attention patterns no hook shows.
     """
-    known = memories, answers or {}, counts
+    known = memories, answers or {}, sought
     with evaluating(model):
         evidence = evidence_of(
             model, rows, profile, latents=any(map(bool, known)), targets=targets, seed=seed
@@ -138,16 +139,16 @@ def decided(
     evidence: Evidence,
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
-    counts: Sequence[Variable] = (),
+    sought: Sequence[Variable] = (),
 ) -> pd.DataFrame:
     """The role table of some evidence; see :func:`find_roles`."""
     effects = Effects(evidence) if evidence.model is not None else None
-    read = effects is not None and (memories or answers or counts)
+    read = effects is not None and (memories or answers or sought)
     reader = None
     if read and effects is not None:
         rows = evidence.views["given"].batch
         reader = Reader(evidence, effects, lagged_contents(rows, memories))
-    of = Examined(evidence, effects, reader, memories, answers or {}, counts)
+    of = Examined(evidence, effects, reader, memories, answers or {}, sought)
     asked = [role for role in ROLES.values() if evidence.profile.name in role.profiles]
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
     names = {role.name for role in asked}

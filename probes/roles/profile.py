@@ -46,7 +46,10 @@ class Floors:
             the task's kernel).
         kernel_share: Least share of a head in the kernels' absolute weight.
         kernel_part: Least part of a head's own kernel at the memory, relative to the sum there.
-        mixed: Least share of a head in the kernel of a memory that it serves beside another.
+        mixed: Least share of a head in the kernel of a memory that it serves beside another, in
+            what copying heads write together, or in what an average's heads do to the output.
+        carried: Least part of what heads do to the output that is left in place when what they
+            write is replaced by what an average says of it.
         kernel_beside: Least kernel weight of a head, relative to that for the memory it serves
             most.
         decodable: Least r² that counts as decodable.
@@ -83,6 +86,7 @@ class Floors:
     kernel_share: float = 0.01
     kernel_part: float = 0.001
     mixed: float = 0.1
+    carried: float = 0.98
     kernel_beside: float = 0.01
     decodable: float = 0.9
     determined: float = 0.8

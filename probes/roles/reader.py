@@ -181,6 +181,28 @@ class Reader:
         name = f"r² of {latent} lost with {location} of another row"
         return Test(name, before.score - after.score, self.floors.stops, p, low, high, "located")
 
+    def carried(self, group: Sequence[Component], latent: str) -> Test:
+        """The test that heads of a layer act on the output through a latent alone.
+
+        What they write, less its mean over rows, is replaced by what a line in the latent says of
+        it. The score is the part of their effect (the change of the output without them) that this
+        leaves in place.
+        """
+        written = self.effects.written([(part.layer, part.head) for part in group])
+        value, scored = self.latents[latent].double(), self.batch.mask
+        moved = value - value.mean(0)
+        line = (written[scored] * moved[scored][:, None]).sum(0) / moved[scored].square().sum()
+        lost, hook = moved[..., None] * line - written, f"blocks.{group[0].layer}.hook_attn_out"
+
+        def edits(rows: slice) -> list[Any]:
+            return [(hook, lambda value, hook: value + lost[rows].to(value))]
+
+        changed = self.evidence.runs("given").changed(edits)
+        left = self.effects.changed(((rows, output) for rows, output, _ in changed), 0.0, "")
+        whole = self.needed(group)[-1].score
+        name = f"of what they do to the output, kept with {latent} alone of what they write"
+        return Test(name, 1 - left.score / whole if whole > 0 else 0.0, self.floors.carried)
+
     def needed(self, without: Sequence[Component]) -> list[Test]:
         """The tests that the loss rises, where targets are known, and that the output changes."""
         found = self._run(without)

@@ -99,7 +99,13 @@ def _attending(name: str, keys: str, *floors: str, **more: str) -> Role:
 
 
 _ALL = (
-    _attending("previous-token", "the token before"),
+    _attending(
+        "previous-token",
+        "the token before",
+        "writer",
+        "fall",
+        or_="or less of it, where an induction head's attention falls without it",
+    ),
     Role(
         "sink",
         "A head that rests on the first position.",
@@ -177,8 +183,12 @@ _ALL = (
             "tokens lead their row, and its eigenvalues have one sign",
             "language: the logits of attended tokens rise above those of other rows' tokens",
         ),
-        _WITHOUT_HEAD,
-        ("identity", "leading", "positive", "copying"),
+        (
+            "task: without what it writes straight to the output, alone or with such heads of its "
+            "layer, the output changes",
+            f"language: {_WITHOUT_HEAD[0]}",
+        ),
+        ("identity", "leading", "positive", "copying", "mixed"),
         "share of the circuit that c·I explains, of what its rank allows, or logits; negative for "
         "suppression",
         "template §2.3",
@@ -232,10 +242,11 @@ _ALL = (
         "A head that attends unevenly in a way that has no name.",
         ("distance from even attention, and none of the other attention roles",),
         (
-            "unevenness and steepness together are beyond those of fresh models",
+            "unevenness and steepness together are beyond those of fresh models, or its attention, "
+            "exchanged between rows, moves the answers as the weights of the task's average would",
             "without the head the output changes",
         ),
-        ("even", "share", "change"),
+        ("even", "share", "change", "exchange"),
         "distance from even attention",
         "coupling §4.2",
         (attention_roles,),
@@ -245,13 +256,23 @@ _ALL = (
         "A head that fetches a memory of the task, alone or with others of its layer.",
         (
             "the layer's heads together select the memory's lag, and the head has its share of it",
-            "the memory is decodable after them and was not before",
+            "the memory is decodable after them and was not before; an average more exactly than "
+            "in fresh models, or what they do to the output is done through it alone",
         ),
         (
-            "without the head the memory is less decodable",
+            "without the head the memory is less decodable (of an average: or the output changes)",
             "without the memory's heads of the layer it is lost, and the output changes",
         ),
-        ("concentration", "kernel_share", "decodable", "absent", "drop", "memory_change"),
+        (
+            "concentration",
+            "kernel_share",
+            "decodable",
+            "absent",
+            "carried",
+            "mixed",
+            "drop",
+            "memory_change",
+        ),
         "r² of the memory lost without the memory's heads of the layer together",
         "memory §1.4",
         (memory_roles,),

@@ -75,6 +75,7 @@ class Runs:
         self._held = rows * length * width <= _HELD, 0 < rows * length * stream <= _HELD
         self._clean: list[CleanRun] = []
         self._sums: dict[str, Tensor] = {}
+        self._written: dict[str, list[Tensor]] = {}
         self._pass(list(hooks), watcher)
 
     def blocks(self) -> Iterator[slice]:
@@ -131,6 +132,20 @@ class Runs:
             yield rows, *clean.edited(edits(rows), keep)
 
     @torch.no_grad()
+    def ended(self, moved: Float[Tensor, "row pos feature"]) -> Iterator[tuple[slice, Tensor]]:
+        """Yield some rows at a time, with the output when the stream after the last layer is moved
+        by that much; no layer is run again where streams are kept."""
+        last = self.model.cfg.n_layers
+        hook = f"blocks.{last - 1}.hook_resid_post"
+        for rows in self.blocks():
+            clean, by = self._clean[rows.start // self._size], moved[rows]
+            if clean.trace is not None:
+                stream = clean.trace.before(last)
+                yield rows, clean.trace.finish(stream + by.to(stream), last)
+            else:
+                yield rows, clean.edited([(hook, partial(_moved, by=by))])[0]
+
+    @torch.no_grad()
     def inside(self, layer: int, hooks: Sequence[str]) -> dict[str, Tensor]:
         """The clean activations of one layer's hooks on all rows, computed again."""
         found: dict[str, list[Tensor]] = {name: [] for name in hooks}
@@ -144,6 +159,12 @@ class Runs:
             for name in hooks:
                 found[name].append(kept[name])
         return {name: torch.cat(pieces) for name, pieces in found.items()}
+
+    def written(self, layer: int, hook: str) -> Tensor:
+        """What components of a layer write on all rows, in the clean pass."""
+        if hook in self._written:
+            return torch.cat(self._written[hook])
+        return self.inside(layer, (hook,))[hook]
 
     def without(self, parts: Sequence[Component]) -> Edits:
         """The edits that replace several components by their means, together.
@@ -170,6 +191,8 @@ class Runs:
             for hook in written:
                 total = kept[hook].sum(0, dtype=torch.float64)
                 self._sums[hook] = self._sums[hook] + total if hook in self._sums else total
+                if kept[hook][0].numel() * len(batch) * len(written) <= _HELD // 4:
+                    self._written.setdefault(hook, []).append(kept[hook])
             self._clean.append(self._kept(clean))
             pending.append({name: kept[name] for name in hooks})
             if watcher is not None and (rows.stop % _BLOCK == 0 or rows.stop == len(batch)):
@@ -221,6 +244,10 @@ def without_keys(head: int, keys: Keys, *, causal: bool = True) -> Callable[...,
         return result
 
     return hook
+
+
+def _moved(value: Tensor, hook: Any, by: Tensor) -> Tensor:
+    return value + by.to(value)
 
 
 def _ablated(value: Tensor, hook: Any, part: Component, mean: Tensor) -> Tensor:

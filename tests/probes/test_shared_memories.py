@@ -10,7 +10,7 @@ import torch
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.memory import construct_fixed_memory
 from interp.tasks.base import Memory, memories_of
-from interp.tasks.counterfactual import counts_of
+from interp.tasks.counterfactual import sought_of
 from interp.tasks.memory import AdaptiveMemory, FixedMemory
 from probes.roles import TASK
 from probes.roles.decision import Found, decide
@@ -30,8 +30,8 @@ def asked(detector: Detector, model: Any, task: Any, rows: int = 64) -> pd.DataF
     evidence = evidence_of(model, batch, TASK, latents=True, targets=False)
     effects, memories = Effects(evidence), memories_of(task)
     reader = Reader(evidence, effects, lagged_contents(batch, memories))
-    counts = [variable for variable in counts_of(task) if variable.name == "last"]
-    roles = decide(list(detector(Examined(evidence, effects, reader, memories, {}, counts))))
+    sought = [variable for variable in sought_of(task) if variable.name == "last"]
+    roles = decide(list(detector(Examined(evidence, effects, reader, memories, {}, sought))))
     return roles[roles["status"] == "confirmed"]
 
 

@@ -177,7 +177,7 @@ class PodCoupling:
     def variables(self) -> Iterator[Variable]:
         """The variables of the task: ``attention``, the average's weights at a position, and the
         average ``y`` itself."""
-        yield Variable("attention", _answer_if_attention)
+        yield Variable("attention", _answer_if_attention, role="dense")
         yield Variable("y", lambda base, source: source.targets)
 
     def to_dict(self) -> dict[str, Any]:

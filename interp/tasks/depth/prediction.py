@@ -89,7 +89,7 @@ class PrefixPrediction(StringTask):
         for line, level in depths(program).items():
             if level or line == program.lines[-1].name:
                 answer = partial(self._answer_if, program, line)
-                yield Variable(line, answer, everywhere=True, counts=True)
+                yield Variable(line, answer, everywhere=True, role="counting")
 
     def _answer_if(
         self, program: Program, line: str, base: Batch, source: Batch

@@ -12,20 +12,24 @@
 A share must be large, and larger than a null gives: permuted keys, or other rows' tokens, against
 which a head that attends by position alone has no excess. The cause is that the attention, or the
 head, is taken away. An induction head's share must also fall when earlier heads lose their
-attention to the token before, and nothing else: it finds the token by what they wrote of it. They
-need not be previous-token heads.
+attention to the token before, and nothing else: it finds the token by what they wrote of it. One
+that has less than the floor of its attention there is a previous-token head if an induction head's
+share falls when it alone loses that attention.
 
 Untrained heads attend evenly too, or unevenly in no way that has a name, and where nothing but the
 average is left of a row, as in narrow networks, they matter as well. Uniform and dense heads have
-fresh models for a null (:mod:`probes.roles.reinit_null`).
+fresh models for a null (:mod:`probes.roles.reinit_null`). Where the task is an average, a dense
+head may hold its weights instead: its attention, exchanged between rows, moves the answers as they
+would.
 
 Not for attention that is not normalised: a share is not defined there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from interp.tasks.counterfactual import Variable
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
@@ -55,11 +59,14 @@ def attention_roles(of: Examined) -> Iterator[Found]:
     spec = getattr(evidence.model, "spec", None)
     if spec is not None and spec.normalizer != "softmax":
         return
+    weights = [variable for variable in of.sought if variable.role == "dense"]
     for place in evidence.heads:
-        yield from _of(evidence, effects, place)
+        yield from _of(evidence, effects, place, weights)
 
 
-def _of(evidence: Evidence, effects: Effects | None, place: Place) -> Iterator[Found]:
+def _of(
+    evidence: Evidence, effects: Effects | None, place: Place, weights: Sequence[Variable]
+) -> Iterator[Found]:
     rows, named = evidence.profile.rows, False
     for role, (keys, _) in (_BY_POSITION | _BY_TOKEN).items():
         if keys not in rows:
@@ -68,6 +75,8 @@ def _of(evidence: Evidence, effects: Effects | None, place: Place) -> Iterator[F
             evidence.lacks[role] = f"no {rows[keys]} rows of tokens are there to look at"
             continue
         tests = _behaviour(evidence, place, role)
+        if role == "previous-token" and not holds(tests) and effects is not None:
+            tests = _read_later(evidence, effects, place) or tests
         named |= holds(tests)
         cause = _cause(evidence, effects, place, role, tests)
         yield _found(place, role, tests, cause, _missing(evidence, role))
@@ -82,7 +91,7 @@ def _of(evidence: Evidence, effects: Effects | None, place: Place) -> Iterator[F
     if not named and own < evidence.floors.share:
         away, floor = 1 - _score(evidence, place, "uniform"), 1 - evidence.floors.even
         tests = [Test("distance from even attention", away, floor)]
-        cause = _matters(evidence, effects, place, "both") if holds(tests) else []
+        cause = _uneven(evidence, effects, place, weights) if holds(tests) else []
         yield _found(place, "dense", tests, cause)
 
 
@@ -165,6 +174,45 @@ def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
     names += " …" * (len(writers) > 4)
     words = f"without what earlier heads ({names}) see of the token before that share falls by"
     return effects.falls(place, "after_same", writers, "previous").test(words, floor, "composition")
+
+
+def _read_later(evidence: Evidence, effects: Effects, place: Place) -> list[Test]:
+    """The tests of a head that gives a part of its attention to the token before, which a later
+    head finds its own token by; none where no later head does."""
+    if "after_same" not in evidence.profile.rows or evidence.share(place, "after_same") is None:
+        return []
+    share, floors = evidence.share(place, "previous") or NO_KEYS, evidence.floors
+    if min(share.score - floors.writer, share.effect - floors.excess) < 0:
+        return []
+    later = [other for other in evidence.heads if other[0] > place[0]]
+    readers = [r for r in later if holds(_behaviour(evidence, r, "induction"))]
+    fallen = {
+        reader: effects.falls(reader, "after_same", [place], "previous") for reader in readers
+    }
+    if not fallen:
+        return []
+    reader = max(fallen, key=lambda one: fallen[one].score)
+    words = f"of L{reader[0]}H{reader[1]}'s attention to what followed equal tokens, lost without"
+    return [
+        share.test("share of attention to the previous token, which is read,", floors.writer),
+        share.beyond("of which beyond even attention", floors.excess),
+        fallen[reader].test(words, floors.fall, "read later"),
+    ]
+
+
+def _uneven(
+    evidence: Evidence, effects: Effects | None, place: Place, weights: Sequence[Variable]
+) -> list[Test] | None:
+    """The cause of uneven attention without a name: exchanged between rows it does what the task
+    says of an average's weights; where it does not, or the task has none, that it matters more than
+    in fresh models."""
+    if effects is None:
+        return None
+    for variable in weights:
+        moved = effects.exchange(place, "attention", variable)
+        if holds(moved):
+            return [*moved, *effects.without_head(place, over="later")]
+    return _matters(evidence, effects, place, "both")
 
 
 def _matters(

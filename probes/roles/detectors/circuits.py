@@ -13,7 +13,11 @@ the share of its energy that c·I explains, against that of tokens relabelled; w
 by their own entry; and whether eigenvalues point the same way.
 
 Cause: for equality, the output changes when the head may not attend to equal tokens; for copying,
-when it is ablated. Norms between embedding and head, and all earlier layers, are left out of M: a
+when what it writes straight to the output is taken away and later layers see it as before. A head
+that writes the token before for a later one to read has a copying circuit as well, and next to
+nothing of the output comes straight from it. Copying heads of one layer that do the same, so that
+none is missed alone, are taken away together; each must then have a tenth of what they write.
+Norms between embedding and head, and all earlier layers, are left out of M: a
 head that compares or copies what earlier layers wrote is not seen. So are rotations of queries and
 keys (M is then the circuit at lag 0). Query heads that share keys and values each have their
 group's. Fewer than four tokens tell nothing.
@@ -21,7 +25,7 @@ group's. Fewer than four tokens tell nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -62,15 +66,19 @@ def circuit_roles(of: Examined) -> Iterator[Found]:
             evidence.lacks[role] = "no weights are named that it could be read off"
         return
     tokens = inputs[:, 1:].unique()[:_MOST]
-    if len(tokens) >= _FEWEST:
-        yield from _found(evidence, of.effects, tokens)
-
-
-def _found(evidence: Evidence, effects: Effects, tokens: Tensor) -> Iterator[Found]:
-    model, kind = evidence.model, _matching(evidence)
+    if len(tokens) < _FEWEST:
+        return
     embedded = model.W_E[tokens].detach().double()
-    same = model.W_U.shape[1] == len(model.W_E)
-    spoken = model.W_U[:, tokens].detach().double().mT if same else None
+    yield from _equality(evidence, of.effects, embedded)
+    if model.W_U.shape[1] == len(model.W_E):
+        spoken = model.W_U[:, tokens].detach().double().mT
+        yield from _copying(evidence, of.effects, embedded, spoken)
+
+
+def _equality(
+    evidence: Evidence, effects: Effects, embedded: Float[Tensor, "token d_model"]
+) -> Iterator[Found]:
+    model, kind = evidence.model, _matching(evidence)
     for place in evidence.heads:
         layer, head = place
         attn = model.blocks[layer].attn
@@ -82,13 +90,40 @@ def _found(evidence: Evidence, effects: Effects, tokens: Tensor) -> Iterator[Fou
             cause = [effects.without_equal(place, kind)] if holds(tests) else []
             strength = found.relative
             yield Found("head", layer, "symbol-equality", strength, tests, cause, head=head)
-        if spoken is not None:
-            written = _written(model, attn, head, embedded)
-            found = diagonal_of(written, spoken, _rank(model, attn, place, "identity_ov"))
-            verb = "suppresses" if found.share < 0 else "copies"
-            tests = _tests(evidence, found, "W_E OV W_U", f"{verb}: ")
-            cause = effects.without_head(place) if holds(tests) else []
-            yield Found("head", layer, "copying", found.relative, tests, cause, head=head)
+
+
+def _copying(
+    evidence: Evidence,
+    effects: Effects,
+    embedded: Float[Tensor, "token d_model"],
+    spoken: Float[Tensor, "token d_model"],
+) -> Iterator[Found]:
+    model, circuits, copying = evidence.model, {}, {}
+    for place in evidence.heads:
+        attn = model.blocks[place[0]].attn
+        written = _written(model, attn, place[1], embedded)
+        circuits[place] = diagonal_of(written, spoken, _rank(model, attn, place, "identity_ov"))
+        verb = "suppresses" if circuits[place].share < 0 else "copies"
+        copying[place] = _tests(evidence, circuits[place], "W_E OV W_U", f"{verb}: ")
+    for place, tests in copying.items():
+        alike = [
+            other
+            for other in copying
+            if other[0] == place[0]
+            and circuits[other].share * circuits[place].share > 0
+            and holds(copying[other])
+        ]
+        cause = _written_straight(effects, place, alike) if holds(tests) else []
+        strength = circuits[place].relative
+        yield Found("head", place[0], "copying", strength, tests, cause, head=place[1])
+
+
+def _written_straight(effects: Effects, place: Place, alike: Sequence[Place]) -> list[Test]:
+    """The cause of copying: by the head alone, or with those of its layer that do the same."""
+    alone = effects.straight([place])
+    if holds([alone]) or len(alike) < 2:
+        return [alone]
+    return [effects.part(place, alike), effects.straight(alike)]
 
 
 def _tests(evidence: Evidence, found: Diagonal, circuit: str, verb: str = "") -> list[Test]:

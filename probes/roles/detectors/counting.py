@@ -22,16 +22,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 
 from interp.interventions.components import Component, components, hook_of
 from interp.stats.nulls import correlation_interval, decodability_null
 from interp.tasks.counterfactual import Variable
 from probes.controls import decode_nonlinearly
-from probes.exchange import Exchanged
 from probes.linear import Decoding
-from probes.locate import exchanged
 from probes.roles.decision import Found, Test, holds
+from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.reader import Features, Reader
 
@@ -40,18 +38,19 @@ __all__ = ["counting_roles"]
 
 def counting_roles(of: Examined) -> Iterator[Found]:
     """Every head's output beside every line that rests on a count, tested."""
-    reader, known = of.reader, of.counts
-    if reader is None or not known:
+    reader, effects = of.reader, of.effects
+    known = [variable for variable in of.sought if variable.role == "counting"]
+    if reader is None or effects is None or not known:
         return
     for part in components(reader.model):
         if part.kind == "head":
             for variable in known:
-                found = _of(reader, part, variable)
+                found = _of(reader, effects, part, variable)
                 if found is not None:
                     yield found
 
 
-def _of(reader: Reader, part: Component, variable: Variable) -> Found | None:
+def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -> Found | None:
     if variable.name not in reader.latents:
         return None
     floors, truth = reader.floors, reader.truth(variable.name)
@@ -69,7 +68,7 @@ def _of(reader: Reader, part: Component, variable: Variable) -> Found | None:
         Test(name, after.score, floors.determined, p, low, high, "counted"),
         Test("of what the layer's input leaves open", gained, floors.readout_gain),
     ]
-    cause = _exchange(reader, part, variable) if holds(tests) else []
+    cause = effects.exchange((part.layer, part.head), "output", variable) if holds(tests) else []
     return Found(
         "head",
         part.layer,
@@ -84,24 +83,3 @@ def _of(reader: Reader, part: Component, variable: Variable) -> Found | None:
 
 def _decoded(reader: Reader, features: Features, truth: Features) -> Decoding:
     return decode_nonlinearly(features, truth, groups=reader.places.groups)
-
-
-def _exchange(reader: Reader, part: Component, variable: Variable) -> list[Test]:
-    hook = hook_of(reader.model, part)
-    one = Exchanged(part.name, "output", part.layer, (part.head,), ((hook, (part.head,)),))
-    with torch.no_grad():
-        (found,) = exchanged(reader.model, reader.batch, variable, [one], seed=reader.seed + 1)
-    if not found or not np.isfinite(found["share"]):
-        return [Test("too few pairs of rows differ in it; share", 0.0, reader.floors.exchange, 1.0)]
-    leak = 0.0 if np.isnan(found["leak"]) else found["leak"]
-    return [
-        Test(
-            f"exchanged between rows it moves answers as {variable.name} would, by a share of",
-            found["share"],
-            reader.floors.exchange,
-            found["p"],
-            found["low"],
-            found["high"],
-        ),
-        Test("of the answers that must stay, kept", 1 - leak, reader.floors.exchange),
-    ]

@@ -16,7 +16,10 @@ large has none in this one: groups that cancel have coefficients up to 1e11, and
 this memory's direction lets some of that through. Decodability is linear and refitted after each
 ablation; but averages of the same inputs are nearly linear in each other, so that a new probe finds
 in one what another has lost: an average is read on as it was, and must be there more exactly than
-in a thousand models with fresh weights, whose averages a probe can combine.
+in a thousand models with fresh weights, whose averages a probe can combine. Where those have it as
+exactly, the heads must act through it alone: the output stays when all that they write is replaced
+by what a line in the average says of it; there a head may have a tenth of the group's effect on the
+output instead of its part of r², which the others' averages make up for.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from interp.interventions.components import Component, components
 from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch, Memory
 from probes.linear import direction
-from probes.roles.decision import Found, Test
+from probes.roles.decision import Found, Test, holds
 from probes.roles.examined import Examined
 from probes.roles.reader import FOLDS, Reader
 
@@ -97,10 +100,14 @@ def _of(
     )
     lost = partial(reader.lost, mid, memory.name, floor=floors.drop, same=averaged)
     beyond = [_beyond_fresh(reader, mid, memory.name)] if averaged else []
+    carried = averaged and not holds(beyond) and holds([reader.carried(group, memory.name)])
+    beyond = [reader.carried(group, memory.name)] if carried else beyond
     together = [lost(without=group), *reader.needed(group)]
     for head in np.flatnonzero(enough).tolist():
         part = Component("head", layer, head)
         alone = lost(without=[part])
+        if carried and not holds([alone]):
+            alone = _share(reader, part, together[-1])
         corrects = at[head] < floors.kernel_part
         cause = [alone, *(reader.needed([part]) if corrects else together)]
         yield Found(
@@ -122,6 +129,14 @@ def _beyond_fresh(reader: Reader, hook: str, latent: str) -> Test:
     found = reader.beyond_fresh(hook, latent)
     name = f"r² beyond that in {found.draws} untrained models (1 − p)"
     return Test(name, 1 - found.p, 0.95, found.p)
+
+
+def _share(reader: Reader, part: Component, whole: Test) -> Test:
+    """That a head has its part in what an average's heads do to the output."""
+    alone = reader.needed([part])[-1]
+    share = alone.score / whole.score if whole.score > 0 else 0.0
+    name = f"of the change of the output without its group, without {part.name} alone"
+    return Test(name, share, reader.floors.mixed, alone.p)
 
 
 def _where(memory: Memory) -> str:

@@ -1,0 +1,144 @@
+"""Nested memories layer by layer: which layer first holds which round, and what breaks it.
+
+    first     the first place of the residual stream where a latent is decodable (r² ≥ .9)
+    lost      r² lost there without one component, the one that costs most (``without``)
+    before    r² lost there without the heads of the layer that fetches the round before
+
+A trained model stands beside the proof. Where the proof of the model's own task is refused in
+float64 (large lags), it is built for the lags 1, 2, … and values ±1. A staircase shows an order of
+rounds, not their mechanism; what is decodable need not be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from interp.errors import ArgumentError
+from interp.figures.rounds import rounds_by_layer
+from interp.interventions.components import Component, components
+from interp.proofs.mechanism import Construction
+from interp.proofs.memory import construct_adaptive_memory
+from interp.tasks.memory import AdaptiveMemory
+from probes.nesting import nesting_panel
+from probes.roles.effects import Effects
+from probes.roles.find import evidence_of
+from probes.roles.profile import TASK
+from probes.roles.reader import Reader
+
+__all__ = ["Rounds", "is_nested", "rounds_beside_proof", "rounds_in_words"]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Two models' rounds.
+
+    Attributes:
+        table: A row a model and latent: ``model``, ``latent``, ``layer`` and ``after`` (where it
+            first is decodable; −1 and ``nowhere``), ``r2``, ``without`` and ``lost``, ``before``
+            (NaN for the first round).
+        figure: The models side by side.
+    """
+
+    table: pd.DataFrame
+    figure: Figure
+
+
+def is_nested(task: Any) -> bool:
+    """Whether a task has rounds that each need the one before."""
+    return isinstance(task, AdaptiveMemory) and task.rounds >= 2
+
+
+def rounds_beside_proof(
+    model: Any, task: AdaptiveMemory, *, rows: int = 128, seed: int = 0
+) -> Rounds:
+    """Measure a model of a nested task, and the proof beside it.
+
+    Args:
+        model: Of our own format, for this task.
+        task: With two rounds or more.
+        rows: Rows of either task.
+        seed: Seed of the rows.
+    """
+    proof, near = _proof(task)
+    lags = ", ".join(map(str, near.locations))
+    told = "" if near is task else f" (values ±1, lags {lags})"
+    both = (("this model", model, task), (f"constructed{told}", proof.model, near))
+    tables = [_table(m, t, rows, seed).assign(model=name) for name, m, t in both]
+    panels = [nesting_panel(m, t, title=name, rows=rows, seed=seed) for name, m, t in both]
+    table = pd.concat(tables, ignore_index=True)
+    return Rounds(table[["model", *table.columns.drop("model")]], rounds_by_layer(panels))
+
+
+def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:
+    """A line a model and latent."""
+    rows: list[Any] = list(table.itertuples())
+    for row in rows:
+        place = f"first after layer {row.layer}'s {row.after}" if row.layer >= 0 else row.after
+        broken = f"; without {row.without} −{row.lost:.2f}" if row.without else ""
+        before = ""
+        if row.before == row.before:
+            before = f"; without the heads of the round before −{row.before:.2f}"
+        yield f"{row.model}: {row.latent} {place}, r² {row.r2:.2f}{broken}{before}"
+
+
+def _proof(task: AdaptiveMemory) -> tuple[Construction, AdaptiveMemory]:
+    """The construction of the task, or of the nearest one that float64 can hold."""
+    try:
+        return construct_adaptive_memory(task), task
+    except ArgumentError:
+        locations = tuple(range(1, len(task.locations) + 1))
+        near = replace(task, locations=locations, inputs="signs")
+        return construct_adaptive_memory(near), near
+
+
+def _table(model: Any, task: AdaptiveMemory, rows: int, seed: int) -> pd.DataFrame:
+    batch = task.sample(rows, seed=seed)
+    evidence = evidence_of(model, batch, TASK, latents=True, targets=False, seed=seed)
+    reader = Reader(evidence, Effects(evidence))
+    chain = [(f"t_{i}", f"x[t-t_{i}]") for i in range(1, task.rounds + 1)]
+    names = [*(name for together in chain for name in together), "f"]
+    sites = {name: reader.first_site(name) for name in names}
+    earlier = {name: f"x[t-t_{i - 1}]" for i, names in enumerate(chain, 1) for name in names}
+    heads = {
+        name: [
+            part
+            for part in components(model)
+            if part.kind == "head"
+            and (site := sites.get(earlier.get(name, "")))
+            and part.layer == site[0]
+        ]
+        for name in names
+    }
+    return pd.DataFrame([_row(reader, name, sites[name], heads[name]) for name in names])
+
+
+def _row(
+    reader: Reader, name: str, site: tuple[int, str] | None, heads: Sequence[Component]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"latent": name, "layer": -1, "after": "nowhere", "r2": float("nan")}
+    without, lost, before = "", float("nan"), float("nan")
+    if site is None:
+        row["r2"] = max(reader.read(hook, name).score for _, hook in reader.sites())
+    else:
+        layer, hook = site
+        after = {"mid": "attention", "ost": "FFN"}.get(hook[-3:], "embedding")
+        row |= {"layer": layer, "after": after, "r2": reader.read(hook, name).score}
+        parts = [part for part in components(reader.model) if _comes_before(part, layer, after)]
+        if parts:
+            scores = {part.name: reader.lost(hook, name, [part], 0.0).score for part in parts}
+            without = max(scores, key=lambda part: scores[part])
+            lost = scores[without]
+        if heads and min(part.layer for part in heads) <= layer:
+            before = reader.lost(hook, name, heads, 0.0).score
+    return row | {"without": without, "lost": lost, "before": before}
+
+
+def _comes_before(part: Component, layer: int, after: str) -> bool:
+    return bool(
+        part.layer < layer or (part.layer == layer and (part.kind == "head" or after == "FFN"))
+    )
