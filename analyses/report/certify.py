@@ -23,10 +23,10 @@ _MEANING = (
     "multiplications, so it does not depend on the machine."
 )
 _PARTS = (
-    "At the worst cell: how far the answer is off with everything that is free at its middle, what "
-    "the inputs that are free add (what heads pass on from elsewhere), what nonlinear parts add, "
-    "and the rest: attention that is not pinned down, products, rounding, and right answers that "
-    "differ inside a cell."
+    "At the worst cell: how far the answer is off with everything that is open at its middle, what "
+    "inputs that are open add (what heads pass on from elsewhere, the largest by name), what "
+    "nonlinear parts add, and the rest: attention that is not pinned down, products, rounding, and "
+    "right answers that differ inside a cell."
 )
 _SHARES = (
     "The share of the domain that a strategy proves right, what it leaves open although the model "
@@ -81,7 +81,9 @@ def _page(found: Any, folder: Path) -> str:
     shown = table.assign(bound=table["bound"].map("{:.6g}".format))
     if not any(table["says nothing because"]):
         shown = shown.drop(columns="says nothing because")
-    sections = [Section("Bound against cost", [_MEANING], pictures, [Table(shown, _HOLDS)])]
+    told = f"{len(shown)} strategies, cheapest first"
+    words = [_MEANING, _HOLDS]
+    sections = [Section("Bound against cost", words, pictures, [Table(shown, told)])]
     sections += _parts(found, folder)
     lemmas = [
         {
@@ -101,10 +103,11 @@ def _page(found: Any, folder: Path) -> str:
         sections.append(Section("Lemmas", [words], (), [Table(pd.DataFrame(lemmas), caption)]))
     if found.skipped:
         rows = pd.DataFrame(list(found.skipped.items()), columns=["strategy", "why"])
-        caption = f"{len(rows)} strategies that do not fit"
+        caption = f"Strategies that do not fit: {len(rows)}"
         sections.append(Section("Not tried", (), (), [Table(rows, caption)]))
     facts = [f"model {found.model}, weights SHA-256 {found.sha256}", f"domain: {found.statement}"]
-    return render(Page(f"What is proved of {found.model}", _findings(found), sections, facts))
+    title = f"What is proved of {Path(found.model).name}"
+    return render(Page(title, _findings(found), sections, facts))
 
 
 def _cost_caption(found: Any, ordered: list[Any]) -> str:
@@ -148,10 +151,10 @@ def _parts(found: Any, folder: Path) -> list[Section]:
         words, label = _SHARES, "share of the domain"
     if not rows:
         return []
-    parts = pd.DataFrame(rows).T
+    parts = pd.DataFrame(rows).T.fillna(0.0)
     save(bound_parts_figure(parts, label=label), folder / "parts.png")
     pictures = [Picture(folder / "parts.png", _parts_caption(found.kind, parts))]
-    frame = parts.map("{:.4g}".format).reset_index(names="strategy")
+    frame = parts.T.map("{:.4g}".format).reset_index(names="part")
     caption = "The same in numbers"
     return [Section("What is left unexplained", [words], pictures, [Table(frame, caption)])]
 

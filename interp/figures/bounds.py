@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from interp.figures.style import INK, MUTED, PALETTE, size, style
 
@@ -43,6 +44,9 @@ def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: f
             )
         axes.set_xscale("log")
         axes.margins(x=0.25, y=0.15)
+        low, high = np.log10(axes.get_xlim())
+        axes.set_xlim(10 ** np.floor(low), 10 ** np.ceil(high))  # so that decades carry labels
+        axes.xaxis.set_minor_formatter(NullFormatter())
         if kind == "error":
             axes.set_yscale("log")
         better = "lower" if kind == "error" else "higher"

@@ -32,6 +32,7 @@ __all__ = ["Cells", "Lemma", "Proof", "prove", "streams"]
 
 _CENTRE = "answer at the cell's centre"
 _RIGHT = "right in real arithmetic"
+_NAMED = 2
 UNKNOWN = -1
 """In a cell's token ids: any token of the domain's vocabulary."""
 
@@ -47,6 +48,7 @@ class Cells:
         weight: ``[cell]``, how many inputs of the domain a cell stands for. Exact below 2^53.
         symbols: How many noise symbols the inputs use.
         vocabulary: Ids that an unknown token may be.
+        names: In words, what each of the inputs' symbols leaves open.
     """
 
     inputs: Affine | Int[np.ndarray, "cell pos"]
@@ -54,6 +56,7 @@ class Cells:
     weight: Float64[np.ndarray, "cell"]
     symbols: int = 0
     vocabulary: Int[np.ndarray, "token"] | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def position(self) -> int:
@@ -164,7 +167,7 @@ def prove(
             found = subtract(read_out(model, stream, ar), target, ar)
             most = _largest(found)
             if count == 0 or most.max() > worst:
-                worst, parts = float(most.max()), _parts(found, int(most.argmax()), cells.symbols)
+                worst, parts = float(most.max()), _parts(found, int(most.argmax()), cells)
         else:
             sure, middle = _answered(model, stream, target, ar)
             right += float(cells.weight[sure].sum())
@@ -223,15 +226,18 @@ def _answered(
     return right, middle
 
 
-def _parts(found: Affine, cell: int, symbols: int) -> dict[str, float]:
-    """How the bound of a cell is made up, at its worst output."""
+def _parts(found: Affine, cell: int, cells: Cells) -> dict[str, float]:
+    """How the bound of a cell is made up, at its worst output; the largest open inputs by name."""
     own = found[cell]
     out = int((np.abs(own.centre) + own.deviation).argmax())
     noise = np.abs(own.generators[:, out])
+    free = noise[: cells.symbols]
+    largest = np.argsort(-free[: len(cells.names)], kind="stable")[:_NAMED].tolist()
     return {
         _CENTRE: float(abs(own.centre[out])),
-        "inputs that the cell leaves open": float(noise[:symbols].sum()),
-        "nonlinearities on the cell": float(noise[symbols:].sum()),
+        **{f"open: {cells.names[k]}": float(free[k]) for k in largest},
+        "open: other inputs" if largest else "open inputs": float(np.delete(free, largest).sum()),
+        "nonlinearities on the cell": float(noise[cells.symbols :].sum()),
         "attention, products and rounding": float(own.radius[out]),
     }
 

@@ -1,7 +1,7 @@
 """Covers from roles: which cases a model's parts tell apart, and what they leave open.
 
-    memory-location (a head looks at lag T)     the inputs at these lags are the cases; at others
-                                                they are free, and what leaks is the cell's size
+    memory-location (a head looks at lag T),    the inputs at these lags are the cases; at others
+    memory-mixture (at several)                 they are free, and what leaks is the cell's size
     counter (attention sees no order)           strings with the same counts are one case
     memory kernel (heads hold ρ)                the cases are intervals of m = ρ * x; how the heads'
                                                 kernels differ from multiples of ρ is left open
@@ -43,6 +43,8 @@ from probes.certify.domains.strings import Strings
 
 __all__ = ["Mechanism", "lags_of", "mechanism"]
 
+Lags = Mapping[tuple[int, int], tuple[int, ...]]
+
 SLICES = 96
 PIECES = 8
 
@@ -64,13 +66,13 @@ class Mechanism:
     final: Callable[[Any, Cells, Arithmetic], Affine] | None = None
 
 
-def mechanism(model: Any, domain: Domain, lags: Mapping[tuple[int, int], int]) -> Mechanism | str:
+def mechanism(model: Any, domain: Domain, lags: Lags) -> Mechanism | str:
     """The cover that roles suggest, or why there is none.
 
     Args:
         model: A covered model.
         domain: What the theorem is about.
-        lags: (layer, head) → the lag it looks at (:func:`lags_of`).
+        lags: (layer, head) → the lags it looks at (:func:`lags_of`).
     """
     if isinstance(domain, Signs):
         return _fixed(model, domain, lags)
@@ -86,33 +88,39 @@ def mechanism(model: Any, domain: Domain, lags: Mapping[tuple[int, int], int]) -
     )
 
 
-def lags_of(roles: pd.DataFrame, task: Any) -> dict[tuple[int, int], int]:
-    """(layer, head) → lag, of heads with a ``memory-location`` role; the strongest if several.
+def lags_of(roles: pd.DataFrame, task: Any) -> dict[tuple[int, int], tuple[int, ...]]:
+    """(layer, head) → lags, of heads that look at a memory (the strongest if they have several
+    such roles) or at a mixture of them.
 
     Candidates count too: a wrong one costs tightness, never truth.
     """
     told = getattr(task, "memories", tuple)
     known = {m.name: m.location for m in told() if isinstance(m.location, int)}
-    rows = roles[(roles["role"] == "memory-location") & roles["target"].isin(list(known))]
+    rows = roles[roles["role"].isin(["memory-location", "memory-mixture"])]
     rows = rows.sort_values(["status", "strength"], ascending=[True, False])
-    found: dict[tuple[int, int], int] = {}
-    for layer, head, target in rows[["layer", "head", "target"]].itertuples(index=False):
-        found.setdefault((int(layer), int(head)), known[target])
+    found: dict[tuple[int, int], tuple[int, ...]] = {}
+    columns = ["layer", "head", "role", "target", "group"]
+    for layer, head, role, target, group in rows[columns].itertuples(index=False):
+        names = [target] if role == "memory-location" else str(group).split(" + ")
+        lags = tuple(sorted(known[name] for name in names if name in known))
+        if lags:
+            found.setdefault((int(layer), int(head)), lags)
     return found
 
 
-def _fixed(model: Any, domain: Signs, lags: Mapping[tuple[int, int], int]) -> Mechanism | str:
-    named = (0, *sorted(set(lags.values())))
+def _fixed(model: Any, domain: Signs, said: Lags) -> Mechanism | str:
+    named = (0, *sorted({lag for lags in said.values() for lag in lags}))
     if len(named) > 14:
         return f"{len(named)} lags are too many cases"
     lemmas = tuple(
         Lemma(
-            "memory-location",
+            "memory-location" if len(lags) == 1 else "memory-mixture",
             f"head {layer}.{head}",
-            f"attention outside lag {lag} is at most this, at every judged position",
-            _elsewhere(model, domain, layer, head, lag),
+            f"attention outside lag {' and '.join(map(str, lags))} is at most this, at every "
+            "judged position",
+            _elsewhere(model, domain, layer, head, lags),
         )
-        for (layer, head), lag in sorted(lags.items())
+        for (layer, head), lags in sorted(said.items())
     )
 
     def cells() -> Iterator[Cells]:
@@ -122,7 +130,7 @@ def _fixed(model: Any, domain: Signs, lags: Mapping[tuple[int, int], int]) -> Me
     return Mechanism(cells, lemmas, {"cover": "cases", "lags": list(named)})
 
 
-def _elsewhere(model: Any, domain: Signs, layer: int, head: int, lag: int) -> float:
+def _elsewhere(model: Any, domain: Signs, layer: int, head: int, lags: tuple[int, ...]) -> float:
     """Most attention that a head gives to other lags, over all inputs and judged positions."""
     most, spec = 0.0, model.spec
     for t in domain.judged:
@@ -135,7 +143,7 @@ def _elsewhere(model: Any, domain: Signs, layer: int, head: int, lag: int) -> fl
         scores = score_forms(model.blocks[layer].attn, seen[:, -1:], seen, back[None], ar)
         softmax = spec.normalizer == "softmax"
         _, high = pattern(scores, (back >= 0)[None], softmax, ar)
-        others = [j for j in range(t + 1) if j != t - lag]  # all, where the lag is before the row
+        others = [j for j in range(t + 1) if t - j not in lags]
         most = max(most, float(high[:, head, 0][:, others].sum(-1).max()))
     return most * UP
 

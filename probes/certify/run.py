@@ -27,7 +27,7 @@ from probes.certify.domains.rows import Rows
 from probes.certify.domains.signs import Signs
 from probes.certify.domains.strings import Strings
 from probes.certify.domains.templates import Templates
-from probes.certify.mechanism import lags_of, mechanism
+from probes.certify.mechanism import Lags, lags_of, mechanism
 from probes.certify.search import search
 
 __all__ = ["STRATEGIES", "certify", "domain_of"]
@@ -102,7 +102,7 @@ def certify(
     strategies: Sequence[str] | None = None,
     length: int | None = None,
     box: float = 1.0,
-    lags: Mapping[tuple[int, int], int] | None = None,
+    lags: Mapping[tuple[int, int], int | tuple[int, ...]] | None = None,
     seed: int = 0,
     watch: Watch = iter,
 ) -> TheoremFile:
@@ -116,8 +116,8 @@ def certify(
         strategies: Of :data:`STRATEGIES`; by default all but a brute force that would take long.
         length: Longest row.
         box: Largest size of a real input.
-        lags: (layer, head) → lag that the head is said to look at; by default the roles that
-            :func:`~probes.roles.find.find_roles` gives on the task's rows. They may be wrong.
+        lags: (layer, head) → lag or lags that the head is said to look at; by default the roles
+            that :func:`~probes.roles.find.find_roles` gives on the task's rows. They may be wrong.
         seed: Of the rows for roles and of the search for bad inputs.
         watch: Wraps long loops, for a progress bar.
 
@@ -184,12 +184,15 @@ class _Attempts:
         model: Any,
         domain: Domain,
         asked: bool,
-        lags: Mapping[tuple[int, int], int] | None,
+        lags: Mapping[tuple[int, int], int | tuple[int, ...]] | None,
         seed: int,
         watch: Watch,
     ) -> None:
         self.model, self.domain, self.asked, self.seed = model, domain, asked, seed
-        self.lags, self.watch = lags, watch
+        self.watch = watch
+        self.lags: Lags | None = None
+        if lags is not None:
+            self.lags = {head: tuple(np.atleast_1d(n).tolist()) for head, n in lags.items()}
         self.three_paths = isinstance(domain, Rows) and not not_three_paths(model)
         self._tables: Tables | None = None
 
@@ -246,7 +249,7 @@ class _Attempts:
         proof = self._proved("mechanism", found.cells, budget=budget, final=found.final)
         return replace(proof, data=found.data, lemmas=found.lemmas + _of_parts(proof))
 
-    def _lags(self) -> Mapping[tuple[int, int], int]:
+    def _lags(self) -> Lags:
         if self.lags is None:
             from probes.roles.find import find_roles
 

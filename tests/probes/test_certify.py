@@ -5,6 +5,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from certified_models import FIXED, rows, shaken, trained_maximum
@@ -21,6 +22,7 @@ from probes.certify.cover import _share, prove
 from probes.certify.domains.signs import Signs
 from probes.certify.domains.strings import Strings
 from probes.certify.maximum import caps_of
+from probes.certify.mechanism import lags_of
 from probes.certify.run import certify, domain_of
 from probes.certify.search import worst_error, wrong_rows
 from trained import zoo
@@ -296,3 +298,19 @@ def test_an_infinite_bound_is_written_as_null() -> None:
     text = json.dumps([found.to_dict(), found.result()], allow_nan=False)
     assert found.best.vacuous
     assert "vacuous" in text
+
+
+def test_heads_that_look_at_a_mixture_of_memories_make_cases_too() -> None:
+    shipped = zoo.load("fixed-memory-multiplexer-mixed")
+    names = [m.name for m in shipped.task.memories()]
+    columns = ["layer", "head", "role", "target", "group", "status", "strength"]
+    mixture = [0, 0, "memory-mixture", "", " + ".join(names), "confirmed", 0.9]
+    location = [0, 1, "memory-location", names[1], "", "confirmed", 0.9]
+    said = lags_of(pd.DataFrame([mixture, location], columns=columns), shipped.task)
+    assert said == {(0, 0): (1, 3), (0, 1): (3,)}
+    found = certify(shipped.model, FIXED, lags=said, strategies=["mechanism"]).best
+    assert found.bound < 0.1
+    roles = [(m.role, m.number) for m in found.lemmas[:2]]
+    assert roles[0][0] == "memory-mixture"
+    assert roles[0][1] < 0.1 < roles[1][1]
+    assert "outside lag 1 and 3" in found.lemmas[0].statement

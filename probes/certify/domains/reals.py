@@ -91,6 +91,7 @@ class Averages(Domain):
             targets,
             np.ones(n),
             symbols=t + 2,
+            names=(*(f"input at lag {t - s}" for s in range(t + 1)), "average in its interval"),
         )
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
@@ -189,7 +190,8 @@ class Addressed(Domain):
         noise = np.zeros((2, *centre.shape))
         noise[0, :, 1, 0] = noise[1, :, 0, 0] = every.generators[0, 0, 0, 0]
         inputs = Affine(centre, noise, np.zeros_like(centre))
-        return Cells(inputs, inputs[:, 0, :1], np.ones(n * m), symbols=2)
+        names = ("last value in its interval", "fetched value in its interval")
+        return Cells(inputs, inputs[:, 0, :1], np.ones(n * m), symbols=2, names=names)
 
     def sample(self, n: int, rng: np.random.Generator) -> Iterator[Cells]:
         """Random rows."""

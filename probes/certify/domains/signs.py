@@ -116,7 +116,8 @@ class Signs(Domain):
         targets = Affine(middle[:, None], np.zeros((0, len(corners), 1)), half[:, None])
         weight = np.full(len(corners), 2.0 ** len(free))
         inputs = Affine(centre, generators, np.zeros_like(centre))
-        return Cells(inputs, targets, weight, symbols=len(free))
+        names = tuple(f"input at lag {t - place}" for place in free)
+        return Cells(inputs, targets, weight, symbols=len(free), names=names)
 
     def _range(
         self, known: Sequence[int], corners: Float64[np.ndarray, "cell lag"]
