@@ -82,8 +82,8 @@ def _page(found: Any, folder: Path) -> str:
     if not any(table["says nothing because"]):
         shown = shown.drop(columns="says nothing because")
     told = f"{len(shown)} strategies, cheapest first"
-    words = [_MEANING, _HOLDS]
-    sections = [Section("Bound against cost", words, pictures, [Table(shown, told)])]
+    meaning = [_MEANING, _HOLDS]
+    sections = [Section("Bound against cost", meaning, pictures, [Table(shown, told)])]
     sections += _parts(found, folder)
     lemmas = [
         {

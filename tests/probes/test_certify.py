@@ -63,7 +63,7 @@ def test_no_strategy_is_below_the_true_worst_error(options: dict[str, Any]) -> N
     task = FixedMemory((1, 2), "table", length=4)
     base: dict[str, Any] = {"d_in": 1, "d_out": 1, "n_ctx": 4, "d_model": 6, "n_layers": 1}
     spec = TransformerSpec(**base | {"n_heads": 2, "d_head": 3, "input": "real"} | options)
-    for seed in range(25):
+    for seed in range(7):  # two hundred models of all kinds: analyses.benchmarks.certify_truth
         model = shaken(spec, seed, (0.3, 1.0, 3.0, 30.0, 1e-3)[seed % 5])
         with torch.no_grad():
             model.unembed.W_U *= 1e6 if seed % 7 == 6 else 1.0
