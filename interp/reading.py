@@ -11,9 +11,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +23,12 @@ from interp.errors import ArgumentError, ProoflensError
 from interp.schema import Check
 
 __all__ = ["MOST_BYTES", "open_regular", "parse_json", "read_bytes", "read_json", "read_text",
-           "read_toml", "regular"]  # fmt: skip
+           "read_toml", "regular", "utf8_name"]  # fmt: skip
 
 MOST_BYTES = 64 << 20
 _DEEPEST = 64
 _LARGEST = 2**64 - 1
+_LONG = re.compile(r"\d{19}")
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
 """Not every system has each of them."""
 
@@ -60,6 +63,25 @@ def regular(path: str | Path, what: str, error: Error) -> None:
         os.close(open_regular(path))
     except OSError as refused:
         raise error(f"{what} {path} cannot be read: {refused.strerror}") from refused
+
+
+@contextmanager
+def utf8_name(path: str | Path) -> Iterator[str]:
+    """A regular file's name for libraries that take UTF-8 alone: its own, or its descriptor's.
+
+    Raises:
+        OSError: if the file is named otherwise and cannot be opened.
+    """
+    try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError:
+        descriptor = open_regular(path)
+        try:
+            yield f"/dev/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+    else:
+        yield os.fspath(path)
 
 
 def read_bytes(
@@ -117,9 +139,7 @@ def parse_json(
     Raises:
         ProoflensError: of the class ``error``, with every fault.
     """
-    return _parsed(
-        lambda: json.loads(data, parse_constant=_no_constant), "JSON", subject, error, check
-    )
+    return _parsed(lambda: _json(data), "JSON", subject, error, check)
 
 
 def read_json(
@@ -140,7 +160,7 @@ def read_toml(
 ) -> tuple[dict[str, Any], str]:
     """A file's TOML under the same bounds, and its text."""
     said = read_text(path, what, error, most=most)
-    found = _parsed(lambda: tomllib.loads(said), "TOML", f"{what} {path}".strip(), error, None)
+    found = _parsed(lambda: _toml(said), "TOML", f"{what} {path}".strip(), error, None)
     return found, said
 
 
@@ -149,7 +169,6 @@ def _parsed(
 ) -> Any:
     try:
         found = parse()
-        _check_bounds(found)
     except RecursionError:
         raise error(f"{subject} cannot be read: it is nested deeper than {_DEEPEST}") from None
     except ValueError as refused:
@@ -157,6 +176,23 @@ def _parsed(
     if check is not None and (faults := check(found, "it")):
         more = f"; and {len(faults) - 5} more" * (len(faults) > 5)
         raise error(f"{subject} is damaged: " + "; ".join(faults[:5]) + more)
+    return found
+
+
+def _json(data: str | bytes) -> Any:
+    text = data if isinstance(data, str) else data.decode("utf-8-sig")
+    if text.startswith("\ufeff"):
+        raise ValueError("it begins with a byte-order mark")
+    found = _DECODER.decode(text)
+    # Of most lines the text alone shows that depth and numbers are within bounds.
+    if text.count("[") + text.count("{") > _DEEPEST or _LONG.search(text):
+        _check_bounds(found)
+    return found
+
+
+def _toml(text: str) -> Any:
+    found = tomllib.loads(text)
+    _check_bounds(found)
     return found
 
 
@@ -180,3 +216,6 @@ def _check_bounds(value: Any) -> None:
         if not level:
             return
     raise RecursionError
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)

@@ -88,8 +88,8 @@ def many(inner: Check, *, least: int = 0, most: int = LARGEST) -> Check:
         if not isinstance(value, list) or not least <= len(value) <= most:
             return _fault(place, f"a list of at least {least}", value)
         for index, item in enumerate(value):
-            if found := inner(item, f"{place}[{index}]"):
-                return found
+            if inner(item, place):
+                return inner(item, f"{place}[{index}]")
         return []
 
     return check

@@ -161,16 +161,24 @@ def _source(
 
 
 def _dataset(name: str, column: str, split: str, tokenizer: Any) -> Any:
-    import datasets
-
     from interp.errors import ArgumentError
     from interp.reading import regular
+    from interp.store.json_rows import JsonRows
     from interp.store.sources import HuggingFaceRows
 
-    kinds = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text"}
-    kind = kinds.get(Path(name).suffix)
+    tokenize = None if tokenizer is None else (lambda text: tokenizer(text)["input_ids"])
+    kind = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text"}.get(
+        Path(name).suffix
+    )
     if kind is not None:
         regular(name, "dataset", ArgumentError)
+        if split != "train":
+            raise ArgumentError(f"split must be train for a file, got {split!r}: leave it out")
+    if kind == "json":
+        return HuggingFaceRows(JsonRows(Path(name)), column, tokenize, name)
+    import datasets
+
+    rows: Any
     try:
         if kind is not None:
             rows = datasets.load_dataset(kind, data_files=name, split=split, streaming=True)
@@ -178,7 +186,6 @@ def _dataset(name: str, column: str, split: str, tokenizer: Any) -> Any:
             rows = datasets.load_dataset(name, split=split, streaming=True)
     except Exception as error:  # the library raises anything
         raise ArgumentError(f"dataset {name!r} cannot be opened: {error}") from error
-    tokenize = None if tokenizer is None else (lambda text: tokenizer(text)["input_ids"])
     return HuggingFaceRows(rows, column, tokenize, name)
 
 

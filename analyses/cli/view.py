@@ -43,10 +43,10 @@ def view(
     The page opens offline in any browser; nothing is fetched and no server is needed.
     """
     from analyses.cli.loading import text_of
-    from interp.errors import OutputError
+    from interp.output import check_output
 
-    if out.exists() and not overwrite:
-        raise OutputError(f"{out} exists: give another name, or --overwrite")
+    read: list[str | Path] = [*models, *(given for given in (text, data) if given is not None)]
+    check_output(out, overwrite=overwrite, inputs=read)
     words = None if text is None else text_of(text)
 
     from analyses.cli.steps import steps

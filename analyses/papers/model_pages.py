@@ -30,13 +30,14 @@ import torch
 from analyses.papers.ledger import PAPERS
 from analyses.papers.models import MODEL
 from analyses.report.probing import latent_maps, probe_source
-from interp.errors import ArgumentError
+from interp.errors import ArgumentError, ProoflensError
 from interp.figures.attention import attention_maps
 from interp.figures.style import save
 from interp.models.transformer import SequenceTransformer
 from interp.output import output_folder
 from interp.proofs.mechanism import Construction
 from interp.proofs.shipped import construct, has_proof
+from interp.reading import read_json
 from interp.store.rows import read_batches
 from interp.tasks.base import Batch, Task
 from probes.agreement import Readable, agreement, answered_share, roles_and_layers
@@ -230,8 +231,8 @@ def _key(model: SequenceTransformer) -> str:
 
 def _is_there(folder: Path, key: str) -> bool:
     try:
-        return bool(json.loads((folder / MODEL).read_text())["key"] == key)
-    except (OSError, ValueError, KeyError, TypeError):
+        return bool(read_json(folder / MODEL)["key"] == key)
+    except (ProoflensError, KeyError, TypeError):
         return False
 
 

@@ -26,10 +26,10 @@ import pandas as pd
 
 from analyses.papers.base import Setting, Verdict
 from analyses.papers.ledger import Claim
-from interp.errors import OutputError
+from interp.errors import OutputError, ProoflensError
 from interp.figures.style import save
 from interp.output import output_folder
-from interp.reading import read_json
+from interp.reading import read_json, read_text
 from interp.schema import each, many, number, table, text, whole
 
 __all__ = [
@@ -225,8 +225,8 @@ def read_results(out: Path) -> dict[str, Result]:
 def read_failure(out: Path, claim: str) -> str:
     """The reason why the claim stopped when it was last run; empty if it did not."""
     try:
-        return (out / WORK / claim / STOPPED).read_text().strip()
-    except (OSError, UnicodeDecodeError):
+        return read_text(out / WORK / claim / STOPPED).strip()
+    except ProoflensError:
         return ""
 
 

@@ -9,7 +9,6 @@ verdict that was reached is not replaced by "not run".
 
 from __future__ import annotations
 
-import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ from analyses.papers.results import (
 from interp.errors import OutputError, Problems, ProoflensError
 from interp.lock import alone
 from interp.machine import check_device
-from interp.output import replace_text
+from interp.output import drop, replace_text
 
 __all__ = ["Failure", "Order", "run_claim", "run_claims"]
 
@@ -252,19 +251,20 @@ def _result(
     """The result of a claim, and whether it was there already."""
     kept = _kept(claim, setting, out) if setting.resume else None
     if kept is not None:
+        drop(setting.folder)  # of a run that was killed after its result was written
         return kept, True
     started = time.perf_counter()
     verdict = _refusal(claim, setting) or _run(function, setting)
     seconds = time.perf_counter() - started
     old = _reached(claim, out) if verdict.status == "not run" else None
     result = old or write_result(claim, setting, verdict, seconds, out)
-    shutil.rmtree(setting.folder, ignore_errors=True)
+    drop(setting.folder)
     return result, old is not None
 
 
 def _run(function: Callable[[Setting], Verdict], setting: Setting) -> Verdict:
     if not setting.resume:
-        shutil.rmtree(setting.folder, ignore_errors=True)
+        drop(setting.folder)
     setting.folder.mkdir(parents=True, exist_ok=True)
     return function(setting)
 
@@ -313,6 +313,6 @@ def _traced(error: Exception, folder: Path) -> str:
     """Describe an error in one line; its traceback is written to a file."""
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / "traceback.txt"
-    place.write_text("".join(traceback.format_exception(error)))
+    replace_text(place, "".join(traceback.format_exception(error)))
     reason = (str(error).strip().splitlines() or ["no reason given"])[0]
     return f"{type(error).__name__}: {reason} (see {place})"

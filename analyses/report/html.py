@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
@@ -20,17 +21,22 @@ def rendered(template: str, *, scripted: bool, **values: Any) -> str:
         scripted: Whether the page has tables to sort or filter, and so a script.
         values: What the template names: ``title``, ``facts`` and its own.
     """
-    environment = Environment(
-        loader=PackageLoader("analyses", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     here = files("analyses.report")
     ours = {
         "css": Markup((here / "style.css").read_text()),  # noqa: S704  our own file
         "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
         "version": version("prooflens"),
     }
-    return environment.get_template(template).render(scripted=scripted, **ours, **values)
+    return _environment().get_template(template).render(scripted=scripted, **ours, **values)
+
+
+@cache
+def _environment() -> Environment:
+    """Templates are compiled once a process."""
+    return Environment(
+        loader=PackageLoader("analyses", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

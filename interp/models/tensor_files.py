@@ -6,15 +6,16 @@ and waits on a FIFO; here the disk's refusal is the disk's, and only regular fil
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 
 from interp.errors import CheckpointError, OutputError
-from interp.reading import regular
+from interp.reading import regular, utf8_name
 
 __all__ = ["read_tensors", "write_tensors"]
 
@@ -29,7 +30,13 @@ def write_tensors(
     """
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        save_file(whole, file, metadata=None if metadata is None else dict(metadata))
+        said = None if metadata is None else dict(metadata)
+        try:
+            os.fspath(file).encode()
+        except UnicodeEncodeError:  # a name that the library does not take
+            file.write_bytes(save(whole, said))
+        else:
+            save_file(whole, file, metadata=said)
         file.chmod(0o644)
     except (OSError, SafetensorError) as error:
         raise OutputError(f"cannot write {file.name}: {error}") from error
@@ -43,7 +50,7 @@ def read_tensors(file: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """
     regular(file, "weights", CheckpointError)
     try:
-        with safe_open(file, framework="pt") as source:
+        with utf8_name(file) as name, safe_open(name, framework="pt") as source:
             tensors = {name: source.get_tensor(name) for name in source.keys()}  # noqa: SIM118
             return tensors, source.metadata() or {}
     except (OSError, SafetensorError, ValueError, AttributeError) as error:

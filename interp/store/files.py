@@ -161,18 +161,25 @@ def as_indices(chosen: RowSelector, size: int, what: str) -> Indices:
 
 
 class Files:
-    """The HDF5 files that this process has open, of which there are at most a few."""
+    """The HDF5 files that this process has open, of which there are at most a few.
 
-    def __init__(self) -> None:
+    Args:
+        folder: where they lie, if another folder that takes its place later is not to be read.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
         self._open: OrderedDict[Path, h5py.File] = OrderedDict()
         self._process = os.getpid()
+        self._folder, self._identity = folder, _identity(folder)
 
     def get(self, path: Path) -> h5py.File:
         """Open a file for reading, or return it if it is open.
 
         Raises:
-            StoreError: if it is missing or damaged.
+            StoreError: if it is missing or damaged, or its folder is another one now.
         """
+        if _identity(self._folder) not in (self._identity, None):
+            raise StoreError(f"{self._folder} was replaced since it was opened: open it again")
         if self._process != os.getpid():
             self._open, self._process = OrderedDict(), os.getpid()
         if path in self._open:
@@ -189,6 +196,14 @@ class Files:
         if len(self._open) > _OPEN_FILES:
             self._open.popitem(last=False)[1].close()
         return file
+
+
+def _identity(folder: Path | None) -> tuple[int, int] | None:
+    try:
+        found = None if folder is None else folder.stat()
+    except OSError:
+        return None  # opening a file in it will say why
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def read_rows(

@@ -206,8 +206,9 @@ def index_entries(folder: Path) -> Iterator[dict[str, Any]]:
         StoreError: if a line that ends in a newline is not an entry, or two are of one file.
     """
     seen: set[str] = set()
+    index = str(folder / INDEX)
     for number, line in index_lines(folder):
-        place = f"{folder / INDEX}: line {number}"
+        place = f"{index}: line {number}"
         entry = parse_json(line, place, StoreError)
         if faults := entry_faults(entry, place):
             raise StoreError(f"{'; '.join(faults[:3])}: see prooflens store verify")

@@ -111,11 +111,11 @@ def _seal(folder: Path, name: str, draft: Path, final: Path, rows: int) -> None:
         settle(draft, final)
         layout.append_index(folder, entry)
         return
-    others = [e for e in entries if e is not old]
     replaces = {key: old[key] for key in ("n", "bytes", "sha256")}
-    layout.rewrite_index(folder, [*others, {**entry, "replaces": replaces}])
+    both = {**entry, "replaces": replaces}
+    layout.rewrite_index(folder, [both if e is old else e for e in entries])
     settle(draft, final)
-    layout.rewrite_index(folder, [*others, entry])
+    layout.rewrite_index(folder, [entry if e is old else e for e in entries])
 
 
 def settle_replacements(folder: Path) -> None:

@@ -95,7 +95,7 @@ class ActivationStore:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._files = Files()
+        self._files = Files(self.path if self.path.is_dir() else None)
         if self.path.is_file():
             self.manifest, parts = consolidated_parts(self._files, self.path)
         else:

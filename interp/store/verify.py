@@ -67,15 +67,37 @@ def verify(path: Path | str, *, advanced: Callable[[int], None] | None = None) -
         raise StoreError(f"{folder}: is a file: verify the store's folder")
     manifest = layout.read_manifest(folder)
     faults = [Fault(layout.MANIFEST, "", reason) for reason in layout.manifest_faults(manifest)]
-    lines = _Lines(folder)
+    lines, begun = _Lines(folder), _edition(folder)
     runs: list[tuple[int, int]] = []
     for entry in lines:
         if entry["kind"] == "part":
             runs += [(start, stop) for start, stop in entry["rows"]]
-        faults += _file_faults(folder, manifest, entry)
+        found = _file_faults(folder, manifest, entry)
+        while found and (now := _edition(folder)) != begun:
+            begun, found = now, _faults_now(folder, manifest, entry)
+        faults += found
         if advanced is not None:
             advanced(entry.get("bytes", 0))
     return faults + lines.faults + list(_row_faults(manifest, runs))
+
+
+def _edition(folder: Path) -> tuple[int, int]:
+    """Tells one state of the index from another."""
+    try:
+        told = (folder / layout.INDEX).stat()
+    except OSError:
+        return 0, 0
+    return told.st_ino, told.st_mtime_ns
+
+
+def _faults_now(folder: Path, manifest: dict[str, Any], entry: dict[str, Any]) -> list[Fault]:
+    """What is wrong with a file by the line that the index has of it now.
+
+    Another process may have replaced a table since the line was read.
+    """
+    name = entry.get("file")
+    lines = (line for line in _Lines(folder) if line.get("file") == name)
+    return _file_faults(folder, manifest, next(lines, entry))
 
 
 class _Lines:

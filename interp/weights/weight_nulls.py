@@ -69,7 +69,9 @@ class WeightNull:
 
     @classmethod
     def of(cls, drawn: NDArray[np.float64], tail: Tail = "two-sided") -> WeightNull:
-        """The null given by a sample of random heads."""
+        """The null given by a sample of random heads; undefined if a number of them overflowed."""
+        if not np.isfinite(drawn).all():
+            return cls(float("nan"), float("nan"), tail)
         return cls(float(drawn.mean()), float(drawn.std()), tail, drawn)
 
     def against(self, score: float) -> Null:

@@ -24,7 +24,7 @@ import pandas as pd
 from interp.errors import ArgumentError, OutputError
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.lock import alone
+from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, drop, output_file, output_folder
 from interp.store import ActivationStore
@@ -103,7 +103,8 @@ def inspection_folder(out: Path, *, resume: bool, overwrite: bool) -> Iterator[P
         OutputError: if it exists and is neither to be resumed nor replaced, is no inspection's, or
             another process is inspecting into it.
     """
-    if resume and out.exists() and not (out / MARKER).exists():
+    begun = out.is_dir() and {path.name for path in out.iterdir()} <= {LOCK}  # and then killed
+    if resume and out.exists() and not begun and not (out / MARKER).exists():
         raise OutputError(f"{out} holds no inspection to resume: leave --resume out")
     if not resume:
         check_output(out, overwrite=overwrite, marker=MARKER)

@@ -10,14 +10,14 @@ the last: a draft is one thing, and which of its files is half done makes no dif
 """
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
-from file_faults import BROKEN, KILLED, command, run, warm
+from file_faults import command
+from stopping import Case, finished, stop_everywhere, tree
 
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.spec import TransformerSpec
@@ -50,37 +50,6 @@ PROGRAM = 'n = # "a"\nmany = n > 1\n'
 
 
 ROWS = torch.tensor([[1, 2, 3], [4, 0, 1], [2, 2, 2]])
-
-
-@dataclass(frozen=True)
-class Case:
-    """A piece of work on the folder ``root``.
-
-    Attributes:
-        work: What is stopped.
-        again: What finishes it then.
-        sound: What must hold of ``root`` at once after the stop.
-        tail: How many of the last operations are tried, all if 0; and a few before.
-    """
-
-    work: Callable[[Path], Callable[[], None]]
-    again: Callable[[Path], Callable[[], None]]
-    sound: Callable[[Path, dict[str, bytes], dict[str, bytes]], bool]
-    tail: int = 0
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    """Every file under ``root`` by its name, without the locks, whose files stay."""
-    return {
-        str(path.relative_to(root)): b"" if path.is_dir() else path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.name != ".lock"
-    }
-
-
-def finished(files: dict[str, bytes]) -> dict[str, bytes]:
-    """What is not of a draft."""
-    return {name: data for name, data in files.items() if ".draft" not in name}
 
 
 def old_or_new(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
@@ -225,51 +194,6 @@ def start(world: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return root
 
 
-def chosen(count: int, tail: int) -> Iterator[int]:
-    """Numbers of operations: all, or the last ones and four before them."""
-    first = max(1, count - tail + 1) if tail else 1
-    yield from sorted({1, first // 3, first // 2, first - 1, *range(first, count + 1)} - {0})
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_stopped_after_any_file_operation(name: str, start: Path, tmp_path: Path) -> None:
-    case, root = CASES[name], tmp_path / "root"
-    before = tree(start)
-
-    def fresh() -> None:
-        shutil.rmtree(root, ignore_errors=True)
-        shutil.copytree(start, root)
-
-    fresh()
-    warm(case.work(root))
-    fresh()
-    whole = run(root, case.work(root))
-    assert whole.code == 0, whole.said
-    after = tree(root)
-    assert after != before
-    assert not [path for path in after if ".draft" in path]
-    for at in chosen(len(whole.operations), case.tail):
-        for way in ("kill", *(("ENOSPC", "EIO")[at % 2 :][:1] if at % 3 == 0 else ())):
-            fresh()
-            stopped = run(root, case.work(root), at, way)
-            told = f"{name}, {way} at {at}: {whole.operations[at - 1]}\n{stopped.said}"
-            if way == "kill":
-                assert stopped.code == KILLED, told
-            else:
-                assert stopped.code in (0, 2, BROKEN), told
-                refused_in_one_line(stopped.code, stopped.said, told)
-            assert case.sound(root, before, after), told
-            again = run(root, case.again(root))
-            if again.code == 2 and finished(tree(root)) == after:
-                continue  # it was finished already
-            assert again.code == 0, f"{told}\nagain: {again.said}"
-            assert tree(root) == after, told
-
-
-def refused_in_one_line(code: int, said: str, told: str) -> None:
-    if code == BROKEN:  # called without the command line: an error of ours or the system's own
-        assert "OutputError" in said or "StoreError" in said or "OSError" in said, told
-        return
-    assert "Traceback" not in said, told
-    if code == 2:
-        assert said.splitlines()[-1].startswith("prooflens: "), told
+    stop_everywhere(name, CASES[name], start, tmp_path / "root")

@@ -32,6 +32,8 @@ def own(description: Mapping[str, Any]) -> Layout:
     kind = spec.get("kind", "transformer")
     if kind != "transformer":
         raise CheckpointError(f"a model of kind {kind!r} has no heads: give a transformer")
+    for key in {"d_in", "d_out", "n_ctx"} & spec.keys():
+        _size(spec, key)
     layers, d_model = _size(spec, "n_layers"), _size(spec, "d_model")
     heads, widths = _by_layer(spec, "n_heads", layers), _by_layer(spec, "d_head", layers)
     most, widest = max(heads, default=1), max(widths, default=1)
@@ -65,10 +67,17 @@ def own(description: Mapping[str, Any]) -> Layout:
     )
 
 
+_MOST = {"n_layers": 4096, "n_heads": 1 << 14, "d_model": 1 << 20, "d_head": 1 << 20}
+"""Sizes beyond what any model has are refused before anything is read by them."""
+
+
 def _size(spec: Mapping[str, Any], key: str) -> int:
     value = spec.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise CheckpointError(f"spec.{key} in model.json must be a count, got {value!r}")
+    most = _MOST.get(key, 1 << 24)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise CheckpointError(
+            f"spec.{key} in model.json must be a count up to {most:,}, got {value!r}"
+        )
     return value
 
 

@@ -135,7 +135,8 @@ def checked(tensor: Tensor, name: str, place: str, dtype: torch.dtype) -> Tensor
 def _header(path: Path) -> Any:
     reading.regular(path, "weights", CheckpointError)
     try:
-        return safe_open(path, "pt", backend="pread")
+        with reading.utf8_name(path) as name:
+            return safe_open(name, "pt", backend="pread")
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path} is missing, truncated or not a safetensors file: {error}"

@@ -1,0 +1,281 @@
+"""Commands that compute for long are stopped after the file operations of their writing.
+
+What they compute is kept from a first run (:mod:`replay`); everything that they write, they write
+each time. See :mod:`stopping` for what must hold.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from file_faults import command
+from matplotlib.figure import Figure
+from replay import keep, keep_figures
+from stopping import Case, Tree, finished, stop_everywhere, tree
+
+import analyses.demo.run
+import analyses.report.certify
+import analyses.report.decompiled
+import analyses.report.head_figures
+import analyses.report.inspection  # noqa: F401  (what is loaded now draws once)
+import trained
+from analyses.benchmarks.view_page import synthetic
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.ledger import Claim
+from analyses.report.roles import Heads
+from interp.models.export import export_gpt2
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore, extract, verify
+from probes.roles.decision import no_roles
+from probes.study import Performance, Study
+
+MODEL, REAL = "fixed-memory-multiplexer", "--task=fixed_memory:lags=[1],length=4"
+PATTERN = "blocks.0.attn.hook_pattern"
+
+
+def claim(setting: Setting) -> Verdict:
+    """A claim's function: something in its working folder, a table and a figure."""
+    (setting.folder / "half.txt").write_text("done")
+    figure = Figure(figsize=(2, 2))
+    figure.subplots().plot([0, 1])
+    return Verdict(
+        "reproduced",
+        "It is so.",
+        numbers={"seeds": list(setting.seeds)},
+        tables={"rows": pd.DataFrame({"score": [1.0, 2.0]})},
+        drawings={"curve": Drawing(figure, "A line.")},
+    )
+
+
+def ledger() -> dict[str, Claim]:
+    profiles = {"quick": {"seeds": [1, 2]}}
+    rule = "It must be so."
+    one = Claim("memory-one", "memory", "§1", "It is so.", rule, f"{__name__}:claim", profiles)
+    return {one.id: one, "memory-two": replace(one, id="memory-two")}
+
+
+def words(*arguments: str) -> Callable[[Path], Callable[[], None]]:
+    return lambda root: command(*(a.format(root=root) for a in arguments))
+
+
+def beside_a_store(root: Path, before: Tree, after: Tree) -> bool:
+    """The store verifies; what is beside it is the older result or the new one."""
+    now = {name: data for name, data in finished(tree(root)).items() if name[:2] != "st"}
+    parts = ({n: d for n, d in files.items() if n[:2] != "st"} for files in (before, after))
+    return verify(root / "st") == [] and now in tuple(parts)
+
+
+def claims_stand(root: Path, before: Tree, after: Tree) -> bool:
+    """Each claim's result is the older one or the new one; working folders may be there."""
+
+    def of(files: Tree, name: str) -> Tree:
+        return {n: d for n, d in files.items() if n.split("/")[1:2] == [name]}
+
+    now = finished(tree(root))
+    for name in ("claims", "none"):
+        report = now.get(f"{name}/report.html", b"</html>")
+        if not report.rstrip().endswith(b"</html>"):
+            return False
+    names = ("memory-one", "memory-two")
+    return all(of(now, name) in (of(before, name), of(after, name)) for name in names)
+
+
+def inspected_so_far(root: Path, before: Tree, after: Tree) -> bool:
+    """Every store that is finished verifies; every other file is whole."""
+    now = finished(tree(root))
+    stores = (root / "new" / "stores").glob("*/manifest.json")
+    whole = all(verify(file.parent) == [] for file in stores if b'"complete": true' in
+                file.read_bytes())  # fmt: skip
+    return whole and all(
+        data == after[name] for name, data in now.items() if name.endswith((".csv", ".png", "html"))
+    )
+
+
+CASES = {
+    "heads": Case(
+        words("heads", MODEL, REAL, "--rows=16", "--out={root}/out", "--overwrite"), draft=True
+    ),
+    "heads-store": Case(
+        words("heads", "{root}/st", "--out={root}/out", "--overwrite"),
+        sound=beside_a_store,
+        tail=3,
+        every=40,
+    ),
+    "probe": Case(
+        words("probe", MODEL, REAL, "--rows=20", "--out={root}/out", "--overwrite"), draft=True
+    ),
+    "probe-store": Case(
+        words("probe", "{root}/st", "--out={root}/out", "--overwrite"),
+        sound=beside_a_store,
+        every=10,
+        tail=4,
+    ),
+    "plot": Case(words("plot", "{root}/st", "--out={root}/out", "--overwrite"), draft=True),
+    "inspect": Case(
+        words("inspect", "{root}/gpt2", "--out={root}/new", "--rows=16"),
+        words("inspect", "{root}/gpt2", "--out={root}/new", "--rows=16", "--resume"),
+        inspected_so_far,
+        tail=3,
+        every=60,
+    ),
+    "inspect-overwrite": Case(
+        words("inspect", "{root}/gpt2", "--out={root}/out", "--rows=16", "--overwrite"), draft=True
+    ),
+    "claims": Case(
+        words("claims", "run", "--all", "--out={root}/claims", "--overwrite"),
+        words("claims", "run", "--all", "--out={root}/claims", "--overwrite"),
+        claims_stand,
+        tail=6,
+        every=5,
+    ),
+    "claims-resume": Case(
+        words("claims", "run", "--all", "--out={root}/none"),
+        words("claims", "run", "--all", "--out={root}/none", "--resume"),
+        claims_stand,
+        tail=6,
+        every=5,
+    ),
+    "certify": Case(
+        words("certify", MODEL, "--strategy=black-box", "--out={root}/out", "--overwrite"),
+        draft=True,
+    ),
+    "decompile": Case(
+        words("decompile", MODEL, "--out={root}/out", "--overwrite"), draft=True
+    ),
+    "demo": Case(words("demo", "--out={root}/out", "--overwrite"), draft=True),
+    "view": Case(words("view", MODEL, "--out={root}/page.html", "--overwrite")),
+}  # fmt: skip
+
+
+HEAVY = {
+    "heads": [("analyses.cli.loading", "load")],
+    "heads-store": [("analyses.report.roles", "find_roles", "_layers", "model_of")],
+    "probe": [("analyses.cli.loading", "load"), ("analyses.report.probing", "probe_source")],
+    "probe-store": [("analyses.report.probing", "probe_source")],
+    "inspect": [
+        ("interp.models.pretrained", "load_pretrained"),
+        ("interp.weights.head_weights", "head_weights"),
+        ("probes.inspection.heads", "evidence_of", "decided", "loss_table", "weight_table"),
+        ("probes.inspection.heads", "performance"),
+        ("analyses.report.inspection", "behaviour_figures", "weight_maps", "circuit_crop"),
+        ("analyses.report.inspection", "wide_table", "beside_nulls"),
+        ("interp.store.plan", "survey"),
+    ],
+    "certify": [("analyses.cli.loading", "load"), ("probes.certify.run", "certify")],
+    "decompile": [("trained.loading", "load"), ("probes.decompile.workflow", "decompile")],
+}
+HEAVY["inspect-overwrite"] = [*HEAVY["inspect"], ("probes.inspection.heads", "inspect_heads")]
+HEAVY["view"] = [("analyses.report.view", "role_findings")]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Inputs, and older results to be replaced."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("world") / "root"
+    (root / "tmp").mkdir(parents=True)
+    (root / "page.html").write_text("old")
+    shipped = trained.load(MODEL)
+    store = extract(
+        shipped.model, shipped.task, [PATTERN, "blocks.0.hook_resid_post"], root / "st", rows=16,
+        about={"model": MODEL},
+    )  # fmt: skip
+    sites = {"site": ["hook_embed"], "latent": ["x"], "score": [0.5]}
+    store.write_measurement("decodability", pd.DataFrame(sites), {"seed": 0})
+    spec = TransformerSpec(
+        d_in=16, d_out=16, n_ctx=16, d_model=8, n_layers=2, n_heads=2, d_head=4, ffn=(8,),
+        norm="layernorm", positions="learned", activation="gelu",
+    )  # fmt: skip
+    export_gpt2(SequenceTransformer(spec, seed=1), root / "gpt2")
+    return root
+
+
+MARKERS = {
+    "heads": ".prooflens-heads",
+    "probe": ".prooflens-probes",
+    "plot": ".prooflens-figures",
+    "inspect": ".prooflens-inspect",
+    "certify": "certificate.json",
+    "decompile": "program.txt",
+    "demo": ".prooflens-demo",
+}
+
+
+def light_study(store: Path) -> Callable[..., Study]:
+    """A study whose store is a copy, and whose tables are of one row."""
+
+    def study(name: str, model: Any, task: Any, out: Path, **options: Any) -> Study:
+        shutil.copytree(store, out)
+        table, one = pd.DataFrame({"score": [1.0]}), Performance(1.0, 0.0, 0.0)
+        found = object.__new__(Study)  # without the kernels, which nothing here reads
+        told = {"name": name, "model": model, "task": task, "store": ActivationStore(out)}
+        told |= {"scores": table, "roles": no_roles(), "null": None, "performance": one}
+        for field, value in told.items():
+            object.__setattr__(found, field, value)
+        return found
+
+    return study
+
+
+def light_measuring(store: Path) -> Callable[..., Heads]:
+    """Heads' roles were measured before; their store is a copy."""
+
+    def measure(model: Any, task: Any, folder: Path, **options: Any) -> Heads:
+        shutil.copytree(store, folder)
+        return Heads(ActivationStore(folder), no_roles())
+
+    return measure
+
+
+@pytest.fixture
+def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world: Path) -> None:
+    """What the command computes is kept."""
+    name = request.node.callspec.params["name"]
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("PROOFLENS_GPT2", raising=False)
+    monkeypatch.setattr("probes.roles.reinit_null._DRAWS", 40)
+    keep_figures(monkeypatch)
+    for module, *names in HEAVY.get(name, ()):
+        keep(monkeypatch, module, *names)
+    if name == "view":
+        page = synthetic(1, 3, 2, 4)
+        monkeypatch.setattr("analyses.report.show.view_model", lambda *_, **__: page)
+    if name == "heads":
+        measured = light_measuring(world / "st")
+        monkeypatch.setattr("analyses.report.roles.measure_model", measured)
+    if name == "demo":
+        table = pd.DataFrame({"statement": ["It is so."], "holds": [True], "model": ["trained"]})
+        monkeypatch.setattr("analyses.demo.run._HUB_NAMES", ())
+        monkeypatch.setattr("analyses.demo.run.study", light_study(world / "st"))
+        monkeypatch.setattr("analyses.demo.run.findings", lambda comparison: ["It is so."])
+        monkeypatch.setattr("analyses.demo.run.sections", lambda comparison, folder: [])
+        monkeypatch.setattr("analyses.demo.memory.Comparison.agreement", table)
+        keep(monkeypatch, "analyses.demo.run", "construct_fixed_memory")
+        keep(monkeypatch, "trained", "load")
+    if name.startswith("claims"):
+        monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)
+        monkeypatch.setattr("time.perf_counter", lambda: 0.0)  # seconds are in the result
+
+
+@pytest.fixture
+def start(world: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of the world as one case finds it: with an older result, where one is replaced."""
+    root = tmp_path / "start"
+    shutil.copytree(world, root)
+    marker = MARKERS.get(request.node.callspec.params["name"].partition("-")[0])
+    if marker:
+        (root / "out").mkdir()
+        (root / "out" / marker).write_text("old")
+        (root / "out" / "old.txt").write_text("old")
+    return root
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_stopped_while_it_writes(name: str, light: None, start: Path, tmp_path: Path) -> None:
+    stop_everywhere(name, CASES[name], start, tmp_path / "root")

@@ -1,0 +1,228 @@
+"""Two processes on one folder: each works, or the second is refused in a line that names the first.
+
+One process holds a folder's lock as a running command does; commands that write there are refused
+with its number and host, and readers work beside it. When it is killed, its lock is gone.
+"""
+
+import os
+import re
+import shutil
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import sleep
+
+import pandas as pd
+import pytest
+import torch
+from file_faults import Ended, command, run
+
+from analyses.papers.base import Setting, Verdict
+from analyses.papers.ledger import Claim
+from interp.errors import StoreError
+from interp.lock import LOCK, alone
+from interp.models.checkpoint import save_checkpoint
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore, consolidate, extract, repair, verify
+from interp.store.measurements import write_measurement
+
+SPEC = TransformerSpec(d_in=5, d_out=5, n_ctx=4, d_model=4, n_layers=1, n_heads=1, d_head=2)
+
+
+@dataclass(frozen=True)
+class Named:
+    """Stands for a model that is never run."""
+
+    name: str = ""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A model, tokens and a store with a table."""
+    folder = tmp_path / "root"
+    (folder / "tmp").mkdir(parents=True)
+    model = SequenceTransformer(SPEC, seed=1)
+    save_checkpoint(model, folder / "model")
+    extract(model, torch.tensor([[0, 1, 2], [3, 3, 3]]), ["hook_embed"], folder / "st", batch=2)
+    write_measurement(folder / "st", "scores", pd.DataFrame({"score": [1.0]}), {"seed": 0})
+    (folder / "t.txt").write_text("0 1 2\n3 3 3\n")
+    return folder
+
+
+@contextmanager
+def beside(work: Callable[[], None]) -> Iterator[int]:
+    """A process that does the work, and is killed at the end if it still runs; its number."""
+    ready, told = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(ready)
+            os.environ["READY"] = str(told)
+            work()
+        finally:
+            os._exit(0)
+    os.close(told)
+    try:
+        os.read(ready, 1)
+        yield child
+    finally:
+        os.close(ready)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def holding(folder: Path) -> Callable[[], None]:
+    def work() -> None:
+        with alone(folder, "working in this folder"):
+            os.write(int(os.environ["READY"]), b"1")
+            sleep(60)
+
+    return work
+
+
+def seal(root: Path) -> Callable[[], None]:
+    table = pd.DataFrame({"score": [2.0]})
+    return lambda: write_measurement(root / "st", "scores", table, {"seed": 0}, overwrite=True)
+
+
+WRITERS = {
+    "extract": ("st", "extract {root}/model --tokens {root}/t.txt --hooks hook_embed --batch 2 "
+                      "--out {root}/st --resume"),
+    "extract-overwrite": ("st", "extract {root}/model --tokens {root}/t.txt --hooks hook_embed "
+                                "--batch 2 --out {root}/st --overwrite"),
+    "repair": ("st", "store repair {root}/st"),
+    "inspect": ("new", "inspect {root}/model --out {root}/new --resume"),
+    "claims": ("claims/.work", "claims run memory-fixed --out {root}/claims"),
+    "train": ("zoo.partial", "train --all --out {root}/zoo"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_second_writer_is_told_who_is_first(
+    name: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, words = WRITERS[name]
+    (root / place).mkdir(parents=True, exist_ok=True)
+    if name == "inspect":
+        (root / place / ".prooflens-inspect").touch()
+        monkeypatch.setattr("interp.models.pretrained.load_pretrained", lambda *_, **__: Named())
+        monkeypatch.setattr("interp.weights.head_weights.head_weights", lambda *_, **__: None)
+    if name == "claims":
+        monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)
+        words = words.replace("memory-fixed", "memory-slow")
+    with beside(holding(root / place)) as first:
+        found = run(root, command(*words.format(root=root).split()))
+    lines = found.said.splitlines()
+    assert found.code == 2, found.said
+    assert f"(pid {first} on {socket.gethostname()})" in lines[-1], found.said
+    assert lines[-1].startswith("prooflens: ")
+    assert "Traceback" not in found.said
+
+
+def test_a_killed_holders_lock_is_free(root: Path) -> None:
+    with beside(holding(root / "st")), pytest.raises(StoreError, match=r"another process \(pid"):
+        seal(root)()
+    assert (root / "st" / LOCK).exists()
+    seal(root)()
+    assert ActivationStore(root / "st").measurement("scores")["score"].tolist() == [2.0]
+
+
+def test_readers_work_beside_a_holder(root: Path) -> None:
+    with beside(holding(root / "st")):
+        assert ActivationStore(root / "st").inputs().shape == (2, 3)
+        assert verify(root / "st") == []
+        consolidate(root / "st", root / "one.h5")
+        with pytest.raises(StoreError, match=r"another process \(pid \d+ on .+\)"):
+            repair(root / "st")
+    assert ActivationStore(root / "one.h5").inputs().shape == (2, 3)
+
+
+def test_readers_work_beside_a_writer(root: Path) -> None:
+    """A table is replaced over and over: a reader sees one edition, and no damage."""
+
+    def replacing() -> None:
+        os.write(int(os.environ["READY"]), b"1")
+        for number in range(10_000):
+            table = pd.DataFrame({"score": [float(number)] * (1 + number % 3)})
+            write_measurement(root / "st", "scores", table, {"n": number}, overwrite=True)
+
+    with beside(replacing):
+        for number in range(25):
+            store = ActivationStore(root / "st")
+            assert len(set(store.measurement("scores")["score"])) == 1
+            assert verify(root / "st") == []
+            consolidate(root / "st", root / "one.h5", overwrite=number > 0)
+    shutil.rmtree(root / "tmp")
+    repair(root / "st")
+    assert verify(root / "st") == []
+
+
+def test_a_store_that_was_replaced_is_not_read_on(root: Path) -> None:
+    """What was opened before would otherwise give rows of another store."""
+    store = ActivationStore(root / "st")
+    extract(
+        SequenceTransformer(SPEC, seed=2), torch.tensor([[4, 4, 4]]), ["hook_embed"], root / "st",
+        batch=2, overwrite=True,
+    )  # fmt: skip
+    with pytest.raises(StoreError, match="was replaced since it was opened: open it again"):
+        store.inputs()
+    assert ActivationStore(root / "st").inputs().shape == (1, 3)
+
+
+def slow(setting: Setting) -> Verdict:
+    """A claim's function that others wait for."""
+    sleep(0.5)
+    return Verdict("reproduced", "It is so.", numbers={"seeds": list(setting.seeds)})
+
+
+def ledger() -> dict[str, Claim]:
+    profiles = {"quick": {"seeds": [1]}}
+    one = Claim("memory-slow", "memory", "§1", "So.", "So.", f"{__name__}:slow", profiles)
+    return {one.id: one}
+
+
+def both(root: Path, *words: str) -> list[Ended]:
+    """Two children run the same command at the same time; how each ended."""
+    results: list[Ended] = []
+    readers = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            ended = run(root, command(*words))
+            os.write(writer, f"{ended.code}\n{ended.said}".encode())
+            os._exit(0)
+        os.close(writer)
+        readers.append((reader, child))
+    for reader, child in readers:
+        with os.fdopen(reader, "rb") as stream:
+            code, _, said = stream.read().decode().partition("\n")
+        os.waitpid(child, 0)
+        results.append(Ended(int(code), said, ()))
+    return results
+
+
+CALLS = {
+    "claims": "claims run --all --out {root}/claims",
+    "extract": "extract {root}/model --tokens {root}/t.txt --hooks hook_embed --out {root}/two",
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_of_two_at_the_same_time_one_works(
+    name: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)
+    found = both(root, *CALLS[name].format(root=root).split())
+    assert 0 in {one.code for one in found}, found
+    for one in found:
+        assert one.code in (0, 2), one
+        assert "Traceback" not in one.said
+        last = one.said.splitlines()[-1]
+        assert one.code == 0 or re.search(r"another process \(pid \d+ on|already", last), one
+    if name == "extract":
+        assert verify(root / "two") == []
