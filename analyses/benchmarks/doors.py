@@ -39,7 +39,8 @@ from interp.models.export import export_gpt2
 from interp.models.pretrained import load_pretrained
 from interp.models.transformer import SequenceTransformer
 from interp.models.wrap import WrappedModule, wrap
-from interp.store import extract
+from interp.store import ActivationStore, extract
+from interp.store.rows import stored_batch
 from interp.tasks.base import answers_of, memories_of
 from interp.tasks.counterfactual import sought_of
 from probes.roles import LANGUAGE, ROLES, TASK, candidates, find_roles
@@ -138,16 +139,16 @@ def _language(make: Callable[[], language.Built]) -> Iterator[Said]:
 def _task(name: str) -> Iterator[Said]:
     """Compare a model of the task profile through its doors."""
     shipped = trained.load(name)
-    batch = shipped.task.sample(_ROWS, seed=_SEED)
     known: dict[str, Any] = {
         "memories": memories_of(shipped.task),
         "answers": answers_of(shipped.task),
         "sought": sought_of(shipped.task),
     }
-    reference = find_roles(shipped.model, batch, profile=TASK, seed=_SEED, **known)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "heads"
         table, _ = _heads(name, out)
+        batch = stored_batch(ActivationStore(out / "store"))  # the rows that ``heads`` drew
+        reference = find_roles(shipped.model, batch, profile=TASK, seed=_SEED, **known)
         yield "heads, our checkpoint", differences(reference, table)
         again, _ = _heads(str(out / "store"), Path(folder) / "again")
         yield "heads, store", differences(reference, again)

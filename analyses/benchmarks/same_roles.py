@@ -8,7 +8,9 @@ A row is a component, a role and a target; its status is ``confirmed``, ``candid
     (no weights, not these rows)       which role that is and why
 
 Less evidence never gives more: a status above the other table's is a disagreement whatever was
-missing. Numbers (strength, q) are not compared: two doors may sum in another order.
+missing. One row is none: the loose name (``dense``) of a component which the other table has under
+a stricter one that could not be looked for, if the row says so. Numbers (strength, q) are not
+compared: two doors may sum in another order.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ def differences(
         here, there = first.get(place, "none"), second.get(place, "none")
         wanted = "candidate" if here == "confirmed" and not causes else here
         if _RANK[there] > _RANK[here]:
+            if _in_its_place(place, _RANK[there], first, missing.get(place, ""), unsought):
+                continue
             found.append(f"{_words(place)} is {there}, more than {here}")
         elif place[4] in unsought:
             if not unsought[place[4]]:
@@ -66,6 +70,19 @@ def differences(
         elif there != here and not missing.get(place, ""):
             found.append(f"{_words(place)} is {there} and does not say what is missing")
     return found
+
+
+def _in_its_place(
+    place: Place, rank: int, first: Mapping[Place, str], missing: str, unsought: Mapping[str, str]
+) -> bool:
+    """Whether a row stands for one of a stricter role that could not be looked for, and says so."""
+    return any(
+        other[:3] == place[:3]
+        and other[4] in unsought
+        and f"{other[4]} (in whose place" in missing
+        and _RANK[status] >= rank
+        for other, status in first.items()
+    )
 
 
 def _missing(roles: pd.DataFrame) -> dict[Place, str]:

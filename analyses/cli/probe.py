@@ -140,15 +140,16 @@ def _run(source: Any, batch: Any, positions: str | None) -> tuple[Any, Any]:
     """A model and its rows; of a store, the model that it was made of and the store's own rows."""
     if batch is not None:
         return source, batch
-    from analyses.report.roles import model_of, rows_of
+    from analyses.report.roles import model_of
     from interp.errors import ArgumentError
+    from interp.store.rows import stored_batch
     from probes.positions import at_positions
     from trained.loading import load
 
     model, reason = model_of(source, load)
     if model is None:
         raise ArgumentError(f"--interchange must run the model that the store is of: {reason}")
-    return model, rows_of(at_positions(source, None, positions)[0])
+    return model, stored_batch(at_positions(source, None, positions)[0])
 
 
 def _list_hooks(source: Any, batch: Any, out: Path | None) -> None:

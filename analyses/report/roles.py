@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from analyses.report.head_figures import attention_tables, draw, part_name
 from interp.errors import ProoflensError, StoreError
@@ -21,7 +20,7 @@ from interp.interventions.components import components
 from interp.stats.head_table import head_table
 from interp.store import ActivationStore, extract
 from interp.store.plan import weights_sha256
-from interp.store.rows import scored_mask
+from interp.store.rows import has_targets, stored_batch
 from interp.tasks.base import Batch, answers_of, memories_of
 from interp.tasks.catalogue import known_task
 from interp.tasks.counterfactual import sought_of
@@ -157,7 +156,7 @@ def _measured(
     provenance: dict[str, Any],
     profile: Profile,
 ) -> Heads:
-    batch = rows_of(store)
+    batch = stored_batch(store)
     known: dict[str, Any] = {
         "memories": memories_of(task),
         "answers": answers_of(task),
@@ -186,24 +185,6 @@ def _seal(
     store: ActivationStore, name: str, table: pd.DataFrame, provenance: dict[str, Any]
 ) -> None:
     store.write_measurement(name, table.reset_index(drop=True), provenance, overwrite=True)
-
-
-def has_targets(store: ActivationStore) -> bool:
-    """Whether the source of a store's rows gave targets."""
-    return all("targets" in part.shapes for part in store.parts)
-
-
-def rows_of(store: ActivationStore) -> Batch:
-    """The rows that a store holds; zeros for targets that it has not, scored everywhere if it has
-    no mask."""
-    inputs = torch.from_numpy(store.inputs())
-    known = has_targets(store)
-    return Batch(
-        inputs=inputs,
-        targets=torch.from_numpy(store.targets()) if known else torch.zeros_like(inputs),
-        mask=torch.from_numpy(scored_mask(store)),
-        latents={name: torch.from_numpy(value) for name, value in store.latents().items()},
-    )
 
 
 def _layers(model: Any, batch: Batch) -> pd.DataFrame:

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from analyses.report.html import rendered
-from analyses.report.roles import model_of, rows_of, task_of
+from analyses.report.roles import model_of, task_of
 from analyses.report.view import head_table, view_findings, view_page
 from interp.errors import ArgumentError, Problems
 from interp.output import output_file
 from interp.store import ActivationStore
+from interp.store.rows import stored_batch
 from interp.tasks.base import Batch, answers_of, memories_of
 from probes.roles.profile import LANGUAGE, TASK, Profile
 from probes.viewing.model import Viewed, Watch, view_model, view_store
@@ -197,7 +198,7 @@ def _of_store(
     rule = "need the store's model"
     problems.need(model is not None or not prompts, "prompts", rule, reason, "leave them out")
     problems.raise_if_any()
-    batch = rows_of(store)
+    batch = stored_batch(store)
     tokenizer = None if model is None else model.card.tokenizer
     some = batch[:rows]
     aimed = all("targets" in part.shapes for part in store.parts)

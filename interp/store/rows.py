@@ -22,7 +22,16 @@ from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.plan import model_device
 from interp.tasks.base import Batch
 
-__all__ = ["Rows", "as_batch", "check_finite", "layer_hooks", "read_batches", "scored_mask"]
+__all__ = [
+    "Rows",
+    "as_batch",
+    "check_finite",
+    "has_targets",
+    "layer_hooks",
+    "read_batches",
+    "scored_mask",
+    "stored_batch",
+]
 
 
 @dataclass(frozen=True)
@@ -203,3 +212,21 @@ def _cut(hook: str, values: Tensor, labels: Sequence[str], widths: Mapping[int, 
     if not layer.isdigit() or int(layer) not in widths or "head" not in labels:
         return values
     return values.narrow(list(labels).index("head"), 0, widths[int(layer)])
+
+
+def has_targets(store: ActivationStore) -> bool:
+    """Whether the source of a store's rows gave targets."""
+    return all("targets" in part.shapes for part in store.parts)
+
+
+def stored_batch(store: ActivationStore) -> Batch:
+    """The rows that a store holds; zeros for targets that it has not, scored everywhere if it has
+    no mask."""
+    inputs = torch.from_numpy(store.inputs())
+    known = has_targets(store)
+    return Batch(
+        inputs=inputs,
+        targets=torch.from_numpy(store.targets()) if known else torch.zeros_like(inputs),
+        mask=torch.from_numpy(scored_mask(store)),
+        latents={name: torch.from_numpy(value) for name, value in store.latents().items()},
+    )

@@ -153,7 +153,7 @@ def decided(
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
     names = {role.name for role in asked}
     found = [one for detector in detectors for one in detector(of) if one.role in names]
-    table = _named(decide(found, level=evidence.profile.level))
+    table = _named(decide(found, level=evidence.profile.level), evidence.lacks)
     table.attrs["lacks"] = dict(evidence.lacks)
     return table
 
@@ -206,10 +206,11 @@ def _check(model: Any, rows: int, latents: bool, profile: Profile) -> None:
         )
 
 
-def _named(roles: pd.DataFrame) -> pd.DataFrame:
+def _named(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.DataFrame:
     """Without the loose names of heads that have a stricter one: a head that compares tokens is not
     ``dense``, one that has its part in a memory's kernel neither that nor ``local``, and one that
-    shares several memories with others has none of its own."""
+    shares several memories with others has none of its own. Where the stricter role could not be
+    looked for, the loose row stays and says so."""
     where = ["component", "layer", "head"]
     places = pd.MultiIndex.from_frame(roles[where])
     loose = pd.Series(False, index=roles.index)
@@ -219,4 +220,16 @@ def _named(roles: pd.DataFrame) -> pd.DataFrame:
     for role, others in _OWN.items():
         named = roles.loc[(roles["role"] == role) & (roles["status"] == "confirmed"), where]
         loose |= roles["role"].isin(others) & places.isin(pd.MultiIndex.from_frame(named))
-    return roles[~loose].reset_index(drop=True)
+    return _standing_in(roles[~loose].reset_index(drop=True), lacks)
+
+
+def _standing_in(roles: pd.DataFrame, lacks: Mapping[str, str]) -> pd.DataFrame:
+    """The table, in which rows of a loose name say which stricter roles could not be looked for."""
+    for role, strict in _LOOSE.items():
+        unseen = [one for one in strict if one in lacks]
+        reasons = [f"{one} (in whose place this may stand): {lacks[one]}" for one in unseen]
+        rows = roles["role"] == role
+        if reasons and rows.any():
+            told = [[text, *reasons] for text in roles.loc[rows, "missing"]]
+            roles.loc[rows, "missing"] = ["; ".join(filter(None, one)) for one in told]
+    return roles

@@ -133,11 +133,11 @@ def choose_rows(
         known = memories_of(task), answers_of(task), _unread(card, text)
         return Chosen(TASK, (*given, shown, *asked), own, *known)
     found = _language(model, card, own, rows, length, seed, text, asked)
-    shown = (*given, *found.shown)
+    together = (*given, *found.shown)
     reasons = "; ".join(found.notes) or "nothing fits"
-    problems.need(bool(shown), "rows", "must be given for it", reasons, "use --prompt or --data")
+    problems.need(bool(together), "rows", "must be given for it", reasons, "use --prompt or --data")
     problems.raise_if_any()
-    return replace(found, shown=shown)
+    return replace(found, shown=together)
 
 
 def _language(

@@ -107,3 +107,23 @@ def test_a_higher_status_is_always_told(
         line for line in found if any(f"head 0.{i} " in line for i in higher)
     ]
     assert len(found) >= len(higher)
+
+
+def test_a_loose_name_may_stand_for_a_stricter_one_that_could_not_be_looked_for() -> None:
+    whole = table((0, "symbol-equality", "confirmed"))
+    words = "symbol-equality (in whose place this may stand): no weights are named"
+    loose = table((0, "dense", "candidate"), missing=words)
+    unsought = {"symbol-equality": "no weights are named"}
+    assert differences(whole, loose, unsought=unsought) == []
+    said = ["head 0.0 dense is candidate, more than none"]
+    assert differences(whole, table((0, "dense", "candidate")), unsought=unsought) == said
+    assert said[0] in differences(whole, loose)
+    elsewhere = table((1, "dense", "candidate"), missing=words)
+    assert "head 0.1 dense is candidate, more than none" in differences(
+        whole, elsewhere, unsought=unsought
+    )
+    lower = table((0, "symbol-equality", "candidate"))
+    higher = table((0, "dense", "confirmed"), missing=words)
+    assert "head 0.0 dense is confirmed, more than none" in differences(
+        lower, higher, unsought=unsought
+    )

@@ -53,8 +53,8 @@ class Measured:
 @torch.no_grad()
 def measure(model: GPT2, held_out: Tensor, *, seed: int = 0) -> Measured:
     """Measure a model on a held-out text ``[token]``."""
-    context, first = model.sizes.context, [seed, 1]
-    inputs, targets = rows_of(held_out, 32, context, repeated=0.0, shuffled=0.0, seed=first)
+    context, drawn_by = model.sizes.context, [seed, 1]
+    inputs, targets = rows_of(held_out, 32, context, repeated=0.0, shuffled=0.0, seed=drawn_by)
     plain = float(functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()))
     draw = np.random.default_rng([seed, 2])
     starts = draw.integers(0, len(held_out) - _PASSAGE, _ROWS)
