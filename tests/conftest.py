@@ -19,8 +19,11 @@ torch.set_num_threads(1)  # tiny models: more threads only wait for each other
 
 LONGEST_FIRST = (
     "test_docs.py",
+    "test_odd_inputs.py",
+    "test_stopped_writing.py",
     "test_demo.py",
     "test_stopped_anywhere.py",
+    "test_two_at_once.py",
     "test_notebooks.py",
     "test_agreement_measured.py",
     "test_mechanisms.py",

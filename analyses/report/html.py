@@ -27,7 +27,8 @@ def rendered(template: str, *, scripted: bool, **values: Any) -> str:
         "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
         "version": version("prooflens"),
     }
-    return _environment().get_template(template).render(scripted=scripted, **ours, **values)
+    page = _environment().get_template(template).render(scripted=scripted, **ours, **values)
+    return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
 
 
 @cache

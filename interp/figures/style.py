@@ -20,6 +20,7 @@ from typing import Any
 import matplotlib as mpl
 from cycler import cycler
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from interp.output import output_file
 
@@ -106,6 +107,7 @@ def save(
         OutputError: if the disk refuses.
     """
     stem = Path(path).with_suffix("")
+    _make_printable(figure)
     engine = figure.get_layout_engine()
     if engine is not None:
         with style():
@@ -120,6 +122,14 @@ def save(
             figure.savefig(draft, format=kind, metadata=_NO_DATE.get(kind), dpi=dots)
         written.append(final)
     return written
+
+
+def _make_printable(figure: Figure) -> None:
+    """Write out what fonts cannot draw: titles name files, whose names need not be UTF-8."""
+    for text in figure.findobj(Text):
+        shown = text.get_text()
+        if not shown.isascii():
+            text.set_text(shown.encode("utf-8", "backslashreplace").decode())
 
 
 _NO_DATE = {"svg": {"Date": None}, "png": {"Software": None}, "pdf": {"CreationDate": None}}

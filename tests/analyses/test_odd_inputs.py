@@ -196,11 +196,10 @@ def named(root: Path) -> Iterator[Row]:
         )  # fmt: skip
     for name in (WORST, NAMES[-3]):
         page = f"--out={name}.html"
-        yield f"weights {name}", moved("model", name), ("weights", name, f"--out={name}.out")
+        yield f"weights {name}", moved("model", name), ("weights", name, f"--out={name}.csv")
         yield f"view {name}", moved("model", name), (
             "view", name, "--prompt=0 1 2", "--no-ablate", "--rows=4", "--data=rows.json", page
         )  # fmt: skip
-        yield f"probe {name}", moved("st", name), ("probe", name, f"--out={name}.out")
         yield f"data {name}", moved("rows.json", name), (
             "decompile", "apply", "p.txt", f"--data={name}", "--json"
         )  # fmt: skip

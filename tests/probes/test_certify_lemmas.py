@@ -135,12 +135,15 @@ def test_of_the_maximum_no_token_beats_a_lemma(seed: int) -> None:
     first, second = (cached(model, rows, "hook_attn_scores")[:, 0, -1] for rows in (ids, up))
     assert float((first - second)[:, 0].max()) <= fall + 1e-9
     assert float((first.amax(-1) - first.amin(-1)).max()) <= range_ + 1e-9
-    attn, embed = model.blocks[0].attn, model.embed.W_E
+    attn = model.blocks[0].attn
     with torch.no_grad():
-        parts = (embed @ attn.W_V[0] + attn.b_V[0], attn.W_O[0], model.unembed.W_U)
-        table = (parts[0] @ parts[1] @ parts[2]).double().numpy()
-        direct = (embed @ model.unembed.W_U).double().numpy()
-    off = table[~np.eye(6, dtype=bool)]
-    assert (table.diagonal() - table.mean(1)).min() >= copy - 1e-4
+        place = model.pos_embed.W_pos[:3] if model.pos_embed is not None else torch.zeros(3, 6)
+        entered = model.embed.W_E + place[:, None]  # [position, token, width]
+        values = entered @ attn.W_V[0] + attn.b_V[0]
+        table = (values @ attn.W_O[0] @ model.unembed.W_U).double().numpy()
+        direct = (entered[-1] + attn.b_O) @ model.unembed.W_U + model.unembed.b_U
+        direct = direct.double().numpy()
+    off = table[:, ~np.eye(6, dtype=bool)]
+    assert (table.diagonal(axis1=1, axis2=2) - table.mean(2)).min() >= copy - 1e-4
     assert off.max() - off.min() <= noise + 1e-4
     assert np.ptp(direct, axis=1).max() <= own + 1e-4

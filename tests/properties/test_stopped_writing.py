@@ -239,7 +239,7 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
     name = request.node.callspec.params["name"]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("PROOFLENS_GPT2", raising=False)
-    monkeypatch.setattr("probes.roles.reinit_null._DRAWS", 40)
+    monkeypatch.setattr("probes.fresh_models._DRAWS", 40)
     keep_figures(monkeypatch)
     for module, *names in HEAVY.get(name, ()):
         keep(monkeypatch, module, *names)

@@ -49,7 +49,8 @@ def test_results_come_in_the_order_of_the_runs() -> None:
 def test_a_folder_keeps_metrics_and_is_not_used_twice(tmp_path: Path) -> None:
     first = train(RUNS, folder=tmp_path / "g", together=2)
     table = pd.read_csv(tmp_path / "g" / "metrics.csv")
-    assert list(table.columns) == ["name", "seed", "steps", "metric", "value"]
+    columns = ["name", "spec.d_model", "seed", "steps", "metric", "value"]
+    assert list(table.columns) == columns
     row = table[(table["name"] == "c") & (table["metric"] == "loss")].iloc[0]
     assert (row["seed"], row["steps"]) == (2, 12)
     assert row["value"] == pytest.approx(first[3].metrics["loss"])

@@ -140,7 +140,7 @@ def test_what_is_wrong_with_a_grid_is_named(tmp_path: Path, grid: str, message: 
 
 @pytest.mark.parametrize(
     "name",
-    sorted(e.name for e in (files("trained") / "recipes").iterdir() if e.name != "__pycache__"),
+    sorted(e.name for e in (files("trained") / "recipes").iterdir() if e.name.endswith(".toml")),
 )
 def test_shipped_recipes_are_valid_and_named_after_their_files(name: str) -> None:
     recipe = read_recipe(str(files("trained") / "recipes" / name))
