@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+from forked_calls import speak_into
 
 import interp.models.tensor_files
 import interp.output
@@ -116,10 +117,7 @@ def run(root: Path, work: Callable[[], None], at: int = 0, way: str = "kill") ->
         code = BROKEN
         gc.disable()  # it would copy the parent's memory, object by object
         try:
-            for stream in (1, 2):
-                os.dup2(words.fileno(), stream)
-            sys.stdout = io.TextIOWrapper(open(1, "wb", 0), write_through=True)  # noqa: SIM115
-            sys.stderr = io.TextIOWrapper(open(2, "wb", 0), write_through=True)  # noqa: SIM115
+            speak_into(words)
             os.environ["TMPDIR"] = tempfile.tempdir = str(root / "tmp")
             Faults(root, at, way, operations.fileno()).install()
             work()

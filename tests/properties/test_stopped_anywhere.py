@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 import torch
 from file_faults import command
+from forked_calls import RECIPE
 from stopping import Case, finished, stop_everywhere, tree
 
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
@@ -26,26 +27,6 @@ from interp.output import output_file, output_folder, replace_text
 from interp.store import ActivationStore, extract, verify
 from interp.store.measurements import write_measurement
 
-RECIPE = """
-name = "tiny"
-about = "a test"
-[task]
-kind = "fixed_memory"
-lags = [1]
-length = 4
-[spec]
-input = "real"
-d_in = 1
-d_out = 1
-n_ctx = 4
-d_model = 2
-n_layers = 1
-n_heads = 1
-d_head = 2
-[training]
-steps = 2
-batch = 4
-"""
 PROGRAM = 'n = # "a"\nmany = n > 1\n'
 
 
