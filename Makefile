@@ -21,9 +21,10 @@ check: setup
 docs: setup
 	$(BIN)/mkdocs build --strict
 
-# The first picture of the README, with its numbers inside.
+# The pictures of the README, with their numbers inside.
 picture: setup
 	$(BIN)/python -m analyses.demo.first_picture docs/images/attention-by-lag.png
+	$(BIN)/python -m analyses.demo.forming docs/images/induction-forms.png
 
 # The script of `prooflens view`, from its sources; needs Node, which users of prooflens do not.
 VIEWER := analyses/report/viewer

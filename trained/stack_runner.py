@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from interp.threads import one_thread
 from trained.ensemble import Ensemble
 from trained.run import Run
 from trained.state_files import load_state, save_state
+from trained.stopping import stop_asked
 
 __all__ = ["Options", "finish", "train_unit"]
 
@@ -56,15 +53,15 @@ def train_unit(
     if file is not None and file.exists():
         load_state(ensemble, file)
         advanced(ensemble.state.step)
-    with one_thread(), _stop_asked() as stop_asked:
+    with one_thread(), stop_asked() as asked:
         saved = time.monotonic()
         for _ in ensemble.run():
             advanced(1)
             due = time.monotonic() - saved > 60 * options.minutes
-            if file is not None and (due or stop_asked()):
+            if file is not None and (due or asked()):
                 save_state(ensemble, file)
                 saved = time.monotonic()
-            if stop_asked():
+            if asked():
                 raise KeyboardInterrupt
     if file is not None:
         save_state(ensemble, file)
@@ -74,22 +71,3 @@ def train_unit(
 def finish(runs: Sequence[Run], options: Options, file: Path) -> None:
     """Call :func:`train_unit` in another process; its result is the saved file."""
     train_unit(runs, options, file)
-
-
-@contextmanager
-def _stop_asked() -> Iterator[Callable[[], bool]]:
-    """Tell whether Ctrl-C or a termination signal came; the step in progress is always finished."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

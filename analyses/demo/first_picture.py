@@ -15,6 +15,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from interp.attention.by_lag import lag_table
 from interp.figures.maps import Panel, share_maps
@@ -23,7 +24,7 @@ from interp.output import output_file
 from interp.proofs.shipped import construct
 from trained.loading import load
 
-__all__ = ["attention_by_lag", "picture_in_words", "write_picture"]
+__all__ = ["attention_by_lag", "picture_in_words", "write_drawing", "write_picture"]
 
 _NAMES = {"trained": "fixed-memory-multiplexer", "mixed": "fixed-memory-multiplexer-mixed"}
 _LAGS, _ROWS, _SEED = 6, 256, 1
@@ -73,6 +74,12 @@ def write_picture(path: Path) -> dict[str, pd.DataFrame]:
     lags = [str(lag) for lag in range(_LAGS)]
     across = "lag (positions back)"
     figure = share_maps(panels, lags, label="share of attention", across=across)
+    write_drawing(figure, shares, path)
+    return shares
+
+
+def write_drawing(figure: Figure, shares: Mapping[str, pd.DataFrame], path: Path) -> None:
+    """Write a figure as PNG, with the tables it was drawn from as CSV in its ``Description``."""
     numbers = pd.concat(shares, names=["model"]).round(4).to_csv()
     drawn = BytesIO()
     with style():
@@ -80,7 +87,6 @@ def write_picture(path: Path) -> dict[str, pd.DataFrame]:
         figure.savefig(drawn, format="png", metadata=about, dpi=150)
     with output_file(path, overwrite=True) as draft:
         draft.write_bytes(drawn.getvalue())
-    return shares
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.gpt_oss import SINKS
 from interp.weights.head_weights.source import Source, fetch_if_there, find_source
 
-__all__ = ["Pretrained", "load_pretrained"]
+__all__ = ["Pretrained", "load_pretrained", "quiet_transformers"]
 
 _ROW = 8  # positions of the row that hooks are checked on
 _VOCABULARIES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
@@ -174,7 +174,7 @@ def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -
     """Transformers' model with every parameter from the files, finite, in float32."""
     from transformers import AutoModelForCausalLM
 
-    with _told(f"{name} cannot be loaded"), _quiet():
+    with _told(f"{name} cannot be loaded"), quiet_transformers():
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             name,
             use_safetensors=True,
@@ -209,7 +209,7 @@ def _tokenizer(name: str, options: Mapping[str, Any]) -> Any:
         found = [file for file in _TOKENIZER_FILES if (folder / file).is_file()]
     if not set(found) & set(_VOCABULARIES):
         return None
-    with _told(f"the tokenizer of {name} cannot be loaded"), _quiet():
+    with _told(f"the tokenizer of {name} cannot be loaded"), quiet_transformers():
         return AutoTokenizer.from_pretrained(name, **options)
 
 
@@ -218,7 +218,7 @@ def _bridge(name: str, hugging: Any, tokenizer: Any, device: str) -> HookedModel
 
     if tokenizer is None:
         tokenizer = _stand_in(int(hugging.config.get_text_config().vocab_size))
-    with _told(f"{name} cannot be wrapped by TransformerBridge"), _quiet():
+    with _told(f"{name} cannot be wrapped by TransformerBridge"), quiet_transformers():
         bridge = TransformerBridge.boot_transformers(
             name, hf_model=hugging, tokenizer=tokenizer, device=device
         )
@@ -329,7 +329,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Switch off transformers' progress bars and warnings: what matters is checked and raised."""
     from transformers.utils import logging
 

@@ -1,6 +1,7 @@
 """A language model is trained from its recipe, stopped, resumed, written and loaded again."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from trained.language.measure import measure
 from trained.language.model import GPT2, Sizes
 from trained.language.recipe import LanguageRecipe, read_language_recipe
 from trained.language.rows import IGNORED, rows_of
-from trained.language.train import Training, prepare
+from trained.language.train import Training, prepare, trained_steps
 
 RECIPE = """
 name = "small"
@@ -87,6 +88,28 @@ def test_a_resumed_training_gives_what_an_uninterrupted_one_gives(
     object.__setattr__(other, "held_out", 4)
     with pytest.raises(CheckpointError, match="by another recipe"):
         Training(other, tmp_path / "parts", resume=True)
+
+
+def test_a_termination_signal_saves_the_step_it_came_in(
+    recipe: LanguageRecipe, tmp_path: Path
+) -> None:
+    prepare(recipe, tmp_path)
+    training = Training(recipe, tmp_path)
+    steps = trained_steps(training, minutes=60, told=lambda line: None)
+    assert next(steps) == 1
+    signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        next(steps)
+    assert Training(recipe, tmp_path, resume=True).step == 2
+
+
+def test_without_muon_nothing_is_read(
+    recipe: LanguageRecipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(torch.optim, "Muon")
+    with pytest.raises(ArgumentError, match=r"torch must be 2\.9 or later"):
+        prepare(recipe, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_command_writes_a_gpt2_that_transformers_loads(

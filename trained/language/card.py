@@ -140,7 +140,8 @@ def _card(numbers: dict[str, Any], recipe: LanguageRecipe, found: dict[int, Meas
         f"{recipe.about[0].upper()}{recipe.about[1:]}. {numbers['parameters']:,} parameters: width "
         f"{sizes.width}, {sizes.layers} layers of {sizes.heads} heads, context {sizes.context}, "
         f"{sizes.vocabulary:,} byte-level BPE tokens trained on the same text. The weights are "
-        "in float16. It is there to be looked into, not to write code.",
+        "in float16. It is there to be looked into, not to write code. Every row it learned from "
+        "begins with `<|endoftext|>`: without it in front, its losses are higher.",
         "## What it learned from",
         f"{origin[0].upper()}{origin[1:]}: {numbers['tokens_of_text']:,} tokens; one file of "
         f"{recipe.held_out} is held out by its digest ({numbers['tokens_held_out']:,} tokens)."

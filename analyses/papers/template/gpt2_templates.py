@@ -19,6 +19,7 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.models import needed
 from interp.figures.sweeps import accuracy_sweep
+from interp.models.pretrained import quiet_transformers
 from interp.tasks.template import TemplateTask
 from interp.tasks.template.named import aba_abb
 from trained import zoo
@@ -107,7 +108,10 @@ def _rows(setting: Setting, folder: str) -> list[dict[str, Any]]:
     for seed in setting.seeds:
         for n in options["rows"]:
             for name in ("pretrained", "from scratch"):
-                body: Any = GPT2Model.from_pretrained(folder, local_files_only=True)
+                with quiet_transformers():
+                    body: Any = GPT2Model.from_pretrained(
+                        folder, local_files_only=True, dtype=torch.float32
+                    )
                 if name == "from scratch":
                     torch.manual_seed(seed)
                     body = GPT2Model(body.config)
