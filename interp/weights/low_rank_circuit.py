@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp.errors import Problems
 from interp.threads import workers
 from interp.weights.head_weights.circuit import Circuit
 
@@ -88,10 +89,14 @@ def low_rank_circuit(
         identity: the multiple c of I.
         bias: a query bias b [r] in the head's own basis.
         spectrum: also compute singular values, eigenvalues, tr M² and Σ_ij M_ij.
+
+    Raises:
+        ArgumentError: for factors whose squares are beyond their type's largest number.
     """
     n, r = left.shape
     left, right = _alike(left, right)
     gram_left, gram_right = left.mT @ left, right.mT @ right
+    _check(left, right, gram_left, gram_right)
     product = gram_left.double() @ gram_right.double()
     diagonal = (left * right).sum(-1).double()
     trace, c = float(diagonal.sum()), identity
@@ -148,6 +153,17 @@ def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     if left.mT.is_contiguous() and right.mT.is_contiguous():
         return left, right
     return left.contiguous(), right.contiguous()
+
+
+def _check(left: Tensor, right: Tensor, *grams: Tensor) -> None:
+    """Refuse what LAPACK must not be given: eigenvalues of infinite matrices end the process."""
+    problems = Problems("low_rank_circuit")
+    for name, side, gram in zip(("left", "right"), (left, right), grams, strict=True):
+        if not gram.isfinite().all():
+            rule, largest = f"must have squares that {side.dtype} can hold", float(side.abs().max())
+            received = f"a largest number of {largest:.2g}"
+            problems.need(False, name, rule, received, "scale the weights down")
+    problems.raise_if_any()
 
 
 def _singular(gram_left: Tensor, gram_right: Tensor, rank: int) -> NDArray[np.float64]:

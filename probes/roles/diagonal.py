@@ -88,10 +88,15 @@ def diagonal_of(
         left: What a head reads of each token, in any basis of the stream.
         right: What it compares that with, or writes it to.
         rank: The largest rank that the circuit's weights can have.
+
+    Returns:
+        The numbers; nothing diagonal, with p = 1, where products are beyond the largest number.
     """
     left, right = (side.double() - side.double().mean(0) for side in (left, right))
     m, n = left @ right.mT, len(left)
     allowed = min(max(rank, 1), n - 1) / (n - 1)
+    if not m.isfinite().all():
+        return Diagonal(0.0, allowed, 0.0, 0.0, 1.0)
     share, p = identity_share(m)
     if share == 0:
         return Diagonal(0.0, allowed, 0.0, 0.0, p)

@@ -396,5 +396,5 @@ def test_what_was_found_once_is_refused_in_words(ask: Any, root: Path) -> None:
 def test_weights_near_the_largest_number(root: Path, tmp_path: Path) -> None:
     home = Path(shutil.copytree(root, tmp_path / "root"))
     code, said, _ = call(home, huge_weights(home / "model"), ("weights", "model"))
-    assert code in (0, 2), said
-    assert "Traceback" not in said
+    assert code == 2, said
+    assert "must have squares that torch.float32 can hold" in said
