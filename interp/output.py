@@ -26,6 +26,7 @@ from pathlib import Path
 
 import psutil
 
+from interp.environment import ENVIRONMENT, environment_json
 from interp.errors import OutputError
 from interp.exchange import exchange
 
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 DRAFT, _ASIDE = ".draft", ".old"
-CHECKED = "."  # the marker of a folder whose caller has looked at what it holds
+CHECKED = "."  # the marker of a store: its caller looks at what it holds, its manifest tells all
 _NAMED = re.compile(
     r"\.(?P<name>.+)\.(?P<host>[\w.]*)-(?P<pid>\d+)-(?P<start>\d+)-[0-9a-f]{8}"
     rf"(?P<kind>{re.escape(DRAFT)}|{re.escape(_ASIDE)})",
@@ -128,6 +129,8 @@ def output_folder(
 ) -> Iterator[Path]:
     """A draft folder that becomes ``out`` when the block ends without an error.
 
+    It is given :data:`interp.environment.ENVIRONMENT`, what it was made with.
+
     Args:
         out: The folder that will be written.
         overwrite: Whether an existing one may be replaced.
@@ -148,7 +151,9 @@ def output_folder(
     try:
         with _told(out, draft):
             yield draft
-            (draft / marker).touch()
+            if marker != CHECKED:
+                (draft / marker).touch()
+                (draft / ENVIRONMENT).write_text(environment_json())
             for folder, _, files in os.walk(draft):
                 for name in files:
                     fsync(Path(folder, name))

@@ -13,7 +13,7 @@ LENS = "interp.hooks.transformer_lens_adapter"
 # Each room, and the rooms it may import from, from the ground up (always itself besides).
 GROUND = {
     "interp.errors", "interp.threads", "interp.output", "interp.lazy", "interp.lock",
-    "interp.reading", "interp.schema", "interp.machine", "interp.plugins",
+    "interp.reading", "interp.schema", "interp.machine", "interp.plugins", "interp.environment",
 }  # fmt: skip
 MAY_IMPORT = {
     "interp.errors": set(),
@@ -21,7 +21,8 @@ MAY_IMPORT = {
     "interp.lazy": set(),
     "interp.schema": set(),
     "interp.exchange": set(),
-    "interp.output": {"interp.errors", "interp.exchange"},
+    "interp.environment": set(),
+    "interp.output": {"interp.errors", "interp.exchange", "interp.environment"},
     "interp.lock": {"interp.errors"},
     "interp.reading": {"interp.errors", "interp.schema"},
     "interp.machine": {"interp.errors"},

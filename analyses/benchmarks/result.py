@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from interp.environment import environment
 from interp.output import output_file
 
 __all__ = ["write_result"]
@@ -19,7 +20,7 @@ def write_result(found: Mapping[str, Any], out: Path | None) -> None:
     Raises:
         OutputError: if the disk refuses.
     """
-    text = json.dumps(found) + "\n"
+    text = json.dumps({**found, "environment": environment()}) + "\n"
     sys.stdout.write(text)
     if out is not None:
         with output_file(out, overwrite=True) as draft:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import platform
 from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
 from analyses.cli.usage import facts
+from interp.environment import environment
 
 __all__ = ["doctor"]
 
-_NEEDED = ("prooflens", "torch", "transformer-lens", "transformers", "h5py", "scikit-learn")
 _EXTRAS = {"ray": "many machines", "hdf5plugin": "compression", "anywidget": "notebooks"}
 
 
@@ -45,13 +44,9 @@ def doctor() -> None:
     """Print versions, device, threads, which optional extras are there, and plug-ins."""
     import torch
 
-    rows = [("python", platform.python_version())]
-    rows += [(name, _installed(name) or "missing") for name in _NEEDED]
+    rows = list(environment().items())
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
-    rows += [
-        ("device", f"cuda ({gpu})" if gpu else "cpu"),
-        ("threads", str(torch.get_num_threads())),
-    ]
+    rows.append(("device", f"cuda ({gpu})" if gpu else "cpu"))
     for name, purpose in _EXTRAS.items():
         found = _installed(name)
         rows.append((f"{name} (optional, {purpose})", found or "not installed"))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
@@ -120,7 +119,6 @@ def find_gpt2(given: Path | None) -> HeadWeights | None:
 
 
 def _page(comparison: Comparison, said: list[str], parts: list[Section]) -> Page:
-    packages = ", ".join(f"{p} {version(p)}" for p in ("torch", "transformer-lens", "scikit-learn"))
     return Page(
         title="What a transformer does, against a proof of what it can do",
         findings=said,
@@ -129,8 +127,7 @@ def _page(comparison: Comparison, said: list[str], parts: list[Section]) -> Page
             f"Task {comparison.trained.task.name}, {ROWS} rows of "
             f"{comparison.trained.task.length} positions drawn with seed {SEED}, which no training "
             f"uses. Trained: the shipped {MODEL}; mixed: {CONTROL}, trained without weight decay; "
-            "one seed each, what other seeds do is said in their recipes. "
-            f"{packages}.",
+            "one seed each, what other seeds do is said in their recipes.",
             "All numbers of this page: scores.csv, roles.csv, agreement.csv and numbers.json "
             "beside it; the same tables are sealed into the activation stores under stores/.",
         ),

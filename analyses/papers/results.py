@@ -16,9 +16,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from platform import python_version
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ import pandas as pd
 
 from analyses.papers.base import Setting, Verdict
 from analyses.papers.ledger import Claim
+from interp.environment import environment
 from interp.errors import OutputError, ProoflensError
 from interp.figures.style import save
 from interp.output import output_folder
@@ -42,7 +41,6 @@ __all__ = [
     "read_failure",
     "read_result",
     "read_results",
-    "versions",
     "write_result",
 ]
 
@@ -68,7 +66,6 @@ _SCHEMA = table(
     },
     {"changed": table({}), "earlier": many(each(text()))},
 )
-_PACKAGES = ("prooflens", "torch", "numpy", "scipy", "scikit-learn", "transformer-lens")
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class Result:
         seeds: The seeds that were run.
         options: The profile's other options.
         seconds: Wall-clock time.
-        versions: Package → version.
+        versions: Package → version; threads and BLAS.
         figures: Figure name → alternative text, in order.
         tables: The names of the tables.
         changed: Options (and ``seeds``) that are not the ledger's, with the ledger's values; the
@@ -126,17 +123,6 @@ class Result:
         return pd.read_csv(self.folder / f"{name}.csv")
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that a result depends on."""
-    found = {"python": python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
 def write_result(
     claim: Claim, setting: Setting, verdict: Verdict, seconds: float, out: Path
 ) -> Result:
@@ -161,7 +147,7 @@ def write_result(
         "options": plain(setting.options),
         "changed": {} if verdict.status == "not run" else _changed(claim, setting),
         "seconds": round(seconds, 1),
-        "versions": versions(),
+        "versions": environment(),
         "figures": {name: drawing.alternative for name, drawing in verdict.drawings.items()},
         "tables": list(verdict.tables),
         "earlier": _earlier(place, claim),

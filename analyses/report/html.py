@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+
+from interp.environment import environment
 
 __all__ = ["rendered"]
 
@@ -25,7 +26,7 @@ def rendered(template: str, *, scripted: bool, **values: Any) -> str:
     ours = {
         "css": Markup((here / "style.css").read_text()),  # noqa: S704  our own file
         "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
-        "version": version("prooflens"),
+        "environment": environment(),
     }
     page = _environment().get_template(template).render(scripted=scripted, **ours, **values)
     return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.report.weights_page import weights_page
+from interp.environment import ENVIRONMENT, environment_json
 from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
 from interp.figures.pairs import Pair, pair_lines
 from interp.figures.style import save
@@ -178,13 +179,22 @@ def _listed(rows: pd.DataFrame) -> str:
 
 
 def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
-    """Write the table as CSV; a failure leaves no partial file.
+    """Write the table as CSV, and beside it what it was made with: ``NAME.environment.json``.
 
     Raises:
-        OutputError: if the file exists and may not be replaced, or cannot be written.
+        OutputError: if a file exists and may not be replaced, or cannot be written.
     """
-    with output_file(path, overwrite=overwrite) as draft:
-        table[list(CSV_COLUMNS)].to_csv(draft, index=False)
+    beside = path.with_suffix(f".{ENVIRONMENT}")
+    with (
+        output_file(beside, overwrite=overwrite) as told,
+        output_file(path, overwrite=overwrite) as draft,
+    ):
+        told.write_text(environment_json())
+        _write_csv(table, draft)
+
+
+def _write_csv(table: pd.DataFrame, path: Path) -> None:
+    table[list(CSV_COLUMNS)].to_csv(path, index=False)
 
 
 def write_page(
@@ -211,7 +221,7 @@ def _write_tables(inspection: Inspection, folder: Path) -> None:
         ("singular_values.csv", table[spectrum]),
     ):
         if len(rows):
-            write_table(rows, folder / name, overwrite=False)
+            _write_csv(rows, folder / name)
     (folder / "findings.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
     factors, sizes = inspection.factors, inspection.factors.layout.sizes
     heads = table[~pairs & ~spectrum]

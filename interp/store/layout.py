@@ -26,10 +26,10 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from interp.environment import environment
 from interp.errors import StoreError
 from interp.lock import LOCK, alone
 from interp.output import DRAFT, append_line, drop, replace_text
@@ -89,10 +89,7 @@ def digest(record: Mapping[str, Any]) -> str:
 
 def product_version() -> str:
     """``prooflens`` and its version, as the manifest records it."""
-    try:
-        return f"prooflens {version('prooflens')}"
-    except PackageNotFoundError:
-        return "prooflens (not installed)"
+    return f"prooflens {environment()['prooflens']}"
 
 
 def is_store(folder: Path) -> bool:

@@ -2,8 +2,9 @@
 
 A table is a pandas frame of float, integer, boolean and string columns with the default index.
 Its file ``measurements-NAME.h5`` has one dataset per column under ``columns`` and the JSON
-``provenance`` (which analysis, which arguments, which versions); it is written, hashed, renamed
-and indexed like a part. A number in a store is worth what its provenance says and no more.
+``provenance`` (which analysis, which arguments) and ``environment`` (which versions, threads and
+BLAS); it is written, hashed, renamed and indexed like a part. A number in a store is worth what
+its provenance says and no more.
 
 A head table (:mod:`interp.stats.head_table`) has the number of its format in the file's attribute
 ``head_table``; files without it hold the first, and their tables are upgraded when they are read.
@@ -20,6 +21,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.environment import environment_json
 from interp.errors import Problems, StoreError
 from interp.output import draft_of, drop, fsync, settle
 from interp.reading import parse_json, regular
@@ -186,6 +188,8 @@ def _write_file(path: Path, table: pandas.DataFrame, text: str) -> None:
         if set(COLUMNS) <= set(table.columns):
             file.attrs[_TABLE] = FORMAT
         file.create_dataset("provenance", data=text, dtype=h5py.string_dtype())
+        told = environment_json()
+        file.create_dataset("environment", data=told, dtype=h5py.string_dtype())
         order = json.dumps([str(c) for c in table.columns])
         file.create_dataset("order", data=order, dtype=h5py.string_dtype())
         group = file.create_group("columns")
@@ -228,7 +232,7 @@ def _load(path: Path, what: Any) -> Any:
 
 
 def read_provenance(folder: Path, name: str) -> dict[str, Any]:
-    """The provenance of a table: which analysis wrote it, with which arguments and versions.
+    """The provenance of a table: which analysis wrote it, with which arguments.
 
     Raises:
         StoreError: if there is no such table, or it is damaged.

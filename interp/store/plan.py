@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from interp.environment import environment
 from interp.errors import HookError, Problems, StoreError
 from interp.hooks.capture import Capture, Survey, survey
 from interp.store import arrays
@@ -123,6 +124,7 @@ class Plan:
             "format": FORMAT,
             "version": f"{VERSION[0]}.{VERSION[1]}",
             "product": product_version(),
+            "environment": environment(),
             "plan_digest": digest(self.record),
             "plan": self.record,
             "hooks": self.hooks,

@@ -283,7 +283,7 @@ class ActivationStore:
         return read_measurement(self.path, name)
 
     def provenance(self, name: str) -> dict[str, Any]:
-        """The provenance of a table: which analysis wrote it, with which arguments and versions."""
+        """The provenance of a table: which analysis wrote it, with which arguments."""
         return read_provenance(self.path, name)
 
     def write_measurement(

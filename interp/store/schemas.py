@@ -65,7 +65,7 @@ MANIFEST_SCHEMA = table(
         "rows": maybe(whole()),
         "complete": truth,
     },
-    {"about": table({}, {"conformance": many(text())})},
+    {"environment": each(text()), "about": table({}, {"conformance": many(text())})},
 )
 
 

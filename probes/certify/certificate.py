@@ -13,13 +13,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save
 
+from interp.environment import environment
 from interp.errors import CheckpointError
 from interp.reading import read_json
 from probes.certify.cover import Proof
@@ -73,7 +73,7 @@ class TheoremFile:
         written = [asdict(p) | {"bound": self.safe(p)} for p in self.proofs]
         found = {
             "format": {"name": "prooflens-certificate", "version": FORMAT_VERSION},
-            "prooflens": _version(),
+            "prooflens": environment()["prooflens"],
             "model": {"name": self.model, "sha256": self.sha256},
             "domain": dict(self.domain),
             "statement": self.statement,
@@ -150,10 +150,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not isfinite(value) else value
-
-
-def _version() -> str:
-    try:
-        return version("prooflens")
-    except PackageNotFoundError:
-        return "unknown"

@@ -21,6 +21,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp.environment import ENVIRONMENT, environment_json
 from interp.errors import ArgumentError, OutputError
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
@@ -268,7 +269,7 @@ def _trials(
 
 
 def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:
-    """``roles.csv``, ``heads.csv``, ``trials.csv``, ``inspection.json`` and ``findings.txt``."""
+    """The tables as CSV, ``inspection.json``, ``findings.txt`` and what they were made with."""
     scores = pd.concat([found.behaviour, found.losses, found.weights], ignore_index=True)
     trials = pd.DataFrame([vars(p) for p in found.performances])
     tables = {"roles": found.roles, "heads": scores, "trials": trials}
@@ -291,3 +292,5 @@ def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:
         draft.write_text(json.dumps(records, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     with output_file(out / "findings.txt", overwrite=True) as draft:
         draft.write_text("\n".join(records["findings"]) + "\n", encoding="utf-8")
+    with output_file(out / ENVIRONMENT, overwrite=True) as draft:
+        draft.write_text(environment_json(), encoding="utf-8")

@@ -18,7 +18,7 @@ import pytest
 import torch
 from file_faults import command
 from forked_calls import RECIPE
-from stopping import Case, finished, stop_everywhere, tree
+from stopping import Case, Tree, finished, stop_everywhere, tree
 
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.spec import TransformerSpec
@@ -83,9 +83,14 @@ def one_folder(root: Path) -> Callable[[], None]:
     return work
 
 
-def pairs_of_files(root: Path, before: dict[str, bytes], after: dict[str, bytes]) -> bool:
-    now = finished(tree(root))
-    return all(now[name] in (before[name], after[name]) for name in ("one.txt", "two.txt"))
+def pairs_of_files(*names: str) -> Callable[[Path, Tree, Tree], bool]:
+    """Each file is the older one or the new one."""
+
+    def sound(root: Path, before: Tree, after: Tree) -> bool:
+        now = finished(tree(root))
+        return all(now.get(name) in (before.get(name), after[name]) for name in names)
+
+    return sound
 
 
 def extracting(name: str, **options: bool) -> Callable[[Path], Callable[[], None]]:
@@ -99,7 +104,7 @@ def extracting(name: str, **options: bool) -> Callable[[Path], Callable[[], None
 
 
 CASES = {
-    "file": Case(one_file, one_file, pairs_of_files),
+    "file": Case(one_file, one_file, pairs_of_files("one.txt", "two.txt")),
     "folder": Case(one_folder, one_folder, old_or_new),
     "extract": Case(extracting("st"), extracting("st", resume=True), sound_store),
     "extract-overwrite": Case(
@@ -135,7 +140,7 @@ CASES = {
     "weights": Case(
         words("weights", "{root}/model", "--out", "{root}/w.csv", "--overwrite"),
         words("weights", "{root}/model", "--out", "{root}/w.csv", "--overwrite"),
-        old_or_new,
+        pairs_of_files("w.csv", "w.environment.json"),
     ),
 }
 

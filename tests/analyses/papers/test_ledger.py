@@ -112,7 +112,8 @@ def test_result_round_trip(tmp_path, module):
     assert read_result(tmp_path / "out" / "depth-made-up") == result
     assert result.table("sums")["sum"].tolist() == [2, 2]
     names = {path.name for path in result.folder.iterdir()}
-    assert names == {RESULT, "sums.csv", "line.png", "line.svg", "thumbnail.png"}
+    files = {RESULT, "environment.json", "sums.csv", "line.png", "line.svg", "thumbnail.png"}
+    assert names == files
     assert module.calls[0].options == {"first": 1}
 
 

@@ -1,0 +1,82 @@
+"""What a result was computed with: versions, threads and BLAS, as every result tells them.
+
+Sums of floating-point numbers depend on all three: the same seed gives the same bits where they are
+equal, and may round differently where one is not. What is not loaded is not asked: a result that
+was made without PyTorch does not depend on its threads.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from threadpoolctl import threadpool_info
+
+__all__ = ["ENVIRONMENT", "environment", "environment_json"]
+
+ENVIRONMENT = "environment.json"
+"""The file that a folder of results tells it in."""
+
+_PACKAGES = (
+    "prooflens",
+    "torch",
+    "transformer-lens",
+    "transformers",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pandas",
+    "h5py",
+)
+
+
+def environment() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on, ``threads`` and ``blas``."""
+    return {**_versions(), "threads": str(_threads()), "blas": ", ".join(_blas())}
+
+
+def environment_json() -> str:
+    """:func:`environment` as the text of a JSON file."""
+    return json.dumps(environment(), indent=1) + "\n"
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _torch() -> Any:
+    return sys.modules.get("torch")
+
+
+def _threads() -> int:
+    """Of PyTorch; where it is not loaded, of the libraries that are."""
+    torch = _torch()
+    if torch is not None:
+        return int(torch.get_num_threads())
+    return max((int(one["num_threads"]) for one in threadpool_info()), default=1)
+
+
+def _blas() -> list[str]:
+    """Each loaded library that multiplies matrices, with the kind of processor that it takes."""
+    found = {
+        f"{one['internal_api']} {one['version']} ({one.get('architecture', platform.machine())})"
+        for one in threadpool_info()
+        if one["user_api"] == "blas"
+    }
+    if (torch := _torch()) is not None:
+        built = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+        kind = torch.backends.cpu.get_cpu_capability()
+        found.add(f"{built[1] if built else 'unknown'} of torch ({kind})")
+    return sorted(found)
