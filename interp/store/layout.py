@@ -33,8 +33,9 @@ from interp.environment import environment
 from interp.errors import StoreError
 from interp.lock import LOCK, alone
 from interp.output import DRAFT, append_line, drop, replace_text
-from interp.reading import open_regular, parse_json, read_json
-from interp.store.schemas import MANIFEST_SCHEMA, entry_faults, measurement_name, part_name
+from interp.reading import open_regular, read_json
+from interp.store.index_line import LineReader
+from interp.store.schemas import MANIFEST_SCHEMA, measurement_name, part_name
 
 __all__ = [
     "DAMAGED",
@@ -203,11 +204,11 @@ def index_entries(folder: Path) -> Iterator[dict[str, Any]]:
         StoreError: if a line that ends in a newline is not an entry, or two are of one file.
     """
     seen: set[str] = set()
-    index = str(folder / INDEX)
+    index, lines = str(folder / INDEX), LineReader()
     for number, line in index_lines(folder):
         place = f"{index}: line {number}"
-        entry = parse_json(line, place, StoreError)
-        if faults := entry_faults(entry, place):
+        entry, faults = lines.read(line, place)
+        if faults:
             raise StoreError(f"{'; '.join(faults[:3])}: see prooflens store verify")
         name = entry.get("file")
         if name in seen:

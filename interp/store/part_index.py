@@ -29,22 +29,20 @@ def folder_parts(folder: Path) -> list[SealedPart]:
         StoreError: if the index is damaged.
     """
     known: dict[str, Shapes] = {}
-    return [
-        SealedPart(
-            folder,
-            entry["file"],
-            "/",
-            tuple((start, stop) for start, stop in entry["rows"]),
-            _shared(known, entry["shapes"]),
-            entry.get("overflows") or _NONE,
-        )
-        for entry in layout.index_entries(folder)
-        if entry["kind"] == "part"
-    ]
-
-
-def _shared(known: dict[str, Shapes], shapes: dict[str, list[int]]) -> Shapes:
-    return known.setdefault(str(shapes), {name: tuple(shape) for name, shape in shapes.items()})
+    last: dict[str, list[int]] = {}
+    shared: Shapes = {}
+    parts = []
+    for entry in layout.index_entries(folder):
+        if entry["kind"] != "part":
+            continue
+        if entry["shapes"] is not last:
+            last = entry["shapes"]
+            own = {name: tuple(shape) for name, shape in last.items()}
+            shared = known.setdefault(str(last), own)
+        ranges = tuple((start, stop) for start, stop in entry["rows"])
+        overflows = entry.get("overflows") or _NONE
+        parts.append(SealedPart(folder, entry["file"], "/", ranges, shared, overflows))
+    return parts
 
 
 def consolidated_parts(files: Files, path: Path) -> tuple[dict[str, Any], list[SealedPart]]:

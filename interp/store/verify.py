@@ -21,10 +21,9 @@ import numpy as np
 
 from interp.errors import StoreError
 from interp.output import drop
-from interp.reading import parse_json
 from interp.store import layout
+from interp.store.index_line import LineReader
 from interp.store.measurements import settle_replacements
-from interp.store.schemas import entry_faults
 from interp.store.writer import sha256_file
 
 __all__ = ["Fault", "repair", "verify"]
@@ -109,8 +108,9 @@ class _Lines:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         seen: dict[str, int] = {}
+        lines = LineReader()
         for number, line in layout.index_lines(self._folder):
-            entry, reasons = _entry(line, f"line {number}")
+            entry, reasons = lines.read(line, f"line {number}")
             name = str(entry.get("file", ""))
             if not reasons and name in seen:
                 reasons = [f"line {number} names {name}, as line {seen[name]} does"]
@@ -118,14 +118,6 @@ class _Lines:
             if not reasons:
                 seen |= {name: number} if name else {}
                 yield entry
-
-
-def _entry(line: bytes, place: str) -> tuple[dict[str, Any], list[str]]:
-    try:
-        entry = parse_json(line, place, StoreError)
-    except StoreError as error:
-        return {}, [str(error)]
-    return entry if isinstance(entry, dict) else {}, entry_faults(entry, place)
 
 
 def _file_faults(folder: Path, manifest: dict[str, Any], entry: dict[str, Any]) -> list[Fault]:
