@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 __all__ = ["weights"]
 
-_PAIRED_UP_TO = 512  # heads; above, a table of all pairs is asked for by name
-
 
 def weights(
     model: Annotated[
@@ -100,17 +98,20 @@ def _check_suffix(out: Path) -> None:
 
 
 def _default_metrics(factors: HeadWeights, out: Path | None) -> list[str]:
-    pairs = factors.n_layers * factors.n_heads <= _PAIRED_UP_TO
+    from interp.weights.composition import PAIRED_UP_TO
+
+    pairs = factors.n_layers * factors.n_heads <= PAIRED_UP_TO
     spectrum = out is not None and out.suffix != ".csv"
     return ["heads", *(["composition"] * pairs), *(["singular_value"] * spectrum)]
 
 
 def _notes(factors: HeadWeights, names: list[str]) -> list[str]:
     from analyses.report.weights import notes_of
+    from interp.weights.composition import PAIRED_UP_TO
 
     notes = notes_of(factors)
     heads = factors.n_layers * factors.n_heads
-    if heads > _PAIRED_UP_TO and not {"composition", "all"} & set(names):
+    if heads > PAIRED_UP_TO and not {"composition", "all"} & set(names):
         notes.append(
             f"compositions of {heads} heads are left out: --metrics heads,composition has them"
         )

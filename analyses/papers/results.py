@@ -196,7 +196,7 @@ def read_result(folder: Path) -> Result:
         data = read_json(folder / RESULT, "result", OutputError, _SCHEMA)
         del data["format"]
         for name in ("models", "seeds", "tables", "earlier"):
-            data[name] = tuple(data[name])
+            data[name] = tuple(data.get(name, ()))
         return Result(**data, folder=folder)
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{folder}: holds no result of a claim: {error}") from error

@@ -71,6 +71,7 @@ def spec_from_dict(data: Mapping[str, Any]) -> Any:
     """
     kind, problems = data.get("kind", "transformer"), Problems("spec")
     rule = f"must be one of {', '.join(KINDS)}"
-    problems.need(kind in KINDS, "kind", rule, kind, "pick one, or leave it out for a transformer")
+    good = isinstance(kind, str) and kind in KINDS
+    problems.need(good, "kind", rule, kind, "pick one, or leave it out for a transformer")
     problems.raise_if_any()
     return KINDS[str(kind)][0].from_dict({k: v for k, v in data.items() if k != "kind"})

@@ -177,10 +177,15 @@ def _live(model: Any, rows: Batch, hooks: Sequence[str], batch: int) -> Iterator
         with capture.running() as forward:  # whoever asked gets the model back as it was
             caught = forward(some.inputs.to(device))
         values = {
-            hook: _cut(hook, caught[name].detach().cpu(), labels[hook], widths)
+            hook: _cut(hook, _widened(caught[name].detach().cpu()), labels[hook], widths)
             for hook, name in names.items()
         }
         yield Rows(some.inputs, some.mask, some.latents, values, None, labels, seen)
+
+
+def _widened(values: Tensor) -> Tensor:
+    """bfloat16 as float32, exactly, as a store gives it: NumPy has no such type."""
+    return values.float() if values.dtype == torch.bfloat16 else values
 
 
 def _stored(store: ActivationStore, hooks: Sequence[str], batch: int) -> Iterator[Rows]:

@@ -140,7 +140,7 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     problems = Problems("task")
     kind = data.get("kind")
     rule, advice = f"must be one of {', '.join(KINDS)}", "name one, or register_task your own"
-    problems.need(kind in KINDS, "kind", rule, kind, advice)
+    problems.need(isinstance(kind, str) and kind in KINDS, "kind", rule, kind, advice)
     problems.raise_if_any()
     known = arguments_of(KINDS[str(kind)])
     given = {

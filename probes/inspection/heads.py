@@ -29,7 +29,7 @@ from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, drop, output_file, output_folder
 from interp.store import ActivationStore
-from interp.weights.composition import COMPOSITIONS
+from interp.weights.composition import COMPOSITIONS, PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights
 from interp.weights.weight_table import weight_table
 from probes.head_scores import head_scores
@@ -177,8 +177,7 @@ def inspect_heads(
         about = {"rows_sha256": _digest(trial), "seed": seed}
         losses.append(sealed(stores["repeated"], f"loss-{trial.name}", about, made))
     step("weights")
-    draws = _DRAWS if factors.d_head <= _WIDE else _DRAWS_OF_WIDE
-    weights = weight_table(factors, list(_WEIGHTS), draws=draws, seed=seed)
+    weights = _weights(factors, seed, notes)
     stores["repeated"].write_measurement("weights", weights, {"seed": seed}, overwrite=True)
     lost = pd.concat(losses, ignore_index=True)
     settings = {"rows": rows, "length": min(length, model.n_ctx), "seed": seed}
@@ -194,6 +193,16 @@ def inspect_heads(
         (*model.notes, *notes),
         settings,
     )
+
+
+def _weights(factors: HeadWeights, seed: int, notes: list[str]) -> pd.DataFrame:
+    """What the weights say; of very many heads without pairs, which a note tells."""
+    draws = _DRAWS if factors.d_head <= _WIDE else _DRAWS_OF_WIDE
+    metrics, heads = list(_WEIGHTS), factors.n_layers * factors.n_heads
+    if heads > PAIRED_UP_TO:
+        metrics = [name for name in metrics if name not in COMPOSITIONS]
+        notes.append(f"compositions of {heads} heads are left out: prooflens weights has them")
+    return weight_table(factors, metrics, draws=draws, seed=seed)
 
 
 def _decided(

@@ -1,0 +1,99 @@
+"""Runs every command that writes, from a process of its own: ``python every_command.py FOLDER``.
+
+Whatever a command takes is made in the folder first; what it writes lies beside. The clock stands
+still, because results tell seconds. Prints what failed.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from forked_calls import RECIPE, call
+
+HOOKS = ("--hooks=blocks.0.hook_resid_post", "--hooks=blocks.0.attn.hook_pattern")
+CALLS = {
+    "train": ("train", "tiny.toml", "--out=ck"),
+    "train-grid": ("train", "grid.toml", "--out=grid"),
+    "extract": ("extract", "ck", "--rows=40", *HOOKS, "--out=st"),
+    "consolidate": ("store", "consolidate", "st", "--out=one.h5"),
+    "probe": ("probe", "ck", "--rows=24", "--out=probed"),
+    "heads": ("heads", "ck", "--rows=16", "--out=headed"),
+    "heads-store": ("heads", "st", "--out=headed-store"),
+    "plot": ("plot", "st", "--out=plotted"),
+    "view": ("view", "ck", "--rows=4", "--out=view.html"),
+    "weights": ("weights", "small", "--metrics=trace_share", "--out=weighed"),
+    "weights-csv": ("weights", "ck", "--out=w.csv"),
+    "inspect": ("inspect", "gpt2", "--rows=16", "--out=inspected"),
+    "certify": ("certify", "ck", "--strategy=black-box", "--out=certified"),
+    "compile": ("crasp", "compile", "p.cr", "--longest=8", "--out=compiled"),
+    "trace": ("crasp", "run", "p.cr", "aab", "--trace=trace.html"),
+    "decompile": ("decompile", "small", "--data=rows.json", "--lines=3", "--out=found"),
+    "fits": ("fits", "lag", "--lags=1", "--heads=1", "--out=fitted"),
+    "claims": ("claims", "run", "depth-programs", "--option=blocks=[1]", "--out=claimed"),
+}
+"""In this order: some take what another wrote."""
+LOADED = (
+    "analyses.papers.depth.programs",
+    "analyses.papers.run",
+    "analyses.report.certify",
+    "analyses.report.decompiled",
+    "analyses.report.inspection",
+    "analyses.report.probing",
+    "analyses.report.roles",
+    "analyses.report.show",
+    "analyses.report.trace",
+    "analyses.report.weights",
+    "interp.models.pretrained",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_svg",
+    "sklearn.model_selection",
+    "trained.grid",
+    "transformers",
+)
+"""What is loaded here no command loads again."""
+
+
+def make(home: Path) -> None:
+    """What the commands take."""
+    from interp.models.checkpoint import save_checkpoint
+    from interp.models.export import export_gpt2
+    from interp.models.spec import TransformerSpec
+    from interp.models.transformer import SequenceTransformer
+
+    spec = TransformerSpec(
+        d_in=16, d_out=16, n_ctx=16, d_model=4, n_layers=1, n_heads=1, d_head=4, ffn=(8,),
+        norm="layernorm", positions="learned", activation="gelu",
+    )  # fmt: skip
+    export_gpt2(SequenceTransformer(spec, seed=1), home / "gpt2")
+    (home / "tiny.toml").write_text(RECIPE)
+    (home / "grid.toml").write_text(RECIPE + 'seed = 0\n[grid]\n"training.seed" = [1, 2, 3]\n')
+    (home / "p.cr").write_text('n = # "a"\nmany = n > 1\n')
+    small = TransformerSpec(d_in=5, d_out=5, n_ctx=8, d_model=4, n_layers=1, n_heads=1, d_head=2)
+    save_checkpoint(SequenceTransformer(small, seed=1), home / "small")
+    told = {"<bos>": 2, "a": 0, "b": 1, "<eos>": 3, "<pad>": 4}
+    words = [[2, *map(int, f"{n:05b}"), 3] for n in range(32)]
+    rows = [{"tokens": word, "label": [4, *word[1:]]} for word in words]
+    data = {"vocabulary": told, "objective": "next token", "rows": rows}
+    (home / "rows.json").write_text(json.dumps(data))
+
+
+def run_all(home: Path) -> list[str]:
+    """Every call that failed, with what it said."""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    for module in LOADED:
+        importlib.import_module(module)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    for clock in ("perf_counter", "monotonic", "process_time"):
+        setattr(time, clock, lambda: 0.0)
+    home.mkdir()
+    make(home)
+    ended = {name: call(home, lambda: None, words) for name, words in CALLS.items()}
+    return [f"{name}: {code} {said}" for name, (code, said, _) in ended.items() if code]
+
+
+if __name__ == "__main__":
+    sys.stdout.write("\n".join(run_all(Path(sys.argv[1]))))

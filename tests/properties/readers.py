@@ -1,0 +1,181 @@
+"""Every reader of files of a user's, each with the name and the bytes of a good file.
+
+A reader takes the folder in which the files of :func:`make` lie; the named one is what is spoilt.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from forked_calls import RECIPE
+
+import trained.language
+from analyses.papers.results import read_result
+from interp.crasp.parser import read_program as read_crasp
+from interp.models.checkpoint import load_checkpoint, save_checkpoint
+from interp.models.export import export_gpt2
+from interp.models.kinds import spec_from_dict
+from interp.models.spec import TransformerSpec
+from interp.models.tensor_files import read_tensors
+from interp.models.transformer import SequenceTransformer
+from interp.rasp.parser import read_program as read_rasp
+from interp.reading import read_json
+from interp.schema import table
+from interp.store import ActivationStore, extract, verify
+from interp.store.consolidate import consolidate
+from interp.store.json_rows import JsonRows
+from interp.store.measurements import read_measurement, write_measurement
+from interp.store.sources import TokenFile
+from interp.tasks.catalogue import task_from_dict
+from interp.weights.head_weights import head_weights
+from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
+from probes.certify.certificate import read_certificate
+from probes.decompile.rows_file import read_rows
+from probes.labels import read_labels
+from probes.roles.own_rows import read_rows as read_own_rows
+from trained.language.recipe import read_language_recipe
+from trained.plans import read_plan
+
+__all__ = ["READERS", "Reader", "make"]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A file and what reads it."""
+
+    file: str
+    read: Callable[[Path], Any]
+
+
+def _store(home: Path) -> None:
+    store = ActivationStore(home / "st")
+    store.inputs()
+    for hook in store.hooks:
+        store.activation(hook)
+    _ = store.lengths, store.overflows, store.measurements
+
+
+def _table(path: Path) -> dict[str, Any]:
+    """As the files that hold a spec or a task hand it on."""
+    found: dict[str, Any] = read_json(path, check=table({}))
+    return found
+
+
+READERS = {
+    "manifest": Reader("st/manifest.json", _store),
+    "manifest-verify": Reader("st/manifest.json", lambda home: verify(home / "st")),
+    "index": Reader("st/index.jsonl", _store),
+    "index-verify": Reader("st/index.jsonl", lambda home: verify(home / "st")),
+    "checkpoint": Reader("ck/model.json", lambda home: load_checkpoint(home / "ck")),
+    "spec": Reader("spec.json", lambda home: spec_from_dict(_table(home / "spec.json"))),
+    "task": Reader("task.json", lambda home: task_from_dict(_table(home / "task.json"))),
+    "recipe": Reader("grid.toml", lambda home: read_plan(home / "grid.toml")),
+    "language-recipe": Reader("lm.toml", lambda home: read_language_recipe(home / "lm.toml")),
+    "config": Reader("gpt2/config.json", lambda home: head_weights(home / "gpt2")),
+    "mapping": Reader("map.toml", lambda home: layout_of_mapping(read_mapping(home / "map.toml"))),
+    "rows": Reader("rows.json", lambda home: read_rows(home / "rows.json")),
+    "own-rows": Reader(
+        "lines.jsonl",
+        lambda home: read_own_rows(home / "lines.jsonl", vocabulary=9, rows=9, length=9),
+    ),
+    "json-rows": Reader("lines.jsonl", lambda home: list(JsonRows(home / "lines.jsonl"))),
+    "tokens": Reader("tokens.txt", lambda home: list(TokenFile(home / "tokens.txt"))),
+    "certificate": Reader(
+        "certificate.json", lambda home: read_certificate(home / "certificate.json")
+    ),
+    "crasp": Reader("p.cr", lambda home: read_crasp(home / "p.cr")),
+    "program": Reader("program.txt", lambda home: read_rasp(home / "program.txt")),
+    "result": Reader("claim/result.json", lambda home: read_result(home / "claim")),
+    "labels": Reader("labels.csv", lambda home: read_labels(home / "labels.csv")),
+    "tensors": Reader(
+        "ck/model.safetensors", lambda home: read_tensors(home / "ck/model.safetensors")
+    ),
+}
+BINARY = {
+    "part": Reader("st/part-00000.h5", _store),
+    "one": Reader("one.h5", lambda home: ActivationStore(home / "one.h5").inputs()),
+    "measurement": Reader(
+        "st/measurements-scores.h5", lambda home: read_measurement(home / "st", "scores")
+    ),
+    "labels-npz": Reader("labels.npz", lambda home: read_labels(home / "labels.npz")),
+}
+"""Read by libraries of other people, in C: tried in a process that may die."""
+
+
+def make(home: Path) -> None:
+    """Good files for every reader."""
+    spec = TransformerSpec(
+        d_in=5, d_out=5, n_ctx=4, d_model=4, n_layers=1, n_heads=2, d_head=2, ffn=(4,),
+        norm="layernorm", positions="learned", activation="gelu",
+    )  # fmt: skip
+    model = SequenceTransformer(spec, seed=1)
+    task = {"kind": "fixed_memory", "lags": [1], "length": 4}
+    save_checkpoint(
+        model, home / "ck", about={"name": "ck", "metrics": {"loss": 0.5}, "task": task}
+    )
+    export_gpt2(model, home / "gpt2")
+    rows = torch.tensor([[1, 2, 3], [4, 0, 1], [2, 2, 2]])
+    extract(model, rows, ["hook_embed", "blocks.0.attn.hook_pattern"], home / "st", batch=1,
+            part_rows=1)  # fmt: skip
+    scores = pd.DataFrame({"score": [1.0, 2.0], "name": ["a", None]})
+    write_measurement(home / "st", "scores", scores, {"seed": 0})
+    consolidate(home / "st", home / "one.h5")
+    (home / "spec.json").write_text(json.dumps({"kind": "transformer", **spec.to_dict()}))
+    (home / "task.json").write_text(json.dumps(task))
+    (home / "grid.toml").write_text(RECIPE + 'seed = 0\n[grid]\n"training.seed" = [1, 2]\n')
+    language = Path(trained.language.__file__).parents[1] / "recipes/language/code-lm.toml"
+    (home / "lm.toml").write_bytes(language.read_bytes())
+    (home / "map.toml").write_text(
+        "n_layers = 1\nn_heads = 2\nd_model = 4\nd_head = 2\n"
+        + "".join(
+            f'[W_{part}]\nname = "b.{{layer}}.{part}"\npattern = "{pattern}"\n'
+            for part, pattern in (("Q", "(h k) d -> h d k"), ("K", "(g k) d -> g d k"),
+                                  ("V", "(g k) d -> g d k"), ("O", "d (h k) -> h k d"))
+        )
+    )  # fmt: skip
+    words = [[2, 0, 1, 3], [2, 1, 1, 3]]
+    told = {"<bos>": 2, "a": 0, "b": 1, "<eos>": 3, "<pad>": 4}
+    data = {
+        "vocabulary": told,
+        "objective": "next token",
+        "rows": [{"tokens": word, "label": [4, *word[1:]]} for word in words],
+    }
+    (home / "rows.json").write_text(json.dumps(data))
+    (home / "lines.jsonl").write_text('{"input_ids": [1, 2, 3]}\n' * 9)
+    (home / "tokens.txt").write_text("1 2 3\n4 0 1\n")
+    proof = {"strategy": "black-box", "bound": 0.5, "cells": 1}
+    (home / "certificate.json").write_text(
+        json.dumps(
+            {
+                "format": {"name": "prooflens-certificate", "version": 1},
+                "model": {"name": "ck", "sha256": "0" * 64},
+                "domain": {"kind": "box"},
+                "statement": "so",
+                "kind": "error",
+                "strategies": [proof],
+            }
+        )
+    )
+    (home / "p.cr").write_text('n = # "a"\nmany = n > 1\nboth = many && !(n == 3)\n')
+    (home / "program.txt").write_text(PROGRAM)
+    (home / "claim").mkdir()
+    result: dict[str, Any] = dict.fromkeys(
+        ("claim", "status", "words", "key", "rule", "rule_sha256", "profile"), "x"
+    )
+    result |= {"format": 1, "numbers": {"a": 1.5}, "models": ["m"], "seeds": [1], "options": {}}
+    result |= {"seconds": 0.5, "versions": {"torch": "2"}, "figures": {"f": "A."}, "tables": ["t"]}
+    (home / "claim/result.json").write_text(json.dumps(result))
+    (home / "labels.csv").write_text("a,b\n1,x\n2,y\n")
+    np.savez(home / "labels.npz", a=np.arange(3), b=np.ones((3, 2)))
+
+
+PROGRAM = """deep = count(key.token == "a") - count(key.token == "b")  // how deep
+s = least(key.token where key.token > token)
+allow "a" if deep >= 1 && !(s in {"a", "b"})
+allow "b" if token == "a" || deep % 2 == 0
+"""
