@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/set-up
 
-.PHONY: demo test check docs picture viewer zoo setup clean
+.PHONY: demo test test-slow check docs picture viewer zoo setup clean
 
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
 
 test: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+
+# The tests that take longest: every file operation of every command stopped, clusters, claims.
+test-slow: setup
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
 
 check: setup
 	$(BIN)/ruff check .

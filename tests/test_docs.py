@@ -67,7 +67,11 @@ def few_fresh_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("probes.fresh_models._DRAWS", 200)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.slow) if p.name == "howto-ray.md" else p for p in FILES],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
 def test_code_in_the_documentation_runs(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -374,12 +374,14 @@ def ask(
         yield asked
 
 
+@pytest.mark.slow
 def test_odd_inputs_are_answered_in_one_line(ask: Any) -> None:
     count, wrong = ask(cases, (0, 1, 2))
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:40])
     assert count >= 600
 
 
+@pytest.mark.slow
 def test_odd_names_work(ask: Any) -> None:
     count, wrong = ask(named, (0,))
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:40])

@@ -31,6 +31,7 @@ CONSTRUCTIONS: dict[str, tuple[Callable[[], Construction], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONSTRUCTIONS)
 def test_a_hidden_construction_agrees_and_a_random_model_does_not(name: str) -> None:
     build, rows = CONSTRUCTIONS[name]

@@ -78,6 +78,7 @@ def test_heads_that_share_keys_and_values_have_their_groups(llama: tuple[Path, A
         assert one.behaviour[0].p == pytest.approx(p, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_grouped_models_copying_heads_are_found(llama: tuple[Path, Any]) -> None:
     roles = find_roles(load_pretrained(llama[0]).model, next_tokens(tokens()))
     copying = roles[roles["role"] == "copying"]

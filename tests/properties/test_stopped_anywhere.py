@@ -180,6 +180,11 @@ def start(world: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", CASES)
+LONG = ("extract", "extract-overwrite", "train", "train-overwrite")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in CASES]
+)
 def test_stopped_after_any_file_operation(name: str, start: Path, tmp_path: Path) -> None:
     stop_everywhere(name, CASES[name], start, tmp_path / "root")

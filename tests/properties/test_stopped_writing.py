@@ -276,6 +276,12 @@ def start(world: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return root
 
 
-@pytest.mark.parametrize("name", CASES)
+LONG = ("certify", "claims", "claims-resume", "decompile", "demo", "heads-store", "inspect")
+LONG += ("inspect-overwrite", "probe", "probe-store")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in CASES]
+)
 def test_stopped_while_it_writes(name: str, light: None, start: Path, tmp_path: Path) -> None:
     stop_everywhere(name, CASES[name], start, tmp_path / "root")

@@ -131,6 +131,7 @@ def test_a_damaged_state_is_refused(tmp_path: Path) -> None:
         train(RUNS[:1], folder=tmp_path / "g", resume=True)
 
 
+@pytest.mark.slow
 def test_processes_and_ray_give_the_same() -> None:
     here = train(RUNS, together=2)
     assert_equal(here, train(RUNS, together=2, workers=2))

@@ -99,6 +99,7 @@ def test_more_heads_select_what_the_closed_form_cannot() -> None:
     assert fit_sum(8, 14).error < 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", ["lin", "log"])
 def test_floor_brackets_what_many_heads_reach(positions: str) -> None:
     value, bound = floor(2, positions=positions, unit_roundoff=2.0**-24)  # type: ignore[arg-type]
