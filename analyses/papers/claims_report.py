@@ -42,6 +42,7 @@ _TITLES = {
     "coupling": "coupling: rank, and transformers against recurrent networks",
     "compact": "compact: proofs about trained models",
     "decompile": "decompile: programs in models that others trained",
+    "training": "training: does it find the proof?",
 }
 
 

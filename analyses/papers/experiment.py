@@ -80,6 +80,7 @@ class Experiment:
         spec: Any,
         *,
         seeds: Iterable[int] | None = None,
+        test: Task | None = None,
         **training: Any,
     ) -> None:
         """Add a run for every seed, named by its labels.
@@ -89,9 +90,11 @@ class Experiment:
             task: The task that is trained on.
             spec: The spec of the model.
             seeds: The seeds; the setting's by default.
+            test: The task that is tested on; what the experiment says by default.
             training: Training options that differ for these runs.
         """
-        test = None if self.test is None else self.test(task)
+        if test is None and self.test is not None:
+            test = self.test(task)
         for seed in self.setting.seeds if seeds is None else seeds:
             named = {**labels, "seed": seed}
             name = "_".join(f"{k}-{v}" for k, v in named.items()).replace("/", "-").replace(" ", "")

@@ -22,7 +22,7 @@ from interp.errors import ArgumentError, Problems
 
 __all__ = ["PAPERS", "PROFILES", "Claim", "chosen", "read_ledger"]
 
-PAPERS = ("memory", "template", "depth", "coupling", "compact", "decompile")
+PAPERS = ("memory", "template", "depth", "coupling", "compact", "decompile", "training")
 PROFILES = ("zoo", "quick", "full")
 
 _WORDS = ("paper", "source", "statement", "rule", "run")

@@ -1,0 +1,184 @@
+"""Does training find the proof? The share of seeds, over the settings of a diagram.
+
+    found       a model that solves its task and works as the proof does (:mod:`.steps`)
+    a cell      all seeds of one setting: found *there* from three quarters of them on, *not* found
+                up to a quarter
+
+The ledger names the settings in which the proof is expected to be found and those in which it is
+not, before the diagram is run; the verdict says whether training agrees. Beside the shares stand
+exact (Clopper–Pearson) 95 % intervals: four seeds of four are .40 to 1, so single cells say little,
+rows and columns say more.
+
+This is about training as it is written there (AdamW, one rate, so many steps). That a model was
+not found says nothing of other trainings; that one was, nothing of larger models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+from scipy.stats import binomtest
+
+from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.experiment import decide
+from analyses.papers.training import models
+from analyses.papers.training.measured import Builder, agreements, models_of
+from analyses.papers.training.points import check_parts, parts_of, rows_at, varied
+from interp.figures.shares import ShareMap, Strip, shares_figure
+
+__all__ = ["adaptive", "check", "counting", "drawn", "equality", "induction", "nested", "shares"]
+
+_FOUND, _NOT_FOUND, _MOST = 0.75, 0.25, 0.75
+_COUNTS = ["models", "solved", "found"]
+
+
+def adaptive(setting: Setting) -> Verdict:
+    """One round: the head that looks where a token says (ledger: ``training-finds-adaptive``)."""
+    return _judged(setting, models.memory)
+
+
+def nested(setting: Setting) -> Verdict:
+    """Two rounds, a layer a round (ledger: ``training-finds-nested``)."""
+    return _judged(setting, models.memory)
+
+
+def induction(setting: Setting) -> Verdict:
+    """Previous token, then its successor (ledger: ``training-finds-induction``)."""
+    return _judged(setting, models.induction)
+
+
+def equality(setting: Setting) -> Verdict:
+    """Equal symbols by attention (ledger: ``training-finds-equality``)."""
+    return _judged(setting, models.equality)
+
+
+def counting(setting: Setting) -> Verdict:
+    """A count a layer (ledger: ``training-finds-counting``)."""
+    return _judged(setting, models.counting)
+
+
+def check(setting: Setting) -> None:
+    """Refuse maps and strips over options that the profile does not name."""
+    check_parts(setting.options)
+
+
+def shares(table: pd.DataFrame, options: Mapping[str, Any]) -> pd.DataFrame:
+    """A row a setting: how many of its models solved the task, and how many work as the proof does.
+
+    Args:
+        table: A row a model (:func:`analyses.papers.training.measured.models_of`).
+        options: The profile's.
+
+    Returns:
+        The options that vary; ``models``, ``solved``, ``found``; ``share`` = found/models with its
+        exact 95 % interval ``low`` … ``high``; ``weakest``, the median share of the least held
+        latent of the models that solved the task.
+    """
+    rows = []
+    for values, group in table.groupby(list(varied(options)), sort=False):
+        count, found = len(group), int(group["found"].sum())
+        interval = binomtest(found, count).proportion_ci(0.95)
+        weakest = group.loc[group["solved"], "weakest"].median()
+        numbers = (count, int(group["solved"].sum()), found, found / count, *interval, weakest)
+        rows.append((*values, *numbers))
+    names = [*varied(options), *_COUNTS, "share", "low", "high", "weakest"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def drawn(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
+    """The figure of a diagram: its map and its strips.
+
+    Args:
+        cells: From :func:`shares`.
+        options: The profile's.
+    """
+    first, *rest = parts_of(options)
+
+    def counted(changes: Mapping[str, Any]) -> tuple[int, int, int]:
+        row = rows_at(cells, changes, options)[_COUNTS].iloc[0]
+        return int(row["models"]), int(row["solved"]), int(row["found"])
+
+    counts = [counted(point) for point in first.points()]
+    wide = len(first.columns)
+    grid = ShareMap(
+        first.across,
+        [str(v) for v in first.columns],
+        first.down,
+        [str(v) for v in first.rows],
+        [counts[i : i + wide] for i in range(0, len(counts), wide)],
+    )
+    strips = [
+        Strip(
+            part.across,
+            [_shown(v) for v in part.columns],
+            [counted(point) for point in part.points()],
+            ", ".join(f"{name} {_shown(v)}" for name, v in part.given),
+        )
+        for part in rest
+    ]
+    said = (
+        f"Shares of seeds that solve the task and that work as the proof does, over {first.across} "
+        f"and {first.down}, and over {len(rest)} further options one at a time."
+    )
+    return Drawing(shares_figure(grid, strips), said)
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _judged(setting: Setting, build: Builder) -> Verdict:
+    """Train, measure and judge by the rule that all diagrams share."""
+    options = setting.options
+    table = models_of(setting, build)
+    cells, agreed = shares(table, options), agreements(setting, build, table)
+    expected, unexpected = _named(cells, options["found"]), _named(cells, options["otherwise"])
+    right = pd.concat(
+        [cells.loc[expected, "share"] >= _FOUND, cells.loc[unexpected, "share"] <= _NOT_FOUND]
+    )
+    wrong = cells.loc[right.index[~right], list(varied(options))].to_dict("records")
+    solved, found = int(table["solved"].sum()), int(table["found"].sum())
+    words = (
+        f"Of {len(table)} models in {len(cells)} settings {solved} solve the task and {found} work "
+        f"as the proof does. As expected in {int(right.sum())} of {len(right)} settings: found in "
+        f"{int(right[: len(expected)].sum())} of {len(expected)}, not found in "
+        f"{int(right[len(expected) :].sum())} of {len(unexpected)}."
+    )
+    if wrong:
+        words += f" Otherwise: {'; '.join(_told(point, options) for point in wrong[:8])}."
+    numbers = {
+        "models": len(table),
+        "solved": solved,
+        "found": found,
+        "as expected": [int(right.sum()), len(right)],
+        "otherwise": wrong,
+        "cells": cells.to_dict("records"),
+        "agreement": agreed.to_dict("records"),
+    }
+    return Verdict(
+        decide(bool(right.all()), right.mean() >= _MOST),
+        words,
+        f"{found} of the {solved} models that solve the task work as the proof does",
+        numbers,
+        {"shares": cells, "models": table, "agreement": agreed},
+        {"shares": drawn(cells, options)},
+    )
+
+
+def _named(cells: pd.DataFrame, named: list[Mapping[str, Any]]) -> list[int]:
+    """Which settings have any of the named values, in order and once each."""
+    found: dict[int, None] = {}
+    for values in named:
+        same = pd.Series(data=True, index=cells.index)
+        for name, value in values.items():
+            same &= cells[name].isin(value if isinstance(value, list) else [value])
+        found |= dict.fromkeys(cells.index[same])
+    return list(found)
+
+
+def _told(point: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """A setting by what is not as in the profile."""
+    other = {name: value for name, value in point.items() if value != options[name]}
+    return ", ".join(f"{name} {_shown(v)}" for name, v in other.items()) or "the profile's own"

@@ -1,0 +1,149 @@
+"""What a diagram measures of each trained model: did it solve the task, and does it work as the
+proof does?
+
+Columns of the table, a row a model: the options that vary, ``seed``, the metrics, ``solved``,
+``found`` (solved, and every
+step of the proof is done by the heads of a layer, in order), ``weakest`` (the share
+of the least held latent), ``layers`` (that do the steps), ``statements`` (mean score of the proof's
+statements by the roles that were found; NaN where they were not asked for).
+
+Each row is kept in the claim's folder as soon as it is there: an interrupted diagram goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from analyses.papers.base import Setting
+from analyses.papers.experiment import Experiment
+from analyses.papers.training.models import Sought
+from analyses.papers.training.points import parts_of, points_of, rows_at
+from analyses.papers.training.steps import layers_of_steps, weakest
+from interp.models.transformer import SequenceTransformer
+from interp.output import output_file
+from probes.agreement import overall, statements_of
+from probes.locate import locate
+from trained.fit import Fit
+
+__all__ = ["Builder", "agreements", "models_of"]
+
+Builder = Callable[[Mapping[str, Any], int], Sought]
+"""From a profile's options, with a setting's in their place, and a seed to what is sought there."""
+
+_FILE = "models.csv"
+_TRAINING = (
+    "steps",
+    "batch",
+    "learning_rate",
+    "weight_decay",
+    "terms_learning_rate",
+    "warmup",
+    "rows",
+)
+_UNTRAINED = 2
+_SEED = 10**6
+"""Rows that models are measured on have seeds from here on, which no training has."""
+
+
+def models_of(setting: Setting, build: Builder) -> pd.DataFrame:
+    """Train every setting of a diagram with every seed, and measure each model."""
+    experiment, cases = Experiment(setting), []
+    for point in points_of(setting.options):
+        options = {**setting.options, **point}
+        training = {name: options[name] for name in _TRAINING if name in options}
+        for seed in setting.seeds:
+            sought = build(options, seed)
+            experiment.add(
+                point, sought.task, sought.spec, seeds=[seed], test=sought.test, **training
+            )
+            cases.append((point, seed, sought))
+    _, fits = experiment.run()
+    file, rows = setting.folder / _FILE, []
+    if setting.resume and file.exists():
+        rows = pd.read_csv(file).to_dict("records")
+    for (point, seed, sought), fit in list(zip(cases, fits, strict=True))[len(rows) :]:
+        asked = _on_map(point, setting.options) and seed in _asked(setting)
+        rows.append({**point, "seed": seed, **_measured(sought, fit, seed, setting, asked=asked)})
+        with output_file(file, overwrite=True) as draft:
+            pd.DataFrame(rows).to_csv(draft, index=False)
+    return pd.DataFrame(rows)
+
+
+def agreements(setting: Setting, build: Builder, table: pd.DataFrame) -> pd.DataFrame:
+    """The agreement of every cell of the map in which at least two models were asked for it.
+
+    Its draws are the cell's models that solved the task, a model a seed, so that the interval is
+    that of the cell; beside them untrained models of the same shape and the construction.
+
+    Returns:
+        Columns: the map's two options, ``models``, ``agreement``, ``low``, ``high``.
+    """
+    part, rows = parts_of(setting.options)[0], []
+    for down in part.rows:
+        scale = None
+        for across in part.columns:
+            point = {part.down: down, part.across: across}
+            found = rows_at(table, point, setting.options)["statements"].dropna()
+            if len(found) < 2:
+                continue
+            scale = scale or _scale(build({**setting.options, **point}, 0), setting)
+            one = overall([_frame(score) for score in found], *scale)
+            rows.append((*point.values(), len(found), one.score, one.low, one.high))
+    return pd.DataFrame(
+        rows, columns=[part.down, part.across, "models", "agreement", "low", "high"]
+    )
+
+
+def _scale(sought: Sought, setting: Setting) -> tuple[list[pd.DataFrame], pd.DataFrame]:
+    """Statements of untrained models of a shape, and of the construction."""
+    proof, rows = sought.proof(), setting.options["rows_of_roles"]
+    batch = sought.task.sample(rows, seed=_SEED)
+    fresh = [SequenceTransformer(sought.spec, seed=_SEED + i) for i in range(_UNTRAINED)]
+    own = proof.task.sample(rows, seed=_SEED)
+    return (
+        [statements_of(model, proof.mechanism, sought.task, batch) for model in fresh],
+        statements_of(proof.model, proof.mechanism, proof.task, own),
+    )
+
+
+def _frame(score: float) -> pd.DataFrame:
+    """A model's statements, of which only the mean score is kept."""
+    return pd.DataFrame({"score": [score]})
+
+
+def _asked(setting: Setting) -> tuple[int, ...]:
+    """The seeds whose models are asked for the proof's statements."""
+    return setting.seeds[: setting.options["seeds_of_roles"]]
+
+
+def _on_map(point: Mapping[str, Any], options: Mapping[str, Any]) -> bool:
+    """Whether a setting is a cell of the map."""
+    first = parts_of(options)[0]
+    return any({**point, **cell} == point for cell in first.points()) and all(
+        point[name] == options[name] for name in point if name not in (first.across, first.down)
+    )
+
+
+def _measured(
+    sought: Sought, fit: Fit, seed: int, setting: Setting, *, asked: bool
+) -> dict[str, Any]:
+    metric, _ = sought.reached
+    solved = sought.solved(fit.metrics)
+    located = locate(fit.model, sought.task, rows=setting.options["pairs"], seed=_SEED + seed)
+    layers = layers_of_steps(located, sought.steps)
+    statements = float("nan")
+    if asked and solved:
+        mechanism = sought.proof().mechanism
+        batch = sought.task.sample(setting.options["rows_of_roles"], seed=_SEED + seed)
+        statements = float(statements_of(fit.model, mechanism, sought.task, batch)["score"].mean())
+    return {
+        metric: fit.metrics[metric],
+        "solved": solved,
+        "found": solved and bool(layers),
+        "weakest": weakest(located, sought.steps),
+        "layers": " ".join(map(str, layers)),
+        "statements": statements,
+    }

@@ -1,0 +1,158 @@
+"""The runs that diagrams train: from a profile's options and a seed to a task and a model.
+
+A function a diagram gives what is sought in one setting (:class:`Sought`). Seeds draw the weights
+and the rows, of memories also the tables that name the locations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from analyses.papers.training.steps import Step
+from interp.models.spec import TransformerSpec
+from interp.proofs.mechanism import Construction
+from interp.proofs.shipped import construct
+from interp.tasks.base import Task
+from interp.tasks.depth import PrefixPrediction
+from interp.tasks.memory import AdaptiveMemory
+from interp.tasks.relation import TokenRelation
+from interp.tasks.template import TemplateTask
+from interp.tasks.walks import SuccessorWalk
+
+__all__ = ["POSITIONS", "Sought", "counting", "equality", "induction", "memory"]
+
+Options = Mapping[str, Any]
+
+POSITIONS: Mapping[str, Mapping[str, Any]] = {
+    "relative keys": {"score": "none", "lag_bias": "relative_keys"},
+    "a bias a lag": {"score": "none", "lag_bias": "table"},
+    "bumps": {"score": "none", "lag_bias": "bump"},
+    "rotary": {"score": "dot", "positions": "rope"},
+    "learned": {"score": "dot", "positions": "learned"},
+    "sines": {"score": "dot", "positions": "sinusoidal"},
+    "none": {"score": "dot"},
+}
+"""How positions come into the scores: the name on the page → the spec's options."""
+
+
+@dataclass(frozen=True)
+class Sought:
+    """One setting of a task whose proof training may find.
+
+    Attributes:
+        task: What is learned.
+        spec: The model.
+        steps: What heads do in the proof, layer after layer.
+        reached: Metric and bound: what a model that solved the task reaches.
+        proof: Builds the construction whose statements are checked (:mod:`probes.agreement`).
+        test: Where metrics are taken; None for the task itself.
+    """
+
+    task: Task
+    spec: TransformerSpec
+    steps: tuple[Step, ...]
+    reached: tuple[str, float]
+    proof: Callable[[], Construction]
+    test: Task | None = None
+
+    def solved(self, metrics: Mapping[str, float]) -> bool:
+        """Whether a model with these metrics solved the task."""
+        metric, bound = self.reached
+        return metrics[metric] <= bound if metric == "error" else metrics[metric] >= bound
+
+
+def memory(options: Options, seed: int) -> Sought:
+    """Adaptive memory (``rounds`` 1) or nested memory: a round a layer.
+
+    The proof of lags 1 and 2 stands for all: float64 does not hold the ramps of lag 10, and its
+    statements name no lags.
+    """
+    rounds, lags = int(options["rounds"]), tuple(map(int, options["locations"].split()))
+    task = AdaptiveMemory(
+        lags,
+        rounds=rounds,
+        bits=max(2, (len(lags) - 1).bit_length()),
+        readout="single" if rounds == 1 else "mean",
+        inputs="gaussian",
+        length=max(lags) + 10,
+        table_seed=seed,
+    )
+    fetched = [f"token[t-t_{r}]" for r in range(1, rounds)] + [f"x[t-t_{rounds}]"]
+    steps: tuple[Step, ...] = tuple(
+        ((f"t_{r}", "attention"), (name, "output")) for r, name in enumerate(fetched, start=1)
+    )
+    first = (options["first"],) if options["first"] else ()
+    sizes = {"d_in": 1 + task.bits, "d_out": 1, "n_ctx": task.length}
+    spec = _spec(options, input="real", input_ffn=first, **sizes)
+    readout = "single" if rounds == 1 else "parity"
+    small = AdaptiveMemory((1, 2), rounds=rounds, readout=readout, length=16)
+    return Sought(task, spec, steps, ("error", options["solved"]), partial(construct, small))
+
+
+def induction(options: Options, seed: int) -> Sought:
+    """Walks on a row's own circle: the token before in one layer, its successor in a later one."""
+    names = ("vocabulary", "length", "symbols", "jump")
+    task = SuccessorWalk(*(options[name] for name in names))
+    sizes = {"d_in": task.vocabulary, "d_out": task.vocabulary, "n_ctx": task.length}
+    steps: tuple[Step, ...] = (
+        (("previous", "output"),),
+        (("source", "attention"), ("answer", "output")),
+    )
+    small = TokenRelation("induction", "copy")
+    reached = ("accuracy", options["solved"])
+    return Sought(
+        task, _spec(options, norm="layernorm", **sizes), steps, reached, partial(construct, small)
+    )
+
+
+def equality(options: Options, seed: int) -> Sought:
+    """Same or different (`template` §2): equal symbols attend to each other, an FFN reads that."""
+    task, small = (
+        TemplateTask(("αα", "αβ"), (1.0, -1.0), (0, size // 2), (size // 2, size))
+        for size in (options["symbols"], 32)
+    )
+    factor = options["identity"]
+    spec = _spec(
+        options,
+        d_in=task.vocabulary,
+        d_out=1,
+        n_ctx=2,
+        identity_qk=factor > 0,
+        identity_multiplier=factor or 1.0,
+    )
+    steps: tuple[Step, ...] = ((("label", "attention"),),)
+    reached = ("accuracy", options["solved"])
+    return Sought(task, spec, steps, reached, partial(construct, small), task.unseen())
+
+
+def counting(options: Options, seed: int) -> Sought:
+    """The last block of L_k: a count a layer, each over where the last one holds. The last count
+    may be held with the current symbol (which the proof leaves to the FFN), so it is the answer
+    that is asked for; the model is tested on strings of up to four times the length."""
+    blocks, longest = int(options["blocks"]), int(options["longest"])
+    language = f"L_{blocks}"
+    task, test, small = (
+        PrefixPrediction(language, (bins,))
+        for bins in ((blocks, longest), (3 * longest + 1, 4 * longest), (blocks, 16))
+    )
+    lines = [*(f"E{i}" for i in range(2, blocks - 1)), "last"]
+    steps: tuple[Step, ...] = tuple(((line, "output"),) for line in lines)
+    spec = _spec(
+        options, d_in=4, d_out=2, n_ctx=4 * longest + 1, norm="layernorm", activation="gelu"
+    )
+    return Sought(task, spec, steps, ("exact", options["solved"]), partial(construct, small), test)
+
+
+def _spec(options: Options, **fixed: Any) -> TransformerSpec:
+    """A spec from the options that every diagram has."""
+    sizes: dict[str, Any] = {
+        "d_model": options["d_model"],
+        "n_layers": options["layers"],
+        "n_heads": options["heads"],
+        "d_head": options["d_head"],
+        "ffn": (options["ffn"],) if options["ffn"] else (),
+    }
+    return TransformerSpec(**sizes, **POSITIONS[options["positions"]], **fixed)
