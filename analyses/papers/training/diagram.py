@@ -28,10 +28,31 @@ from analyses.papers.training.measured import Builder, agreements, models_of
 from analyses.papers.training.points import check_parts, parts_of, rows_at, varied
 from interp.figures.shares import ShareMap, Strip, shares_figure
 
-__all__ = ["adaptive", "check", "counting", "drawn", "equality", "induction", "nested", "shares"]
+__all__ = [
+    "adaptive",
+    "check",
+    "counting",
+    "drawn",
+    "equality",
+    "induction",
+    "nested",
+    "setting_in_words",
+    "shares",
+]
 
 _FOUND, _NOT_FOUND, _MOST = 0.75, 0.25, 0.75
 _COUNTS = ["models", "solved", "found"]
+_WORDS = {
+    "ffn": "FFN width",
+    "first": "FFN before, width",
+    "weight_decay": "weight decay",
+    "locations": "lags",
+    "blocks": "blocks k",
+    "rows": "training strings",
+    "identity": "factor on aI",
+    "d_model": "width",
+}
+"""Options whose names are not the words that readers know."""
 
 
 def adaptive(setting: Setting) -> Verdict:
@@ -103,18 +124,18 @@ def drawn(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
     counts = [counted(point) for point in first.points()]
     wide = len(first.columns)
     grid = ShareMap(
-        first.across,
-        [str(v) for v in first.columns],
-        first.down,
-        [str(v) for v in first.rows],
+        _WORDS.get(first.across, first.across),
+        [_shown(v) for v in first.columns],
+        _WORDS.get(first.down, first.down),
+        [_shown(v) for v in first.rows],
         [counts[i : i + wide] for i in range(0, len(counts), wide)],
     )
     strips = [
         Strip(
-            part.across,
+            _WORDS.get(part.across, part.across),
             [_shown(v) for v in part.columns],
             [counted(point) for point in part.points()],
-            ", ".join(f"{name} {_shown(v)}" for name, v in part.given),
+            ", ".join(_named_value(*pair) for pair in part.given),
         )
         for part in rest
     ]
@@ -123,6 +144,16 @@ def drawn(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
         f"and {first.down}, and over {len(rest)} further options one at a time."
     )
     return Drawing(shares_figure(grid, strips), said)
+
+
+def setting_in_words(point: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """A setting by what is not as in the profile."""
+    other = {name: point[name] for name in varied(options) if point[name] != options[name]}
+    return ", ".join(map(_named_value, other, other.values())) or "as the profile says"
+
+
+def _named_value(name: str, value: Any) -> str:
+    return f"{_WORDS.get(name, name)} {_shown(value)}"
 
 
 def _shown(value: Any) -> str:
@@ -147,7 +178,9 @@ def _judged(setting: Setting, build: Builder) -> Verdict:
         f"{int(right[len(expected) :].sum())} of {len(unexpected)}."
     )
     if wrong:
-        words += f" Otherwise: {'; '.join(_told(point, options) for point in wrong[:8])}."
+        words += (
+            f" Otherwise: {'; '.join(setting_in_words(point, options) for point in wrong[:8])}."
+        )
     numbers = {
         "models": len(table),
         "solved": solved,
@@ -176,9 +209,3 @@ def _named(cells: pd.DataFrame, named: list[Mapping[str, Any]]) -> list[int]:
             same &= cells[name].isin(value if isinstance(value, list) else [value])
         found |= dict.fromkeys(cells.index[same])
     return list(found)
-
-
-def _told(point: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """A setting by what is not as in the profile."""
-    other = {name: value for name, value in point.items() if value != options[name]}
-    return ", ".join(f"{name} {_shown(v)}" for name, v in other.items()) or "the profile's own"

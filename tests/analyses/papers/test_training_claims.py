@@ -1,0 +1,180 @@
+"""Claims about training: which models count as the proof's, rules on made-up numbers, miniatures."""
+
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from analyses.papers.base import Setting
+from analyses.papers.training import diagram, models
+from analyses.papers.training.points import check_parts, parts_of, points_of, rows_at
+from analyses.papers.training.steps import layers_of_steps, weakest
+from interp.errors import ArgumentError
+from probes.locate import locate
+from trained.zoo import load
+
+ROOT = Path(__file__).parents[3]
+CLAIMS = tomllib.loads((ROOT / "analyses/papers/claims.toml").read_text())["claims"]
+LEDGER = {k: v for k, v in CLAIMS.items() if v["run"].startswith("analyses.papers.training.")}
+BUILDERS = {
+    "training-finds-adaptive": models.memory,
+    "training-finds-nested": models.memory,
+}
+STEPS = ((("t_1", "attention"), ("token", "output")), (("t_2", "attention"), ("x", "output")))
+
+
+def located(*rows: tuple[Any, ...]) -> pd.DataFrame:
+    columns = ["latent", "component", "circuit", "layer", "heads", "share", "verdict"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+HELD = (
+    ("t_1", "L0H1", "attention", 0, "1", 0.99, "holds"),
+    ("token", "L0 heads", "output", 0, "0+1", 0.95, "holds"),
+    ("t_2", "L2H0", "attention", 2, "0", 0.97, "holds"),
+    ("x", "L2H0", "output", 2, "0", 0.92, "holds"),
+)
+
+
+def test_steps_are_found_layer_after_layer_by_heads_alone_or_together() -> None:
+    assert layers_of_steps(located(*HELD), STEPS) == (0, 2)
+    assert weakest(located(*HELD), STEPS) == 0.92
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ((2, ("t_2", "L0H0", "attention", 0, "0", 0.97, "holds")), "the same layer"),
+        ((3, ("x", "L1H0", "output", 1, "0", 0.92, "holds")), "looked and fetched apart"),
+        ((3, ("x", "L2", "output", 2, "0", 0.92, "holds")), "a layer with its FFN"),
+        ((3, ("x", "L2 FFN", "output", 2, "", 0.92, "holds")), "an FFN"),
+        ((0, ("t_1", "L0H1", "attention", 0, "1", 0.85, "part")), "a part"),
+        ((0, ("t_1", "L0H1", "output", 0, "1", 0.99, "holds")), "the other circuit"),
+    ],
+)
+def test_what_is_not_the_proof(changed: tuple[int, tuple[Any, ...]], why: str) -> None:
+    rows = list(HELD)
+    rows[changed[0]] = changed[1]
+    assert layers_of_steps(located(*rows), STEPS) == (), why
+
+
+def test_a_step_is_not_taken_from_a_layer_that_comes_too_early() -> None:
+    rows = (*HELD, ("t_2", "L0H0", "attention", 0, "0", 1.0, "holds"))
+    early = (*rows, ("x", "L0H0", "output", 0, "0", 1.0, "holds"))
+    assert layers_of_steps(located(*early), STEPS) == (0, 2)
+
+
+def test_no_share_where_a_latent_was_not_exchanged() -> None:
+    rows = (*HELD[:3], ("x", "L2H0", "output", 2, "0", float("nan"), ""))
+    assert np.isnan(weakest(located(*rows), STEPS))
+
+
+def test_the_shipped_show_and_its_control_are_told_apart() -> None:
+    options = CLAIMS["training-finds-adaptive"]["quick"]
+    steps = models.memory(options, 0).steps
+    for name, layers in (("adaptive-memory", (1,)), ("adaptive-memory-gated", ())):
+        shipped = load(name)
+        table = locate(shipped.model, shipped.task, rows=96)
+        assert layers_of_steps(table, steps) == layers
+
+
+OPTIONS: dict[str, Any] = {
+    "heads": 1,
+    "steps": 10,
+    "seeds_of_roles": 0,
+    "map": {"across": "heads", "columns": [1, 2], "down": "positions", "rows": ["a", "b"]},
+    "strips": [{"vary": "steps", "over": [5, 10], "given": {"positions": "b"}}],
+    "positions": "a",
+    "found": [{"positions": "a"}],
+    "otherwise": [{"positions": "b", "steps": 10}],
+}
+
+
+def made_up(found: dict[tuple[str, int], int], seeds: int = 4) -> pd.DataFrame:
+    """Models of every setting; of (positions, heads) the first so many seeds work as the proof."""
+    rows = []
+    for point in points_of(OPTIONS):
+        count = found.get((point["positions"], point["heads"]), 0)
+        for seed in range(seeds):
+            held = {"found": seed < count, "solved": True, "weakest": 0.5, "statements": np.nan}
+            rows.append({**point, "seed": seed, **held})
+    return pd.DataFrame(rows)
+
+
+def test_settings_that_parts_share_are_trained_once() -> None:
+    points = points_of(OPTIONS)
+    assert len(points) == 5
+    assert {"heads": 1, "positions": "b", "steps": 10} in points
+    table = pd.DataFrame(points)
+    strip = parts_of(OPTIONS)[1]
+    assert [len(rows_at(table, point, OPTIONS)) for point in strip.points()] == [1, 1]
+
+
+def test_options_that_are_not_there_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="map and strips .*'width'"):
+        check_parts({**OPTIONS, "strips": [{"vary": "width", "over": [1]}]})
+    with pytest.raises(ArgumentError, match="found and otherwise .*'ffn'"):
+        check_parts({**OPTIONS, "found": [{"ffn": 1}]})
+
+
+def test_intervals_of_shares_are_exact() -> None:
+    table = diagram.shares(made_up({("a", 1): 4, ("a", 2): 0}), OPTIONS)
+    rows = table.set_index(["positions", "heads", "steps"])
+    all_of_them, none = rows.loc[("a", 1, 10)], rows.loc[("a", 2, 10)]
+    assert all_of_them["low"] == pytest.approx(0.025 ** (1 / 4))
+    assert none["high"] == pytest.approx(1 - 0.025 ** (1 / 4))
+    assert (all_of_them["high"], none["low"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("found", "status"),
+    [
+        ({("a", 1): 4, ("a", 2): 3, ("b", 1): 1, ("b", 2): 0}, "reproduced"),
+        ({("a", 1): 4, ("a", 2): 2, ("b", 1): 1, ("b", 2): 0}, "partly"),
+        ({("a", 1): 4, ("a", 2): 3, ("b", 1): 0, ("b", 2): 2}, "partly"),
+        ({("a", 1): 2, ("a", 2): 3, ("b", 1): 0, ("b", 2): 2}, "not reproduced"),
+    ],
+)
+def test_the_rule(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, found: dict[tuple[str, int], int], status: str
+) -> None:
+    monkeypatch.setattr(diagram, "models_of", lambda setting, build: made_up(found))
+    verdict = diagram.adaptive(Setting("quick", (0, 1, 2, 3), OPTIONS, tmp_path))
+    assert verdict.status == status
+    assert isinstance(verdict.drawings["shares"].figure, Figure)
+
+
+@pytest.mark.parametrize("name", sorted(LEDGER))
+def test_every_setting_of_the_ledger_can_be_built(name: str, tmp_path: Path) -> None:
+    options, build = LEDGER[name]["quick"], BUILDERS[name]
+    module, _ = LEDGER[name]["run"].split(":")
+    import_module(module).check(Setting("quick", (1,), options, tmp_path))
+    sought = [build({**options, **point}, 1) for point in points_of(options)]
+    assert all(case.spec.n_layers >= 1 and case.steps for case in sought)
+    assert all(case.proof().mechanism.parts for case in sought[:1])
+    assert len(options["seeds"]) >= 4
+
+
+def test_a_diagram_in_miniature(tmp_path: Path) -> None:
+    options = {
+        **LEDGER["training-finds-adaptive"]["quick"],
+        "steps": 4,
+        "pairs": 32,
+        "map": {"across": "heads", "columns": [1], "down": "positions", "rows": ["rotary"]},
+        "strips": [],
+        "found": [{"heads": 1}],
+        "otherwise": [],
+    }
+    first = diagram.adaptive(Setting("quick", (1, 2), options, tmp_path))
+    assert first.status == "not reproduced"
+    table = first.tables["models"]
+    assert len(table) == 2
+    assert not table["solved"].any()
+    again = diagram.adaptive(Setting("quick", (1, 2), options, tmp_path, resume=True))
+    kept = again.tables["models"].drop(columns=["layers", "statements"])
+    pd.testing.assert_frame_equal(kept, table[kept.columns], check_dtype=False)
