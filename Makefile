@@ -30,6 +30,10 @@ picture: setup
 	$(BIN)/python -m analyses.demo.first_picture docs/images/attention-by-lag.png
 	$(BIN)/python -m analyses.demo.forming docs/images/induction-forms.png
 
+# The page "Does training find the proof?" from the tables it keeps.
+diagrams: setup
+	$(BIN)/python -m analyses.papers.training.page docs
+
 # The script of `prooflens view`, from its sources; needs Node, which users of prooflens do not.
 VIEWER := analyses/report/viewer
 viewer:

@@ -51,6 +51,7 @@ _WORDS = {
     "rows": "training strings",
     "identity": "factor on aI",
     "d_model": "width",
+    "spare": "layers beyond k − 2",
 }
 """Options whose names are not the words that readers know."""
 

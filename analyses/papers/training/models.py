@@ -33,7 +33,7 @@ POSITIONS: Mapping[str, Mapping[str, Any]] = {
     "rotary": {"score": "dot", "positions": "rope"},
     "learned": {"score": "dot", "positions": "learned"},
     "sines": {"score": "dot", "positions": "sinusoidal"},
-    "none": {"score": "dot"},
+    "no positions": {"score": "dot"},
 }
 """How positions come into the scores: the name on the page → the spec's options."""
 
@@ -131,7 +131,8 @@ def equality(options: Options, seed: int) -> Sought:
 def counting(options: Options, seed: int) -> Sought:
     """The last block of L_k: a count a layer, each over where the last one holds. The last count
     may be held with the current symbol (which the proof leaves to the FFN), so it is the answer
-    that is asked for; the model is tested on strings of up to four times the length."""
+    that is asked for; the model is tested on strings of up to four times the length. ``spare`` layers
+    come on top of the k − 2 that are needed."""
     blocks, longest = int(options["blocks"]), int(options["longest"])
     language = f"L_{blocks}"
     task, test, small = (
@@ -140,9 +141,9 @@ def counting(options: Options, seed: int) -> Sought:
     )
     lines = [*(f"E{i}" for i in range(2, blocks - 1)), "last"]
     steps: tuple[Step, ...] = tuple(((line, "output"),) for line in lines)
-    spec = _spec(
-        options, d_in=4, d_out=2, n_ctx=4 * longest + 1, norm="layernorm", activation="gelu"
-    )
+    deep = {**options, "layers": blocks - 2 + options["spare"]}
+    sizes = {"d_in": 4, "d_out": 2, "n_ctx": 4 * longest + 1}
+    spec = _spec(deep, norm="layernorm", activation="gelu", **sizes)
     return Sought(task, spec, steps, ("exact", options["solved"]), partial(construct, small), test)
 
 

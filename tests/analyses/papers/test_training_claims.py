@@ -24,6 +24,9 @@ LEDGER = {k: v for k, v in CLAIMS.items() if v["run"].startswith("analyses.paper
 BUILDERS = {
     "training-finds-adaptive": models.memory,
     "training-finds-nested": models.memory,
+    "training-finds-induction": models.induction,
+    "training-finds-equality": models.equality,
+    "training-finds-counting": models.counting,
 }
 STEPS = ((("t_1", "attention"), ("token", "output")), (("t_2", "attention"), ("x", "output")))
 
