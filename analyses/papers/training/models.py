@@ -131,8 +131,8 @@ def equality(options: Options, seed: int) -> Sought:
 def counting(options: Options, seed: int) -> Sought:
     """The last block of L_k: a count a layer, each over where the last one holds. The last count
     may be held with the current symbol (which the proof leaves to the FFN), so it is the answer
-    that is asked for; the model is tested on strings of up to four times the length. ``spare`` layers
-    come on top of the k − 2 that are needed."""
+    that is asked for; the model is tested on strings of up to four times the length. ``spare``
+    layers come on top of the k − 2 that are needed."""
     blocks, longest = int(options["blocks"]), int(options["longest"])
     language = f"L_{blocks}"
     task, test, small = (

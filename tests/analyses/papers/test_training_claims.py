@@ -1,4 +1,4 @@
-"""Claims about training: which models count as the proof's, rules on made-up numbers, miniatures."""
+"""Claims about training: what counts as the proof, rules on made-up numbers, miniatures."""
 
 import tomllib
 from importlib import import_module
@@ -119,9 +119,9 @@ def test_settings_that_parts_share_are_trained_once() -> None:
 
 
 def test_options_that_are_not_there_are_refused() -> None:
-    with pytest.raises(ArgumentError, match="map and strips .*'width'"):
+    with pytest.raises(ArgumentError, match=r"map and strips .*'width'"):
         check_parts({**OPTIONS, "strips": [{"vary": "width", "over": [1]}]})
-    with pytest.raises(ArgumentError, match="found and otherwise .*'ffn'"):
+    with pytest.raises(ArgumentError, match=r"found and otherwise .*'ffn'"):
         check_parts({**OPTIONS, "found": [{"ffn": 1}]})
 
 
