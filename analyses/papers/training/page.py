@@ -3,16 +3,19 @@
     python -m analyses.papers.training.page docs [--results FOLDER]
     make diagrams
 
-The page keeps every model as a row of ``docs/data/ID.csv``. From these, and from the ledger's
-options, come its figures (``docs/images/ID.png``) and its tables, which stand in the page between
-``<!-- ID -->`` and ``<!-- end -->``. With ``--results`` the rows are first taken from a folder of
-claims that were run (``prooflens claims run --paper training --out FOLDER``).
+The page keeps every model as a row of ``docs/data/ID.csv``, and the agreement of the map's cells in
+``docs/data/ID-agreement.csv``. From these, and from the ledger's options, come its figures
+(``docs/images/ID.png``) and its tables, which stand in the page between ``<!-- ID -->`` and
+``<!-- end -->``. With ``--results`` the rows are first taken from a folder of claims that were run
+(``prooflens claims run --paper training --out FOLDER``).
 """
 
 from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ import pandas as pd
 
 from analyses.papers.ledger import Claim, read_ledger
 from analyses.papers.training.diagram import drawn, setting_in_words, shares
+from analyses.papers.training.points import parts_of, rows_at
 from interp.errors import ArgumentError
 from interp.figures.style import save
 from interp.output import output_file, replace_text
@@ -27,17 +31,18 @@ from interp.output import output_file, replace_text
 __all__ = ["PAGE", "main", "table_in_words", "with_tables"]
 
 PAGE = "does-training-find-the-proof.md"
-_BLOCK = "<!-- {name} -->\n"
 _END = "<!-- end -->"
+_TABLES = {"models": "", "agreement": "-agreement"}
+_TEXT = {"locations": str, "layers": str}
 
 
-def diagrams(docs: Path) -> dict[str, tuple[pd.DataFrame, dict[str, Any]]]:
-    """Claim → the models that the page keeps of it, and the options they were trained by."""
-    return {
-        claim.id: (pd.read_csv(_kept(docs, claim.id), dtype=_TEXT), dict(claim.profiles["quick"]))
-        for claim in _claims()
-        if _kept(docs, claim.id).exists()
-    }
+@dataclass(frozen=True)
+class _Diagram:
+    """What the page keeps of a claim: its models, its agreement, and the options they had."""
+
+    models: pd.DataFrame
+    agreement: pd.DataFrame
+    options: dict[str, Any]
 
 
 def with_tables(text: str, docs: Path) -> str:
@@ -46,27 +51,40 @@ def with_tables(text: str, docs: Path) -> str:
     Raises:
         ArgumentError: for a page that has no place for one of the tables.
     """
-    for name, (models, options) in diagrams(docs).items():
-        start = _BLOCK.format(name=name)
+    for name, kept in _diagrams(docs).items():
+        start = f"<!-- {name} -->\n"
         block = re.compile(re.escape(start) + ".*?" + re.escape(_END), re.DOTALL)
         if not block.search(text):
             raise ArgumentError(f"{PAGE}: must have a block {start.strip()} … {_END}: add it")
-        table = f"{start}{table_in_words(shares(models, options), options)}\n{_END}"
+        cells = shares(kept.models, kept.options)
+        table = f"{start}{table_in_words(cells, kept.agreement, kept.options)}\n{_END}"
         text = block.sub(lambda _, table=table: table, text)
     return text
 
 
-def table_in_words(cells: pd.DataFrame, options: dict[str, Any]) -> str:
-    """A diagram's settings as a table in Markdown, a row a setting."""
+def table_in_words(cells: pd.DataFrame, agreement: pd.DataFrame, options: Mapping[str, Any]) -> str:
+    """A diagram's settings as a table in Markdown, a row a setting.
+
+    Args:
+        cells: From :func:`~analyses.papers.training.diagram.shares`.
+        agreement: From :func:`~analyses.papers.training.measured.agreements`.
+        options: The profile's.
+    """
     lines = [
-        "| setting | solve the task | work as the proof does | 95 % interval | least held |",
-        "| --- | --- | --- | --- | --- |",
+        "| setting | solve | work as the proof does | 95 % interval | least held | agreement |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for row in cells.to_dict("records"):
-        least = f"{row['weakest']:.2f}" if row["weakest"] == row["weakest"] else "–"
+    agreed = {
+        index: f"{row.agreement:.2f} ({row.low:.2f} to {row.high:.2f})"
+        for row in agreement.itertuples()
+        for index in rows_at(cells, _point(row, options), options).index
+    }
+    for index, row in cells.iterrows():
+        least = "–" if pd.isna(row["weakest"]) else f"{row['weakest']:.2f}"
         lines.append(
             f"| {setting_in_words(row, options)} | {row['solved']}/{row['models']} "
-            f"| {row['found']}/{row['models']} | {row['low']:.2f} to {row['high']:.2f} | {least} |"
+            f"| {row['found']}/{row['models']} | {row['low']:.2f} to {row['high']:.2f} | {least} "
+            f"| {agreed.get(index, '')} |"
         )
     return "\n".join(lines)
 
@@ -78,26 +96,43 @@ def main() -> None:
     parser.add_argument("--results", type=Path, help="Take the rows from claims that were run.")
     given = parser.parse_args()
     for claim in _claims() if given.results else ():
-        rows = given.results / claim.id / "models.csv"
-        if rows.exists():
-            with output_file(_kept(given.docs, claim.id), overwrite=True) as draft:
-                draft.write_text(rows.read_text())
-    for name, (models, options) in diagrams(given.docs).items():
-        figure = drawn(shares(models, options), options).figure
+        for table, ending in _TABLES.items():
+            rows = given.results / claim.id / f"{table}.csv"
+            if rows.exists():
+                with output_file(_kept(given.docs, claim.id, ending), overwrite=True) as draft:
+                    draft.write_text(rows.read_text())
+    for name, kept in _diagrams(given.docs).items():
+        figure = drawn(shares(kept.models, kept.options), kept.options).figure
         save(figure, given.docs / "images" / name, formats=("png",))
     page = given.docs / PAGE
     replace_text(page, with_tables(page.read_text(), given.docs))
 
 
-_TEXT = {"locations": str, "layers": str}
+def _diagrams(docs: Path) -> dict[str, _Diagram]:
+    """Claim → what the page keeps of it."""
+    return {
+        claim.id: _Diagram(
+            pd.read_csv(_kept(docs, claim.id), dtype=_TEXT),
+            pd.read_csv(_kept(docs, claim.id, "-agreement")),
+            dict(claim.profiles["quick"]),
+        )
+        for claim in _claims()
+        if _kept(docs, claim.id).exists()
+    }
+
+
+def _point(row: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The cell of the map that a row of the table of agreement is about."""
+    part = parts_of(options)[0]
+    return {name: getattr(row, name) for name in (part.across, part.down)}
 
 
 def _claims() -> list[Claim]:
     return [claim for claim in read_ledger().values() if claim.paper == "training"]
 
 
-def _kept(docs: Path, name: str) -> Path:
-    return docs / "data" / f"{name}.csv"
+def _kept(docs: Path, name: str, ending: str = "") -> Path:
+    return docs / "data" / f"{name}{ending}.csv"
 
 
 if __name__ == "__main__":
