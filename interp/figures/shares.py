@@ -26,6 +26,8 @@ Counts = tuple[int, int, int]
 _BRIGHT = 0.6
 """Cells with a share above this are light, so that their counts are written dark."""
 _A_ROW = 4
+_LONG = 7
+"""Labels of more characters than these are turned."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ def _strip(axes: Axes, strip: Strip) -> None:
     axes.plot(places, solved / models, "o", ms=9, mfc="none", color=MUTED, label="solve the task")
     label = "work as the proof does, with its 95 % interval"
     axes.plot(places, found / models, "o", ms=4.5, color=PALETTE["blue"], label=label)
-    axes.set_xticks(places, strip.columns)
+    long = max(map(len, strip.columns)) > _LONG
+    axes.set_xticks(places, strip.columns, rotation=20 * long, ha="right" if long else "center")
     axes.set(xlabel=strip.across, ylim=(-0.06, 1.06), xlim=(-0.5, len(places) - 0.5))
     axes.set_title(strip.title, size=8)
