@@ -4,7 +4,7 @@ proof does?
 Columns of the table, a row a model: the options that vary, ``seed``, the metrics, ``solved``,
 ``found`` (solved, and every
 step of the proof is done by the heads of a layer, in order), ``weakest`` (the share
-of the least held latent), ``layers`` (that do the steps), ``statements`` (mean score of the proof's
+of the least held latent), ``done_in`` (the layers that do the steps), ``statements`` (mean score of the proof's
 statements by the roles that were found; NaN where they were not asked for).
 
 Each row is kept in the claim's folder as soon as it is there: an interrupted diagram goes on.
@@ -28,10 +28,13 @@ from probes.agreement import overall, statements_of
 from probes.locate import locate
 from trained.fit import Fit
 
-__all__ = ["Builder", "agreements", "models_of"]
+__all__ = ["MEASURED", "Builder", "agreements", "models_of"]
 
 Builder = Callable[[Mapping[str, Any], int], Sought]
 """From a profile's options, with a setting's in their place, and a seed to what is sought there."""
+
+MEASURED = ("solved", "found", "weakest", "done_in", "statements")
+"""Columns of what is measured, besides the metric; no option may have such a name."""
 
 _FILE = "models.csv"
 _TRAINING = (
@@ -144,6 +147,6 @@ def _measured(
         "solved": solved,
         "found": solved and bool(layers),
         "weakest": weakest(located, sought.steps),
-        "layers": " ".join(map(str, layers)),
+        "done_in": " ".join(map(str, layers)),
         "statements": statements,
     }

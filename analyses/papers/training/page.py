@@ -33,7 +33,7 @@ __all__ = ["PAGE", "main", "table_in_words", "with_tables"]
 PAGE = "does-training-find-the-proof.md"
 _END = "<!-- end -->"
 _TABLES = {"models": "", "agreement": "-agreement"}
-_TEXT = {"locations": str, "layers": str}
+_TEXT = {"locations": str, "done_in": str}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def table_in_words(cells: pd.DataFrame, agreement: pd.DataFrame, options: Mappin
         "| --- | --- | --- | --- | --- | --- |",
     ]
     agreed = {
-        index: f"{row.agreement:.2f} ({row.low:.2f} to {row.high:.2f})"
+        index: f"{row.agreement:.2f}"
         for row in agreement.itertuples()
         for index in rows_at(cells, _point(row, options), options).index
     }

@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 
 from analyses.papers.base import Setting
 from analyses.papers.training import diagram, models
-from analyses.papers.training.points import check_parts, parts_of, points_of, rows_at
+from analyses.papers.training.measured import MEASURED
+from analyses.papers.training.points import check_parts, parts_of, points_of, rows_at, varied
 from analyses.papers.training.steps import layers_of_steps, weakest
 from interp.errors import ArgumentError
 from probes.locate import locate
@@ -161,6 +162,7 @@ def test_every_setting_of_the_ledger_can_be_built(name: str, tmp_path: Path) -> 
     assert all(case.spec.n_layers >= 1 and case.steps for case in sought)
     assert all(case.proof().mechanism.parts for case in sought[:1])
     assert len(options["seeds"]) >= 4
+    assert not set(varied(options)) & set(MEASURED)
 
 
 def test_a_diagram_in_miniature(tmp_path: Path) -> None:
@@ -179,5 +181,5 @@ def test_a_diagram_in_miniature(tmp_path: Path) -> None:
     assert len(table) == 2
     assert not table["solved"].any()
     again = diagram.adaptive(Setting("quick", (1, 2), options, tmp_path, resume=True))
-    kept = again.tables["models"].drop(columns=["layers", "statements"])
+    kept = again.tables["models"].drop(columns=["done_in", "statements"])
     pd.testing.assert_frame_equal(kept, table[kept.columns], check_dtype=False)
