@@ -1,11 +1,11 @@
 """What a diagram measures of each trained model: did it solve the task, and does it work as the
 proof does?
 
-Columns of the table, a row a model: the options that vary, ``seed``, the metrics, ``solved``,
-``found`` (solved, and every
-step of the proof is done by the heads of a layer, in order), ``weakest`` (the share
-of the least held latent), ``done_in`` (the layers that do the steps), ``statements`` (mean score of the proof's
-statements by the roles that were found; NaN where they were not asked for).
+Columns of the table, a row a model: the options that vary, ``seed``, the metric that says whether
+the task is solved, ``solved``, ``found`` (solved, and every step of the proof is done by the heads
+of a layer, in order), ``weakest`` (the share of the least held latent), ``done_in`` (the layers
+that do the steps), ``statements`` (mean score of the proof's statements by the roles that were
+found; NaN where they were not asked for).
 
 Each row is kept in the claim's folder as soon as it is there: an interrupted diagram goes on.
 """
