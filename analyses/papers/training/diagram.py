@@ -147,7 +147,7 @@ def drawn(cells: pd.DataFrame, options: Mapping[str, Any]) -> Drawing:
     return Drawing(shares_figure(grid, strips), said)
 
 
-def setting_in_words(point: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+def setting_in_words(point: Mapping[Any, Any], options: Mapping[str, Any]) -> str:
     """A setting by what is not as in the profile."""
     other = {name: point[name] for name in varied(options) if point[name] != options[name]}
     return ", ".join(map(_named_value, other, other.values())) or "as the profile says"

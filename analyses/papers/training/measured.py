@@ -64,7 +64,8 @@ def models_of(setting: Setting, build: Builder) -> pd.DataFrame:
             )
             cases.append((point, seed, sought))
     _, fits = experiment.run()
-    file, rows = setting.folder / _FILE, []
+    file = setting.folder / _FILE
+    rows: list[dict[Any, Any]] = []
     if setting.resume and file.exists():
         rows = pd.read_csv(file).to_dict("records")
     for (point, seed, sought), fit in list(zip(cases, fits, strict=True))[len(rows) :]:

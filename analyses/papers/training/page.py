@@ -54,11 +54,12 @@ def with_tables(text: str, docs: Path) -> str:
     for name, kept in _diagrams(docs).items():
         start = f"<!-- {name} -->\n"
         block = re.compile(re.escape(start) + ".*?" + re.escape(_END), re.DOTALL)
-        if not block.search(text):
+        place = block.search(text)
+        if place is None:
             raise ArgumentError(f"{PAGE}: must have a block {start.strip()} … {_END}: add it")
         cells = shares(kept.models, kept.options)
         table = f"{start}{table_in_words(cells, kept.agreement, kept.options)}\n{_END}"
-        text = block.sub(lambda _, table=table: table, text)
+        text = text[: place.start()] + table + text[place.end() :]
     return text
 
 
@@ -79,7 +80,7 @@ def table_in_words(cells: pd.DataFrame, agreement: pd.DataFrame, options: Mappin
         for row in agreement.itertuples()
         for index in rows_at(cells, _point(row, options), options).index
     }
-    for index, row in cells.iterrows():
+    for index, row in zip(cells.index, cells.to_dict("records"), strict=True):
         least = "–" if pd.isna(row["weakest"]) else f"{row['weakest']:.2f}"
         lines.append(
             f"| {setting_in_words(row, options)} | {row['solved']}/{row['models']} "

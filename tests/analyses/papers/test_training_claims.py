@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from analyses.papers.base import Setting
-from analyses.papers.training import diagram, models
+from analyses.papers.training import diagram, models, page
 from analyses.papers.training.measured import MEASURED
 from analyses.papers.training.points import check_parts, parts_of, points_of, rows_at, varied
 from analyses.papers.training.steps import layers_of_steps, weakest
@@ -29,6 +29,7 @@ BUILDERS = {
     "training-finds-equality": models.equality,
     "training-finds-counting": models.counting,
 }
+KEPT = [name for name in LEDGER if (ROOT / "docs" / "data" / f"{name}.csv").exists()]
 STEPS = ((("t_1", "attention"), ("token", "output")), (("t_2", "attention"), ("x", "output")))
 
 
@@ -183,3 +184,26 @@ def test_a_diagram_in_miniature(tmp_path: Path) -> None:
     again = diagram.adaptive(Setting("quick", (1, 2), options, tmp_path, resume=True))
     kept = again.tables["models"].drop(columns=["done_in", "statements"])
     pd.testing.assert_frame_equal(kept, table[kept.columns], check_dtype=False)
+
+
+def test_the_page_shows_what_its_rows_say() -> None:
+    docs = ROOT / "docs"
+    text = (docs / page.PAGE).read_text()
+    assert page.with_tables(text, docs) == text
+    assert all((docs / "images" / f"{name}.png").exists() for name in KEPT)
+
+
+def test_a_page_without_a_place_for_a_table_is_refused() -> None:
+    with pytest.raises(ArgumentError, match="must have a block"):
+        page.with_tables("# Nothing", ROOT / "docs")
+
+
+def test_kept_rows_are_of_the_settings_and_seeds_of_the_ledger() -> None:
+    assert KEPT
+    for name in KEPT:
+        options = LEDGER[name]["quick"]
+        table = pd.read_csv(ROOT / "docs" / "data" / f"{name}.csv", dtype={"locations": str})
+        points = points_of(options)
+        assert len(table) == len(points) * len(options["seeds"])
+        assert all(len(rows_at(table, p, options)) == len(options["seeds"]) for p in points)
+        assert not (table["found"] & ~table["solved"]).any()
