@@ -88,14 +88,18 @@ def verify(store: Folder) -> None:
     """Re-read every checksum and shape; exit with 1 if something is damaged."""
     from interp.store import ActivationStore
     from interp.store import verify as check
+    from interp.store.layout import MANIFEST
 
     with _progress("verify", _bytes(store)) as advanced:
         faults = check(store, advanced=advanced)
     for fault in faults:
         typer.echo(str(fault))
     if faults:
-        bad = len({fault.file for fault in faults})
-        typer.echo(f"{bad} of its files are damaged: prooflens store repair {store}", err=True)
+        bad = {fault.file for fault in faults}
+        advice = f"prooflens store repair {store}"
+        if MANIFEST in bad:
+            advice = "put back the manifest that was written, or extract again with --overwrite"
+        typer.echo(f"{len(bad)} of its files are damaged: {advice}", err=True)
         raise typer.Exit(1)
     rest = "" if ActivationStore(store).complete else "; not complete: resume its extraction"
     typer.echo(f"{store}: sound{rest}")
@@ -111,7 +115,9 @@ def repair(
     """Move damaged files to damaged/, so that extract --resume refills them."""
     from interp.store import repair as mend
     from interp.store import verify as check
+    from interp.store.layout import index_lines
 
+    before = sum(1 for _ in index_lines(store))
     moved = mend(store, drop_damaged=drop)
     for name in moved:
         typer.echo(f"{'deleted' if drop else 'moved to damaged/:'} {name}")
@@ -123,7 +129,8 @@ def repair(
     if left:
         raise typer.Exit(1)
     if not moved:
-        typer.echo(f"{store}: nothing to move")
+        lines = before - sum(1 for _ in index_lines(store))
+        typer.echo(f"{store}: nothing to move" + f"; {lines} lines left the index" * bool(lines))
 
 
 @app.command("consolidate")

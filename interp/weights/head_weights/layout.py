@@ -46,13 +46,24 @@ PartName = Literal[
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a model: layers, query heads, key/value heads, model width, head width."""
+    """The sizes of a model: layers, query heads, key/value heads, model width, head width.
+
+    Raises:
+        CheckpointError: for more heads than the width can be divided between.
+    """
 
     n_layers: int
     n_heads: int
     n_kv_heads: int
     d_model: int
     d_head: int
+
+    def __post_init__(self) -> None:
+        if self.n_heads and not self.d_head:
+            raise CheckpointError(
+                f"{self.n_heads} heads do not fit into a width of {self.d_model}: the "
+                "configuration is of another model"
+            )
 
     @property
     def axes(self) -> dict[str, int]:

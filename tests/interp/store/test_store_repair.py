@@ -92,6 +92,19 @@ def test_what_is_damaged_is_moved_and_deleted_only_on_request(store: Path) -> No
     assert not (store / "damaged").exists()
 
 
+def test_what_verify_advises_mends_it(store: Path) -> None:
+    index = store / "index.jsonl"
+    index.write_text(index.read_text() * 2)
+    said = CliRunner().invoke(app, ["store", "verify", str(store)])
+    assert (said.exit_code, f"prooflens store repair {store}" in said.output) == (1, True)
+    said = CliRunner().invoke(app, ["store", "repair", str(store)])
+    assert said.output == f"{store}: nothing to move; 3 lines left the index\n"
+    assert verify(store) == []
+    change_manifest(store, lambda manifest: manifest.update(plan_digest="0" * 64))
+    said = CliRunner().invoke(app, ["store", "verify", str(store)])
+    assert "put back the manifest that was written" in said.output
+
+
 def test_damaged_is_no_way_out_of_the_store(store: Path) -> None:
     (store.parent / "elsewhere").mkdir()
     (store / "damaged").symlink_to(store.parent / "elsewhere")

@@ -119,6 +119,12 @@ def test_nan_weights_are_named_with_their_number(folder: Path) -> None:
         _ = factors.layer(1).W_O
 
 
+def test_more_heads_than_width_are_refused(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"n_head": 10**9}))
+    with pytest.raises(CheckpointError, match="1000000000 heads do not fit into a width of 6"):
+        head_weights(folder)
+
+
 def test_pickles_are_never_opened(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     bomb = tmp_path / "pytorch_model.bin"
