@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Int
+from torch import Tensor
 
 from interp.errors import HookError, Problems
 from interp.store import ActivationStore
@@ -131,7 +133,7 @@ def collect(
         named = {f"a/{hook}": value for hook, value in rows.activations.items()}
         named |= {f"l/{name}": value for name, value in rows.latents.items() if value.ndim > 1}
         for name, value in {"inputs": rows.inputs, **named}.items():
-            kept.setdefault(name, []).append(value.numpy()[which[:, None], at])
+            kept.setdefault(name, []).append(_numbers(value)[which[:, None], at])
     joined = {name: np.concatenate(pieces) for name, pieces in kept.items()}
     features = {hook: joined[f"a/{hook}"].astype(np.float64) for hook in hooks}
     flat = {hook: value.reshape(*value.shape[:2], -1) for hook, value in features.items()}
@@ -152,6 +154,12 @@ def scalars(latents: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         channels = value.reshape(*value.shape[:2], -1)
         found |= {f"{name}[{i}]": channels[..., i] for i in range(channels.shape[-1])}
     return found
+
+
+def _numbers(value: Tensor) -> np.ndarray:
+    """A tensor as an array; numpy has no bfloat16."""
+    numbers: np.ndarray = (value.float() if value.dtype == torch.bfloat16 else value).cpu().numpy()
+    return numbers
 
 
 def _rows_of(source: Any, inputs: Any, batch: int) -> tuple[list[np.ndarray], list[np.ndarray]]:

@@ -48,7 +48,7 @@ from interp.tasks.counterfactual import Variable, variables_of
 from probes.exchange import Exchanged, Pairs, exchangeable, outputs_of, paired
 from probes.interchange import distance
 
-__all__ = ["LOCATE_COLUMNS", "exchanged", "holders", "locate"]
+__all__ = ["LEAST_PAIRS", "LOCATE_COLUMNS", "exchanged", "holders", "locate"]
 
 LOCATE_COLUMNS = (
     "latent",
@@ -68,7 +68,7 @@ LOCATE_COLUMNS = (
     "verdict",
 )
 HOLDS, LEAVES = 0.9, 0.1
-_LEAST_PAIRS = 16
+LEAST_PAIRS = 16
 _DRAWS = 200
 
 
@@ -164,8 +164,8 @@ def _variables(task: Task, latents: Sequence[str], rows: int) -> list[Variable]:
     unknown_ones = sorted(set(latents) - set(names)) if names else []
     rule = f"must be among {', '.join(names)}"
     problems.need(not unknown_ones, "latents", rule, unknown_ones, "take some of them")
-    rule = f"must be at least {_LEAST_PAIRS}"
-    problems.need(rows >= _LEAST_PAIRS, "rows", rule, rows, "256 are enough")
+    rule = f"must be at least {LEAST_PAIRS}"
+    problems.need(rows >= LEAST_PAIRS, "rows", rule, rows, "256 are enough")
     problems.raise_if_any()
     return [variable for variable in variables if not latents or variable.name in latents]
 
@@ -203,7 +203,7 @@ def exchanged(
     """
     pairs = paired(batch, variable, seed)
     moving = int(pairs.moving.sum())
-    if moving < _LEAST_PAIRS:
+    if moving < LEAST_PAIRS:
         return [{"pairs": moving} for _ in parts]
     clean, *outputs = outputs_of(model, batch.inputs, pairs, parts, variable)
     return [{"pairs": moving} | _judged(clean, output, pairs, seed) for output in outputs]
@@ -230,7 +230,7 @@ def _judged(clean: Tensor, output: Tensor, pairs: Pairs, seed: int) -> dict[str,
         "high": share + high,
         "null": null.mean,
         "changed": float(moved[~stay].mean()) / scale,
-        "leak": float(moved[stay].mean()) / scale if stay.sum() >= _LEAST_PAIRS else float("nan"),
+        "leak": float(moved[stay].mean()) / scale if stay.sum() >= LEAST_PAIRS else float("nan"),
         "p": null.p,
     }
 

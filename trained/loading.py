@@ -21,6 +21,7 @@ from typing import Any
 from interp.errors import CheckpointError
 from interp.models.card import ModelCard
 from interp.models.checkpoint import load_checkpoint, read_metadata
+from interp.models.placing import check_place, placed
 from interp.models.pretrained import load_pretrained
 from interp.tasks.catalogue import known_task
 from trained import zoo
@@ -46,6 +47,7 @@ def load(
     revision: str | None = None,
     trust_remote_code: bool = False,
     device: str = "cpu",
+    dtype: str | None = None,
 ) -> Any:
     """Load a model by name, folder or hub id, with its hooks and its ``model.card``.
 
@@ -55,12 +57,15 @@ def load(
         trust_remote_code: Run the Python code of a repository whose architecture transformers does
             not know. Read it first.
         device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
+        dtype: The precision to run it in, such as ``bfloat16``; as it is stored by default (single
+            for pretrained models).
 
     Returns:
         A :class:`~interp.models.transformer.SequenceTransformer`, one of the baselines it is
         compared with, or a ``TransformerBridge`` around a Hugging Face model.
 
     Raises:
+        ArgumentError: for a device that is not there, or another dtype.
         CheckpointError: if it is none of these (naming near names), or cannot be loaded: damaged,
             incomplete, only pickled, not finite.
         ConformanceError: if hooks of a pretrained model carry what their names do not say.
@@ -68,13 +73,14 @@ def load(
     name = str(name_or_path)
     place = Path(folder_of(name))
     if (place / "model.json").is_file():
-        model = load_checkpoint(place, device=device)
+        check_place(device, dtype)
+        model = placed(load_checkpoint(place), device=device, dtype=dtype)
         model.card = _own_card(name, model, read_metadata(place))
         return model
     _check(name, place)
     options: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
-        found = load_pretrained(folder_of(name), **options, device=device)
+        found = load_pretrained(folder_of(name), **options, device=device, dtype=dtype)
     except CheckpointError as error:
         raise CheckpointError(
             f"model {name!r} is not a shipped model (see 'prooflens models'), not a checkpoint's "

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from analyses.cli.usage import facts
+from analyses.cli.usage import Device, facts
 
 __all__ = ["extract"]
 
@@ -26,6 +26,13 @@ _Tokens = Annotated[Path | None, typer.Option(help="A file of token ids, one row
 _Dataset = Annotated[
     str | None, typer.Option(help="A Hugging Face data set, or a .jsonl or .parquet file.")
 ]
+_Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Rows of your own, of one length: .jsonl, .npy or .safetensors with ids, labels and "
+        "mask, or a text."
+    ),
+]
 _Dtype = Annotated[str | None, typer.Option(help="float64, float32, float16 or bfloat16.")]
 _Compression = Annotated[str | None, typer.Option(help="gzip, lzf, zstd, lz4 or bitshuffle.")]
 _Threads = Annotated[int | None, typer.Option(min=1, help="PyTorch threads, part of the plan.")]
@@ -41,6 +48,7 @@ def extract(
     task: _Task = None,
     tokens: _Tokens = None,
     dataset: _Dataset = None,
+    data: _Data = None,
     column: Annotated[str, typer.Option(help="The data set's column.")] = "input_ids",
     split: Annotated[str, typer.Option(help="The data set's split.")] = "train",
     rows: Annotated[int | None, typer.Option(help="Number of rows; needed for a task.")] = None,
@@ -54,24 +62,32 @@ def extract(
     threads: _Threads = None,
     resume: Annotated[bool, typer.Option(help="Resume the store at --out.")] = False,
     overwrite: Annotated[bool, typer.Option(help="Replace the store at --out.")] = False,
+    device: Device = "cpu",
     backend: _Backend = "local",
     dry_run: Annotated[bool, typer.Option(help="Print the plan and stop.")] = False,
 ) -> None:
     """Stream a model's activations into a store that can be interrupted and resumed."""
     import torch
 
+    from analyses.cli.loading import load_with_data
     from interp.output import CHECKED, check_output
     from interp.store import plan_extraction
     from trained.loading import load
 
     kept = _heads(heads)
     if not dry_run:
-        read = [path for path in (model, tokens, dataset) if path is not None]
+        read = [path for path in (model, tokens, dataset, data) if path is not None]
         check_output(out, overwrite=True, marker=CHECKED, inputs=read)
     if threads is not None:
         torch.set_num_threads(threads)
-    built = load(model)
-    source = _source(built.card, task, tokens, dataset, column, split)
+    if data is None:
+        built = load(model, device=device)
+        source = _source(built.card, task, tokens, dataset, column, split)
+    else:
+        _one_source([task, tokens, dataset, data])
+        built, own = load_with_data(model, data, device=device)
+        source = own.batch
+        typer.echo(f"rows: {own.about}", err=True)
     options: dict[str, Any] = {
         "rows": rows,
         "batch": batch,
@@ -143,21 +159,26 @@ def _source(
     split: str,
 ) -> Any:
     from analyses.cli.loading import task_of
-    from interp.errors import ArgumentError
     from interp.store.sources import TokenFile
 
-    given = [source for source in (task, tokens, dataset) if source is not None]
-    if not given and card.task is not None:
+    if not any((task, tokens, dataset)) and card.task is not None:
         return card.task
-    if len(given) != 1:
-        raise ArgumentError(
-            f"source must be one of --task, --tokens and --dataset, got {len(given)}: give one"
-        )
+    _one_source([task, tokens, dataset])
     if tokens is not None:
         return TokenFile(tokens)
     if dataset is not None:
         return _dataset(dataset, column, split, card.tokenizer)
     return task_of(str(task), card)
+
+
+def _one_source(sources: list[Any]) -> None:
+    from interp.errors import ArgumentError
+
+    given = sum(source is not None for source in sources)
+    if given != 1:
+        raise ArgumentError(
+            f"source must be one of --task, --tokens, --dataset and --data, got {given}: give one"
+        )
 
 
 def _dataset(name: str, column: str, split: str, tokenizer: Any) -> Any:

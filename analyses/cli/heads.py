@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import facts
+from analyses.cli.usage import Device, RunDtype, facts
 
 __all__ = ["heads"]
 
@@ -23,6 +23,12 @@ def heads(
         str | None,
         typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows of your own instead of a task's: .jsonl, .npy or .safetensors, or a text."
+        ),
+    ] = None,
     profile: Annotated[
         str,
         typer.Option(help="task, or language for rows of tokens that repeat (effects in nats)."),
@@ -32,6 +38,8 @@ def heads(
     ] = None,
     rows: Annotated[int, typer.Option(min=16, help="Rows of the task to measure on.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and of the nulls.")] = 0,
+    device: Device = "cpu",
+    dtype: RunDtype = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
     """Find which role each head, FFN and layer plays, with the evidence.
@@ -49,19 +57,28 @@ def heads(
     problems = Problems("heads")
     known = " or ".join(PROFILES)
     problems.need(profile in PROFILES, "profile", f"must be {known}", profile, "pick one")
+    both = None if data is None or task is None else f"--task {task} and --data {data}"
+    problems.need(both is None, "rows", "must be a task's or your own", both, "give one of them")
     problems.raise_if_any()
     asked = PROFILES[profile]
     if out is not None:
-        check_output(out, overwrite=overwrite, marker=_MARKER, inputs=[model])
+        read = [model, *([data] if data is not None else [])]
+        check_output(out, overwrite=overwrite, marker=_MARKER, inputs=read)
     if (Path(model) / "manifest.json").is_file():
-        _of_store(Path(model), task, out, overwrite, seed, asked)
+        _of_store(Path(model), task or data, out, overwrite, seed, asked)
         return
-    from analyses.cli.loading import lasting_name, load_with_task
+    from analyses.cli.loading import lasting_name, load_with_data, load_with_task
     from analyses.report.roles import measure_model, write_files
 
-    built, drawn = load_with_task(model, task or "own")
+    drawn: Any
+    if data is not None:
+        built, own = load_with_data(model, data, rows=rows, device=device, dtype=dtype)
+        drawn, named = own.batch, {"data": own.about}
+    else:
+        built, drawn = load_with_task(model, task or "own", device=device, dtype=dtype)
+        named = {"task": drawn.to_dict()}
     _need_heads(model, built)
-    about = {"model": lasting_name(model), "task": drawn.to_dict()}
+    about = {"model": lasting_name(model), **named}
     options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about, "profile": asked}
     if out is None:
         with scratch_folder() as folder:
@@ -103,7 +120,7 @@ def _need_heads(name: str, model: Any) -> None:
 
 
 def _of_store(
-    path: Path, task: str | None, out: Path | None, overwrite: bool, seed: int, profile: Any
+    path: Path, task: str | Path | None, out: Path | None, overwrite: bool, seed: int, profile: Any
 ) -> None:
     from analyses.report.roles import measure_store, model_of, write_files
     from interp.errors import ArgumentError
@@ -112,7 +129,9 @@ def _of_store(
     from trained.loading import load
 
     if task is not None:
-        raise ArgumentError(f"task must not be given for a store, got {task!r}: it has its rows")
+        raise ArgumentError(
+            f"rows must not be given for a store, got {str(task)!r}: it has its own"
+        )
     model, reason = model_of(ActivationStore(path), load)
     if model is None:
         typer.echo(f"note: no more than candidates, since no model can be run: {reason}", err=True)

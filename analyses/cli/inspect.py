@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.usage import facts
+from analyses.cli.usage import Device, RunDtype, facts, progress
 
 __all__ = ["inspect"]
+
+_QUICK = 16
 
 
 def inspect(
@@ -22,13 +24,31 @@ def inspect(
         Path | None,
         typer.Option(help="Rows of token ids of your own: .jsonl, .npy or .safetensors."),
     ] = None,
+    tokens_from: Annotated[
+        Path | None,
+        typer.Option(help="Rows of token ids (as --data): random rows hold their tokens alone."),
+    ] = None,
     rows: Annotated[int, typer.Option(help="Rows of every trial.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens of a row, at most.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and nulls.")] = 0,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="16 rows of every trial: wider intervals, half the time."),
+    ] = False,
+    effects: Annotated[
+        bool,
+        typer.Option(
+            "--effects",
+            help="The loss without every head and FFN; of large models only heads with a role's "
+            "behaviour are ablated otherwise.",
+        ),
+    ] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
     ] = False,
+    device: Device = "cpu",
+    dtype: RunDtype = None,
     mapping: Annotated[
         Path | None,
         typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
@@ -42,8 +62,8 @@ def inspect(
     from analyses.cli.loading import text_of
     from interp.output import check_output
 
-    place = _folder_of(model)
-    inputs = [place, *(given for given in (text, data, mapping) if given is not None)]
+    place, rows = _folder_of(model), min(rows, _QUICK) if quick else rows
+    inputs = [place, *(given for given in (text, data, tokens_from, mapping) if given is not None)]
     check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=inputs)
     words = None if text is None else text_of(text)
 
@@ -59,9 +79,8 @@ def inspect(
         layout_of_mapping(given)  # refused before the model is loaded
     step = steps()
     step(f"loading {model}")
-    found = replace(
-        load_pretrained(place, revision=revision, trust_remote_code=trust_remote_code), name=model
-    )
+    how = {"revision": revision, "trust_remote_code": trust_remote_code}
+    found = replace(load_pretrained(place, **how, device=device, dtype=dtype), name=model)
     factors = head_weights(place, mapping=given, revision=revision)
     with inspection_folder(out, resume=resume, overwrite=overwrite) as folder:
         inspected = inspect_heads(
@@ -70,11 +89,14 @@ def inspect(
             folder,
             text=words,
             data=data,
+            tokens_from=tokens_from,
             rows=rows,
             length=length,
             seed=seed,
+            effects=effects,
             resume=resume,
             step=step,
+            watch=progress("the loss without each"),
         )
         said = write_inspection(inspected, folder, step)
     for line in said:

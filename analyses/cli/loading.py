@@ -9,23 +9,70 @@ import re
 from pathlib import Path
 from typing import Any
 
+from analyses.cli.usage import MOST
 from interp.errors import ArgumentError
 from interp.models.card import ModelCard
 from interp.reading import parse_json, read_text
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
+from probes.roles.own_rows import OwnRows, read_rows
 from trained.loading import load, models
 
-__all__ = ["lasting_name", "load_with_task", "task_of", "text_of"]
+__all__ = ["lasting_name", "load_with_data", "load_with_task", "task_of", "text_of"]
 
 _OWN = "own"
 
 
-def load_with_task(name: str, text: str) -> tuple[Any, Task]:
-    """A model and the task of :func:`task_of`; a task that is refused costs no loading."""
+def load_with_task(name: str, text: str, **place: Any) -> tuple[Any, Task]:
+    """A model and the task of :func:`task_of`; a task that is refused costs no loading.
+
+    Args:
+        name: The model's.
+        text: The task.
+        place: ``device`` and ``dtype``, as :func:`trained.loading.load` takes them.
+    """
     task = None if text == _OWN else _parsed(text)
-    model = load(name)
+    model = load(name, **place)
     return model, task or task_of(text, model.card)
+
+
+def load_with_data(
+    name: str,
+    file: Path,
+    *,
+    rows: int = MOST["rows"],
+    least: int = 0,
+    whole: bool = False,
+    **place: Any,
+) -> tuple[Any, OwnRows]:
+    """A model and rows of one's own: ids or a text, as ``inspect --data`` reads them.
+
+    Args:
+        name: The model's.
+        file: The rows' (:mod:`probes.roles.own_rows`).
+        rows: How many are taken at most.
+        least: How many there must be.
+        whole: Whether rows of other lengths are refused, because labels count them too.
+        place: ``device`` and ``dtype``, as :func:`trained.loading.load` takes them.
+
+    Raises:
+        ArgumentError: for a model of real values, or rows that do not fit.
+    """
+    model = load(name, **place)
+    card = model.card
+    if not card.vocabulary:
+        raise ArgumentError(f"--data needs a model of tokens, got {name}: name its task instead")
+    longest = card.n_ctx or MOST["length"]
+    size = {"vocabulary": card.vocabulary, "rows": rows, "length": longest}
+    found = read_rows(file, **size, tokenizer=card.tokenizer)
+    if len(found.batch) < least:
+        raise ArgumentError(
+            f"too few rows for nulls, which exchange rows: needs {least}, got {len(found.batch)} "
+            f"in {file}: give more"
+        )
+    if whole and "left out" in found.about:
+        raise ArgumentError(f"rows must be of one length for labels, got {found.about}: cut them")
+    return model, found
 
 
 def lasting_name(name: str) -> str:

@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import facts, progress
+from analyses.cli.usage import Device, RunDtype, facts, progress
 
 __all__ = ["probe"]
+
+_LEAST = 20
 
 
 def probe(
@@ -20,6 +22,13 @@ def probe(
         str | None,
         typer.Option(
             help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default. Not for a store."
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows of your own: .jsonl, .npy or .safetensors, or a text. Their labels (or next "
+            "tokens) are probed where --labels gives none."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the table and the map.")] = None,
@@ -55,21 +64,29 @@ def probe(
             help="Exchange what probes read between rows, and see whether the output follows.",
         ),
     ] = False,
-    rows: Annotated[int, typer.Option(min=20, help="Number of rows of the task.")] = 256,
+    rows: Annotated[int, typer.Option(min=_LEAST, help="Number of rows of the task.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, controls, nulls.")] = 0,
+    device: Device = "cpu",
+    dtype: RunDtype = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
     """Probe every latent of a task at every layer, with controls and baselines."""
     from interp.output import check_output
 
     if out is not None:
-        check_output(out, overwrite=overwrite, marker=".prooflens-probes", inputs=[model])
+        check_output(
+            out, overwrite=overwrite, marker=".prooflens-probes", inputs=_read(model, data)
+        )
 
     from analyses.report.probing import write_probing
     from probes.labels import read_labels, with_labels
 
     given = None if labels is None else read_labels(labels)
-    source, batch, about = _source(model, task, rows, seed)
+    place = {"device": device, "dtype": dtype}
+    if data is None:
+        source, batch, about = _source(model, task, rows, seed, place)
+    else:
+        source, batch, about = _own(model, task, data, rows, place, labelled=given is not None)
     if given is not None:
         source, batch = with_labels(source, batch, given)
         about["labels"] = str(labels)
@@ -122,7 +139,9 @@ def _tell(found: Any, source: Any, store: str | None) -> None:
         typer.echo(f"{', '.join(found.tables())} sealed into {store}")
 
 
-def _source(model: str, task: str | None, rows: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
+def _source(
+    model: str, task: str | None, rows: int, seed: int, place: dict[str, Any]
+) -> tuple[Any, Any, dict[str, Any]]:
     from analyses.cli.loading import load_with_task
     from interp.errors import ArgumentError
     from interp.store import ActivationStore
@@ -131,9 +150,35 @@ def _source(model: str, task: str | None, rows: int, seed: int) -> tuple[Any, An
         if task is not None:
             raise ArgumentError(f"--task is not for a store, got {task!r}: it has its own rows")
         return ActivationStore(model), None, {"store": model}
-    built, chosen = load_with_task(model, task or "own")
+    built, chosen = load_with_task(model, task or "own", **place)
     about = {"model": model, "task": chosen.to_dict(), "rows": rows}
     return built, chosen.sample(rows, seed=seed), about
+
+
+def _read(model: str, data: Path | None) -> list[str | Path]:
+    return [model] if data is None else [model, data]
+
+
+def _own(
+    model: str,
+    task: str | None,
+    data: Path,
+    rows: int,
+    place: dict[str, Any],
+    *,
+    labelled: bool,
+) -> tuple[Any, Any, dict[str, Any]]:
+    """A model and rows of one's own, whose targets are what is probed."""
+    from dataclasses import replace
+
+    from analyses.cli.loading import load_with_data
+    from interp.errors import ArgumentError
+
+    if task is not None or (Path(model) / "manifest.json").is_file():
+        raise ArgumentError(f"--data {data} gives rows: leave --task out, and name a model")
+    built, own = load_with_data(model, data, rows=rows, least=_LEAST, whole=labelled, **place)
+    batch = replace(own.batch, latents={"label": own.batch.targets})
+    return built, batch, {"model": model, "data": own.about}
 
 
 def _run(source: Any, batch: Any, positions: str | None) -> tuple[Any, Any]:

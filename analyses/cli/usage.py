@@ -25,10 +25,16 @@ from typer.core import TyperCommand
 
 from interp.errors import Problems
 
-__all__ = ["MOST", "App", "Command", "facts", "progress", "usage_error"]
+__all__ = ["MOST", "App", "Command", "Device", "RunDtype", "facts", "progress", "usage_error"]
 
 _FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 _HELP = "Print one JSON object instead of lines."
+
+Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
+RunDtype = Annotated[
+    str | None,
+    typer.Option(help="What it runs in: float64, float32, bfloat16, float16; as it is by default."),
+]
 
 _LARGEST = 2**63 - 1
 MOST = {

@@ -63,12 +63,13 @@ def behaviour_figures(
         losses: Rises of the loss without each head (a head table with ``trial``).
         nulls: Whether to draw histograms beside the nulls instead of maps.
     """
+    layers, heads = (range(int(behaviour[name].max()) + 1) for name in ("layer", "head"))
     for metric, panels in _by_metric(behaviour, losses).items():
         for start in range(0, len(panels), _ACROSS):
             some = panels[start : start + _ACROSS]
-            kind, figure = ("histogram", _histogram) if nulls else ("map", _map)
-            name = f"{kind}-{metric}-{start}"
-            yield Drawn(name, figure(metric, some), _caption(metric, some, nulls))
+            figure = _histogram(metric, some) if nulls else _map(metric, some, layers, heads)
+            name = f"{'histogram' if nulls else 'map'}-{metric}-{start}"
+            yield Drawn(name, figure, _caption(metric, some, nulls))
 
 
 def beside_nulls(
@@ -96,8 +97,9 @@ def weight_maps(weights: pd.DataFrame) -> Iterator[Drawn]:
     Args:
         weights: From :func:`interp.weights.weight_table.weight_table`.
     """
+    layers, heads = (range(int(weights[name].max()) + 1) for name in ("layer", "head"))
     for metric, panels in _circuits(weights).items():
-        figure = _map(metric, panels)
+        figure = _map(metric, panels, layers, heads)
         yield Drawn(f"map-{metric}", figure, _caption(metric, panels, nulls=False))
 
 
@@ -147,10 +149,10 @@ def _circuits(weights: pd.DataFrame) -> dict[str, list[Panel]]:
     return groups
 
 
-def _map(metric: str, panels: Sequence[Panel]) -> Figure:
-    grids = [
-        rows.pivot(index="layer", columns="head", values="score").to_numpy() for _, rows in panels
-    ]
+def _map(metric: str, panels: Sequence[Panel], layers: range, heads: range) -> Figure:
+    """Maps of all layers and heads, empty where nothing was measured."""
+    tables = (rows.pivot(index="layer", columns="head", values="score") for _, rows in panels)
+    grids = [one.reindex(index=layers, columns=heads).to_numpy() for one in tables]
     titles = [title for title, _ in panels]
     return head_maps(grids, [_LABELS[metric]] * len(grids), titles=titles, strongest=6)
 

@@ -30,8 +30,9 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
         mine = roles[roles["role"] == role].sort_values("strength", key=abs, ascending=False)
         sure, maybe = mine[mine["status"] == "confirmed"], mine[mine["status"] == "candidate"]
         parts = [f"confirmed {_listed(sure, effect)}"] * bool(len(sure))
-        told = f"candidates (behaviour without the cause) {_listed(maybe, effect)}"
-        parts += [told] * bool(len(maybe))
+        for why, some in maybe.groupby("missing", sort=False):
+            reason = f"cause not tested: {why}" if why else "behaviour without the cause"
+            parts.append(f"candidates ({reason}) {_listed(some, effect)}")
         if parts:
             yield f"{role}: {'; '.join(parts)}."
 

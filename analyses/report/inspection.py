@@ -49,7 +49,8 @@ Step = Callable[[str], None]
 
 def inspection_findings(found: Inspected) -> list[str]:
     """The main findings of an inspection, as sentences with their numbers."""
-    said = [_performed(p) for p in found.performances]
+    titles = {trial.name: trial.title for trial in found.trials}
+    said = [_performed(p, titles[p.trial]) for p in found.performances]
     asked = [role.name for role in ROLES.values() if LANGUAGE.name in role.profiles]
     return [*said, *role_findings(found.roles, asked)]
 
@@ -112,15 +113,8 @@ def _head(layer: int, head: int) -> str:
     return Component("head", int(layer), int(head)).name
 
 
-def _performed(p: Any) -> str:
-    words = {
-        "repeated": "Repeated random tokens",
-        "aba": "Template aba",
-        "same": "Template same",
-        "text": "Text",
-        "rows": "The rows given",
-    }
-    said = f"{words[p.trial]}: loss {p.loss:.2f} nats a token, {p.accuracy:.0%} right"
+def _performed(p: Any, title: str) -> str:
+    said = f"{title}: loss {p.loss:.2f} nats a token, {p.accuracy:.0%} right"
     if p.control == p.control:
         low = p.p < 0.01 and p.control - p.loss >= _GAP
         verdict = "the model uses its context here" if low else "no better than without the rule"
@@ -141,7 +135,7 @@ def _role_sections(found: Inspected) -> list[Section]:
         "Strength is the behaviour's score, effect the rise of the loss in nats."
     )
     roles = found.roles.assign(head=[_head(r.layer, r.head) for r in _rows(found.roles)])[
-        ["head", "role", "status", "strength", "effect", "q", "evidence"]
+        ["head", "role", "status", "strength", "by_position", "effect", "q", "evidence"]
     ]
     trials = pd.DataFrame([vars(p) for p in found.performances])
     about = {t.name: t.about for t in found.trials}

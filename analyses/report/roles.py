@@ -72,9 +72,9 @@ def measure_model(
 
     Args:
         model: A hooked model that takes the task's inputs.
-        task: Drawn from the catalogue.
+        task: Drawn from the catalogue, or a batch of rows of one's own.
         folder: The folder for the activation store.
-        rows: How many rows of the task are drawn.
+        rows: How many rows of the task are drawn; of a batch, all are taken.
         seed: Seed of the rows and of the nulls.
         about: JSON data: what the model and the task are called.
         profile: ``language`` where the task's rows are tokens that repeat.
@@ -83,8 +83,9 @@ def measure_model(
         f"blocks.{layer}.attn.hook_pattern"
         for layer in sorted({part.layer for part in components(model) if part.kind == "head"})
     ]
-    store = extract(model, task, hooks, folder, rows=rows, seed=seed, about=about)
-    said = {**about, "rows": rows, "seed": seed, "profile": profile.name}
+    drawn = None if isinstance(task, Batch) else rows
+    store = extract(model, task, hooks, folder, rows=drawn, seed=seed, about=about)
+    said = {**about, "rows": store.rows, "seed": seed, "profile": profile.name}
     return _measured(store, model, task, seed, said, profile)
 
 

@@ -105,18 +105,25 @@ def ablated_by_rows(
     reference: Tensor | None = None,
     seed: int = 0,
     tokens: int = _TOKENS,
+    scored: Tensor | None = None,
 ) -> Iterator[tuple[slice, Tensor, Iterator[tuple[Component, Tensor]]]]:
     """Ablate all components on a few rows, then on the next ones, like :func:`ablated`.
 
     Memory, that of the outputs included, is bounded by ``tokens``.
 
+    Args:
+        model, inputs, parts, how, reference, seed, tokens: The arguments of :func:`ablated`.
+        scored: Where the output is wanted, ``[row, pos]``; everywhere by default. Large
+            vocabularies take half of a run where little of it is.
+
     Yields:
-        The rows, the model's clean output on them, and what :func:`ablated` yields for them.
+        The rows, the model's clean output on them, and what :func:`ablated` yields for them; with
+        ``scored``, outputs are ``[scored, output]``.
     """
     chosen = every_component(model) if parts is None else tuple(parts)
     counterfactuals, replay = _counterfactuals(model, inputs, chosen, how, reference, seed, tokens)
     return (
-        (rows, *_without(some, chosen, tokens, replay))
+        (rows, *_without(some, chosen, tokens, replay, None if scored is None else scored[rows]))
         for rows, some in counterfactuals.by_rows(tokens)
     )
 
@@ -156,19 +163,33 @@ def _places(model: HookedModel, part: Component) -> list[str]:
 
 
 def _without(
-    counterfactuals: Counterfactuals, parts: Sequence[Component], tokens: int, replay: bool
+    counterfactuals: Counterfactuals,
+    parts: Sequence[Component],
+    tokens: int,
+    replay: bool,
+    scored: Tensor | None = None,
 ) -> tuple[Tensor, Iterator[tuple[Component, Tensor]]]:
     """The clean output on rows that fit one forward pass, and each component with its ablated
     output."""
     model, inputs = counterfactuals.model, counterfactuals.inputs
     if not replay:
-        return CleanRun.of(model, inputs, replay=False).output, _by_hooks(counterfactuals, parts)
+        clean = CleanRun.of(model, inputs, replay=False).output
+        outputs = _by_hooks(counterfactuals, parts)
+        if scored is None:
+            return clean, outputs
+        at = scored.to(clean.device)
+        return clean[at], ((part, output[at]) for part, output in outputs)
     trace = Trace.of(model, inputs, {part.layer for part in parts}, check=False)
-    return trace.output, _by_copies(counterfactuals, trace, parts, tokens)
+    clean = trace.output if scored is None else trace.output[scored.to(trace.output.device)]
+    return clean, _by_copies(counterfactuals, trace, parts, tokens, scored)
 
 
 def _by_copies(
-    counterfactuals: Counterfactuals, trace: Trace, parts: Sequence[Component], tokens: int
+    counterfactuals: Counterfactuals,
+    trace: Trace,
+    parts: Sequence[Component],
+    tokens: int,
+    scored: Tensor | None,
 ) -> Iterator[tuple[Component, Tensor]]:
     """Yield each component's ablated output; later layers run on many changed copies at once."""
     inputs, layers = counterfactuals.inputs, {part.layer for part in parts}
@@ -179,19 +200,21 @@ def _by_copies(
             some = [part for part in parts if part.layer == layer and part.kind in kinds]
             for start in range(0, len(some), copies):
                 batch = some[start : start + copies]
-                outputs = list(_finished(changes, batch).split(len(inputs)))
+                outputs = list(_finished(changes, batch, scored).chunk(len(batch)))
                 for part in batch:
                     yield part, outputs.pop(0)
 
 
-def _finished(changes: Changes, batch: Sequence[Component]) -> Tensor:
-    """The outputs without each of several components that change the stream at the same place."""
+def _finished(changes: Changes, batch: Sequence[Component], scored: Tensor | None) -> Tensor:
+    """The outputs without each of several components that change the stream at the same place, one
+    after the other: ``[copies·row, pos, output]``, or ``[copies·scored, output]``."""
     layer, kind, trace = batch[0].layer, batch[0].kind, changes.trace
     with evaluating(trace.model):
         streams = torch.cat([changes.stream(part) for part in batch])
         if kind == "head":
             streams = trace.after_attention(streams, layer)
-        return trace.finish(streams, layer if kind == "position" else layer + 1)
+        found = trace.finish(streams, layer if kind == "position" else layer + 1, scored)
+    return found if scored is None else found[0]
 
 
 def _by_hooks(

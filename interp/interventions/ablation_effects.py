@@ -59,12 +59,25 @@ def loss_unit(batch: Batch) -> float:
     return float(batch.targets[batch.mask].double().var()) or 1.0
 
 
-def position_losses(output: Tensor, targets: Tensor) -> Float[Tensor, "row pos"]:
-    """The loss at each position: squared error averaged over channels, or cross-entropy in nats."""
-    output = output.detach().cpu().double()
+def position_losses(output: Tensor, targets: Tensor) -> Float[Tensor, "*place"]:
+    """The loss at each position: squared error averaged over channels, or cross-entropy in nats.
+
+    Exponentials are taken in the output's precision (at least single), their logarithm in double.
+    """
+    output, targets = output.detach(), targets.to(output.device)
     if targets.is_floating_point():
-        return (output - targets.double()).square().mean(-1)
-    return output.logsumexp(-1) - output.gather(-1, targets.long()[..., None])[..., 0]
+        return (output.double() - targets.double()).square().mean(-1).cpu()
+    output = output.to(torch.promote_types(output.dtype, torch.float32))
+    largest = output.amax(-1, keepdim=True)
+    total = (output - largest).exp_().sum(-1).double().log() + largest[..., 0].double()
+    return (total - output.gather(-1, targets.long()[..., None])[..., 0].double()).cpu()
+
+
+def _row_losses_at(output: Float[Tensor, "scored output"], batch: Batch) -> Float[Tensor, "row"]:
+    """The same as :func:`row_losses`, of an output at the scored positions alone."""
+    losses, mask = position_losses(output, batch.targets[batch.mask]), batch.mask.double()
+    rows = torch.zeros_like(mask).masked_scatter(batch.mask, losses)
+    return rows.sum(1) / mask.sum(1).clamp_min(1)
 
 
 @torch.no_grad()
@@ -156,13 +169,15 @@ def _increases(
         source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]
         block = batch[start : start + rows]
         inputs, reference = block.inputs.to(device), source.to(device)
-        pieces = ablated_by_rows(model, inputs, parts, reference=reference, **options)
+        pieces = ablated_by_rows(
+            model, inputs, parts, reference=reference, scored=block.mask, **options
+        )
         for few, clean, outputs in pieces:
-            some, whole = block[few], row_losses(clean, block[few])
+            some, whole = block[few], _row_losses_at(clean, block[few])
             if not _finite(whole):
                 raise not_finite(model, inputs[few])
             for part, output in outputs:
-                yield part, row_losses(output, some) - whole
+                yield part, _row_losses_at(output, some) - whole
 
 
 def _finite(values: Tensor | np.ndarray) -> bool:

@@ -157,11 +157,21 @@ class Trace:
         )
         return out if isinstance(out, Tensor) else out[0]
 
-    def finish(self, stream: Stream, layer: int) -> Tensor:
-        """The model's output, given streams that enter ``layer`` (``n_layers``: the final norm)."""
+    def finish(self, stream: Stream, layer: int, scored: Tensor | None = None) -> Tensor:
+        """The model's output, given streams that enter ``layer`` (``n_layers``: the final norm).
+
+        Args:
+            stream: ``[copies·row, pos, d_model]``.
+            layer: The layer.
+            scored: Where the output is wanted, ``[row, pos]``: the result is then ``[1,
+                copies·scored, output]``, and the unembedding is left out elsewhere.
+        """
         with evaluating(self.model):
             for index in range(layer, self.n_layers):
                 stream = self.block(stream, index)
+            if scored is not None:
+                copies = len(stream) // len(scored)
+                stream = stream[scored.to(stream.device).repeat(copies, 1)][None]
             output: Tensor = self.model.unembed(self.model.ln_final(stream))
         return output
 
@@ -282,5 +292,6 @@ def _repeated(value: Any, copies: int, rows: int) -> Any:
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
-    scale = expected.abs().max().clamp_min(torch.finfo(expected.dtype).tiny)
-    return bool((found - expected).abs().max() <= _RELATIVE * scale)
+    kind = torch.finfo(expected.dtype)
+    scale = expected.abs().max().clamp_min(kind.tiny)
+    return bool((found - expected).abs().max() <= max(_RELATIVE, 4 * kind.eps) * scale)

@@ -28,6 +28,7 @@ import torch
 from interp.errors import CheckpointError
 from interp.hooks.conformance import ConformanceReport, conformance
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.models.placing import check_place, placed
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.gpt_oss import SINKS
@@ -82,6 +83,7 @@ def load_pretrained(
     revision: str | None = None,
     trust_remote_code: bool = False,
     device: str = "cpu",
+    dtype: str | None = None,
 ) -> Pretrained:
     """Load a model and check its weights and hooks.
 
@@ -92,13 +94,22 @@ def load_pretrained(
         trust_remote_code: Run the Python code of a repository whose architecture transformers
             does not know. Read it first.
         device: The torch device to put the model on, such as ``cpu`` or ``cuda``.
+        dtype: The precision it runs in (:mod:`interp.models.placing`); single by default, or the
+            checkpoint's own.
 
     Raises:
+        ArgumentError: for a device that is not there, or another dtype.
         CheckpointError: if it is not there, only pickled, damaged, incomplete, not finite, in
             need of code that was not allowed, or of an architecture that cannot be wrapped.
         ConformanceError: if hooks carry what their names do not say.
     """
-    name = str(path_or_id)
+    check_place(device, dtype)
+    found = _loaded(str(path_or_id), revision, trust_remote_code, device)
+    placed(found.model, device=device, dtype=dtype)
+    return found
+
+
+def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: str) -> Pretrained:
     if (Path(name) / "model.json").is_file():
         return _own(name, device)
     if Path(name).is_file():

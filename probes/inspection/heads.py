@@ -10,7 +10,6 @@ stores and sealed tables are read, not made again.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,9 +21,10 @@ from typing import Any
 import pandas as pd
 
 from interp.environment import ENVIRONMENT, environment_json
-from interp.errors import ArgumentError, OutputError
+from interp.errors import OutputError
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.components import components
 from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, drop, output_file, output_folder
@@ -35,17 +35,20 @@ from interp.weights.weight_table import weight_table
 from probes.head_scores import head_scores
 from probes.inspection.behaviour import (
     Performance,
-    loss_table,
+    Watch,
+    ablated_parts,
+    loss_tables,
     performance,
     sealed,
     stored_rows,
 )
+from probes.inspection.by_position import with_positions
+from probes.inspection.inspected_rows import inspected_rows
 from probes.roles.evidence import Evidence
 from probes.roles.find import decided, evidence_of
-from probes.roles.own_rows import read_rows
 from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.runs import Runs
-from probes.roles.trials import LENGTH, ROWS, Trial, rows_of, text_trial, token_trials
+from probes.roles.trials import LENGTH, ROWS, Trial, rows_of
 
 __all__ = ["MARKER", "Inspected", "inspect_heads", "inspection_folder", "write_tables"]
 
@@ -78,7 +81,8 @@ class Inspected:
         weights: Metrics of the weights and compositions (a head table).
         roles: The role table: which head plays which role.
         notes: What was left out, and what a reader should know.
-        settings: The number of rows, their length and the seed.
+        settings: The number of rows, their length (and the length asked for), how many token ids
+            they are drawn from, and the seed.
     """
 
     model: Pretrained
@@ -135,12 +139,15 @@ def inspect_heads(
     *,
     text: str | None = None,
     data: str | Path | None = None,
+    tokens_from: str | Path | None = None,
     rows: int = ROWS,
     length: int = LENGTH,
     seed: int = 0,
+    effects: bool = False,
     resume: bool = False,
     profile: Profile = LANGUAGE,
     step: Callable[[str], None] = lambda words: None,
+    watch: Watch = lambda items: items,
 ) -> Inspected:
     """Run the model on every kind of rows and decide the roles of its heads.
 
@@ -148,20 +155,35 @@ def inspect_heads(
         model: The model, from :func:`interp.models.pretrained.load_pretrained`.
         factors: The weights of its heads, from :func:`interp.weights.head_weights.head_weights`.
         out: The folder for all results; :func:`inspection_folder` opens one.
-        text: A text, whose pieces are one more trial if the model has a tokenizer.
-        data: A file of rows of token ids (:mod:`probes.roles.own_rows`): one more trial, and
-            the tokens from which random rows are drawn.
-        rows, length: Rows and positions of every trial; the model's context bounds the length.
+        text: A text, whose pieces are one more trial if the model has a tokenizer, and repeated
+            passages of it another.
+        data: A file of rows of token ids (:mod:`probes.roles.own_rows`): one more trial, repeated
+            passages of it another, and the tokens from which random rows are drawn.
+        tokens_from: A file of rows of token ids, from whose tokens alone random rows are drawn.
+        rows, length: Rows and positions of every trial; the model's context bounds the length, and
+            so do the positions that it has learned (:mod:`probes.inspection.usable`).
         seed: Seed of the rows and of the nulls.
+        effects: Whether the loss without every head and FFN is measured, also of a model of more
+            than 64, of which otherwise only heads with a role's behaviour are ablated.
         resume: Reuse what an interrupted inspection left in ``out``.
         profile: The level of significance and the floors of the roles.
         step: Called with a sentence that says what is being done.
+        watch: Called with the pieces of the longest part of the work; goes through them.
 
     Raises:
         ArgumentError: for arguments that do not fit, before anything is written.
         StoreError: if ``out`` holds an inspection with other settings.
     """
-    trials, notes = _trials(model, text, data, rows, length, seed)
+    chosen = inspected_rows(
+        model,
+        text=text,
+        data=data,
+        tokens_from=tokens_from,
+        rows=rows,
+        length=length,
+        seed=seed,
+    )
+    trials = chosen.trials
     stores: dict[str, ActivationStore] = {}
     for trial in trials:
         if trial.name in ("repeated", "text", "rows"):
@@ -170,27 +192,37 @@ def inspect_heads(
     step("attention, copying, position, roles")
     with evaluating(model.model):
         behaviour, roles, performances = _decided(model.model, trials, stores, profile, seed)
-    losses = []
-    for trial in trials:
-        step(f"{trial.name} without each head and FFN")
-        made = partial(loss_table, model.model, trial, seed)
-        about = {"rows_sha256": _digest(trial), "seed": seed}
-        losses.append(sealed(stores["repeated"], f"loss-{trial.name}", about, made))
+        roles = with_positions(roles, model.model, chosen.whole, profile)
+    parts = ablated_parts(model.model, roles, every=effects)
+    step(f"{len(parts)} heads and FFNs, each left out")
+    seen = stores["repeated"]
+    lost = loss_tables(model.model, trials, parts, seen, seed=seed, watch=watch)
+    notes = [*model.notes, *chosen.notes]
+    if len(parts) < (every := len(components(model.model))):
+        notes.append(
+            f"{every - len(parts)} of {every} heads and FFNs, which show no role's behaviour, were "
+            "not ablated: --effects measures the loss without every one"
+        )
     step("weights")
     weights = _weights(factors, seed, notes)
     stores["repeated"].write_measurement("weights", weights, {"seed": seed}, overwrite=True)
-    lost = pd.concat(losses, ignore_index=True)
-    settings = {"rows": rows, "length": min(length, model.n_ctx), "seed": seed}
+    settings = {
+        "rows": rows,
+        "length": chosen.positions,
+        "asked": min(length, model.n_ctx),
+        "tokens": chosen.tokens,
+        "seed": seed,
+    }
     return Inspected(
         model,
         factors,
-        tuple(trials),
+        trials,
         performances,
         behaviour,
         lost,
         weights,
         roles,
-        (*model.notes, *notes),
+        tuple(notes),
         settings,
     )
 
@@ -234,47 +266,6 @@ def _control(evidence: Evidence, trial: Trial) -> Runs | None:
     if trial.name == "repeated":
         return evidence.runs("shuffled")
     return Runs(evidence.model, trial.control)
-
-
-def _digest(trial: Trial) -> str:
-    return hashlib.sha256(trial.batch.inputs.numpy().tobytes()).hexdigest()
-
-
-def _trials(
-    model: Pretrained,
-    text: str | None,
-    data: str | Path | None,
-    rows: int,
-    length: int,
-    seed: int,
-) -> tuple[list[Trial], list[str]]:
-    """The kinds of rows that the model is run on, and notes about them."""
-    longest = min(length, model.n_ctx)
-    size = {"vocabulary": model.vocabulary, "rows": rows, "length": longest}
-    own = None if data is None else read_rows(data, **size)
-    tokens = None if own is None else own.tokens
-    shown = length if own is None else max(12, min(length, own.longest))
-    trials, notes = token_trials(model, rows=rows, length=shown, seed=seed, tokens=tokens)
-    if own is not None:
-        trials.append(Trial("rows", own.about, own.batch))
-        drawn = f"{len(own.tokens)} of {model.vocabulary}"
-        notes.append(f"random rows are drawn from the {drawn} tokens that the rows given hold")
-        if shown < longest:
-            notes.append(
-                f"random rows have {shown} tokens, not {longest}: no row given is longer, so later "
-                "positions may never have been trained"
-            )
-    if text is not None:
-        try:
-            found = text_trial(model, text, rows=rows, length=length)
-            reason = "" if found is not None else "no tokenizer"
-        except ArgumentError as error:
-            found, reason = None, str(error)
-        trials += [found] if found is not None else []
-        notes += [f"text was given and not used: {reason}"] if reason else []
-    if length > model.n_ctx:
-        notes += [f"rows have {model.n_ctx} tokens, the model's context, and not {length}"]
-    return trials, notes
 
 
 def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:

@@ -58,6 +58,7 @@ class Test:
         low, high: The score's 95 % interval; NaN where none was taken, as of what is read off
             weights, of p of a null, and of differences of two scores that have their own.
         family: Tests of one family are adjusted together for false discovery.
+        untested: Why the test could not be made; it fails then. Empty where it was made.
     """
 
     __test__ = False
@@ -69,6 +70,13 @@ class Test:
     low: float = float("nan")
     high: float = float("nan")
     family: str = ""
+    untested: str = ""
+
+    @classmethod
+    def too_few(cls, what: str, needed: int, floor: float, family: str = "") -> Test:
+        """The test that could not be made, because it needs more rows."""
+        words = f"too few rows for {what}: needs {needed}"
+        return cls(words, 0.0, floor, 1.0, family=family, untested=words)
 
     @property
     def wide(self) -> bool:
@@ -166,9 +174,17 @@ def _row(
         "q": max(q[k, i] for i in range(len(tests))),
         "effect": last,
         "evidence": _sentence(one),
-        "missing": _NO_CAUSE if one.cause is None else one.missing,
+        "missing": _lacking(one),
         "tests": json.dumps([_data(one, i, q[k, i]) for i in range(len(tests))]),
     }
+
+
+def _lacking(one: Found) -> str:
+    """What could not be tested, and why."""
+    if one.cause is None:
+        return _NO_CAUSE
+    reasons = dict.fromkeys(test.untested for test in one.cause if test.untested)
+    return "; ".join(filter(None, (one.missing, *reasons)))
 
 
 def _data(one: Found, i: int, q: float) -> dict[str, Any]:
@@ -194,6 +210,8 @@ def _sentence(one: Found) -> str:
 
 
 def _words(test: Test) -> str:
+    if test.untested:
+        return test.untested
     wide = f", an interval too wide (from {test.low:.2f}) to count" if test.wide else ""
     short = f", below the floor of {test.floor:.2g}" if test.score < test.floor else ""
     return f"{test.name} {test.score:.2f}{short}{wide}"

@@ -23,7 +23,7 @@ from interp.interventions.ablation_effects import loss_unit, position_losses
 from interp.interventions.components import Component, hook_of
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
-from probes.locate import exchanged
+from probes.locate import LEAST_PAIRS, exchanged
 from probes.roles.change import NONE, Change, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
@@ -99,8 +99,8 @@ class Effects:
         batch, keys = evidence.views["given"].batch, evidence.keys("given", name)
         found = self._rise("given", self._keys("given", place, name), batch.mask & keys.any(-1))
         if found is None:
-            words = "too few of these rows have a token twice before a scored position; loss:"
-            return [Test(words, 0.0, floor, 1.0, family="loss")]
+            words = "the loss after a token that comes twice"
+            return [Test.too_few(words, _FEWEST, floor, "loss")]
         return [self._loss_test("without that attention", found)]
 
     def falls(self, place: Place, name: str, others: Sequence[Place], lost: str) -> Change:
@@ -146,7 +146,7 @@ class Effects:
         with torch.no_grad():
             (found,) = exchanged(model, batch, variable, [one], seed=self.evidence.seed + 1)
         if not isfinite(found.get("share", nan)):
-            return [Test("too few pairs of rows differ in it; share", 0.0, floor, 1.0)]
+            return [Test.too_few(f"pairs that differ in {variable.name}", LEAST_PAIRS, floor)]
         moved = "its attention" if circuit == "attention" else "it"
         name = f"exchanged between rows {moved} moves answers as {variable.name} would, by a share "
         leak = 0.0 if isnan(found["leak"]) else found["leak"]
@@ -223,7 +223,7 @@ class Effects:
             if found is not None:
                 rises[kind] = found
         if not rises:
-            return Test("too few scored rows; loss:", 0.0, self._floors.loss, 1.0, family="loss")
+            return Test.too_few("the loss at scored positions", _FEWEST, self._floors.loss, "loss")
         kind = max(rises, key=lambda name: rises[name].score)
         one = rises[kind]
         paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(rises)))

@@ -3,6 +3,7 @@
     FILE.jsonl         a line a row: a list of ids, or {"input_ids": […], "labels": […], "mask": …}
     FILE.npy           ids [row, pos]
     FILE.safetensors   input_ids [row, pos], and optionally labels and mask of the same shape
+    any other          a text, cut into rows, where the model has a tokenizer
 
 Labels stand at the tokens they are about, as Hugging Face has them: the model is scored on them a
 position earlier, −100 is not scored, and without labels a row's own tokens are. A mask is true at
@@ -10,7 +11,8 @@ the tokens whose prediction is scored. Rows are taken as they are, without a BOS
 ones are cut, and rows shorter than most are left out, because models are run without padding.
 
 A model does anything on tokens or at positions that it never saw: random rows of an inspection are
-then drawn from the tokens that these rows hold, and are no longer than the longest of them.
+then drawn from the tokens that these rows hold, by their frequency, and are no longer than the
+longest of them.
 """
 
 from __future__ import annotations
@@ -30,11 +32,12 @@ from interp.models.tensor_files import read_tensors
 from interp.reading import parse_json, read_text, regular
 from interp.tasks.base import Batch
 
-__all__ = ["OwnRows", "read_rows"]
+__all__ = ["OwnRows", "read_rows", "token_counts"]
 
 _IGNORED = -100
 _LEAST = 4
 _PARTS = ("input_ids", "labels", "mask")
+_FILES = (".jsonl", ".npy", ".safetensors")
 
 Row = dict[str, Any]
 
@@ -45,33 +48,34 @@ class OwnRows:
 
     Attributes:
         batch: Inputs, targets and what is scored, ``[row, pos]``.
-        tokens: The ids that occur in any row of the file, sorted.
+        counts: How often each id occurs in the file, ``[vocabulary]``.
         longest: Tokens of the longest row of the file.
         about: What was taken, in words.
     """
 
     batch: Batch
-    tokens: Tensor
+    counts: Tensor
     longest: int
     about: str
 
 
-def read_rows(path: str | Path, *, vocabulary: int, rows: int, length: int) -> OwnRows:
+def read_rows(
+    path: str | Path, *, vocabulary: int, rows: int, length: int, tokenizer: Any = None
+) -> OwnRows:
     """Read rows of token ids from a file.
 
     Args:
         path: See the module.
         vocabulary: Ids must be below it.
         rows: How many rows are taken at most, from the first on.
-        length: How many positions of a row are taken at most.
+        length: How many positions of a row are taken at most, and of a text in each row.
+        tokenizer: The model's, for a text; None if it has none.
 
     Raises:
         ArgumentError: if the file cannot be read, holds something else, or too few rows.
     """
     path = Path(path)
-    found = list(_rows(path))
-    for number, row in enumerate(found, start=1):
-        _check(path, number, row, vocabulary)
+    found = _checked(path, vocabulary, tokenizer, length)
     lengths = Counter(min(len(row["input_ids"]), length) for row in found)
     size = max(lengths, key=lambda one: (lengths[one], one), default=0)
     kept = [row for row in found if len(row["input_ids"]) >= size][:rows]
@@ -88,12 +92,34 @@ def read_rows(path: str | Path, *, vocabulary: int, rows: int, length: int) -> O
     scored[:, -1] = False
     if not bool(scored.any()):
         raise ArgumentError(f"{path} must score some token after a row's first: see its mask")
-    tokens = torch.tensor(sorted({token for row in found for token in row["input_ids"]}))
     short = len(found) - sum(len(row["input_ids"]) >= size for row in found)
     about = f"{len(kept)} rows of {size} tokens of {path.name}"
     about += f" ({short} shorter ones left out)" if short else ""
     longest = max(len(row["input_ids"]) for row in found)
-    return OwnRows(Batch(inputs, targets, scored), tokens, longest, about)
+    counts = _counted(found, vocabulary)
+    return OwnRows(Batch(inputs, targets, scored), counts, longest, about)
+
+
+def token_counts(path: str | Path, vocabulary: int) -> Tensor:
+    """How often each id occurs in a file of rows, ``[vocabulary]``.
+
+    Raises:
+        ArgumentError: if the file cannot be read, or holds something else.
+    """
+    return _counted(_checked(Path(path), vocabulary), vocabulary)
+
+
+def _checked(path: Path, vocabulary: int, tokenizer: Any = None, length: int = 0) -> list[Row]:
+    text = tokenizer is not None and path.suffix not in _FILES
+    found = list(_pieces(path, tokenizer, length) if text else _rows(path))
+    for number, row in enumerate(found, start=1):
+        _check(path, number, row, vocabulary)
+    return found
+
+
+def _counted(rows: list[Row], vocabulary: int) -> Tensor:
+    ids = torch.tensor([token for row in rows for token in row["input_ids"]], dtype=torch.long)
+    return torch.bincount(ids, minlength=vocabulary)
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -107,6 +133,13 @@ def _rows(path: Path) -> Iterator[Row]:
     columns = _columns(path)
     for number in range(len(columns["input_ids"])):
         yield _whole({name: values[number].tolist() for name, values in columns.items()})
+
+
+def _pieces(path: Path, tokenizer: Any, length: int) -> Iterator[Row]:
+    """Pieces of a text's tokens, without the rest that is shorter."""
+    ids = tokenizer(read_text(path, "data"), add_special_tokens=False)["input_ids"]
+    for start in range(0, len(ids) - length + 1, length):
+        yield _whole({"input_ids": list(ids[start : start + length])})
 
 
 def _columns(path: Path) -> dict[str, Any]:
@@ -125,7 +158,7 @@ def _columns(path: Path) -> dict[str, Any]:
     else:
         raise ArgumentError(
             f"data must be a .jsonl, .npy or .safetensors file of token ids, got {path.name!r}: "
-            "give a text with --text"
+            "a text needs a model with a tokenizer"
         )
     shapes = {tuple(value.shape) for value in found.values()}
     if "input_ids" not in found or len(shapes) != 1 or len(next(iter(shapes))) != 2:

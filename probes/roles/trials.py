@@ -4,9 +4,13 @@
                new order every time
     aba, same  in-context templates on fresh random tokens; control: without the rule
     text       pieces of the user's text, where the model has a tokenizer; control: none
+    passages   passages of the user's text or rows, each repeated; control: another passage every
+               time
 
-Random tokens need no tokenizer and leave a model nothing but its context. Sizes follow the model's
-vocabulary and context; what does not fit is left out with a reason.
+Random tokens need no tokenizer and leave a model nothing but its context. Where tokens' counts in
+some text or rows are known, each row's tokens are drawn by them (without replacement); otherwise
+all are as likely. Sizes follow the model's vocabulary and context; what does not fit is left out
+with a reason.
 """
 
 from __future__ import annotations
@@ -23,7 +27,16 @@ from interp.models.pretrained import Pretrained
 from interp.tasks.base import Batch
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
 
-__all__ = ["LENGTH", "ROWS", "Trial", "rows_of", "text_trial", "token_trials"]
+__all__ = [
+    "LENGTH",
+    "ROWS",
+    "Trial",
+    "passage_trial",
+    "rows_of",
+    "text_ids",
+    "text_trial",
+    "token_trials",
+]
 
 ROWS, LENGTH = 32, 64
 _EXAMPLES = 8
@@ -34,13 +47,15 @@ class Trial:
     """One kind of rows, with its control.
 
     Attributes:
-        name: ``repeated``, ``aba``, ``same`` or ``text``.
+        name: ``repeated``, ``aba``, ``same``, ``text`` or ``passages``.
+        title: The same in words, for a sentence to begin with.
         about: What the rows are, in words.
         batch: The tokens, the targets, and which positions are scored.
         control: The same tokens without the rule; None where there is no control.
     """
 
     name: str
+    title: str
     about: str
     batch: Batch
     control: Batch | None = None
@@ -52,7 +67,8 @@ def token_trials(
     rows: int = ROWS,
     length: int = LENGTH,
     seed: int = 0,
-    tokens: Tensor | None = None,
+    counts: Tensor | None = None,
+    period: int | None = None,
 ) -> tuple[list[Trial], list[str]]:
     """The trials on random tokens, and the reasons why others are left out.
 
@@ -61,7 +77,9 @@ def token_trials(
         rows: How many rows each trial has.
         length: Positions of a row of repeated tokens, at most (the model's context bounds it).
         seed: Seed of the random draws.
-        tokens: The ids that are drawn; all that the model has by default.
+        counts: How often each id occurs in what is known, ``[vocabulary]``: ids of 0 are left
+            out, the others drawn in these proportions; all alike by default.
+        period: The longest period of repeated tokens; by default as long as two fit in.
 
     Raises:
         ArgumentError: for a model too small for repeated tokens, or fewer than two rows.
@@ -69,23 +87,26 @@ def token_trials(
     problems = Problems("inspect")
     problems.need(rows >= 4, "rows", "must be at least 4", rows, "nulls exchange rows")
     problems.need(length >= 12, "length", "must be at least 12", length, "two periods must fit")
-    ids = _drawable(model, tokens)
+    ids = _drawable(model, counts)
     size, advice = len(ids), "no block of different tokens can be put in another order"
     problems.need(size >= 4, "vocabulary", "of the model must be at least 4", size, advice)
     good, rule = model.n_ctx >= 6, "of the model must be at least 6 positions"
     problems.need(good, "context", rule, model.n_ctx, "no block of two tokens fits in twice")
     problems.raise_if_any()
     length = min(length, model.n_ctx)
-    longest = min((length - 2) // 2, size - 2)
+    longest = max(2, min((length - 2) // 2, size - 2, period or length))
+    by_count = counts is not None and len(counts[counts > 0].unique()) > 1
+    most = max(longest + 2, 3 * _EXAMPLES + 3)
+    names = _by_count(model, counts, ids, rows, most, seed) if by_count else ids.expand(rows, -1)
     drawn = {
-        "vocabulary": size,
-        "bos": int(torch.searchsorted(ids, model.bos)) if model.bos >= 0 else -1,
+        "vocabulary": names.shape[1],
+        "bos": -1 if model.bos < 0 else 0 if by_count else int(torch.searchsorted(ids, model.bos)),
     }
     periods = (max(2, longest // 3), longest)
     found, left_out = [], []
     made = [RepeatedTokens(length=length, periods=periods, chunk=c, **drawn) for c in (0, 1)]
     about = f"a block of {periods[0]} to {periods[1]} distinct random tokens, over and over"
-    found.append(_trial("repeated", about, made, rows, seed, ids))
+    found.append(_trial("repeated", about, made, rows, seed, names))
     examples = min(_EXAMPLES, (size - 3) // 3, model.n_ctx // 3)
     templates: tuple[tuple[Literal["aba", "same"], str], ...] = (
         ("aba", "triples α β α of fresh tokens: predict the third"),
@@ -99,7 +120,7 @@ def token_trials(
             InContextTemplate(template, examples=examples, shuffled=s, **drawn)
             for s in (False, True)
         ]
-        found.append(_trial(template, words, tasks, rows, seed, ids))
+        found.append(_trial(template, words, tasks, rows, seed, names))
     return found, left_out
 
 
@@ -121,30 +142,99 @@ def text_trial(
     Raises:
         ArgumentError: if the text gives fewer than four pieces.
     """
-    if model.tokenizer is None:
+    ids = text_ids(model, text)
+    if ids is None:
         return None
     length = min(length, model.n_ctx)
     body = length - (model.bos >= 0)
-    ids = torch.tensor(model.tokenizer(text, add_special_tokens=False)["input_ids"])
     pieces = ids[: len(ids) // body * body].reshape(-1, body)[:rows]
     if len(pieces) < 4:
         raise ArgumentError(
             f"text must give at least 4 pieces of {body} tokens, got {len(ids)} tokens: give more"
         )
-    if model.bos >= 0:
-        pieces = torch.cat([torch.full((len(pieces), 1), model.bos), pieces], dim=1)
+    pieces = _after_bos(model, pieces)
     targets = pieces.roll(-1, 1)
     mask = torch.ones_like(pieces, dtype=torch.bool)
     mask[:, -1] = False
-    return Trial("text", f"{len(pieces)} pieces of {length} tokens", Batch(pieces, targets, mask))
+    about = f"{len(pieces)} pieces of {length} tokens"
+    return Trial("text", "Text", about, Batch(pieces, targets, mask))
 
 
-def _drawable(model: Pretrained, tokens: Tensor | None) -> Tensor:
+def text_ids(model: Pretrained, text: str) -> Tensor | None:
+    """A text's token ids, ``[pos]``; None where the model has no tokenizer."""
+    if model.tokenizer is None:
+        return None
+    return torch.tensor(model.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def passage_trial(
+    model: Pretrained, given: Tensor, *, rows: int = ROWS, length: int = LENGTH, seed: int = 0
+) -> Trial | None:
+    """Passages of what was given, each repeated to the end of its row; control: another passage in
+    place of every repeat. Scored from the second passage on.
+
+    Args:
+        model: The model, whose context and BOS are used.
+        given: Token ids ``[piece, pos]``; a passage lies within a piece.
+        rows, length, seed: As for :func:`token_trials`.
+
+    Returns:
+        None where no piece has passages of four tokens or more.
+    """
+    if model.bos >= 0 and bool((given[:, 0] == model.bos).all()):
+        given = given[:, 1:]
+    body = min(length, model.n_ctx) - (model.bos >= 0)
+    longest = min((body - 1) // 2, given.shape[1] // 2)
+    least = max(4, longest // 3)
+    if longest < least:
+        return None
+    generator = torch.Generator().manual_seed(seed)
+    periods = torch.randint(least, longest + 1, (rows,), generator=generator)
+
+    def passage(period: int) -> Tensor:
+        piece = int(torch.randint(len(given), (), generator=generator))
+        start = int(torch.randint(given.shape[1] - period + 1, (), generator=generator))
+        return given[piece, start : start + period]
+
+    def row(period: int, *, same: bool) -> Tensor:
+        times = -(-(body + 1) // period)
+        parts = [passage(period)] * times if same else [passage(period) for _ in range(times)]
+        return torch.cat(parts)[: body + 1]
+
+    made = []
+    for same in (True, False):
+        whole = _after_bos(model, torch.stack([row(int(p), same=same) for p in periods]))
+        since = torch.arange(whole.shape[1] - 1) - int(model.bos >= 0)
+        mask = since >= periods[:, None]
+        made.append(Batch(whole[:, :-1], whole[:, 1:], mask))
+    about = f"a passage of {least} to {longest} tokens of what was given, over and over"
+    return Trial("passages", "Repeated passages", about, *made)
+
+
+def _after_bos(model: Pretrained, rows: Tensor) -> Tensor:
+    """Rows after the model's BOS, if it has one."""
+    first = torch.full((len(rows), int(model.bos >= 0)), model.bos, dtype=rows.dtype)
+    return torch.cat([first, rows], dim=1)
+
+
+def _drawable(model: Pretrained, counts: Tensor | None) -> Tensor:
     """The ids that rows are made of, sorted, BOS among them."""
-    if tokens is None:
+    if counts is None:
         return torch.arange(model.vocabulary)
     begin = torch.tensor([model.bos] if model.bos >= 0 else [], dtype=torch.long)
-    return torch.cat([tokens.long(), begin]).unique()
+    return torch.cat([counts.nonzero()[:, 0], begin]).unique()
+
+
+def _by_count(
+    model: Pretrained, counts: Tensor, ids: Tensor, rows: int, most: int, seed: int
+) -> Tensor:
+    """For every row some ids, BOS first if there is one, then others drawn by their counts
+    (exponential keys: the smallest are a draw without replacement)."""
+    others = ids[(ids != model.bos) & (counts[ids] > 0)]
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.empty(rows, len(others), dtype=torch.float64).exponential_(generator=generator)
+    chosen = (keys / counts[others]).argsort(1)[:, : min(most, len(others))]
+    return _after_bos(model, others[chosen])
 
 
 def _trial(
@@ -153,18 +243,20 @@ def _trial(
     tasks: Sequence[RepeatedTokens | InContextTemplate],
     rows: int,
     seed: int,
-    ids: Tensor,
+    names: Tensor,
 ) -> Trial:
-    """The rows of a task and of its control, whose tokens are places in ``ids``."""
+    """The rows of a task and of its control, whose tokens are places in each row's ``names``."""
     batch, control = (
-        _renamed(task.sample(rows, seed=seed + i), ids) for i, task in enumerate(tasks)
+        _renamed(task.sample(rows, seed=seed + i), names) for i, task in enumerate(tasks)
     )
-    return Trial(name, about, batch, control)
+    title = "Repeated random tokens" if name == "repeated" else f"Template {name}"
+    return Trial(name, title, about, batch, control)
 
 
-def _renamed(batch: Batch, ids: Tensor) -> Batch:
+def _renamed(batch: Batch, names: Tensor) -> Batch:
     latents = dict(batch.latents)
     if "previous" in latents:
-        before = latents["previous"]
-        latents["previous"] = torch.where(before >= 0, ids[before.long().clamp_min(0)], before)
-    return Batch(ids[batch.inputs], ids[batch.targets], batch.mask, latents)
+        before = latents["previous"].long()
+        latents["previous"] = torch.where(before >= 0, names.gather(1, before.clamp_min(0)), before)
+    inputs, targets = (names.gather(1, ids) for ids in (batch.inputs, batch.targets))
+    return Batch(inputs, targets, batch.mask, latents)

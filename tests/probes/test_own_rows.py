@@ -40,7 +40,7 @@ def test_rows_of_every_format_are_the_same(tmp_path: Path) -> None:
         assert torch.equal(found.batch.inputs, expected)
         assert torch.equal(found.batch.targets[:, :-1], expected[:, 1:])
         assert found.batch.mask.tolist() == [[True, True, True, False]] * 4
-        assert found.tokens.tolist() == [3, 4, 5, 6, 7, 8, 9]
+        assert found.counts.nonzero()[:, 0].tolist() == [3, 4, 5, 6, 7, 8, 9]
     assert lines.about == "4 rows of 4 tokens of a.jsonl (1 shorter ones left out)"
     assert read(tmp_path / "a.npy", length=3, rows=4).batch.inputs.shape == (4, 3)
 
@@ -87,7 +87,8 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
 def test_random_rows_hold_known_tokens_alone(bos: int) -> None:
     model = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=32, n_ctx=20, bos=bos)
     known = torch.tensor([2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31])
-    for trial in token_trials(model, rows=8, tokens=known)[0]:
+    counts = torch.zeros(32).index_fill(0, known, 1.0)
+    for trial in token_trials(model, rows=8, counts=counts)[0]:
         for batch in (trial.batch, trial.control):
             assert batch is not None
             drawn = set(batch.inputs[:, int(bos >= 0) :].flatten().tolist())
@@ -98,7 +99,7 @@ def test_random_rows_hold_known_tokens_alone(bos: int) -> None:
             if before is not None:
                 assert torch.equal(before[:, 1:], batch.inputs[:, :-1])
     whole = token_trials(model, rows=8)[0][0].batch
-    same = token_trials(model, rows=8, tokens=torch.arange(32))[0][0].batch
+    same = token_trials(model, rows=8, counts=torch.ones(32))[0][0].batch
     assert torch.equal(whole.inputs, same.inputs)
 
 
@@ -109,7 +110,7 @@ def test_an_inspection_measures_on_the_rows_given(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", rows)
     options = {"data": file, "rows": 8, "length": 20}
     found = inspect_heads(model, head_weights(built), tmp_path / "out", **options)
-    assert [trial.name for trial in found.trials][-1] == "rows"
+    assert [trial.name for trial in found.trials][-2:] == ["rows", "passages"]
     given = next(p for p in found.performances if p.trial == "rows")
     inputs = torch.tensor(rows)
     with torch.no_grad():

@@ -81,9 +81,10 @@ def test_without_repeats_the_loss_tells_nothing() -> None:
     mask = torch.zeros_like(BATCH.mask)
     mask[:, :12] = True
     found = find_roles(proof(), Batch(tokens, BATCH.targets, mask))
-    told = found.loc[found["role"] == "induction", ["status", "evidence"]]
+    told = found.loc[found["role"] == "induction", ["status", "evidence", "missing"]]
     assert set(told["status"]) <= {"candidate"}
-    assert told["evidence"].str.contains("too few of these rows").all()
+    assert told["evidence"].str.contains("too few rows for the loss after a token").all()
+    assert told["missing"].str.endswith("needs 8").all()
 
 
 def test_each_test_is_data_with_interval() -> None:

@@ -1,0 +1,81 @@
+"""Where in a row a head's role holds: its share of attention at early and at late queries.
+
+A strength is a mean over positions, and one that is 0.9 in the first half of a row and 0.1 in the
+second reads as 0.5. For every role that is a share of attention, the share of each query on rows of
+the length that was asked for is split at the place where both sides differ most
+(:func:`probes.inspection.usable.largest_step`); sides that differ by 0.2 or more are told. A
+strength that holds everywhere says nothing of rows that are longer still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from interp.attention.key_sets import positional_key_sets, token_key_sets
+from interp.hooks.capture import evaluating
+from interp.tasks.base import Batch
+from probes.inspection.usable import largest_step
+from probes.roles.profile import Profile
+
+__all__ = ["ROLE_KEYS", "with_positions"]
+
+ROLE_KEYS = {
+    "previous-token": "previous",
+    "sink": "first",
+    "duplicate-token": "same",
+    "induction": "after_same",
+}
+"""The roles that are a share of attention → the keys that it goes to."""
+
+_TOLD, _LEVEL, _ROWS = 0.2, 0.01, 16
+
+
+def with_positions(
+    roles: pd.DataFrame, model: Any, rows: Mapping[str, Batch], profile: Profile
+) -> pd.DataFrame:
+    """The role table with a column ``by_position``: how strength changes along a row, in words.
+
+    Args:
+        roles: A role table.
+        model: The hooked model.
+        rows: Kind → rows of the whole length that was asked for.
+        profile: On which kind of rows attention to which keys is read.
+    """
+    told = [_told(one, model, rows, profile) for one in roles.itertuples()]
+    return roles.assign(by_position=told)
+
+
+def _told(one: Any, model: Any, rows: Mapping[str, Batch], profile: Profile) -> str:
+    name = ROLE_KEYS.get(one.role)
+    batch = None if name is None else rows.get(profile.rows[name])
+    if name is None or batch is None:
+        return ""
+    batch = batch[:_ROWS]
+    keys = _keys(batch.inputs, name)
+    share = _share(model, int(one.layer), int(one.head), batch.inputs, keys)
+    step = largest_step(share, batch.mask & keys.any(-1))
+    if step is None or step.p > _LEVEL or abs(step.after - step.before) < _TOLD:
+        return ""
+    return f"{step.before:.2f} before position {step.position}, {step.after:.2f} from there on"
+
+
+def _keys(inputs: Tensor, name: str) -> Tensor:
+    if name in ("same", "after_same"):
+        return token_key_sets(inputs)[name]
+    return positional_key_sets(len(inputs), inputs.shape[1], 1)[name]
+
+
+@torch.no_grad()
+def _share(model: Any, layer: int, head: int, inputs: Tensor, keys: Tensor) -> Tensor:
+    """The share of a head's attention that each query gives to some keys, ``[row, query]``."""
+    hook = f"blocks.{layer}.attn.hook_pattern"
+    with evaluating(model):
+        _, cache = model.run_with_cache(inputs, names_filter=[hook], return_cache_object=False)
+    pattern = cache[hook][:, head].double().cpu()
+    share: Tensor = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
+    return share

@@ -1,0 +1,242 @@
+"""The rows that an inspection runs a model on: random ones that it can handle, and the user's.
+
+    tokens      those of the rows or the text given, by their frequency there; else those that the
+                model has learned; else all
+    positions   as many as the model has learned (:mod:`probes.inspection.usable`), at most
+                ``length`` and its context
+    roles       are read on repeated random tokens, or on repeated passages of the text or rows
+                given where the model notices those more: a small language model notices no repeat
+                among tokens in an order that it has never seen
+
+Rows drawn so leave nothing to find where a model was never trained; they show no behaviour there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp.errors import ArgumentError
+from interp.models.pretrained import Pretrained
+from interp.tasks.base import Batch
+from probes.inspection.behaviour import performance
+from probes.inspection.usable import (
+    LEAST,
+    learned_tokens,
+    positions_learned,
+    tokens_repeated,
+)
+from probes.roles.own_rows import OwnRows, read_rows, token_counts
+from probes.roles.runs import Runs
+from probes.roles.trials import (
+    Trial,
+    passage_trial,
+    rows_of,
+    text_ids,
+    text_trial,
+    token_trials,
+)
+
+__all__ = ["InspectedRows", "inspected_rows"]
+
+_TRIED = 16
+"""Rows on which it is found out what a model has learned."""
+
+_MORE = 0.1
+"""Nats by which passages' repeats must lower the loss more than random tokens' do."""
+
+
+@dataclass(frozen=True)
+class InspectedRows:
+    """The rows of an inspection.
+
+    Attributes:
+        trials: The kinds of rows; roles are read on ``repeated``.
+        whole: ``repeated`` and ``shuffled`` rows of the length that was asked for, by kind.
+        positions: How many positions of a row are used.
+        tokens: How many token ids random rows are drawn from.
+        notes: What a reader should know of them.
+    """
+
+    trials: tuple[Trial, ...]
+    whole: Mapping[str, Batch]
+    positions: int
+    tokens: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the user gave: rows, a text, and the frequencies of tokens in them."""
+
+    own: OwnRows | None
+    text: str | None
+    counts: Tensor | None
+    notes: tuple[str, ...]
+
+
+def inspected_rows(
+    model: Pretrained,
+    *,
+    text: str | None = None,
+    data: str | Path | None = None,
+    tokens_from: str | Path | None = None,
+    rows: int,
+    length: int,
+    seed: int,
+) -> InspectedRows:
+    """Choose the rows of an inspection; the model is run on some of them.
+
+    Args:
+        model: The model, in evaluation mode.
+        text, data, tokens_from, rows, length, seed: The arguments of
+            :func:`~probes.inspection.heads.inspect_heads`.
+
+    Raises:
+        ArgumentError: for arguments or files that do not fit.
+    """
+    given = _given(model, text, data, tokens_from, rows, length)
+    asked = min(length, model.n_ctx)
+    if given.own is not None:
+        asked = max(min(asked, LEAST), min(asked, given.own.longest))
+    made, notes = _made(model, given, rows, length if asked == model.n_ctx else asked, seed)
+    counts, more = given.counts, list(given.notes)
+    known, why = (None, "") if counts is not None else _known_tokens(model, made[0].batch)
+    if known is not None:
+        given = replace(given, counts=torch.zeros(model.vocabulary).index_fill(0, known, 1.0))
+        left = model.vocabulary - len(known)
+        more.append(f"random rows leave out {left} of {model.vocabulary} token ids, {why}")
+        made, notes = _made(model, given, rows, asked, seed)
+    whole, used = rows_of(made), asked
+    for some in _told_by_position(model, given, made, asked, seed):
+        used = min(used, positions_learned(Runs(model.model, some).losses, some.mask))
+    if used < asked:
+        more.append(
+            f"rows have {used} tokens, not {asked}: from position {used} on the loss is higher "
+            "than before, as where a model was not trained"
+        )
+        made, notes = _made(replace(model, n_ctx=used), given, rows, used, seed)
+    made = _most_noticed(model, made)
+    if made[0].title != "Repeated random tokens":
+        more.append(
+            "roles are read on repeated passages of the rows or text given: the model notices a "
+            "repeat there more than among random tokens"
+        )
+        whole = rows_of(made) if used == asked else whole
+    if given.own is not None and asked < min(length, model.n_ctx):
+        more.append(
+            f"random rows have {asked} tokens, not {min(length, model.n_ctx)}: no row given is "
+            "longer, so later positions may never have been trained"
+        )
+    if length > model.n_ctx:
+        more.append(f"rows have {model.n_ctx} tokens, the model's context, and not {length}")
+    size = model.vocabulary if given.counts is None else int((given.counts > 0).sum())
+    return InspectedRows(tuple(made), whole, used, size, (*notes, *more))
+
+
+def _given(
+    model: Pretrained,
+    text: str | None,
+    data: str | Path | None,
+    tokens_from: str | Path | None,
+    rows: int,
+    length: int,
+) -> _Given:
+    """Read what was given, and count its tokens."""
+    own = None
+    if data is not None:
+        own = read_rows(
+            data,
+            vocabulary=model.vocabulary,
+            rows=rows,
+            length=min(length, model.n_ctx),
+            tokenizer=model.tokenizer,
+        )
+    named, counts, notes = "", None, []
+    if tokens_from is not None:
+        counts, named = token_counts(tokens_from, model.vocabulary), Path(tokens_from).name
+    elif own is not None:
+        counts, named = own.counts, "the rows given"
+    elif text is not None and (ids := text_ids(model, text)) is not None:
+        counts, named = torch.bincount(ids, minlength=model.vocabulary), "the text"
+    if counts is not None:
+        held = f"{int((counts > 0).sum())} of {model.vocabulary}"
+        notes.append(f"random rows are drawn from the {held} tokens of {named}, by frequency")
+    return _Given(own, text, counts, tuple(notes))
+
+
+def _made(
+    model: Pretrained, given: _Given, rows: int, length: int, seed: int
+) -> tuple[list[Trial], list[str]]:
+    """The trials of one length, and why others are left out."""
+    size: dict[str, Any] = {"rows": rows, "length": length}
+    trials, notes = token_trials(model, **size, seed=seed, counts=given.counts)
+    if given.own is not None:
+        one, n = given.own.batch, model.n_ctx
+        batch = Batch(one.inputs[:, :n], one.targets[:, :n], one.mask[:, :n])
+        trials.append(Trial("rows", "The rows given", given.own.about, batch))
+    if given.text is not None:
+        reason = "no tokenizer"
+        try:
+            found = text_trial(model, given.text, **size)
+        except ArgumentError as error:
+            found, reason = None, str(error)
+        trials += [found] if found is not None else []
+        notes += [] if found is not None else [f"text was given and not used: {reason}"]
+    ids = _stream(model, given)
+    passages = None if ids is None else passage_trial(model, ids, **size, seed=seed)
+    return [*trials, *([passages] if passages is not None else [])], notes
+
+
+def _stream(model: Pretrained, given: _Given) -> Tensor | None:
+    """What passages are cut from: the rows given, or the text's tokens, ``[piece, pos]``."""
+    if given.own is not None:
+        return given.own.batch.inputs
+    ids = None if given.text is None else text_ids(model, given.text)
+    return None if ids is None else ids[None]
+
+
+def _known_tokens(model: Pretrained, repeated: Batch) -> tuple[Tensor | None, str]:
+    """The ids that the model handles, if some are told from others, and by what."""
+    known = learned_tokens(model.model)
+    if known is not None:
+        return known, "whose embeddings look as if the model had never read them"
+    losses = Runs(model.model, repeated).losses
+    known = tokens_repeated(losses, repeated.targets, repeated.mask)
+    return known, "which the model does not repeat where it repeats the others"
+
+
+def _told_by_position(
+    model: Pretrained, given: _Given, trials: Sequence[Trial], length: int, seed: int
+) -> Iterator[Batch]:
+    """Rows whose loss by position shows what the model has learned: repeated tokens, also at short
+    periods, where more positions are scored, and the rows or text given."""
+    size: dict[str, Any] = {"rows": _TRIED, "length": length, "period": max(4, length // 4)}
+    short, _ = token_trials(model, **size, seed=seed, counts=given.counts)
+    yield short[0].batch
+    for trial in trials:
+        if trial.name in ("repeated", "text", "rows"):
+            yield trial.batch[:_TRIED]
+
+
+def _most_noticed(model: Pretrained, trials: Sequence[Trial]) -> list[Trial]:
+    """The trials, with that kind of repeats first, and called ``repeated``, whose rule lowers the
+    loss more: random tokens, unless passages do by 0.1 nats."""
+    passages = next((trial for trial in trials if trial.name == "passages"), None)
+    if passages is None:
+        return list(trials)
+    random = trials[0]
+    gains = []
+    for trial in (random, passages):
+        batch, control = (Runs(model.model, one) for one in (trial.batch, trial.control))
+        found = performance(batch, trial.name, control, draws=1)
+        gains.append(found.control - found.loss)
+    if gains[1] < gains[0] + _MORE:
+        return list(trials)
+    rest = [trial for trial in trials[1:] if trial is not passages]
+    return [replace(passages, name="repeated"), *rest, replace(random, name="random")]

@@ -1,0 +1,181 @@
+"""Which positions and which tokens a model has learned: rows beyond them tell nothing of its heads.
+
+    positions   the loss by position rises in a step, and stays high to the end of the row: a model
+                that was trained on shorter rows does anything at later positions
+    tokens      ids that it never read: their embeddings are as fresh draws are, smaller than all
+                others by a gap, alike in size, at right angles; or ids that it cannot repeat: the
+                loss where they are due is higher by a gap of 3 nats (where each is due a few times)
+
+Both are found from the model alone. A step is found by least
+squares over all places, on rows' own scored positions; its p is that of steps as high where each
+row's losses are put in another order. Loss that rises slowly, or positions whose untrained
+embeddings are too small to matter, give no step: then nothing is lost by measuring there.
+Embeddings that began as large as training made the others hide tokens that were never read. What is
+known of a model's training (its own rows) is the better guide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.stats.p_values import from_draws
+
+__all__ = [
+    "LEAST",
+    "Step",
+    "largest_step",
+    "learned_tokens",
+    "positions_learned",
+    "tokens_repeated",
+]
+
+LEAST = 12
+"""The least number of positions that two repeats and a comparison need."""
+
+_RISE, _LEVEL, _DRAWS = 0.5, 0.01, 200
+_GAP, _FEWEST, _MOST = 1.25, 4, 256
+_NATS, _TIMES = 3.0, 3
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """The largest step in what was measured at each position.
+
+    Attributes:
+        position: The first position after it.
+        before, after: Means over the scored positions on both sides.
+        p: Of steps that large, with each row's values in another order.
+    """
+
+    position: int
+    before: float
+    after: float
+    p: float
+
+
+def largest_step(
+    values: Float[Tensor, "row pos"],
+    counted: Bool[Tensor, "row pos"],
+    *,
+    least: int = 1,
+    rising: bool = False,
+    seed: int = 0,
+) -> Step | None:
+    """The place where the values before and after differ most, by least squares.
+
+    Args:
+        values: A number a position.
+        counted: Which of them count.
+        least: Positions before the step, at least.
+        rising: Whether only steps upwards are looked for.
+        seed: Seed of the permutations.
+
+    Returns:
+        None where fewer than two positions on each side count.
+    """
+    numbers, marks = values.double().cpu().numpy(), counted.cpu().numpy()
+    columns = np.flatnonzero(marks.any(0))
+    places = np.arange(max(least, 1), marks.shape[1])
+    inside = [p for p in places if (columns < p).sum() >= 2 and (columns >= p).sum() >= 2]
+    if not inside:
+        return None
+    gains, before, after = _steps(numbers, marks, np.array(inside), rising)
+    best = int(gains.argmax())
+    rng, drawn = np.random.default_rng(seed), []
+    for _ in range(_DRAWS):
+        mixed = numbers.copy()
+        for row, mark in enumerate(marks):
+            mixed[row, mark] = rng.permutation(numbers[row, mark])
+        drawn.append(_steps(mixed, marks, np.array(inside), rising)[0].max())
+    p = from_draws(float(gains[best]), np.array(drawn)).p
+    return Step(int(inside[best]), float(before[best]), float(after[best]), p)
+
+
+def positions_learned(losses: Float[Tensor, "row pos"], scored: Bool[Tensor, "row pos"]) -> int:
+    """How many positions from the first on a model handles, by its loss at each position.
+
+    Returns:
+        All of a row's positions where the loss has no step upwards of at least half a nat.
+    """
+    length = losses.shape[1]
+    while length > LEAST:
+        step = largest_step(losses[:, :length], scored[:, :length], least=LEAST, rising=True)
+        if step is None or step.after - step.before < _RISE or step.p > _LEVEL:
+            break
+        length = step.position
+    return length
+
+
+@torch.no_grad()
+def learned_tokens(model: Any) -> Tensor | None:
+    """The ids that a model seems to have read in training; None where nothing says which.
+
+    Args:
+        model: A hooked model of tokens.
+    """
+    found = getattr(getattr(model, "embed", None), "W_E", None)
+    if not isinstance(found, Tensor) or len(found) < 2 * _FEWEST:
+        return None
+    embedding = found.detach().float().cpu()
+    norms, order = embedding.norm(dim=1).sort()
+    gaps = norms[_FEWEST : 1 - _FEWEST] / norms[_FEWEST - 1 : -_FEWEST].clamp_min(1e-30)
+    below = int(gaps.argmax()) + _FEWEST
+    if float(gaps.max()) < _GAP or not _as_drawn(embedding[order[:below]]):
+        return None
+    return order[below:].sort().values
+
+
+def tokens_repeated(
+    losses: Float[Tensor, "row pos"],
+    targets: Int[Tensor, "row pos"],
+    scored: Bool[Tensor, "row pos"],
+) -> Tensor | None:
+    """The ids that a model repeats, on rows of tokens that repeat; None where no gap in their
+    median losses parts them from others, or ids are due too rarely to tell.
+
+    Args:
+        losses: The loss at each position.
+        targets: The id that is due there.
+        scored: Where the repeat can be known.
+    """
+    table = pd.DataFrame({"id": targets[scored].numpy(), "loss": losses[scored].numpy()})
+    found = table.groupby("id")["loss"].agg(["median", "size"]).sort_values("median")
+    gaps = np.diff(found["median"].to_numpy())[_FEWEST - 1 : -_FEWEST]
+    if not len(gaps) or (found["size"] < _TIMES).mean() > 0.1 or gaps.max() < _NATS:
+        return None
+    kept = found.index[: int(gaps.argmax()) + _FEWEST]
+    return torch.tensor(np.sort(kept.to_numpy()))
+
+
+def _steps(
+    values: Numbers, marks: NDArray[np.bool_], places: NDArray[np.int64], rising: bool
+) -> tuple[Numbers, Numbers, Numbers]:
+    """What each place explains of the values' variance, and the means before and after it."""
+    sums = np.cumsum(np.where(marks, values, 0.0).sum(0))
+    counts = np.cumsum(marks.sum(0)).astype(np.float64)
+    n, m = counts[places - 1], counts[-1] - counts[places - 1]
+    before, after = sums[places - 1] / n, (sums[-1] - sums[places - 1]) / m
+    gains = n * m / (n + m) * (after - before) ** 2
+    return np.where((after > before) | (not rising), gains, 0.0), before, after
+
+
+def _as_drawn(group: Tensor) -> bool:
+    """Whether embeddings look untouched: of one size, at right angles."""
+    group = group[:: -(-len(group) // _MOST)]
+    group, width = group - group.mean(0), group.shape[1]
+    norms = group.norm(dim=1)
+    even = float(norms.std() / norms.mean().clamp_min(1e-30)) <= 3 / (2 * width) ** 0.5
+    cosines = group @ group.T / (norms[:, None] * norms).clamp_min(1e-30)
+    apart = cosines[~torch.eye(len(group), dtype=torch.bool)].square().mean().sqrt()
+    expected = (1 / width + 1 / (len(group) - 1) ** 2) ** 0.5
+    return even and float(apart) <= 1.5 * expected
