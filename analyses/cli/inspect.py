@@ -14,45 +14,53 @@ __all__ = ["inspect"]
 _QUICK = 16
 
 
+_Model = Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.")]
+_Out = Annotated[Path, typer.Option(help="Folder of the report, tables and stores.")]
+_Text = Annotated[str | None, typer.Option(help="A text file, or a text, to try the model on.")]
+_Data = Annotated[
+    Path | None,
+    typer.Option(help="Rows of token ids of your own (.jsonl, .npy, .safetensors), or a text."),
+]
+_From = Annotated[
+    Path | None,
+    typer.Option(help="Rows of token ids (as --data): random rows hold their tokens alone."),
+]
+_Effects = Annotated[
+    bool,
+    typer.Option(
+        "--effects",
+        help="The loss without every head and FFN; of large models only heads with a role's "
+        "behaviour are ablated otherwise.",
+    ),
+]
+_Code = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
+]
+_Mapping = Annotated[
+    Path | None,
+    typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
+]
+_Quick = Annotated[
+    bool, typer.Option("--quick", help="At most 16 rows of every trial, for wider intervals.")
+]
+
+
 def inspect(
-    model: Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.")],
-    out: Annotated[Path, typer.Option(help="Folder of the report, tables and stores.")],
-    text: Annotated[
-        str | None, typer.Option(help="A text file, or a text, to try the model on.")
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Rows of token ids of your own: .jsonl, .npy or .safetensors."),
-    ] = None,
-    tokens_from: Annotated[
-        Path | None,
-        typer.Option(help="Rows of token ids (as --data): random rows hold their tokens alone."),
-    ] = None,
+    model: _Model,
+    out: _Out,
+    text: _Text = None,
+    data: _Data = None,
+    tokens_from: _From = None,
     rows: Annotated[int, typer.Option(help="Rows of every trial.")] = 32,
     length: Annotated[int, typer.Option(help="Tokens of a row, at most.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and nulls.")] = 0,
-    quick: Annotated[
-        bool,
-        typer.Option("--quick", help="16 rows of every trial: wider intervals, half the time."),
-    ] = False,
-    effects: Annotated[
-        bool,
-        typer.Option(
-            "--effects",
-            help="The loss without every head and FFN; of large models only heads with a role's "
-            "behaviour are ablated otherwise.",
-        ),
-    ] = False,
+    quick: _Quick = False,
+    effects: _Effects = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
-    ] = False,
+    trust_remote_code: _Code = False,
     device: Device = "cpu",
     dtype: RunDtype = None,
-    mapping: Annotated[
-        Path | None,
-        typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
-    ] = None,
+    mapping: _Mapping = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:

@@ -14,6 +14,19 @@ __all__ = ["probe"]
 _LEAST = 20
 
 
+_Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="Rows of your own: .jsonl, .npy or .safetensors, or a text. Their labels (or next "
+        "tokens) are probed where --labels gives none."
+    ),
+]
+_Labels = Annotated[
+    Path | None,
+    typer.Option(help="Probe these instead of latents: .csv, .npz or .safetensors, a row each."),
+]
+
+
 def probe(
     model: Annotated[
         str, typer.Argument(help="A shipped model, a checkpoint's folder, or a store.")
@@ -24,13 +37,7 @@ def probe(
             help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default. Not for a store."
         ),
     ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="Rows of your own: .jsonl, .npy or .safetensors, or a text. Their labels (or next "
-            "tokens) are probed where --labels gives none."
-        ),
-    ] = None,
+    data: _Data = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the table and the map.")] = None,
     hooks: Annotated[
         list[str] | None,
@@ -42,12 +49,7 @@ def probe(
     latents: Annotated[
         list[str] | None, typer.Option(help="A latent; repeat for more. All by default.")
     ] = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Probe these instead of latents: .csv, .npz or .safetensors, a row each."
-        ),
-    ] = None,
+    labels: _Labels = None,
     positions: Annotated[
         str | None,
         typer.Option(

@@ -174,15 +174,8 @@ def inspect_heads(
         ArgumentError: for arguments that do not fit, before anything is written.
         StoreError: if ``out`` holds an inspection with other settings.
     """
-    chosen = inspected_rows(
-        model,
-        text=text,
-        data=data,
-        tokens_from=tokens_from,
-        rows=rows,
-        length=length,
-        seed=seed,
-    )
+    given: dict[str, Any] = {"text": text, "data": data, "tokens_from": tokens_from}
+    chosen = inspected_rows(model, **given, rows=rows, length=length, seed=seed)
     trials = chosen.trials
     stores: dict[str, ActivationStore] = {}
     for trial in trials:
@@ -197,34 +190,24 @@ def inspect_heads(
     step(f"{len(parts)} heads and FFNs, each left out")
     seen = stores["repeated"]
     lost = loss_tables(model.model, trials, parts, seen, seed=seed, watch=watch)
-    notes = [*model.notes, *chosen.notes]
-    if len(parts) < (every := len(components(model.model))):
-        notes.append(
-            f"{every - len(parts)} of {every} heads and FFNs, which show no role's behaviour, were "
-            "not ablated: --effects measures the loss without every one"
-        )
+    notes = [*model.notes, *chosen.notes, *_not_ablated(model.model, len(parts))]
     step("weights")
     weights = _weights(factors, seed, notes)
     stores["repeated"].write_measurement("weights", weights, {"seed": seed}, overwrite=True)
-    settings = {
-        "rows": rows,
-        "length": chosen.positions,
-        "asked": min(length, model.n_ctx),
-        "tokens": chosen.tokens,
-        "seed": seed,
-    }
-    return Inspected(
-        model,
-        factors,
-        trials,
-        performances,
-        behaviour,
-        lost,
-        weights,
-        roles,
-        tuple(notes),
-        settings,
+    asked = {"asked": min(length, model.n_ctx), "rows": rows, "seed": seed}
+    settings = {**asked, "length": chosen.positions, "tokens": chosen.tokens}
+    tables = (behaviour, lost, weights, roles)
+    return Inspected(model, factors, trials, performances, *tables, tuple(notes), settings)
+
+
+def _not_ablated(model: HookedModel, ablated: int) -> list[str]:
+    """A note where some components were not ablated."""
+    every = len(components(model))
+    told = (
+        f"{every - ablated} of {every} heads and FFNs, which show no role's behaviour, were not "
+        "ablated: --effects measures the loss without every one"
     )
+    return [told] if ablated < every else []
 
 
 def _weights(factors: HeadWeights, seed: int, notes: list[str]) -> pd.DataFrame:

@@ -54,7 +54,7 @@ def test_extract_stores_the_rows_given_with_their_labels(rows: Path, tmp_path: P
     assert done.exit_code == 0, repr(done.exception)
     store = ActivationStore(out)
     ids = torch.tensor([json.loads(line) for line in rows.read_text().splitlines()])
-    _, cache = trained.load(MODEL).run_with_cache(ids, names_filter=hook)
+    _, cache = trained.load(MODEL).model.run_with_cache(ids, names_filter=hook)
     assert np.allclose(store.activation(hook), cache[hook].detach().numpy(), atol=1e-5)
     both = run("extract", MODEL, "--data", rows, "--task", "own", "--hooks", hook, "--out", out)
     assert "must be one of --task, --tokens, --dataset and --data, got 2" in str(both.exception)
@@ -86,8 +86,8 @@ def test_a_model_runs_in_bfloat16(rows: Path) -> None:
     done = run("heads", MODEL, "--data", rows, "--profile", "language", "--dtype", "bfloat16")
     assert done.exit_code == 0, repr(done.exception)
     assert any("induction" in line and "confirmed" in line for line in done.output.splitlines())
-    rounded = placed(trained.load(MODEL), dtype="bfloat16")
-    exact, ids = trained.load(MODEL), torch.arange(1, 21)[None]
+    rounded = placed(trained.load(MODEL).model, dtype="bfloat16")
+    exact, ids = trained.load(MODEL).model, torch.arange(1, 21)[None]
     assert rounded(ids).dtype == torch.bfloat16
     assert torch.allclose(rounded(ids).float(), exact(ids), rtol=0.1, atol=0.3)
     for option, value in (("--device", "nowhere"), ("--dtype", "int8"), ("--device", "meta")):
