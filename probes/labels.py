@@ -116,7 +116,7 @@ def _fitted(labels: Labels, shape: tuple[int, ...]) -> dict[str, NDArray[Any]]:
         problems.need(finite, name, "must be finite", "nan or inf", "leave such rows out")
         if good and number:
             column = value[:, None] if value.ndim == 1 else value
-            found[name] = np.ascontiguousarray(np.broadcast_to(column, shape))
+            found[name] = np.array(np.broadcast_to(column, shape))  # writable, as torch wants it
     problems.raise_if_any()
     return found
 
