@@ -62,7 +62,7 @@ def heads(
     problems.raise_if_any()
     asked = PROFILES[profile]
     if out is not None:
-        read = [model, *([data] if data is not None else [])]
+        read: list[str | Path] = [model, *([data] if data is not None else [])]
         check_output(out, overwrite=overwrite, marker=_MARKER, inputs=read)
     if (Path(model) / "manifest.json").is_file():
         _of_store(Path(model), task or data, out, overwrite, seed, asked)

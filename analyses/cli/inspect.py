@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -87,7 +87,7 @@ def inspect(
         layout_of_mapping(given)  # refused before the model is loaded
     step = steps()
     step(f"loading {model}")
-    how = {"revision": revision, "trust_remote_code": trust_remote_code}
+    how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     found = replace(load_pretrained(place, **how, device=device, dtype=dtype), name=model)
     factors = head_weights(place, mapping=given, revision=revision)
     with inspection_folder(out, resume=resume, overwrite=overwrite) as folder:

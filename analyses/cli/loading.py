@@ -40,7 +40,7 @@ def load_with_data(
     name: str,
     file: Path,
     *,
-    rows: int = MOST["rows"],
+    rows: int = 10**9,
     least: int = 0,
     whole: bool = False,
     **place: Any,
@@ -62,7 +62,7 @@ def load_with_data(
     card = model.card
     if not card.vocabulary:
         raise ArgumentError(f"--data needs a model of tokens, got {name}: name its task instead")
-    longest = card.n_ctx or MOST["length"]
+    longest = int(card.n_ctx or MOST["length"])
     size = {"vocabulary": card.vocabulary, "rows": rows, "length": longest}
     found = read_rows(file, **size, tokenizer=card.tokenizer)
     if len(found.batch) < least:

@@ -31,7 +31,7 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
         sure, maybe = mine[mine["status"] == "confirmed"], mine[mine["status"] == "candidate"]
         parts = [f"confirmed {_listed(sure, effect)}"] * bool(len(sure))
         for why, some in maybe.groupby("missing", sort=False):
-            reason = f"cause not tested: {why}" if why else "behaviour without the cause"
+            reason = f"cause not tested: {why!s}" if why else "behaviour without the cause"
             parts.append(f"candidates ({reason}) {_listed(some, effect)}")
         if parts:
             yield f"{role}: {'; '.join(parts)}."

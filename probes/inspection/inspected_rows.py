@@ -233,8 +233,8 @@ def _most_noticed(model: Pretrained, trials: Sequence[Trial]) -> list[Trial]:
     random = trials[0]
     gains = []
     for trial in (random, passages):
-        batch, control = (Runs(model.model, one) for one in (trial.batch, trial.control))
-        found = performance(batch, trial.name, control, draws=1)
+        control = None if trial.control is None else Runs(model.model, trial.control)
+        found = performance(Runs(model.model, trial.batch), trial.name, control, draws=1)
         gains.append(found.control - found.loss)
     if gains[1] < gains[0] + _MORE:
         return list(trials)

@@ -95,9 +95,9 @@ def token_trials(
     problems.raise_if_any()
     length = min(length, model.n_ctx)
     longest = max(2, min((length - 2) // 2, size - 2, period or length))
-    by_count = counts is not None and len(counts[counts > 0].unique()) > 1
-    most = max(longest + 2, 3 * _EXAMPLES + 3)
-    names = _by_count(model, counts, ids, rows, most, seed) if by_count else ids.expand(rows, -1)
+    most, names, by_count = max(longest + 2, 3 * _EXAMPLES + 3), ids.expand(rows, -1), False
+    if counts is not None and len(counts[counts > 0].unique()) > 1:
+        names, by_count = _by_count(model, counts, ids, rows, most, seed), True
     drawn = {
         "vocabulary": names.shape[1],
         "bos": -1 if model.bos < 0 else 0 if by_count else int(torch.searchsorted(ids, model.bos)),
