@@ -142,8 +142,9 @@ def loss_tables(
         about = _about(trial, seed)
         store.write_measurement(f"loss-{trial.name}", known[trial.name], about, overwrite=True)
     wanted = {(part.kind, part.layer, part.head) for part in parts}
-    tables = [table[[at in wanted for at in _places(table)]] for table in known.values()]
-    return pd.concat(tables, ignore_index=True)
+    table = pd.concat(list(known.values()), ignore_index=True)
+    chosen = np.array([at in wanted for at in _places(table)], dtype=bool)
+    return table[chosen].reset_index(drop=True)
 
 
 def _known(store: ActivationStore, trial: Trial, seed: int) -> pd.DataFrame:

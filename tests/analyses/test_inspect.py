@@ -124,6 +124,20 @@ def test_a_model_of_random_weights_has_no_roles(tmp_path: Path) -> None:
     assert found.roles.empty
 
 
+def test_of_large_models_heads_without_behaviour_are_not_ablated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
+    monkeypatch.setattr(behaviour, "_MANY", 1)
+    found = inspected(tmp_path / "model", tmp_path / "out")
+    assert found.losses.empty
+    assert any(note.startswith("10 of 10 heads and FFNs") for note in found.notes)
+    assert "No head has the behaviour" in write_inspection(found, tmp_path / "out")[-1]
+    every = inspected(tmp_path / "model", tmp_path / "out", resume=True, effects=True)
+    assert len(every.losses) == 10 * len(every.trials)
+    assert not any("were not ablated" in note for note in every.notes)
+
+
 def test_an_interrupted_inspection_goes_on(
     trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
