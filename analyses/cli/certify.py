@@ -11,6 +11,9 @@ from analyses.cli.usage import facts, progress
 
 __all__ = ["certify"]
 
+_NOT_CHECKED = ("what was measured", "costs", "parts of the bounds")
+"""Of a certificate; vacuous strategies are not either."""
+
 
 def certify(
     model: Annotated[
@@ -116,8 +119,13 @@ def _check(file: Path, model: str | None) -> None:
     for v in verdicts:
         words = v.note or f"claimed {v.claimed:.9g}, found {v.found:.9g}"
         typer.echo(f"{'holds' if v.holds else 'FAILS'}  {v.strategy}: {words}")
+        for lemma in v.lemmas if v.holds else ():
+            words = f"{lemma.component}: {lemma.statement}: {lemma.number:.9g}"
+            typer.echo(f"    found again  {words}")
     if not verdicts:
         typer.echo("nothing is claimed: every bound is vacuous")
+    vacuous = [str(proof["strategy"]) for proof in certificate["strategies"] if proof["vacuous"]]
+    typer.echo(f"not checked: {', '.join([*_NOT_CHECKED, *vacuous])}")
     wrong = [v.strategy for v in verdicts if not v.holds]
     if wrong:
         raise CheckpointError(f"{file} does not hold: {', '.join(wrong)}")
@@ -140,4 +148,7 @@ def _untrue(certificate: dict[str, Any]) -> str:
         return f"it bounds {', '.join(map(str, kinds))}, its task has {domain.kind}"
     if certificate["statement"] != domain.statement:
         return f"it says {certificate['statement']!r}, its domain is {domain.statement!r}"
+    if certificate.get("trivial") != domain.trivial:
+        told = certificate.get("trivial")
+        return f"it says that a constant answer reaches {told}, it reaches {domain.trivial}"
     return ""

@@ -31,6 +31,7 @@ from interp.bounds.rounding import UP, Arithmetic
 __all__ = [
     "Affine",
     "add",
+    "box",
     "dot",
     "exactly",
     "fresh",
@@ -106,6 +107,17 @@ def exactly(values: Float[np.ndarray, "..."]) -> Affine:
     """Forms of known numbers, no rounding: float32 values are float64 values too."""
     centre = np.asarray(values, dtype=np.float64)
     return Affine(centre, np.zeros((0, *centre.shape)), np.zeros(centre.shape))
+
+
+def box(centre: Float64[np.ndarray, "cell *rest"], reach: Float64[np.ndarray, "*rest"]) -> Affine:
+    """Numbers within ``reach`` of centres, each with a symbol of its own that is the same in every
+    cell; where nothing is reached, the number is known."""
+    free = np.flatnonzero(reach)
+    noise = np.zeros((len(free), *centre.shape))
+    noise.reshape(len(free), len(centre), reach.size)[np.arange(len(free)), :, free] = (
+        reach.reshape(-1)[free, None]
+    )
+    return Affine(centre, noise, np.zeros(centre.shape))
 
 
 def span(

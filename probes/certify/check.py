@@ -3,7 +3,8 @@
 Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), the task's own rule for the right
 answer, and the arithmetic of the machine. Cells are made here anew from what the certificate says
 of its cover; where inputs are counted they are counted here in another way. A claim stands if the
-bound found here is no worse than the one claimed (``prooflens certify --check FILE MODEL``).
+bound found here is no worse than the one claimed, and if the lemmas are those that the cover goes
+with, their numbers found again from the weights (``prooflens certify --check FILE MODEL``).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from interp.bounds.affine import Affine, exactly, subtract
+from interp.bounds.affine import Affine, box, exactly, subtract
 from interp.bounds.network import embedded, margins, not_covered, read_out, stream_after
 from interp.bounds.passed_on import along, named, not_along, not_named, not_orderless, values_of
 from interp.bounds.relaxation import sine
@@ -28,6 +29,7 @@ from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth.batches import to_inputs
 from interp.tasks.depth.languages import language
 from interp.tasks.memory.kernels import MemoryKernel
+from probes.certify.lemmas import Lemma, lemmas_of, readout, told_otherwise
 
 __all__ = ["Verdict", "check"]
 
@@ -38,13 +40,15 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one strategy: what it claims, what was found, and whether the claim stands."""
+    """Of one strategy: what it claims, what was found, and whether the claim stands; the lemmas as
+    they were found."""
 
     strategy: str
     claimed: float
     found: float
     holds: bool
     note: str = ""
+    lemmas: tuple[Lemma, ...] = ()
 
 
 @np.errstate(all="ignore")
@@ -67,13 +71,18 @@ def check(certificate: _Json, model: Any, sha256: str) -> list[Verdict]:
 def _verdict(domain: _Json, proof: _Json, model: Any) -> Verdict:
     claimed, error = float(proof["bound"]), {"error": True, "accuracy": False}[proof["kind"]]
     task, cover = task_from_dict(domain["task"]), proof["data"]["cover"]
-    found, note = inf if error else 0.0, _unfit(model, task, domain, proof)
-    if not note and domain["kind"] == "rows" and not not_three_paths(model):
+    found, off, note = inf if error else 0.0, 0.0, _unfit(model, task, domain, proof)
+    if note:
+        return Verdict(proof["strategy"], claimed, found, False, note)
+    if domain["kind"] == "rows" and not not_three_paths(model):
         found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
-    elif not note:
-        found = _covered(model, task, domain, proof)
+    else:
+        found, off = _covered(model, task, domain, proof)
+    lemmas = lemmas_of(model, task, domain, proof["data"], proof["strategy"])
+    lemmas += readout(off) if lemmas and error else ()
+    note = told_otherwise(proof["lemmas"], lemmas)
     holds = not note and (found <= claimed if error else found >= claimed)
-    return Verdict(proof["strategy"], claimed, found, bool(holds), note)
+    return Verdict(proof["strategy"], claimed, found, bool(holds), note, lemmas)
 
 
 def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
@@ -93,10 +102,11 @@ def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
     return (needed | {"caps": not_three_paths}).get(proof["data"]["cover"], lambda m: "")(model)
 
 
-def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> float:
+def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, float]:
+    """The bound, and how far answers are off at middles of cells."""
     makers = {"signs": _signs, "strings": _strings, "templates": _templates, "rows": _rows}
     makers |= {"averages": _averages, "addressed": _addressed}
-    worst, right, total, error = 0.0, 0, 0, proof["kind"] == "error"
+    worst, middle, right, total, error = 0.0, 0.0, 0, 0, proof["kind"] == "error"
     budget = 0 if proof["data"]["cover"] in ("points", "multisets") else 2**24
     cover = makers[domain["kind"]](model, task, domain, proof["data"])
     for inputs, target, weight, symbols in chain([next(cover)], cover):
@@ -106,13 +116,14 @@ def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> float:
         if error:
             off = subtract(read_out(model, stream, ar), target, ar)
             worst = max(worst, float(np.abs(np.stack(off.bounds())).max()))
+            middle = max(middle, float(np.abs(off.centre).max()))
             continue
         for answer in sorted(set(target.tolist())):
             rows = np.flatnonzero(target == answer)
             low, _ = margins(model, stream[rows], answer, ar).bounds()
             right += sum(weight[i] for i in rows[(low > 0).all(-1)])
         total += sum(weight)
-    return worst if error else share(right, total)
+    return (worst, middle) if error else (share(right, total), 0.0)
 
 
 def _signs(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
@@ -126,8 +137,8 @@ def _signs(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
             signs = 2.0 * (codes[:, None] >> np.arange(len(known)) & 1) - 1
             centre = np.zeros((len(codes), t + 1, 1))
             centre[:, [t - lag for lag in known], 0] = signs
-            noise = np.zeros((len(free), *centre.shape))
-            noise[np.arange(len(free)), :, free, 0] = 1.0
+            reach = np.zeros((t + 1, 1))
+            reach[free] = 1.0
             unknown = [lag for lag in args if lag not in known]
             answers = []
             for row in signs:
@@ -140,7 +151,7 @@ def _signs(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
             low, high = np.array(answers, dtype=np.float64).T
             middle, half = ((low + high) / 2)[:, None], ((high - low) / 2)[:, None]
             target = Affine(middle, np.zeros((0, *middle.shape)), half)
-            yield Affine(centre, noise, np.zeros_like(centre)), target, None, len(free)
+            yield box(centre, reach), target, None, len(free)
 
 
 def _strings(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
@@ -153,13 +164,11 @@ def _strings(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]
         for j in range(1, k + 1):
             more = endings.get((i + 1, j), 0) + endings.get((i + 1, j + 1), 0)
             endings[i, j] = more + (i in lengths and j == k)
-    states: dict[Any, int] = {(1, 1): 1}  # (blocks, a's), or the letters themselves
-    if data["cover"] == "points" or not_orderless(model):
-        states = {((0,), 1): 1}
+    by_letter = data["cover"] == "points" or bool(not_orderless(model))
+    states: dict[Any, int] = {((0,) if by_letter else (), 1, 1): 1}  # letters if kept, blocks, a's
     for i in range(1, max(lengths) + 1):
         rows: dict[Any, float] = {}
-        for state, ways in states.items():
-            word, j, a = _read(state)
+        for (word, j, a), ways in states.items():
             letter = 1 - j % 2
             text = word or (1,) * (i - a - letter) + (0,) * (a - 1 + letter) + (letter,)
             rows[text, int(j == k)] = rows.get((text, int(j == k)), 0) + ways * endings[i, j]
@@ -169,38 +178,31 @@ def _strings(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]
             tokens = np.pad(ids.numpy()[np.array([p[0] for p in part])], ((0, 0), (1, 0)))
             yield tokens, np.array([p[1] for p in part]), [p[2] for p in part], 0
         after: dict[Any, int] = {}
-        for state, ways in states.items():
-            word, j, a = _read(state)
+        for (word, j, a), ways in states.items():
             for j2 in (j, j + 1):
                 if j2 <= k:
-                    a2 = a + j2 % 2
-                    key = ((*word, 1 - j2 % 2), j2) if word else (j2, a2)
+                    key = ((*word, 1 - j2 % 2) if word else (), j2, a + j2 % 2)
                     after[key] = after.get(key, 0) + ways
         states = after
-
-
-def _read(state: Any) -> tuple[tuple[int, ...], int, int]:
-    """Letters (if kept), blocks, a's."""
-    if isinstance(state[0], tuple):
-        return state[0], state[1], state[0].count(0)
-    return (), state[0], state[1]
 
 
 def _templates(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
     first, stop = task.train if task.split == "train" else task.test
     symbols = range(len(task.regular) + first, len(task.regular) + stop)
-    for template, label in zip(task.templates, task.labels, strict=True):
-        wild = sorted({c for c in template if c not in task.regular})
-        rows, answers = [], []
-        for drawn in permutations(symbols, len(wild)):
-            token = dict(zip(wild, drawn, strict=True)) | {c: i for i, c in enumerate(task.regular)}
-            rows.append([token[c] for c in template])
-            answers.append(token[label] if isinstance(label, str) else float(label))
-            if len(rows) == _CHUNK:
-                yield np.array(rows), _target(answers), [1] * len(rows), 0
-                rows, answers = [], []
-        if rows:
-            yield np.array(rows), _target(answers), [1] * len(rows), 0
+
+    def every() -> Iterator[tuple[list[int], Any]]:
+        for template, label in zip(task.templates, task.labels, strict=True):
+            wild = sorted({c for c in template if c not in task.regular})
+            token = {c: i for i, c in enumerate(task.regular)}
+            for drawn in permutations(symbols, len(wild)):
+                token |= dict(zip(wild, drawn, strict=True))
+                answer = token[label] if isinstance(label, str) else float(label)
+                yield [token[c] for c in template], answer
+
+    each = every()
+    while part := list(islice(each, _CHUNK)):
+        rows, answers = zip(*part, strict=True)
+        yield np.array(rows), _target(list(answers)), [1] * len(rows), 0
 
 
 def _target(answers: list[Any]) -> Any:
@@ -216,29 +218,26 @@ def _rows(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
 
 def _averages(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
     """m in intervals, its symbol after those of the inputs."""
-    n, box, omega = min(data.get("slices", 1), _MOST), domain["box"], task.frequency
+    n, size, omega = min(data.get("slices", 1), _MOST), domain["box"], task.frequency
     for t in range(task.burn_in, domain["length"]):
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
-        reach = float(np.abs(rho).sum() * box * UP)
+        reach = float(np.abs(rho).sum() * size * UP)
         ends = np.linspace(-reach, reach, n + 1)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
         slope, (centre, rise, rest) = np.zeros((t + 2, n, 1)), sine(omega, middle, half)
         slope[-1, :, 0] = rise
         target = Affine(centre[:, None], slope, rest[:, None])
-        noise = np.zeros((t + 1, n, t + 1, 1))
-        noise[np.arange(t + 1), :, np.arange(t + 1), 0] = box
-        zeros = np.zeros((n, t + 1, 1))
-        free = Affine(zeros, noise, zeros)
+        free = box(np.zeros((n, t + 1, 1)), np.full((t + 1, 1), size))
         known = partial(along, model, free, rho, middle, half)
         yield free if data["cover"] == "boxes" else known, target, None, t + 2
 
 
 def _addressed(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
     """Last token and fetched token by address and interval; with boxes all but the address free."""
-    bits, box, n = task.bits, domain["box"], min(data.get("pieces", 1), _MOST)
+    bits, size, n = task.bits, domain["box"], min(data.get("pieces", 1), _MOST)
     codes = np.array(list(product((-1.0, 1.0), repeat=bits)))
     judged = range(max(task.locations), domain["length"])
-    ends = np.linspace(-box, box, n + 1)
+    ends = np.linspace(-size, size, n + 1)
     tokens = np.array([((lo + hi) / 2, *code) for code in codes for lo, hi in pairwise(ends)])
     reach = float((ends[1] - ends[0]) / 2 * UP)
 
@@ -252,11 +251,10 @@ def _addressed(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[An
             past, now = free(tokens, 1), free(np.tile(last, (len(tokens), 1)), 0)
             yield partial(_named, model, past, now, lag, judged), past[:, 0, :1], None, 2
         for t in judged if data["cover"] == "boxes" else ():
-            centre, wide = np.zeros((1, t + 1, 1 + bits)), np.ones((1, t + 1, 1 + bits))
-            centre[0, t, 1:], wide[0, t, 1:], wide[..., 0] = codes[code], 0.0, box
-            noise = np.diag(wide.reshape(-1)).reshape(-1, *centre.shape)
-            inputs = Affine(centre, noise, np.zeros_like(centre))
-            yield inputs, inputs[:, t - lag, :1], None, centre.size
+            centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((t + 1, 1 + bits))
+            centre[0, t, 1:], reach[t, 1:], reach[:, 0] = codes[code], 0.0, size
+            inputs = box(centre, reach)
+            yield inputs, inputs[:, t - lag, :1], None, len(inputs.generators)
 
 
 def _named(model: Any, past: Affine, now: Affine, lag: int, judged: Any, ar: Arithmetic) -> Affine:

@@ -27,8 +27,9 @@ from interp.bounds.affine import Affine, span, subtract
 from interp.bounds.network import embedded, entered, margins, read_out, stream_after
 from interp.bounds.rounding import Arithmetic
 from interp.bounds.scores import weights
+from probes.certify.lemmas import Lemma, readout
 
-__all__ = ["Cells", "Lemma", "Proof", "prove", "streams"]
+__all__ = ["Cells", "Proof", "prove", "streams"]
 
 _CENTRE = "answer at the cell's centre"
 _RIGHT = "right in real arithmetic"
@@ -63,23 +64,6 @@ class Cells:
         """The judged position."""
         ids = self.inputs.centre if isinstance(self.inputs, Affine) else self.inputs
         return int(ids.shape[1]) - 1
-
-
-@dataclass(frozen=True)
-class Lemma:
-    """What a role says, as a number that was computed from the weights.
-
-    Attributes:
-        role: Its name in the registry, or ``none`` where no role is used.
-        component: E.g. ``head 0.1`` or ``ffn 0``.
-        statement: In words, for every input of the domain.
-        number: Its bound: small if the role is right, large if it is wrong.
-    """
-
-    role: str
-    component: str
-    statement: str
-    number: float
 
 
 @dataclass(frozen=True)
@@ -155,9 +139,9 @@ def prove(
         budget: Of generators (:class:`~interp.bounds.rounding.Arithmetic`); 0 for points.
         final: From a model and cells to the residual stream after all blocks; by default the
             blocks, one after another.
-        lemmas: What the cover rests on.
+        lemmas: Of the roles that made the cover; of an error, that of the readout is added.
     """
-    started, count, work = time.perf_counter(), 0, 0
+    started, count, work, off = time.perf_counter(), 0, 0, 0.0
     worst, parts, right, wrong, seen, total = 0.0, {}, 0.0, 0.0, 0.0, 0.0
     for cells in cover:
         ar = Arithmetic(arithmetic, budget=budget)
@@ -165,7 +149,7 @@ def prove(
         target: Any = cells.targets
         if kind == "error":
             found = subtract(read_out(model, stream, ar), target, ar)
-            most = _largest(found)
+            most, off = _largest(found), max(off, float(np.abs(found.centre).max()))
             if count == 0 or most.max() > worst:
                 worst, parts = float(most.max()), _parts(found, int(most.argmax()), cells)
         else:
@@ -186,6 +170,7 @@ def prove(
     elif reason and kind == "error" and parts:
         largest = max(parts, key=lambda name: parts[name])
         reason += f"; the largest part, {parts[largest]:.3g}, is {largest}"
+    lemmas = (*lemmas, *readout(off)) if lemmas and kind == "error" else lemmas
     seconds = time.perf_counter() - started
     return Proof(strategy, kind, bound, count, work, seconds, arithmetic, lemmas, parts, reason)
 

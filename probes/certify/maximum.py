@@ -35,7 +35,8 @@ from jaxtyping import Float64
 
 from interp.bounds.rounding import share
 from interp.bounds.three_paths import LEAST, Tables
-from probes.certify.cover import Lemma, Proof
+from probes.certify.cover import Proof
+from probes.certify.lemmas import Lemma, of_product, of_three_paths
 
 __all__ = ["brute_force", "by_cubes", "caps_of"]
 
@@ -100,8 +101,8 @@ def by_cubes(tables: Tables, name: str, watch: Watch = iter) -> Proof:
     others = np.array([k - 1 - len(copies) for copies in subsets(k)])
     right = sum(_rows_below(caps[..., i], int(n)) for i, n in enumerate(others))
     seconds = time.perf_counter() - started
-    cells, lemmas = int((caps >= 0).sum()), _lemmas(tables)
-    proof = _proof(name, tables, right, cells, work + tables.work, seconds, lemmas)
+    cells, told = int((caps >= 0).sum()), of_three_paths if tables.scores.size else of_product
+    proof = _proof(name, tables, right, cells, work + tables.work, seconds, told(tables))
     return replace(proof, data={"cover": "caps", "caps": caps.tolist()})
 
 
@@ -221,53 +222,6 @@ def _best_wrong(ov: Array) -> Array:
     without = ov.copy()
     without[:, np.arange(v), np.arange(v)] = -np.inf
     return _without(without)
-
-
-def _lemmas(tables: Tables) -> tuple[Lemma, ...]:
-    if not tables.scores.size:
-        words = "scores are one product, up to what changes a weight by at most this factor"
-        return (Lemma("dense", "head 0.0", words, float(tables.raised.max())),)
-    v = tables.vocabulary
-    own = np.arange(v)
-    copy = tables.ov[:, own, own] - tables.ov.mean(-1)
-    noise = tables.ov.copy()
-    noise[:, own, own] = np.nan
-    spread = float(np.nanmax(noise, axis=-1).max() - np.nanmin(noise, axis=-1).min())
-    flat = tables.scores.reshape(v, -1)
-    step = np.diff(tables.scores, axis=2)
-    found = (
-        (
-            "dense",
-            "head 0.0",
-            "the score rises with the token: largest fall from k to k + 1",
-            max(0.0, -step.min()),
-        ),
-        (
-            "dense",
-            "head 0.0",
-            "largest difference of scores within a row",
-            (flat.max(1) - flat.min(1)).max(),
-        ),
-        (
-            "copying",
-            "head 0.0",
-            "a token raises its own logit: least rise over its row's mean",
-            copy.min(),
-        ),
-        (
-            "copying",
-            "head 0.0",
-            "what tokens do to other logits: largest spread off the diagonal",
-            spread,
-        ),
-        (
-            "none",
-            "direct path",
-            "largest difference that the query's own token makes",
-            (tables.direct.max(1) - tables.direct.min(1)).max(),
-        ),
-    )
-    return tuple(Lemma(role, part, words, float(number)) for role, part, words, number in found)
 
 
 def _proof(

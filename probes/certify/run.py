@@ -27,6 +27,7 @@ from probes.certify.domains.rows import Rows
 from probes.certify.domains.signs import Signs
 from probes.certify.domains.strings import Strings
 from probes.certify.domains.templates import Templates
+from probes.certify.lemmas import lemmas_of
 from probes.certify.mechanism import Lags, lags_of, mechanism
 from probes.certify.search import search
 
@@ -246,8 +247,10 @@ class _Attempts:
         if isinstance(found, str):
             return found
         budget = 0 if isinstance(self.domain, Strings) else 2**24
-        proof = self._proved("mechanism", found.cells, budget=budget, final=found.final)
-        return replace(proof, data=found.data, lemmas=found.lemmas + _of_parts(proof))
+        task, about = self.domain.task, self.domain.describe()  # type: ignore[attr-defined]
+        lemmas = lemmas_of(self.model, task, about, found.data, "mechanism")
+        options = {"budget": budget, "final": found.final, "lemmas": lemmas}
+        return replace(self._proved("mechanism", found.cells, **options), data=found.data)
 
     def _lags(self) -> Lags:
         if self.lags is None:
@@ -300,13 +303,3 @@ class _Attempts:
                 return parts["answer at the cell's centre"], "every input"
             return parts.get("right in real arithmetic", exact[0].bound), "every input"
         return search(self.model, self.domain, self.seed)
-
-
-def _of_parts(proof: Proof) -> tuple[Any, ...]:
-    """The FFN's lemma: on the cases it is a table, up to this."""
-    from probes.certify.cover import Lemma
-
-    if "answer at the cell's centre" not in proof.parts:
-        return ()
-    text = "in the worst case, the answer with all that is free at its middle is off by"
-    return (Lemma("readout", "ffn 0", text, proof.parts["answer at the cell's centre"]),)

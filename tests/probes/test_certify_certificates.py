@@ -1,6 +1,8 @@
 """Certificates: checked by what knows no strategy, written by the command, refused in one line."""
 
 import json
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -16,6 +18,7 @@ from interp.tasks.maximum import Maximum
 from interp.tasks.memory import FixedMemory, KernelMemory
 from probes.certify.certificate import read_certificate, sha256_of
 from probes.certify.check import check
+from probes.certify.lemmas import told_otherwise
 from probes.certify.run import certify, domain_of
 from trained import zoo
 
@@ -23,6 +26,13 @@ from trained import zoo
 @pytest.fixture(scope="module")
 def multiplexer() -> Any:
     return zoo.load("fixed-memory-multiplexer").model
+
+
+_FORGERIES: tuple[Callable[[list[dict[str, Any]], int], Any], ...] = (
+    lambda lemmas, k: lemmas[k].update(number=lemmas[k]["number"] * 0.99 - 1e-6),
+    lambda lemmas, k: lemmas[k].update(statement=lemmas[k]["statement"] + ", always"),
+    lambda lemmas, k: lemmas.pop(k),
+)
 
 
 def test_a_certificate_is_checked_by_what_knows_no_strategy(
@@ -43,6 +53,13 @@ def test_a_certificate_is_checked_by_what_knows_no_strategy(
         verdicts = check(data, model, sha256_of(model))
         assert verdicts
         assert all(v.holds for v in verdicts), verdicts
+        for verdict in verdicts:
+            for k in range(len(verdict.lemmas)):
+                for forge in _FORGERIES:
+                    told = [asdict(lemma) for lemma in verdict.lemmas]
+                    assert not told_otherwise(told, verdict.lemmas)
+                    forge(told, k)
+                    assert told_otherwise(told, verdict.lemmas)
         better = 0.99 if data["kind"] == "error" else 1.001
         for proof in data["strategies"]:
             proof["bound"] *= better
@@ -59,7 +76,7 @@ def test_the_checker_imports_no_strategy() -> None:
     text = Path(str(checker.__file__)).read_text()
     tree = ast.walk(ast.parse(text))
     modules = [node.module or "" for node in tree if isinstance(node, ast.ImportFrom)]
-    assert not [m for m in modules if m.startswith("probes")]
+    assert [m for m in modules if m.startswith("probes")] == ["probes.certify.lemmas"]
     assert len(text.splitlines()) <= 300
 
 
@@ -107,6 +124,10 @@ def _tampered(data: dict[str, Any]) -> Any:
     yield changed(lambda d, p: p.update(bound=None)), "cannot be followed"
     yield changed(lambda d, p: p.pop("data")), "cannot be followed"
     yield changed(lambda d, p: p.update(bound=p["bound"] * 0.9)), "does not hold: mechanism"
+    yield changed(lambda d, p: p["lemmas"][0].update(number=1e-5)), "does not hold: mechanism"
+    yield changed(lambda d, p: p["lemmas"].pop()), "does not hold: mechanism"
+    yield changed(lambda d, p: p.pop("lemmas")), "cannot be followed"
+    yield changed(lambda d, p: d.update(trivial=0.5)), "it says that a constant answer reaches 0.5"
     yield changed(lambda d, p: p.update(kind="accuracy")), "its task has error"
     yield changed(lambda d, p: d["domain"].update(length=1)), "its domain is 'all sequences of 1"
     yield changed(lambda d, p: d["domain"].update(length=10**9)), "its domain is none"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.affine import Affine, exactly
+from interp.bounds.affine import Affine, box, exactly
 from interp.bounds.relaxation import sine
 from interp.bounds.rounding import UP
 from interp.tasks.memory import AdaptiveMemory, KernelMemory
@@ -78,8 +78,6 @@ class Averages(Domain):
         The target is a sine of the last symbol, which is m's; the inputs use the others. That m is
         made of the inputs is not said here.
         """
-        inputs = np.zeros((t + 1, n, t + 1, 1))
-        inputs[np.arange(t + 1), :, np.arange(t + 1), 0] = self.box
         ends = np.linspace(-self.reach(t), self.reach(t), n + 1)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
         centre, rise, rest = sine(self.task.frequency, middle, half)
@@ -87,7 +85,7 @@ class Averages(Domain):
         generators[-1, :, 0] = rise
         targets = Affine(centre[:, None], generators, rest[:, None])
         return Cells(
-            Affine(np.zeros((n, t + 1, 1)), inputs, np.zeros((n, t + 1, 1))),
+            box(np.zeros((n, t + 1, 1)), np.full((t + 1, 1), self.box)),
             targets,
             np.ones(n),
             symbols=t + 2,
@@ -154,14 +152,12 @@ class Addressed(Domain):
         bits = self.task.bits
         for t in self.judged:
             for code, lag in enumerate(self.lags.tolist()):
-                centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((1, t + 1, 1 + bits))
-                reach[..., 0] = self.box
-                centre[0, t, 1:], reach[0, t, 1:] = self.codes[code], 0.0
-                free = np.flatnonzero(reach)
-                noise = np.zeros((len(free), centre.size))
-                noise[np.arange(len(free)), free] = reach.reshape(-1)[free]
-                inputs = Affine(centre, noise.reshape(-1, *centre.shape), np.zeros_like(centre))
-                yield Cells(inputs, inputs[:, t - lag, :1], np.ones(1), symbols=len(free))
+                centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((t + 1, 1 + bits))
+                reach[:, 0] = self.box
+                centre[0, t, 1:], reach[t, 1:] = self.codes[code], 0.0
+                inputs = box(centre, reach)
+                symbols = len(inputs.generators)
+                yield Cells(inputs, inputs[:, t - lag, :1], np.ones(1), symbols=symbols)
 
     def code_of(self, bits: Float64[np.ndarray, "bit"]) -> int:
         """The number of an address."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.affine import Affine, exactly
+from interp.bounds.affine import Affine, box, exactly
 from interp.tasks.memory import FixedMemory
 from probes.certify.cover import Cells, chunks
 from probes.certify.domains.base import CHUNK, Domain
@@ -108,14 +108,14 @@ class Signs(Domain):
         )
         centre = np.zeros((len(corners), t + 1, 1))
         centre[:, [t - lag for lag in known], 0] = corners
-        free = [t - lag for lag in range(t + 1) if lag not in known]
-        generators = np.zeros((len(free), *centre.shape))
-        generators[np.arange(len(free)), :, free, 0] = 1.0
+        free = [place for place in range(t + 1) if t - place not in known]
+        reach = np.zeros((t + 1, 1))
+        reach[free] = 1.0
         low, high = self._range(known, corners)
         middle, half = (low + high) / 2, (high - low) / 2
         targets = Affine(middle[:, None], np.zeros((0, len(corners), 1)), half[:, None])
         weight = np.full(len(corners), 2.0 ** len(free))
-        inputs = Affine(centre, generators, np.zeros_like(centre))
+        inputs = box(centre, reach)
         names = tuple(f"input at lag {t - place}" for place in free)
         return Cells(inputs, targets, weight, symbols=len(free), names=names)
 
