@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analyses.report.decompiled_evidence import anchor_of, made_of
 from analyses.report.decompiled_proof import beside_the_proof
-from analyses.report.page import Page, Picture, Section, Table, render
+from analyses.report.page import Link, Page, Picture, Section, Table, render
 from interp.figures.attention import attention_maps
 from interp.figures.style import save
 from interp.figures.sweeps import sweep
@@ -33,6 +34,8 @@ __all__ = ["MARKER", "sentence", "write_decompiled"]
 
 MARKER = "program.txt"
 _SHOWN, _DRAWN = 10, 6
+_REST = "map-of-the-rest"
+"""The anchor of the heat maps of heads that no line stands for."""
 
 
 def sentence(found: Decompiled) -> str:
@@ -107,16 +110,17 @@ def _doubt(found: Decompiled) -> str:
 
 def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Section]:
     program = pd.DataFrame(list(_lines(found)), columns=["line", "stands for", "evidence"])
+    numbers = [f"line-{k + 1}" for k in range(len(program))]
     yield Section(
         "The program",
         [
-            "Each line and the component it stands for; the last ones are the feed-forward layers, "
-            "the LayerNorms and the readout, replaced together. Below, for each line that stands "
-            "for a head, the pattern that it replaced.",
+            "Each line leads to the component it stands for, and to the pattern that it replaced; "
+            "the last ones are the feed-forward layers, the LayerNorms and the readout, replaced "
+            "together with the heads that no other line stands for.",
             *_open(found),
         ],
         pictures=list(_replaced(found, model, folder)),
-        tables=[Table(program, "The program, line by line.")],
+        tables=[Table(program, "The program, line by line.", anchors=numbers)],
     )
     yield from beside_the_proof(found)
     yield Section(
@@ -133,9 +137,9 @@ def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Sectio
                 "the current token."
             ],
             pictures=list(_patterns(found, model, folder)),
-            tables=[Table(_heads(found), "Heads that are needed, and what can stand in for them.")],
+            tables=[_heads(found)],
         )
-    yield from _made_of(found)
+    yield from made_of(found)
     yield Section(
         "What is needed",
         [
@@ -147,60 +151,6 @@ def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Sectio
     if picture is not None:
         yield Section("Gain against lines", pictures=[picture])
     yield Section("Where they part", tables=[Table(_differences(found), "Decisions that differ.")])
-
-
-def _made_of(found: Decompiled) -> Iterator[Section]:
-    """Scores by sources, FFNs as tables, and what frozen norms cost."""
-    shown = found.evidence
-    if shown.scores:
-        rows = [
-            (
-                one.head.name,
-                one.spread,
-                "; ".join(f"{q} × {k} {share:.2f}" for q, k, share in one.pairs),
-                one.explained,
-                one.overlap,
-                one.pattern,
-            )
-            for one in shown.scores
-        ]
-        columns = ["head", "spread", "query × key: share", "all pairs", "overlap", "explained"]
-        yield Section(
-            "What the scores are made of",
-            [
-                "A head's score is a sum over pairs of a source in the query and a source in the "
-                "key; shares are of its variance over the keys of a query, the five largest. "
-                "Spread is the score's standard deviation there: near 0 the head attends evenly, "
-                "whatever the shares. Overlap and explained compare the head's pattern with the "
-                "primitive's: the attention they share, and the part of the pattern's distance "
-                "from an even one that the primitive takes away."
-            ],
-            tables=[Table(pd.DataFrame(rows, columns=columns), "Scores by sources.")],
-        )
-    if shown.ffns:
-        tables = [
-            (one.part.name, ", ".join(one.reads) or "nothing", one.cells, one.gain, one.explained)
-            for one in shown.ffns
-        ]
-        columns = ["FFN", "reads", "entries", "gain", "variance explained"]
-        yield Section(
-            "Each feed-forward layer as a table",
-            [
-                "What the layer writes is replaced by its mean over all positions where the named "
-                "values are the same, while the rest of the model goes on as it was."
-            ],
-            tables=[Table(pd.DataFrame(tables, columns=columns), "FFNs, one by one.")],
-        )
-    if math.isfinite(shown.norms.folded):
-        yield Section(
-            "What the LayerNorms cost",
-            [
-                "With the scale of every norm frozen to one number, as it would be folded into the "
-                f"weights, {shown.norms.folded:.2f} of the gain is left; with one number for each "
-                f"current token {shown.norms.per_token:.2f}. The program needs no norm; its gain "
-                "is against the model as it is."
-            ],
-        )
 
 
 def _open(found: Decompiled) -> Iterator[str]:
@@ -237,20 +187,48 @@ def _names(parts: Iterable[Component]) -> str:
     return ", ".join(part.name for part in parts) or "nothing"
 
 
-def _lines(found: Decompiled) -> Iterator[tuple[str, str, str]]:
+def _lines(found: Decompiled) -> Iterator[tuple[str, str | Link, str | Link]]:
+    """Each line, a link to the component that it stands for, a link to its evidence."""
     best = found.best
-    for line in best.program.lines:
+    for number, line in enumerate(best.program.lines):
         source = best.sources.get(line.name, -1)
         text = f"{line.name} = {expression_text(line.expression)}"
         if source < 0:
-            yield text, "no head alone", "what heads fetch, put together"
+            yield text, "no head alone", _to_heads(found, "what heads fetch, put together")
             continue
         head = found.heads[source]
-        alone = head.gain >= LEAST
+        name = head.head.name if head.gain >= LEAST else f"no head alone, nearest {head.head.name}"
         told = f"{head.primitive.words}: gain {head.gain:.2f} in its place"
-        yield text, head.head.name if alone else f"no head alone, nearest {head.head.name}", told
+        yield text, Link(name, anchor_of(head.head)), Link(told, _map(number))
+    rest, ffns = _rest(found), found.evidence.ffns
+    parts = [*(one.head for one in rest), *(one.part for one in ffns[:1])]
+    words = ", ".join([*(one.head.name for one in rest), "FFNs, norms and readout"])
     for output in best.program.outputs:
-        yield output_text(output), "FFNs, norms and readout", f"gain {best.score:.2f} of the whole"
+        told = f"gain {best.score:.2f} of the whole"
+        yield (
+            output_text(output),
+            Link(words, anchor_of(parts[0])) if parts else words,
+            Link(told, _REST) if rest else _to_heads(found, told),
+        )
+
+
+def _rest(found: Decompiled) -> list[HeadDoes]:
+    """What the heads do that no line stands for: the decisions themselves speak of it."""
+    shown = {found.heads[k].head.name for k in found.best.sources.values() if k >= 0}
+    first: dict[str, HeadDoes] = {}
+    for one in found.heads:
+        if not one.at and one.head.name not in shown:
+            first.setdefault(one.head.name, one)
+    return list(first.values())[:_DRAWN]
+
+
+def _to_heads(found: Decompiled, text: str) -> str | Link:
+    return Link(text, anchor_of(found.heads[0].head)) if found.heads else text
+
+
+def _map(line: int) -> str:
+    """The anchor of the heat map of a line, counted from 0."""
+    return f"map-{line + 1}"
 
 
 def _fidelity(found: Decompiled) -> pd.DataFrame:
@@ -271,13 +249,16 @@ def _table_off(fidelity: Fidelity) -> float:
     return 1 - (1 - fidelity.match) / (1 - fidelity.gain)
 
 
-def _heads(found: Decompiled) -> pd.DataFrame:
+def _heads(found: Decompiled) -> Table:
     rows = [
         (one.head.name, one.at or "anywhere", one.primitive.words, one.gain, _tried(one))
         for one in found.heads
     ]
     columns = ["head", "at the token", "does", "gain", "others tried"]
-    return pd.DataFrame(rows, columns=columns)
+    names = [anchor_of(one.head) for one in found.heads]
+    anchors = [name if name not in names[:k] else f"{name}-{k}" for k, name in enumerate(names)]
+    words = "Heads that are needed, and what can stand in for them."
+    return Table(pd.DataFrame(rows, columns=columns), words, anchors=anchors)
 
 
 def _tried(one: HeadDoes) -> str:
@@ -296,24 +277,22 @@ def _replaced(found: Decompiled, model: object, folder: Path) -> Iterator[Pictur
             drawn = _drawn(found, model, one, f"{line.name}")
             save(attention_maps(drawn, columns=2), path)
             said = f"{line.name} = {expression_text(line.expression)}"
-            yield Picture(path, f"What {said} replaced: {one.head.name} on one row. {_did(one)}")
+            told = f"What {said} replaced: {one.head.name} on one row. {_did(one)}"
+            yield Picture(path, told, _map(number))
 
 
 def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
     """The heads that no line stands for."""
-    shown = {found.heads[k].head.name for k in found.best.sources.values() if k >= 0}
-    first: dict[str, HeadDoes] = {}
-    for one in found.heads:
-        if not one.at and one.head.name not in shown:
-            first.setdefault(one.head.name, one)
+    rest = _rest(found)
     drawn: dict[str, np.ndarray] = {}
-    for one in list(first.values())[:_DRAWN]:
+    for one in rest:
         drawn |= _drawn(found, model, one, "primitive")
     if drawn:
         path = folder / "patterns.png"
         save(attention_maps(drawn, columns=2), path)
-        heads = "; ".join(f"{name}: {one.primitive.words}" for name, one in first.items())
-        yield Picture(path, f"Heads that no line stands for, trained and as tried. {heads}.")
+        heads = "; ".join(f"{one.head.name}: {one.primitive.words}" for one in rest)
+        told = f"Heads that no line stands for, trained and as tried. {heads}."
+        yield Picture(path, told, _REST)
 
 
 def _drawn(found: Decompiled, model: object, one: HeadDoes, said: str) -> dict[str, np.ndarray]:

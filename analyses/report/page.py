@@ -12,21 +12,28 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from analyses.report.html import rendered
 
-__all__ = ["Page", "Picture", "Section", "Table", "render"]
+__all__ = ["Cell", "Link", "Page", "Picture", "Section", "Table", "render"]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file with a caption, which is its alternative text too."""
+    """A PNG file with a caption, which is its alternative text too.
+
+    Attributes:
+        path: The file.
+        caption: The text under it.
+        anchor: What a :class:`Link` to it names; empty for none.
+    """
 
     path: Path
     caption: str
+    anchor: str = ""
 
     @property
     def data(self) -> str:
@@ -58,18 +65,39 @@ _SHORT = 24
 
 
 @dataclass(frozen=True)
+class Link:
+    """A cell of a table that leads to a picture, or to a row of a table, on the same page."""
+
+    text: str
+    anchor: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Cell(NamedTuple):
+    """A cell as it is shown: the class of its style, its text, and the anchor that it leads to."""
+
+    kind: str
+    text: str
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
 class Table:
     """A table with a caption; numbers are shown to three significant digits.
 
     Attributes:
-        frame: The rows.
+        frame: The rows; a :class:`Link` may stand in a cell.
         caption: The text above the table.
         sortable: Headings are buttons that sort by their column, by the unrounded numbers.
+        anchors: What links to the rows name, a row each; empty for none.
     """
 
     frame: pd.DataFrame
     caption: str
     sortable: bool = False
+    anchors: Sequence[str] = ()
 
     @property
     def columns(self) -> list[str]:
@@ -77,8 +105,8 @@ class Table:
         return [str(name).replace("_", " ") for name in self.frame.columns]
 
     @property
-    def rows(self) -> list[list[tuple[str, str]]]:
-        """The cells of each row, as (class, text)."""
+    def rows(self) -> list[list[Cell]]:
+        """The cells of each row."""
         records = self.frame.itertuples(index=False, name=None)
         names = [str(name) for name in self.frame.columns]
         return [
@@ -154,16 +182,17 @@ def _key(value: Any) -> str:
     return repr(float(value)) if isinstance(value, int | float) else str(value)
 
 
-def _cell(value: Any, name: str) -> tuple[str, str]:
+def _cell(value: Any, name: str) -> Cell:
     if isinstance(value, bool):
-        return ("yes", "yes") if value else ("no", "no")
+        return Cell("yes", "yes") if value else Cell("no", "no")
     if name in ("p", "q") and isinstance(value, float) and value < _LEAST:
-        return "number", f"< {_LEAST:.0e}"
+        return Cell("number", f"< {_LEAST:.0e}")
     if isinstance(value, float):
-        return "number", "" if math.isnan(value) else _number(value)
+        return Cell("number", "" if math.isnan(value) else _number(value))
     if isinstance(value, int):
-        return "number", str(value)
-    return "short" if len(str(value)) <= _SHORT else "long", str(value)
+        return Cell("number", str(value))
+    kind = "short" if len(str(value)) <= _SHORT else "long"
+    return Cell(kind, str(value), value.anchor if isinstance(value, Link) else "")
 
 
 def _number(value: float) -> str:

@@ -45,7 +45,7 @@ def test_numbers_are_short_and_missing_ones_empty(tmp_path: Path) -> None:
 
 def test_tails_are_not_printed_as_if_they_were_measured() -> None:
     frame = pd.DataFrame({"q": [1e-47, 0.0, 0.004], "score": [1e-47, 0.0, 0.004]})
-    cells = [[text for _, text in row] for row in Table(frame, "t").rows]
+    cells = [[cell.text for cell in row] for row in Table(frame, "t").rows]
     assert cells == [["< 1e-10", "1.0e-47"], ["< 1e-10", "0"], ["0.004", "0.004"]]
 
 

@@ -1,6 +1,7 @@
 """Programs found in models: constructions and shipped models give back what they do."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -245,6 +246,9 @@ def test_the_command_writes_program_result_and_page(tmp_path) -> None:
     assert result["lines"] <= 2
     page = (out / "report.html").read_text()
     assert "data:image/png" in page
+    led = set(re.findall(r'<td[^>]*><a href="#([^"]*)"', page))
+    assert led >= {"part-L0H0", "map-of-the-rest"}
+    assert led <= set(re.findall(r'id="([^"]*)"', page))
     assert "count(key.token" in (out / "program.txt").read_text()
 
 
