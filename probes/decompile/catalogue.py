@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from probes.decompile.composed import by_fetched
 from probes.decompile.primitives import (
     Primitive,
     by_newness,
@@ -29,5 +30,5 @@ def primitives(rows: Rows, *, deep: bool = False, positions: bool = True) -> lis
     if positions:
         found += [*by_position(), *by_runs()]
         found += [*by_predecessor(), *by_parts(rows)] if deep else []
-    found += by_newness(rows) if deep else []
+    found += [*by_newness(rows), *by_fetched(rows)] if deep else []
     return sorted(found, key=lambda one: one.cost)

@@ -121,12 +121,12 @@ def _different(found: Sequence[Column]) -> list[Column]:
 
 
 def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: Rows) -> Iterator[Column]:
-    content = rows.content()
+    content, named = rows.content(), rows.common(_SMALL)
     present = np.unique(value)
     for code in present.tolist():
         if code == NONE:
             expression: Expression = Compare("==", feature.expression, Nothing())
-        elif code in content and len(content) > _SMALL:
+        elif code in content and code not in named:
             continue
         else:
             text = rows.vocabulary.texts[code]
@@ -150,19 +150,25 @@ def _compared(
         yield Column((hit & known).astype(np.int64), expression, (f, g), cost + 0.1)
 
 
+def _shifted(value: Expression, by: int) -> Expression:
+    return Arithmetic("+" if by > 0 else "-", value, Number(abs(by))) if by else value
+
+
 def expressions(
     found: Sequence[Feature], rows: Rows
 ) -> Iterator[tuple[Expression, Feature | None]]:
     """What may be chosen as the next token: a feature, the number above or below, the token that
     writes a count, a fixed token."""
-    numbers = len(rows.vocabulary.numbers) >= 3
-    zero = "0" in rows.vocabulary.codes
+    written = rows.vocabulary.numbers
+    numbers = len(written) >= 3
     for feature in found:
         if feature.kind == "number":
-            if numbers and zero:
-                written = Arithmetic("+", Literal_("0"), feature.expression)
-                yield written, feature
-                yield Arithmetic("-", written, Number(1)), feature
+            if numbers:
+                least = min(written, key=lambda code: abs(written[code]))
+                first = Literal_(rows.vocabulary.texts[least])
+                for shift in (-written[least], -1 - written[least]):
+                    number = _shifted(feature.expression, shift)
+                    yield Arithmetic("+", first, number), feature
             continue
         yield feature.expression, feature
         if numbers:

@@ -41,6 +41,7 @@ from probes.decompile.decisions import (
 )
 from probes.decompile.primitives import Primitive, ideal
 from probes.decompile.rows import Rows
+from probes.decompile.token_pairs import by_pairs
 
 __all__ = [
     "HeadDoes",
@@ -160,7 +161,9 @@ def _named(
 ) -> Iterator[HeadDoes]:
     truth = decided(outputs_of(model, rows), rows)
     run = partial(substituted, model, kept, named, head)
-    tried = primitives(rows, deep=head.layer > 0, positions=knows_positions(model))
+    positions = knows_positions(model)
+    tried = primitives(rows, deep=head.layer > 0, positions=positions)
+    tried += by_pairs(model, rows, head, positions=positions)
     first = rows[np.argsort(rows.lengths, kind="stable")[:_FIRST_ROWS]]
     short = decided(outputs_of(model, first), first)
     rough = [_gain_on_content(table, first, short, decisions) for decisions in run(first, tried)]

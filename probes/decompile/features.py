@@ -109,7 +109,7 @@ def _tokens(number: int, one: Primitive, before: bool) -> Iterator[Feature]:
         if picked == BEFORE.expression:
             yield Feature(Name("before"), "token", (BEFORE,), number, 1.0)
             continue
-        name = _name_of(one)
+        name = one.name
         line = Assignment(name if way == ways[0] else f"{name}_{way}", picked)
         yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 0.1)
         if (before and not one.single) or (before and one.which):
@@ -133,7 +133,7 @@ def _distances(number: int, one: Primitive) -> Iterator[Feature]:
     first."""
     if not one.single and _is_literal(one.where):
         first = Pick("first", Key("position"), one.where)
-        line = Assignment(f"first_{_name_of(one)}", first)
+        line = Assignment(f"first_{one.name}", first)
         yield Feature(
             Name(line.name), "number", (*one.lines, line), number, one.cost + 2, one.words
         )
@@ -141,7 +141,7 @@ def _distances(number: int, one: Primitive) -> Iterator[Feature]:
     if one.which != "last" or any(part.name == "position" for part in speaks):
         return
     back = Arithmetic("-", Position(), Pick("last", Key("position"), one.where))
-    line = Assignment(f"since_{_name_of(one)}", back)
+    line = Assignment(f"since_{one.name}", back)
     yield Feature(Name(line.name), "number", (*one.lines, line), number, one.cost + 1, one.words)
 
 
@@ -158,21 +158,14 @@ def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
     where = And(where, parts[1]) if len(parts) > 1 else where
     ways: tuple[Which, ...] = ("commonest", "rarest")
     for way in ways:
-        name = "token" if one.where == Boolean(True) else _name_of(one)
+        name = "token" if one.where == Boolean(True) else one.name
         line = Assignment(f"{way}_{name}", Pick(way, Key("token"), where))
         yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 4, one.words)
-
-
-def _name_of(one: Primitive) -> str:
-    words = "".join(c if c.isalnum() else " " for c in one.words.lower()).split()
-    short = [w for w in words if w not in {"the", "that", "is", "one", "like", "this", "of", "a"}]
-    return "_".join(short[:4]) or "picked"
 
 
 def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[Feature]:
     if one.single and not _is_literal(one.where):
         return
-    content = rows.content()
     everything = one.where == Boolean(True)
     if not everything:
         cost, origin = one.cost + 1, one.family or one.words
@@ -181,7 +174,7 @@ def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[F
         yield Feature(Count(one.where), "number", one.lines, number, cost, origin)
     if _is_literal(one.where):
         return
-    texts = [rows.vocabulary.texts[c] for c in content] if len(content) <= _COUNTED else []
+    texts = [rows.vocabulary.texts[c] for c in rows.common(_COUNTED)]
     for text in texts:
         is_it: Expression = Compare("==", Key("token"), Literal_(text))
         where = is_it if everything else And(one.where, is_it)

@@ -58,6 +58,7 @@ __all__ = [
 _SMALL = 8
 """Tokens, at most, of a vocabulary whose tokens are tried one by one."""
 _LAGS, _FIXED = 4, 3
+_SMALL_WORDS = {"the", "that", "is", "one", "like", "this", "of", "a"}
 _PERIODS = {2: "2nd", 3: "3rd", 4: "4th"}
 
 
@@ -85,6 +86,13 @@ class Primitive:
     def single(self) -> bool:
         """Whether one position is looked at."""
         return self.which is not None or one_position(self.where)
+
+    @property
+    def name(self) -> str:
+        """What a line that holds what it fetches is called."""
+        words = "".join(c if c.isalnum() else " " for c in self.words.lower()).split()
+        short = [w for w in words if w not in _SMALL_WORDS]
+        return "_".join(short[:4]) or "picked"
 
 
 def lag(k: int) -> Primitive:
@@ -160,9 +168,9 @@ def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
 
 
 def _named(rows: Rows) -> list[int]:
-    """Tokens that conditions may name: all of a small vocabulary, else those that do not vary."""
-    content = rows.content()
-    return _fixed(rows) + ([int(code) for code in content] if len(content) <= _SMALL else [])
+    """Tokens that conditions may name: those that do not vary, and of the others all of a small
+    vocabulary, of a large one those that stand in most rows."""
+    return _fixed(rows) + rows.common(_SMALL).tolist()
 
 
 def _fixed(rows: Rows) -> list[int]:
@@ -203,12 +211,19 @@ def by_predecessor() -> Iterator[Primitive]:
     yield Primitive(words, pair, "last", 4, (BEFORE, two))
 
 
+_FIRST_EQUAL = syntax.Pick("first", Key("position"), Compare("==", Key("token"), Token()))
+
+
 def by_newness(rows: Rows) -> Iterator[Primitive]:
     """What needs an earlier layer to have counted equal tokens: tokens seen for the first time."""
     texts = tuple(rows.vocabulary.texts[c] for c in _fixed(rows))
     once = Compare("==", syntax.Count(Compare("==", Key("token"), Token())), Number(1))
     new = And(once, syntax.Not(In(Token(), texts))) if texts else once
-    yield Primitive("new tokens", Key("new"), cost=4, lines=(Assignment("new", new),))
+    line, met = Assignment("new", new), Assignment("met", _FIRST_EQUAL)
+    yield Primitive("new tokens", Key("new"), cost=4, lines=(line,))
+    later = And(Key("new"), Compare(">", Key("position"), Name("met")))
+    words = "the next new token after the first one like this"
+    yield Primitive(words, later, "first", 5, (line, met))
 
 
 def ideal(primitive: Primitive, rows: Rows) -> Float[np.ndarray, "row query key"]:

@@ -30,7 +30,7 @@ __all__ = ["Objective", "Rows", "Split", "off_task", "split"]
 _Codes = NDArray[np.int64]
 Objective = Literal["sets", "next token"]
 _FEWEST = 8
-_OFTEN = 0.9
+_OFTEN, _HALF = 0.9, 0.5
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,17 @@ class Rows:
             if times.max() > 1 or (times == 1).mean() < _OFTEN:
                 found.append(int(code))
         return np.array(found, dtype=np.int64)
+
+    def common(self, most: int) -> Int[np.ndarray, "token"]:
+        """Codes of the tokens that vary, if they are at most so many; else of those that half of
+        the rows have, the commonest of them if they are more."""
+        content = self.content()
+        if len(content) <= most:
+            return content
+        read = np.where(self.read, self.tokens, NONE)
+        share = np.array([(read == code).any(1).mean() for code in content.tolist()])
+        often = np.argsort(-share, kind="stable")[:most]
+        return np.sort(content[often[share[often] >= _HALF]])
 
 
 @dataclass(frozen=True)
