@@ -251,9 +251,9 @@ def _addressed(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[An
             past, now = free(tokens, 1), free(np.tile(last, (len(tokens), 1)), 0)
             yield partial(_named, model, past, now, lag, judged), past[:, 0, :1], None, 2
         for t in judged if data["cover"] == "boxes" else ():
-            centre, reach = np.zeros((1, t + 1, 1 + bits)), np.ones((t + 1, 1 + bits))
-            centre[0, t, 1:], reach[t, 1:], reach[:, 0] = codes[code], 0.0, size
-            inputs = box(centre, reach)
+            centre, wide = np.zeros((1, t + 1, 1 + bits)), np.ones((t + 1, 1 + bits))
+            centre[0, t, 1:], wide[t, 1:], wide[:, 0] = codes[code], 0.0, size
+            inputs = box(centre, wide)
             yield inputs, inputs[:, t - lag, :1], None, len(inputs.generators)
 
 

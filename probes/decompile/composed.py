@@ -36,7 +36,7 @@ def by_fetched(rows: Rows) -> Iterator[Primitive]:
         cost = base.cost + 2
         yield Primitive(f"equal to {x.name}", Compare("==", Key("token"), x), None, cost, lines)
         if base in extremes:
-            below, above = (Compare(r, Key("token"), x) for r in ("<", ">"))  # type: ignore[arg-type]
+            below, above = (Compare(r, Key("token"), x) for r in ("<", ">"))
             yield Primitive(f"greatest below {x.name}", below, "greatest", cost, lines)
             yield Primitive(f"least above {x.name}", above, "least", cost, lines)
         elif line != BEFORE:

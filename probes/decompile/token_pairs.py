@@ -124,7 +124,7 @@ def _condition(
         return Compare("==", Key("token"), Name("partner")), (line,)
     if len(sets) > _SETS:
         return None
-    cases = [
+    cases: list[Expression] = [
         And(
             _among(Token(), tuple(t for t, own in looked.items() if own == keys)),
             _among(Key("token"), keys),
