@@ -14,6 +14,9 @@ from probes.decompile.workflow import Decompiled
 
 __all__ = ["anchor_of", "made_of"]
 
+_ALIKE = 0.9
+"""Share of a head's attention that its primitive shares, from which it counts as explained."""
+
 
 def anchor_of(part: Component) -> str:
     """What links to a component's row name."""
@@ -44,7 +47,8 @@ def made_of(found: Decompiled) -> Iterator[Section]:
                 "Spread is the score's standard deviation there: near 0 the head attends evenly, "
                 "whatever the shares. Overlap and explained compare the head's pattern with the "
                 "primitive's: the attention they share, and the part of the pattern's distance "
-                "from an even one that the primitive takes away."
+                "from an even one that the primitive takes away.",
+                *_unexplained(found),
             ],
             tables=[Table(pd.DataFrame(rows, columns=columns), "Scores by sources.")],
         )
@@ -78,3 +82,16 @@ def made_of(found: Decompiled) -> Iterator[Section]:
                 "is against the model as it is."
             ],
         )
+
+
+def _unexplained(found: Decompiled) -> Iterator[str]:
+    """A sentence for each head that attends elsewhere than its primitive says."""
+    does = {one.head: one for one in reversed(found.heads) if not one.at}
+    for score in found.evidence.scores:
+        if score.overlap < _ALIKE and score.head in does:
+            one, elsewhere = does[score.head], 1 - score.overlap
+            yield (
+                f"Not explained: {elsewhere:.2f} of the attention of {score.head.name} lies "
+                f"elsewhere than '{one.primitive.words}' says. With the primitive in its place "
+                f"{one.gain:.2f} of the gain is left; what the head does beside it, no line says."
+            )

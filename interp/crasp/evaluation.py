@@ -43,9 +43,9 @@ from interp.crasp.syntax import (
 )
 from interp.errors import Problems
 
-__all__ = ["Evaluation", "accepts", "evaluate", "evaluate_codes"]
+__all__ = ["COMPARE", "Evaluation", "accepts", "evaluate", "evaluate_codes"]
 
-_COMPARE = {
+COMPARE = {
     "==": np.equal,
     "!=": np.not_equal,
     "<": np.less,
@@ -53,6 +53,7 @@ _COMPARE = {
     "<=": np.less_equal,
     ">=": np.greater_equal,
 }
+"""Relation → how it is computed."""
 _LARGEST = 2**62
 
 
@@ -202,7 +203,7 @@ class _Run:
             case Or(left, right):
                 return self.formula(left) | self.formula(right)
             case Comparison(relation, left, right):
-                return np.asarray(_COMPARE[relation](self.term(left), self.term(right)))
+                return np.asarray(COMPARE[relation](self.term(left), self.term(right)))
         raise TypeError(f"{type(formula).__name__} is no formula")
 
     def term(self, term: Term) -> Int[np.ndarray, "batch pos"]:

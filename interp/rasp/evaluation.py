@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
+from interp.crasp.evaluation import COMPARE
 from interp.errors import Problems
 from interp.rasp import syntax
 from interp.rasp.syntax import Allow, Expression, Next, Program
@@ -32,14 +33,6 @@ __all__ = ["NONE", "Decisions", "Values", "Vocabulary", "evaluate", "keys", "run
 NONE = -1
 """The code of ``none``."""
 _AT_ONCE = 2**23
-_COMPARE = {
-    "==": np.equal,
-    "!=": np.not_equal,
-    "<": np.less,
-    ">": np.greater,
-    "<=": np.less_equal,
-    ">=": np.greater_equal,
-}
 _ARITHMETIC = {"+": np.add, "-": np.subtract, "*": np.multiply, "%": np.mod}
 
 Values = NDArray[Any]
@@ -281,10 +274,10 @@ class _Run:
     def _compared(self, part: syntax.Compare, pair: bool) -> Values:
         left, right = (self.value(side, pair=pair) for side in (part.left, part.right))
         if self.kind(part.left) != "token" or part.relation in ("==", "!="):
-            return np.asarray(_COMPARE[part.relation](left, right))
+            return np.asarray(COMPARE[part.relation](left, right))
         known = (left != NONE) & (right != NONE)
         ranks = self._ranked(left, "token"), self._ranked(right, "token")
-        return np.asarray(_COMPARE[part.relation](*ranks) & known)
+        return np.asarray(COMPARE[part.relation](*ranks) & known)
 
     def _ranked(self, value: Values, kind: str) -> NDArray[np.int64]:
         if kind != "token":
