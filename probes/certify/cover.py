@@ -170,6 +170,11 @@ def prove(
     elif reason and kind == "error" and parts:
         largest = max(parts, key=lambda name: parts[name])
         reason += f"; the largest part, {parts[largest]:.3g}, is {largest}"
+    elif reason and kind == "accuracy" and budget == 0:
+        reason += f"; the model is right on {seen / total:.4g} in real arithmetic"
+    elif reason and kind == "accuracy":
+        reason += f"; {right / total:.3g} is proved, what is open inside of {count} cells is more "
+        reason += "than the answers differ by"
     lemmas = (*lemmas, *readout(off)) if lemmas and kind == "error" else lemmas
     seconds = time.perf_counter() - started
     return Proof(strategy, kind, bound, count, work, seconds, arithmetic, lemmas, parts, reason)
