@@ -162,22 +162,29 @@ def prove(
     bound = worst if kind == "error" else _share(right, wrong, total)
     if kind == "accuracy" and budget == 0:  # cells are inputs: their middles are the real outputs
         parts = {_RIGHT: seen / total}
-    good = bound < trivial if kind == "error" else bound > trivial
-    words = "error" if kind == "error" else "accuracy"
-    reason = "" if good else f"no better than the {words} {trivial:.4g} of the best constant answer"
-    if reason and budget == 0 and parts.get(_CENTRE, 0.0) >= trivial:
-        reason = f"the model itself is off by {parts[_CENTRE]:.4g} on some input; {reason}"
-    elif reason and kind == "error" and parts:
-        largest = max(parts, key=lambda name: parts[name])
-        reason += f"; the largest part, {parts[largest]:.3g}, is {largest}"
-    elif reason and kind == "accuracy" and budget == 0:
-        reason += f"; the model is right on {seen / total:.4g} in real arithmetic"
-    elif reason and kind == "accuracy":
-        reason += f"; {right / total:.3g} is proved, what is open inside of {count} cells is more "
-        reason += "than the answers differ by"
+    reason = _vacuous(kind, bound, trivial, parts, 0 if budget == 0 else count)
     lemmas = (*lemmas, *readout(off)) if lemmas and kind == "error" else lemmas
     seconds = time.perf_counter() - started
     return Proof(strategy, kind, bound, count, work, seconds, arithmetic, lemmas, parts, reason)
+
+
+def _vacuous(kind: str, bound: float, trivial: float, parts: dict[str, float], open_: int) -> str:
+    """Why a bound says nothing; empty if it says something. ``open_`` is how many cells hold more
+    than one input."""
+    if bound < trivial if kind == "error" else bound > trivial:
+        return ""
+    reason = f"no better than the {kind} {trivial:.4g} of the best constant answer"
+    if kind == "accuracy" and open_:
+        left = f"what is open inside of {open_} cells is more than the answers differ by"
+        return f"{reason}; {bound:.3g} is proved, {left}"
+    if kind == "accuracy":
+        return f"{reason}; the model is right on {parts[_RIGHT]:.4g} in real arithmetic"
+    if not open_ and parts.get(_CENTRE, 0.0) >= trivial:
+        return f"the model itself is off by {parts[_CENTRE]:.4g} on some input; {reason}"
+    if not parts:
+        return reason
+    largest = max(parts, key=lambda name: parts[name])
+    return f"{reason}; the largest part, {parts[largest]:.3g}, is {largest}"
 
 
 def _through(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
