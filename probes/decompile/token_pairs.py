@@ -65,11 +65,12 @@ def by_pairs(model: Any, rows: Rows, head: Component, *, positions: bool) -> Ite
     own = cache[name][:, head.head].float().numpy()
     looked = _looked_at(_weights(own, rows, codes), rows, codes)
     texts = [rows.vocabulary.texts[code] for code in codes]
-    found = _condition({texts[q]: tuple(texts[k] for k in keys) for q, keys in looked.items()})
+    told = {texts[q]: tuple(texts[k] for k in keys) for q, keys in looked.items()}
+    found = _condition(told, f"partner_{head.name.lower()}")
     if found is None:
         return
     where, lines = found
-    words = f"tokens by a table, as {head.name} looks at them"
+    words = f"{head.name} table of tokens"
     yield Primitive(words, where, None, 5, lines)
     if positions:
         yield Primitive(f"the last of the {words}", where, "last", 6, lines)
@@ -108,9 +109,9 @@ def _looked_at(
 
 
 def _condition(
-    looked: dict[str, tuple[str, ...]],
+    looked: dict[str, tuple[str, ...]], name: str
 ) -> tuple[Expression, tuple[Assignment, ...]] | None:
-    """A condition that says so, and the lines it needs."""
+    """A condition that says so, and the lines it needs: one of that name, if any."""
     sets = sorted(set(looked.values()))
     same = all(keys == (token,) for token, keys in looked.items())
     everything = len(sets) == 1 and (len(sets[0]) == 1 or set(sets[0]) >= set(looked))
@@ -120,8 +121,8 @@ def _condition(
         return _among(Key("token"), sets[0]), ()
     if all(len(keys) == 1 for keys in sets):
         entries = tuple(((token,), Literal_(keys[0])) for token, keys in looked.items())
-        line = Assignment("partner", Table((Token(),), entries, Nothing()))
-        return Compare("==", Key("token"), Name("partner")), (line,)
+        line = Assignment(name, Table((Token(),), entries, Nothing()))
+        return Compare("==", Key("token"), Name(name)), (line,)
     if len(sets) > _SETS:
         return None
     cases: list[Expression] = [

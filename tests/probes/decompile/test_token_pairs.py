@@ -5,11 +5,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from interp.interventions.components import Component
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.rasp import parse, program_text, run
 from interp.rasp.evaluation import NONE, Vocabulary
 from probes.decompile.rows import Rows
+from probes.decompile.token_pairs import by_pairs
 from probes.decompile.workflow import decompile
 
 TOKENS = ("a", "b", "c", "d", "<bos>", "<eos>")
@@ -54,7 +56,7 @@ def test_a_table_of_two_tokens_is_found_in_a_head() -> None:
     assert found.answer == "found"
     assert found.best.score == 1.0
     text = program_text(found.best.program)
-    assert "table(token)" in text
+    assert "partner_l0h0 = table(token)" in text
     for here, there in PARTNER.items():
         assert f'"{here}": "{there}"' in text
     again = run(parse(text), rows.tokens, rows.vocabulary)
@@ -64,3 +66,19 @@ def test_a_table_of_two_tokens_is_found_in_a_head() -> None:
     ]
     wanted = np.where(np.array(seen), 0, 1)
     assert (np.asarray(again.chosen) == wanted)[rows.asked].all()
+
+
+def test_tables_of_two_heads_have_names_of_their_own() -> None:
+    spec = TransformerSpec(d_in=6, d_out=6, n_ctx=40, d_model=16, n_layers=1, n_heads=2, d_head=8)
+    model = SequenceTransformer(spec, seed=1)
+    with torch.no_grad():
+        model.blocks[0].attn.W_Q *= 30
+        model.blocks[0].attn.W_K *= 30
+    rows = strings(16)
+    names = [
+        {line.name for one in by_pairs(model, rows, head, positions=True) for line in one.lines}
+        | {one.name for one in by_pairs(model, rows, head, positions=True)}
+        for head in (Component("head", 0, 0), Component("head", 0, 1))
+    ]
+    assert all(names)
+    assert not names[0] & names[1]
