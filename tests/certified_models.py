@@ -11,12 +11,20 @@ from interp.tasks.memory import FixedMemory
 FIXED = FixedMemory((1, 3), "multiplexer", length=7)
 
 
-def shaken(spec: TransformerSpec, seed: int, size: float) -> Any:
+def one_lag(dtype: Any = "float32") -> TransformerSpec:
+    """For ±1 sequences of three: one layer, one head that sees lags alone."""
+    shape: dict[str, Any] = {"d_in": 1, "d_out": 1, "n_ctx": 3, "d_model": 4, "n_layers": 1}
+    attention: dict[str, Any] = {"n_heads": 1, "d_head": 2, "score": "none", "lag_bias": "table"}
+    return TransformerSpec(**shape, **attention, input="real", ffn=(3,), dtype=dtype)
+
+
+def shaken(spec: TransformerSpec, seed: int, size: float, noise: float = 0.2) -> Any:
+    """Weights as they are drawn, all of them with noise and then scaled."""
     model = SequenceTransformer(spec, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
-            weight += 0.2 * torch.randn(weight.shape, generator=generator)
+            weight += noise * torch.randn(weight.shape, generator=generator)
             weight *= size
     return model
 

@@ -47,6 +47,7 @@ __all__ = [
     "HeadDoes",
     "Kept",
     "head_primitives",
+    "head_tables",
     "knows_positions",
     "mean_patterns",
     "overlap",
@@ -150,6 +151,23 @@ def head_primitives(
             named += [one for one in found[:1] if one.gain >= _STANDS_IN]
 
 
+def head_tables(model: Any, rows: Rows, table: TokenTable, kept: Kept) -> Iterator[HeadDoes]:
+    """Each kept head as a table on two tokens that its own pattern tells, where there is one.
+
+    Args:
+        model, rows, table, kept: As for :func:`head_primitives`.
+    """
+    truth = decided(outputs_of(model, rows), rows)
+    for part in kept.parts:
+        tables = []
+        if part.kind == "head":
+            tables = list(by_pairs(model, rows, part, positions=knows_positions(model)))
+        if tables:
+            every = substituted(model, kept, [], part, rows, tables)
+            for one, found in zip(tables, every, strict=True):
+                yield HeadDoes(part, one, table.fidelity(rows, truth, found).or_match)
+
+
 def _named(
     model: Any,
     rows: Rows,
@@ -161,9 +179,7 @@ def _named(
 ) -> Iterator[HeadDoes]:
     truth = decided(outputs_of(model, rows), rows)
     run = partial(substituted, model, kept, named, head)
-    positions = knows_positions(model)
-    tried = primitives(rows, deep=head.layer > 0, positions=positions)
-    tried += by_pairs(model, rows, head, positions=positions)
+    tried = primitives(rows, deep=head.layer > 0, positions=knows_positions(model))
     first = rows[np.argsort(rows.lengths, kind="stable")[:_FIRST_ROWS]]
     short = decided(outputs_of(model, first), first)
     rough = [_gain_on_content(table, first, short, decisions) for decisions in run(first, tried)]

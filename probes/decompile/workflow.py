@@ -35,6 +35,7 @@ from probes.decompile.components import (
     HeadDoes,
     Kept,
     head_primitives,
+    head_tables,
     knows_positions,
     prune,
 )
@@ -229,6 +230,10 @@ def _searched(
         step("what any head could fetch")
         wider = primitives(judge.data.fit, deep=layers > 1, positions=judge.positions)
         tried += judge.all([(-1, one) for one in wider], layers)
+    if heads and tried and not judge.best(tried).found:
+        step("which tokens heads look at")
+        heads += head_tables(model, some, judge.table, kept)
+        tried += judge.all([(i, one.primitive) for i, one in enumerate(heads)], layers)
     return tried, heads
 
 

@@ -6,13 +6,12 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from certified_models import FIXED, shaken, trained_maximum
+from certified_models import FIXED, one_lag, shaken, trained_maximum
 from typer.testing import CliRunner
 
 from analyses.cli.main import app
 from interp.errors import ArgumentError, CheckpointError, ProoflensError
 from interp.models.checkpoint import save_checkpoint
-from interp.models.spec import TransformerSpec
 from interp.tasks.depth import PrefixPrediction
 from interp.tasks.maximum import Maximum
 from interp.tasks.memory import FixedMemory, KernelMemory
@@ -202,21 +201,7 @@ def test_the_checker_refuses_a_type_that_the_proof_does_not_cover() -> None:
         ("float32", "float32", True),
         ("float32", "real", True),
     ):
-        spec = TransformerSpec(
-            1,
-            1,
-            3,
-            4,
-            1,
-            n_heads=1,
-            d_head=2,
-            input="real",
-            score="none",
-            lag_bias="table",
-            ffn=(3,),
-            dtype=dtype,
-        )
-        model = shaken(spec, 0, 1e-3)
+        model = shaken(one_lag(dtype), 0, 1e-3)
         data = certify(model, task, strategies=["brute force"]).to_dict()
         data["strategies"][0] |= {"vacuous": "", "arithmetic": claimed}
         (found,) = check(data, model, sha256_of(model))
@@ -225,10 +210,7 @@ def test_the_checker_refuses_a_type_that_the_proof_does_not_cover() -> None:
 
 
 def test_black_boxes_are_checked_too() -> None:
-    spec = TransformerSpec(
-        1, 1, 3, 4, 1, n_heads=1, d_head=2, input="real", score="none", lag_bias="table", ffn=(3,)
-    )
-    model = shaken(spec, 0, 1e-3)
+    model = shaken(one_lag(), 0, 1e-3)
     task = FixedMemory((1,), "parity", length=3)
     data = certify(model, task, strategies=["black box"]).to_dict()
     data["strategies"][0]["vacuous"] = ""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from certified_models import shaken
 
 from interp.bounds.affine import exactly, span
 from interp.bounds.network import embedded, margins, not_covered, output, read_out, stream_after
@@ -30,13 +31,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 def built(options: dict[str, Any], layers: int, seed: int, size: float = 1.0) -> Any:
     spec = TransformerSpec(**SHAPE | {"input": "real", "n_layers": layers} | options)
-    model = SequenceTransformer(spec, seed=seed)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight += 0.3 * torch.randn(weight.shape, generator=generator)
-            weight *= size
-    return model
+    return shaken(spec, seed, size, noise=0.3)
 
 
 def run(model: Any, x: np.ndarray, dtype: torch.dtype) -> np.ndarray:
