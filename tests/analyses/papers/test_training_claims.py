@@ -154,6 +154,20 @@ def test_the_rule(
     assert isinstance(verdict.drawings["shares"].figure, Figure)
 
 
+def test_the_map_writes_the_counts_in_its_cells() -> None:
+    cells = diagram.shares(made_up({("a", 1): 4, ("a", 2): 3, ("b", 1): 1}), OPTIONS)
+    figure = diagram.drawn(cells, OPTIONS).figure
+    written = {
+        axes.get_title(): [text.get_text() for text in axes.texts]
+        for axes in figure.axes
+        if axes.images
+    }
+    assert written["solve the task"] == ["4/4", "4/4", "4/4", "4/4"]
+    assert written["work as the proof does"] == ["4/4", "3/4", "1/4", "0/4"]
+    strips = [axes for axes in figure.axes if axes.get_xlabel() == "steps"]
+    assert [axes.get_title() for axes in strips] == ["positions b"]
+
+
 @pytest.mark.parametrize("name", sorted(LEDGER))
 def test_every_setting_of_the_ledger_can_be_built(name: str, tmp_path: Path) -> None:
     options, build = LEDGER[name]["quick"], BUILDERS[name]
