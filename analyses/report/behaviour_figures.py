@@ -39,6 +39,7 @@ _LABELS = {
     "diag_ratio": "RMS on / RMS off the diagonal",
 }
 _ACROSS, _NAMED = 3, 3
+_PLACE = ("layer", "head")
 
 
 class Drawn(NamedTuple):
@@ -63,7 +64,7 @@ def behaviour_figures(
         losses: Rises of the loss without each head (a head table with ``trial``).
         nulls: Whether to draw histograms beside the nulls instead of maps.
     """
-    layers, heads = (range(int(behaviour[name].max()) + 1) for name in ("layer", "head"))
+    layers, heads = _places(behaviour, losses)
     for metric, panels in _by_metric(behaviour, losses).items():
         for start in range(0, len(panels), _ACROSS):
             some = panels[start : start + _ACROSS]
@@ -97,7 +98,7 @@ def weight_maps(weights: pd.DataFrame) -> Iterator[Drawn]:
     Args:
         weights: From :func:`interp.weights.weight_table.weight_table`.
     """
-    layers, heads = (range(int(weights[name].max()) + 1) for name in ("layer", "head"))
+    layers, heads = _places(weights)
     for metric, panels in _circuits(weights).items():
         figure = _map(metric, panels, layers, heads)
         yield Drawn(f"map-{metric}", figure, _caption(metric, panels, nulls=False))
@@ -147,6 +148,14 @@ def _circuits(weights: pd.DataFrame) -> dict[str, list[Panel]]:
         if panels:
             groups[metric] = panels
     return groups
+
+
+def _places(*tables: pd.DataFrame) -> tuple[range, range]:
+    """All layers and heads that some table has."""
+    filled = [table for table in tables if len(table)]
+    last = (max((int(one[name].max()) for one in filled), default=-1) for name in _PLACE)
+    layers, heads = (range(number + 1) for number in last)
+    return layers, heads
 
 
 def _map(metric: str, panels: Sequence[Panel], layers: range, heads: range) -> Figure:
