@@ -41,7 +41,7 @@ LEAST = 12
 """The least number of positions that two repeats and a comparison need."""
 
 _RISE, _LEVEL, _DRAWS = 0.5, 0.01, 200
-_GAP, _FEWEST, _MOST = 1.25, 4, 256
+_GAP, _FEWEST, _MOST, _WIDTH = 1.25, 4, 256, 16
 _NATS, _TIMES = 3.0, 3
 
 Numbers = NDArray[np.float64]
@@ -121,10 +121,11 @@ def learned_tokens(model: Any) -> Tensor | None:
     """The ids that a model seems to have read in training; None where nothing says which.
 
     Args:
-        model: A hooked model of tokens.
+        model: A hooked model of tokens. Of one narrower than 16 nothing is said: sizes of drawn
+            embeddings differ as much there as those of trained ones.
     """
     found = getattr(getattr(model, "embed", None), "W_E", None)
-    if not isinstance(found, Tensor) or len(found) < 2 * _FEWEST:
+    if not isinstance(found, Tensor) or len(found) < 2 * _FEWEST or found.shape[1] < _WIDTH:
         return None
     embedding = found.detach().float().cpu()
     norms, order = embedding.norm(dim=1).sort()
