@@ -21,6 +21,7 @@ from analyses.papers.base import Status
 from analyses.papers.ledger import PAPERS, Claim
 from analyses.papers.models import ModelPage, comparison, model_pages, short_table
 from analyses.papers.results import THUMBNAIL, Result, read_failure, read_results
+from analyses.report.findings import in_words
 from analyses.report.html import rendered
 from analyses.report.page import Picture, Table
 from interp.errors import OutputError
@@ -35,6 +36,7 @@ LARGEST = 15_000_000
 _FLAT = re.compile(r"[\[{][^\[\]{}]*[\]}]")
 """Matches a JSON list or object with no other one inside, which is shown on one line."""
 _STATUSES = (*get_args(Status), "stopped")
+_SEEDS = 3  # fewer tell nothing of how results spread
 _TITLES = {
     "memory": "memory: long but sparse memories",
     "template": "template: abstract symbols",
@@ -156,7 +158,8 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
         scripted=True,
         title="Claims and verdicts",
         summary=_summary(entries),
-        verdicts=sorted(entries, key=_place),
+        doubts=_doubts(entries),
+        verdicts=sorted((e for e in entries if e.status != "not run"), key=_place),
         papers=_papers(entries, models),
         statuses=_STATUSES,
         models=models,
@@ -171,9 +174,9 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
     return out / REPORT
 
 
-def _place(entry: _Entry) -> tuple[bool, int]:
-    """The order of claims in the report: those with an answer first, then paper by paper."""
-    return entry.status == "not run", PAPERS.index(entry.claim.paper)
+def _place(entry: _Entry) -> int:
+    """The order of verdicts in the report: paper by paper."""
+    return PAPERS.index(entry.claim.paper)
 
 
 def _papers(entries: list[_Entry], models: list[ModelPage]) -> list[dict[str, Any]]:
@@ -213,8 +216,32 @@ def _counted(entries: list[_Entry]) -> str:
 
 
 def _summary(entries: list[_Entry]) -> list[str]:
-    return [
-        _counted(entries),
+    """How many claims have which verdict, and which have each."""
+    said = [_counted(entries)]
+    for status in _STATUSES:
+        mine = [entry.claim.id for entry in entries if entry.status == status]
+        if mine and status != "not run":
+            said.append(f"{status[0].upper()}{status[1:]}: {in_words(mine)}.")
+    return said
+
+
+def _doubts(entries: list[_Entry]) -> list[str]:
+    """What a reader should not take from the verdicts."""
+    ran = [entry.result for entry in entries if entry.result and entry.status != "not run"]
+    said = [
         "A verdict follows a rule that was written before the runs and is shown with it. It is "
-        "about the stated setting: small models, the seeds and lengths given.",
+        "about the stated setting: small models, the seeds and lengths given."
     ]
+    few = [result.claim for result in ran if 0 < len(result.seeds) < _SEEDS]
+    if few:
+        said.append(f"Fewer than {_SEEDS} seeds: {in_words(few)}.")
+    quick = [result.claim for result in ran if result.profile != "full"]
+    if quick:
+        said.append(f"Run smaller than the ledger's full profile: {in_words(quick)}.")
+    changed = [result.claim for result in ran if result.changed]
+    if changed:
+        said.append(f"Run with other options than the ledger's: {in_words(changed)}.")
+    stale = [entry.claim.id for entry in entries if entry.stale]
+    if stale:
+        said.append(f"Judged by an earlier rule than the ledger's: {in_words(stale)}.")
+    return said

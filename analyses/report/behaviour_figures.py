@@ -30,6 +30,12 @@ __all__ = [
 COPYING = {"metric": "copying", "trial": "repeated"}
 POSITIONAL = {"metric": "positional", "trial": "shuffled"}
 CLASSES = ("previous", "same", "after_same", "first")
+_KEYS = {
+    "previous": "token before",
+    "same": "equal tokens",
+    "after_same": "what followed equal tokens",
+    "first": "first token",
+}
 _LABELS = {
     "attention_mass": "share of attention",
     "copying": "logits of attended tokens",
@@ -43,11 +49,12 @@ _PLACE = ("layer", "head")
 
 
 class Drawn(NamedTuple):
-    """A figure with the name of its file and its caption."""
+    """A figure with the name of its file, its caption, and its panels below one another."""
 
     name: str
     figure: Figure
     caption: str
+    narrow: Figure
 
 
 Panel = tuple[str, pd.DataFrame]
@@ -68,9 +75,14 @@ def behaviour_figures(
     for metric, panels in _by_metric(behaviour, losses).items():
         for start in range(0, len(panels), _ACROSS):
             some = panels[start : start + _ACROSS]
-            figure = _histogram(metric, some) if nulls else _map(metric, some, layers, heads)
             name = f"{'histogram' if nulls else 'map'}-{metric}-{start}"
-            yield Drawn(name, figure, _caption(metric, some, nulls))
+            wide, narrow = (
+                _histogram(metric, some, columns)
+                if nulls
+                else _map(metric, some, layers, heads, columns)
+                for columns in (None, 1)
+            )
+            yield Drawn(name, wide, _caption(metric, some, nulls), narrow)
 
 
 def beside_nulls(
@@ -100,8 +112,8 @@ def weight_maps(weights: pd.DataFrame) -> Iterator[Drawn]:
     """
     layers, heads = _places(weights)
     for metric, panels in _circuits(weights).items():
-        figure = _map(metric, panels, layers, heads)
-        yield Drawn(f"map-{metric}", figure, _caption(metric, panels, nulls=False))
+        wide, narrow = (_map(metric, panels, layers, heads, columns) for columns in (None, 1))
+        yield Drawn(f"map-{metric}", wide, _caption(metric, panels, nulls=False), narrow)
 
 
 def mass(keys: str, trial: str) -> dict[str, str]:
@@ -124,12 +136,12 @@ def _panels(behaviour: pd.DataFrame, losses: pd.DataFrame) -> Iterator[Panel]:
         POSITIONAL,
     ]
     for key in keys:
-        title = f"{key.get('target', '').replace('_', ' ')} on {key['trial']}".lstrip()
-        yield title, matching(behaviour, **key)
+        what = _KEYS.get(key.get("target", ""), key["metric"])
+        yield f"{what}, {key['trial']} rows", matching(behaviour, **key)
     if len(losses):
         heads = losses[losses["component"] == "head"]
         for trial, part in heads.groupby("trial", sort=False):
-            yield f"without the head: {trial!s}", part
+            yield f"without the head, {trial!s}", part
 
 
 def _by_metric(behaviour: pd.DataFrame, losses: pd.DataFrame) -> dict[str, list[Panel]]:
@@ -158,25 +170,34 @@ def _places(*tables: pd.DataFrame) -> tuple[range, range]:
     return layers, heads
 
 
-def _map(metric: str, panels: Sequence[Panel], layers: range, heads: range) -> Figure:
+def _map(
+    metric: str, panels: Sequence[Panel], layers: range, heads: range, columns: int | None
+) -> Figure:
     """Maps of all layers and heads, empty where nothing was measured."""
     tables = (rows.pivot(index="layer", columns="head", values="score") for _, rows in panels)
     grids = [one.reindex(index=layers, columns=heads).to_numpy() for one in tables]
-    titles = [title for title, _ in panels]
-    return head_maps(grids, [_LABELS[metric]] * len(grids), titles=titles, strongest=6)
+    labels, titles = [_LABELS[metric]] * len(grids), _broken(panels)
+    return head_maps(grids, labels, titles=titles, strongest=6, columns=columns)
 
 
-def _histogram(metric: str, panels: Sequence[Panel]) -> Figure:
+def _histogram(metric: str, panels: Sequence[Panel], columns: int | None) -> Figure:
     triples = [
         (rows["score"].to_numpy(), rows["null_mean"].to_numpy(), rows["null_std"].to_numpy())
         for _, rows in panels
     ]
-    return null_histograms(triples, _LABELS[metric], titles=[title for title, _ in panels])
+    titles = _broken(panels)
+    return null_histograms(triples, _LABELS[metric], titles=titles, columns=columns)
+
+
+def _broken(panels: Sequence[Panel]) -> list[str]:
+    """The panels' titles, on two lines where they have two parts."""
+    return [title.replace(", ", "\n", 1) for title, _ in panels]
 
 
 def _caption(metric: str, panels: Sequence[Panel], nulls: bool) -> str:
     told = "; ".join(f"{title}: {_numbers(rows, nulls)}" for title, rows in panels)
-    return f"{_LABELS[metric]}. {told}."
+    label = _LABELS[metric]
+    return f"{label[0].upper()}{label[1:]}. {told}."
 
 
 def _numbers(rows: pd.DataFrame, nulls: bool) -> str:

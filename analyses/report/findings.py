@@ -8,7 +8,7 @@ import pandas as pd
 
 from interp.interventions.components import Component
 
-__all__ = ["role_findings"]
+__all__ = ["head_names", "in_words", "role_findings"]
 
 _SHOWN = 8
 
@@ -25,6 +25,20 @@ def role_findings(roles: pd.DataFrame, asked: Sequence[str], *, effect: str = "l
     return said or ["No head has the behaviour of any role above its null and floor."]
 
 
+def head_names(rows: pd.DataFrame) -> list[str]:
+    """The names of heads, such as ``L0H1``, of the rows of a table that are heads."""
+    places = zip(rows["layer"], rows["head"], strict=True)
+    return [Component("head", int(layer), int(head)).name for layer, head in places]
+
+
+def in_words(names: Sequence[str], *, most: int = _SHOWN) -> str:
+    """``a``, ``a and b``, ``a, b and c``; of many the first ones, and how many more there are."""
+    shown, more = list(names[:most]), len(names) - most
+    last = [f"{more} more"] if more > 0 else shown[-1:]
+    first = shown if more > 0 else shown[:-1]
+    return " and ".join([", ".join(first), *last]) if first else "".join(last)
+
+
 def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterator[str]:
     for role in asked:
         mine = roles[roles["role"] == role].sort_values("strength", key=abs, ascending=False)
@@ -38,10 +52,12 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
 
 
 def _listed(rows: pd.DataFrame, word: str) -> str:
-    columns = rows.head(_SHOWN)[["layer", "head", "strength", "effect"]]
+    first = rows.head(_SHOWN)
     named = [
-        f"{Component('head', int(layer), int(head)).name} ({size:+.2f}, {_effect(effect, word)})"
-        for layer, head, size, effect in columns.itertuples(index=False, name=None)
+        f"{name} ({size:+.2f}, {_effect(effect, word)})"
+        for name, size, effect in zip(
+            head_names(first), first["strength"], first["effect"], strict=True
+        )
     ]
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")

@@ -1,8 +1,11 @@
-"""The page of an inspection: main findings, roles, maps, nulls, pairs, and every head."""
+"""The page of an inspection: what the heads do together and where they look, what to doubt, roles,
+and, folded, maps, nulls, pairs and every head."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +15,14 @@ from analyses.report.behaviour_figures import (
     CLASSES,
     COPYING,
     POSITIONAL,
+    Drawn,
     behaviour_figures,
     beside_nulls,
     mass,
     matching,
     weight_maps,
 )
+from analyses.report.circuit import circuit_doubts, circuit_sentences
 from analyses.report.findings import role_findings
 from analyses.report.page import Page, Picture, Section, Table, render
 from interp.figures.diagonals import circuit_crops
@@ -34,6 +39,7 @@ __all__ = ["inspection_findings", "wide_table", "write_inspection"]
 
 _SHOWN, _PAIRS, _FEW = 8, 24, 4
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
+_RIGHT = 0.05  # share of tokens; below it hardly any is predicted
 _NULLS = (
     "Orange is where a head with nothing to it would lie: attention with permuted positions, "
     "copying of other rows' tokens, rises of the loss with random signs. Nearly every trained head "
@@ -49,10 +55,8 @@ Step = Callable[[str], None]
 
 def inspection_findings(found: Inspected) -> list[str]:
     """The main findings of an inspection, as sentences with their numbers."""
-    titles = {trial.name: trial.title for trial in found.trials}
-    said = [_performed(p, titles[p.trial]) for p in found.performances]
     asked = [role.name for role in ROLES.values() if LANGUAGE.name in role.profiles]
-    return [*said, *role_findings(found.roles, asked)]
+    return [*_conclusion(found), *_performed(found)[1:], *role_findings(found.roles, asked)]
 
 
 def write_inspection(found: Inspected, out: Path, step: Step = lambda words: None) -> list[str]:
@@ -64,19 +68,43 @@ def write_inspection(found: Inspected, out: Path, step: Step = lambda words: Non
     said = inspection_findings(found)
     write_tables(found, out, said)
     step("figures")
-    figures = _figure_sections(found, out / "figures")
-    sections = [figures[0], *_role_sections(found), *figures[1:]]
-    wide = Table(
-        wide_table(found),
-        "One row a head; click a heading, or reach it with Tab and "
-        "press Enter, to sort. heads.csv has every score with its null.",
-        sortable=True,
+    picture, figures = _figure_sections(found, out / "figures")
+    told = (
+        "One row a head; click a heading, or reach it with Tab and press Enter, to sort. heads.csv "
+        "has every score with its null."
     )
-    sections.append(Section("All heads", (), (), [wide]))
-    page = Page(f"Heads of {Path(found.model.name).name}", said, sections, _facts(found))
+    wide = Table(wide_table(found), told, sortable=True)
+    every = Section("All heads", (), (), [wide], folded=True)
+    title, sections = f"Heads of {Path(found.model.name).name}", _role_sections(found)
+    sections += [*figures, every]
+    page = Page(title, _conclusion(found), sections, _facts(found), picture, _doubts(found))
     with output_file(out / "report.html", overwrite=True) as draft:
         draft.write_text(render(page), encoding="utf-8")
     return said
+
+
+def _conclusion(found: Inspected) -> list[str]:
+    """What the heads do together, and what the model makes of it on the first kind of rows."""
+    attention = _by_head(matching(found.behaviour, **mass("after_same", "repeated")))
+    attention.index = [_head(*place) for place in attention.index]
+    return [*circuit_sentences(found.roles, attention), _performed(found)[0]]
+
+
+def _doubts(found: Inspected) -> list[str]:
+    """What the numbers give reason to doubt."""
+    rows, guess = found.settings, math.log(found.model.vocabulary)
+    said = [
+        f"Roles are decided on random tokens ({rows['rows']} rows of at most {rows['length']}, one "
+        "seed), not on text: what a head does on text may be something else."
+    ]
+    worst = max((p.control for p in found.performances if p.control > guess), default=None)
+    if worst is not None:
+        said.append(
+            f"Random tokens without a rule cost the model {worst:.2f} nats each, more than a guess "
+            f"(ln {found.model.vocabulary} = {guess:.2f}): it expects something else there, and "
+            "rises of the loss are large for that reason too."
+        )
+    return [*said, *circuit_doubts(found.roles)]
 
 
 def wide_table(found: Inspected) -> pd.DataFrame:
@@ -113,11 +141,20 @@ def _head(layer: int, head: int) -> str:
     return Component("head", int(layer), int(head)).name
 
 
-def _performed(p: Any, title: str) -> str:
+def _performed(found: Inspected) -> list[str]:
+    """How well the model does on each kind of rows, in sentences."""
+    titles = {trial.name: trial.title for trial in found.trials}
+    return [_performance(p, titles[p.trial]) for p in found.performances]
+
+
+def _performance(p: Any, title: str) -> str:
     said = f"{title}: loss {p.loss:.2f} nats a token, {p.accuracy:.0%} right"
     if p.control == p.control:
         low = p.p < 0.01 and p.control - p.loss >= _GAP
-        verdict = "the model uses its context here" if low else "no better than without the rule"
+        used = "the model uses its context here"
+        if p.accuracy < _RIGHT:
+            used = "the context helps, yet hardly a token is right"
+        verdict = used if low else "no better than without the rule"
         said += f"; without the rule {p.control:.2f}: {verdict}"
     return said + "."
 
@@ -134,20 +171,40 @@ def _role_sections(found: Inspected) -> list[Section]:
         "also read earlier previous-token heads. With the behaviour alone it is a candidate. "
         "Strength is the behaviour's score, effect the rise of the loss in nats."
     )
-    roles = found.roles.assign(head=[_head(r.layer, r.head) for r in _rows(found.roles)])[
-        ["head", "role", "status", "strength", "by_position", "effect", "q", "evidence"]
+    roles = _sorted(found.roles)
+    roles = roles.assign(head=[_head(r.layer, r.head) for r in _rows(roles)])
+    sure = roles["status"] == "confirmed"
+    columns = ["head", "role", "strength", "by_position", "effect", "q", "evidence"]
+    tables = [
+        [Table(part[columns], "By role and strength.", sortable=True)] if len(part) else []
+        for part in (roles[sure], roles[~sure])
     ]
+    none = "No role of any head is confirmed."
     trials = pd.DataFrame([vars(p) for p in found.performances])
     about = {t.name: t.about for t in found.trials}
     trials["rows"] = [about[name] for name in trials["trial"]]
-    told = "Loss in nats a token; the control has the same tokens without the rule."
-    return [
-        Section("Roles", [words], (), [Table(roles, "By role and strength.", sortable=True)]),
-        Section("What the model does in context", (), (), [Table(trials, told)], folded=True),
+    told = Table(trials, "Loss in nats a token; the control has the same tokens without the rule.")
+    said = _performed(found)
+    sections = [
+        Section("Confirmed roles", [words] if sure.any() else [none, words], (), tables[0]),
+        Section("What the model does in context", said, (), [told], folded=True),
     ]
+    if not sure.all():
+        title = f"Candidates: the behaviour without the cause ({int((~sure).sum())})"
+        sections.insert(1, Section(title, (), (), tables[1], folded=True))
+    return sections
 
 
-def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
+def _sorted(roles: pd.DataFrame) -> pd.DataFrame:
+    """By role, in the registry's order, and strength."""
+    order = list(ROLES)
+    rank = [order.index(role) if role in order else len(order) for role in roles["role"]]
+    keyed = roles.assign(_rank=rank, _size=-roles["strength"].abs())
+    return keyed.sort_values(["_rank", "_size", "layer", "head"]).drop(columns=["_rank", "_size"])
+
+
+def _figure_sections(found: Inspected, folder: Path) -> tuple[Picture | None, list[Section]]:
+    """The figure that shows what was found, and the sections of all others."""
     pairs = _pairs_picture(found, folder)
     section = []
     if pairs is not None:
@@ -165,10 +222,9 @@ def _figure_sections(found: Inspected, folder: Path) -> list[Section]:
     if found.factors.n_layers * found.factors.n_heads <= _FEW:
         scores = beside_nulls(found.behaviour, found.losses, found.weights)
         told = Table(scores, "Every score with its null.", sortable=True)
-        return [Section("Where heads look", [_OF_FEW], (), [told]), *section, diagonals]
+        return None, [Section("Where heads look", [_OF_FEW], (), [told]), *section, diagonals]
     maps = _maps(found, folder)
-    return [
-        Section("Where heads look", (), maps[:1]),
+    return maps[0], [
         Section("Every other score of every head", (), maps[1:], folded=True),
         *section,
         _against_nulls(found, folder),
@@ -181,12 +237,12 @@ def _maps(found: Inspected, folder: Path) -> list[Picture]:
         *behaviour_figures(found.behaviour, found.losses, nulls=False),
         *weight_maps(found.weights),
     ]
-    return [_saved(one.figure, folder / one.name, one.caption) for one in drawn]
+    return [_both(one, folder) for one in drawn]
 
 
 def _against_nulls(found: Inspected, folder: Path) -> Section:
     drawn = behaviour_figures(found.behaviour, found.losses, nulls=True)
-    pictures = [_saved(one.figure, folder / one.name, one.caption) for one in drawn]
+    pictures = [_both(one, folder) for one in drawn]
     return Section("Against the nulls", [_NULLS], pictures, folded=True)
 
 
@@ -237,6 +293,13 @@ def _diagonals(found: Inspected, folder: Path) -> list[Picture]:
 def _saved(figure: Any, path: Path, caption: str) -> Picture:
     (png,) = save(figure, path, formats=("png",))
     return Picture(png, caption)
+
+
+def _both(drawn: Drawn, folder: Path) -> Picture:
+    """A figure, and its panels below one another for narrow screens."""
+    wide = _saved(drawn.figure, folder / drawn.name, drawn.caption)
+    narrow = _saved(drawn.narrow, folder / f"{drawn.name}-narrow", drawn.caption)
+    return replace(wide, narrow=narrow.path)
 
 
 def _facts(found: Inspected) -> Sequence[str]:

@@ -27,18 +27,25 @@ class Picture:
 
     Attributes:
         path: The file.
-        caption: The text under it.
+        caption: What it shows, with its numbers.
         anchor: What a :class:`Link` to it names; empty for none.
+        narrow: The same panels below one another, shown on a narrow screen.
     """
 
     path: Path
     caption: str
     anchor: str = ""
+    narrow: Path | None = None
 
     @property
     def data(self) -> str:
         """The file as a data URL."""
-        return "data:image/png;base64," + base64.b64encode(self.path.read_bytes()).decode()
+        return _data(self.path)
+
+    @property
+    def narrow_data(self) -> str:
+        """The file for a narrow screen as a data URL; empty without one."""
+        return "" if self.narrow is None else _data(self.narrow)
 
     @property
     def width(self) -> int:
@@ -54,6 +61,10 @@ class Picture:
         with self.path.open("rb") as stream:
             width, height = struct.unpack(">16x2I", stream.read(24))
         return math.ceil(width * _SHOWN), math.ceil(height * _SHOWN)
+
+
+def _data(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
 
 
 _SHOWN = 0.66
@@ -147,14 +158,18 @@ class Page:
     Attributes:
         title: The title at the top.
         findings: What was found, in full sentences, first thing on the page.
-        sections: The sections below the findings.
+        sections: The evidence, and, folded, everything else.
         facts: Small print at the end: versions, seeds, settings.
+        picture: The figure that shows what was found, right below it.
+        doubts: What would have to be doubted, in sentences.
     """
 
     title: str
     findings: Sequence[str]
     sections: Sequence[Section]
     facts: Sequence[str] = field(default_factory=tuple)
+    picture: Picture | None = None
+    doubts: Sequence[str] = ()
 
     @property
     def sortable(self) -> bool:
@@ -171,6 +186,8 @@ def render(page: Page) -> str:
         scripted=page.sortable,
         title=page.title,
         findings=page.findings,
+        picture=page.picture,
+        doubts=page.doubts,
         sections=page.sections,
         facts=page.facts,
     )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, INK, MUTED, PALETTE, SIGNED, size, style
@@ -62,28 +63,41 @@ def _crop(axes: Axes, crop: Array, title: str) -> None:
 
 
 def head_maps(
-    values: Sequence[Array], labels: Sequence[str], *, titles: Sequence[str], strongest: int = 0
+    values: Sequence[Array],
+    labels: Sequence[str],
+    *,
+    titles: Sequence[str],
+    strongest: int = 0,
+    columns: int | None = None,
 ) -> Figure:
     """Heat maps of one number per head, layers downwards and heads across, several side by side.
 
-    Maps with the same label have one colour scale. What is not a number is marked by a dash, what
-    is infinite by ∞; a map with nothing to show says so.
+    Maps with the same label have one colour scale and one bar. What is not a number is marked by a
+    dash, what is infinite by ∞; a map with nothing to show says so.
 
     Args:
         values: ``[layer, head]`` each; NaN where a layer has no such head, or nothing was measured.
         labels: The label of each map: what is shown, with its unit.
         titles: The titles above the maps.
         strongest: How many of the largest |values| to name on each map.
+        columns: How many maps stand side by side; all of them by default.
     """
-    shape = np.asarray(values[0]).shape
-    width, height = max(3.2, 0.3 * shape[1] + 1.2), max(2.4, 0.26 * shape[0] + 1.0)
+    maps = [np.asarray(found, dtype=float) for found in values]
+    columns = columns or len(maps)
+    rows = -(-len(maps) // columns)
+    width = max(2.5, 0.3 * maps[0].shape[1] + 0.6)
+    height = max(1.6, 0.26 * maps[0].shape[0] + 0.8)
+    bars = len(set(labels))
     with style():
-        figure = Figure(figsize=(width * len(values), height))
-        maps = [np.asarray(found, dtype=float) for found in values]
+        figure = Figure(figsize=(width * columns + 0.9 * bars, height * rows))
+        drawn: dict[str, tuple[AxesImage, list[Axes]]] = {}
         for i, (found, label, title) in enumerate(zip(maps, labels, titles, strict=True)):
-            axes = figure.add_subplot(1, len(values), i + 1)
+            axes = figure.add_subplot(rows, columns, i + 1)
             alike = [other for other, same in zip(maps, labels, strict=True) if same == label]
-            _map(axes, found, _scale(alike), label, title, strongest)
+            image = _map(axes, found, _scale(alike), title, strongest)
+            drawn.setdefault(label, (image, []))[1].append(axes)
+        for label, (image, beside) in drawn.items():
+            figure.colorbar(image, ax=beside, label=label, pad=0.02)
     return figure
 
 
@@ -98,10 +112,9 @@ def _map(
     axes: Axes,
     values: Array,
     scale: tuple[bool, float],
-    label: str,
     title: str,
     strongest: int,
-) -> None:
+) -> AxesImage:
     signed, limit = scale
     colours, low = (SIGNED, -limit) if signed else (AMOUNT, 0.0)
     finite = np.ma.masked_invalid(values)
@@ -112,7 +125,6 @@ def _map(
     axes.set_yticks(_ticks(values.shape[0]))
     for spine in axes.spines.values():
         spine.set_visible(False)
-    axes.figure.colorbar(image, ax=axes, label=label, pad=0.02)
     sizes = np.where(np.isfinite(values), np.abs(values), -1.0)
     order = np.argsort(-sizes.ravel(), kind="stable")[: min(strongest, int((sizes >= 0).sum()))]
     for layer, head in zip(*np.unravel_index(order, values.shape), strict=True):
@@ -127,6 +139,7 @@ def _map(
             va="center",
             color="white" if light else INK,
         )
+    return image
 
 
 def _mark_gaps(axes: Axes, values: Array) -> None:
@@ -148,6 +161,7 @@ def null_histograms(
     label: str,
     *,
     titles: Sequence[str],
+    columns: int | None = None,
 ) -> Figure:
     """Histograms of all heads' scores beside the range that the null allows, one panel each.
 
@@ -156,11 +170,14 @@ def null_histograms(
             all; the range from the lowest to the highest head's three deviations is shaded.
         label: What is scored, with its unit.
         titles: The titles above the panels.
+        columns: How many panels stand side by side; all of them by default.
     """
+    columns = columns or len(scores)
+    rows = -(-len(scores) // columns)
     with style():
-        figure = Figure(figsize=size(1, 1.3 * len(scores)))
+        figure = Figure(figsize=size(rows, 1.3 * columns))
         for i, (triple, title) in enumerate(zip(scores, titles, strict=True)):
-            axes = figure.add_subplot(1, len(scores), i + 1)
+            axes = figure.add_subplot(rows, columns, i + 1)
             _histogram(axes, *(np.asarray(part, dtype=float) for part in triple))
             axes.set(xlabel=label, ylabel="heads", title=title)
     return figure

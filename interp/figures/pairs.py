@@ -1,4 +1,4 @@
-"""Which head reads which: heads as dots, layers upwards, and a line from each writer to its reader.
+"""Which head reads which: heads as dots, layer 0 on top, and a line from each writer to its reader.
 
 A line's width and colour give its score; lines are few by choice of the caller. A composition of
 weights says that a reader could read what the writer wrote, not that anything flows.
@@ -55,7 +55,7 @@ def pair_lines(
         axes.set_xticks(range(0, widest, max(1, widest // 16)))
         axes.set_yticks(range(len(heads)))
         axes.set_xlim(-0.7, widest - 0.3)
-        axes.set_ylim(-0.6, len(heads) - 0.4)
+        axes.set_ylim(len(heads) - 0.4, -0.6)
     return figure
 
 

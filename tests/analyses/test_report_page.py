@@ -36,11 +36,23 @@ def test_words_are_escaped_and_pictures_have_size_and_text(tmp_path: Path) -> No
 
 
 def test_numbers_are_short_and_missing_ones_empty(tmp_path: Path) -> None:
-    cells = re.findall(r'<td class="(\w+)">(.*?)</td>', page(tmp_path))
+    cells = re.findall(r'<td class="(\w+)"[^>]*>(.*?)</td>', page(tmp_path))
     assert cells == [
         ("short", "&lt;b&gt;x&lt;/b&gt;"), ("number", "1.2e+05"), ("number", "1.5e-07"),
         ("number", ""), ("yes", "yes"), ("number", "3"),
     ]  # fmt: skip
+
+
+def test_what_was_found_stands_first_then_its_figure_and_the_doubts(tmp_path: Path) -> None:
+    figure = Figure(figsize=(3, 2))
+    wide, narrow = (save(figure, tmp_path / name, formats=("png",))[0] for name in "ab")
+    picture = Picture(wide, "what it shows", narrow)
+    html = render(Page("t", ["found"], [Section("Evidence")], (), picture, ["one <seed>"]))
+    order = [html.index(words) for words in ("<li>found", "what it shows", "one &lt;seed&gt;",
+                                             "<h2>Evidence")]  # fmt: skip
+    assert order == sorted(order)
+    assert html.count('<source media="(max-width: 40rem)" srcset="data:image/png;base64,') == 1
+    assert "doubted" not in render(Page("t", ["found"], [Section("Evidence")]))
 
 
 def test_tails_are_not_printed_as_if_they_were_measured() -> None:
@@ -56,6 +68,7 @@ def test_a_sortable_table_has_buttons_and_unrounded_keys() -> None:
     assert "<script" not in plain
     assert html.count('<button type="button">') == 2
     assert 'data-key="0.123456789">0.123</td>' in html
+    assert 'data-name="score"' in html, "what a cell is, where headings do not stand above it"
     assert 'data-key=""' in html
     assert 'data-key="a&lt;b"' in html
     assert not re.search(r'(?:src|href)="(?!#|data:)', html)

@@ -111,27 +111,27 @@ def test_every_link_stays_in_the_file_and_arrives(page) -> None:
 def test_verdicts_are_sorted_by_mouse_and_keyboard(page) -> None:
     head = page.get_by_role("button", name="claim", exact=True)
     head.click()
-    assert shown(page) == ["depth-c", "depth-unrun", "memory-a", "memory-b"]
+    assert shown(page) == ["depth-c", "memory-a", "memory-b"]
     head.focus()
     page.keyboard.press("Enter")
-    assert shown(page) == ["memory-b", "memory-a", "depth-unrun", "depth-c"]
+    assert shown(page) == ["memory-b", "memory-a", "depth-c"]
     assert page.locator("#table-verdicts th").first.get_attribute("aria-sort") == "descending"
     page.get_by_role("button", name="verdict", exact=True).press("Space")
-    assert shown(page) == ["depth-unrun", "memory-a", "depth-c", "memory-b"]  # worst first
+    assert shown(page) == ["memory-a", "depth-c", "memory-b"]  # worst first
 
 
 def test_verdicts_are_filtered(page) -> None:
     verdicts = page.locator("#verdicts")
-    assert verdicts.locator("output").inner_text() == "4 of 4"
+    assert verdicts.locator("output").inner_text() == "3 of 3"
     verdicts.get_by_label("Find").fill("STATEMENT MEMORY")
     assert sorted(shown(page)) == ["memory-a", "memory-b"]
     verdicts.get_by_role("combobox", name="Verdict").select_option("reproduced")
     assert shown(page) == ["memory-b"]
-    assert verdicts.locator("output").inner_text() == "1 of 4"
+    assert verdicts.locator("output").inner_text() == "1 of 3"
     verdicts.get_by_label("Find").fill("")
     verdicts.get_by_role("combobox", name="Verdict").select_option("all")
     verdicts.get_by_role("combobox", name="Paper").select_option("depth")
-    assert sorted(shown(page)) == ["depth-c", "depth-unrun"]
+    assert shown(page) == ["depth-c"]
 
 
 def test_a_claims_own_table_is_sorted_by_number_and_filtered(page) -> None:
@@ -142,7 +142,7 @@ def test_a_claims_own_table_is_sorted_by_number_and_filtered(page) -> None:
     assert scores == sorted(scores, reverse=True)
     claim.get_by_label("Find").fill("no such text")
     assert claim.locator("output").inner_text() == "0 of 30"
-    assert page.locator("#table-verdicts tbody tr:visible").count() == 4
+    assert page.locator("#table-verdicts tbody tr:visible").count() == 3
 
 
 def test_keyboard_reaches_the_first_claim(page) -> None:
@@ -176,6 +176,19 @@ def test_printing_opens_what_is_folded_and_folds_it_again(page) -> None:
     assert page.locator("details[open]").count() == 0
 
 
+def test_what_was_not_run_stands_folded_under_its_paper_and_in_the_matrix(page) -> None:
+    assert page.locator(".matrix a[href='#depth-unrun']").inner_text() == "·"
+    assert page.locator("#depth-unrun").is_hidden()
+    page.locator(".matrix a[href='#depth-unrun']").click()
+    assert page.locator("#depth-unrun").is_visible()
+
+
 def test_nothing_is_wider_than_a_small_screen(page) -> None:
     page.set_viewport_size({"width": 400, "height": 800})
+    page.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    wide = "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
+    assert page.locator(".scroll").evaluate_all(wide) == 0
+    cell = page.locator("#table-verdicts td.key").first
+    said = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+    assert "key number" in said, "where headings do not stand above cells, each says its own"
