@@ -102,7 +102,7 @@ def _roles() -> pd.DataFrame:
     role: dict[str, Any] = dict.fromkeys(ROLE_COLUMNS, "")
     role |= {"component": "head", "layer": 0, "head": 2, "role": "induction"}
     role |= {"status": "confirmed", "strength": 0.9, "effect": 1.5, "q": 0.0}
-    return pd.DataFrame([role | {"evidence": "share <b>0.90</b>"}])
+    return pd.DataFrame([role | {"evidence": "share <b>0.90</b>", "tests": "[]"}])
 
 
 def main(

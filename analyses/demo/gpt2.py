@@ -78,7 +78,7 @@ def diagonals(factors: HeadWeights, folder: Path, name: str = "GPT-2") -> Diagon
         "norm's scale left out, not of tokens; and a diagonal alone does not show that the head "
         "is used so.",
     )
-    section = Section(f"{name}: heads with diagonal circuits", words, figures, tables)
+    section = Section(f"{name}: heads with diagonal circuits", words, figures, tables, folded=True)
     ceiling = (factors.d_head / factors.d_model) ** 0.5
     return Diagonals(table, _finding(table, name, heads, ceiling), section, file)
 
@@ -86,14 +86,18 @@ def diagonals(factors: HeadWeights, folder: Path, name: str = "GPT-2") -> Diagon
 def _finding(table: pd.DataFrame, name: str, heads: int, ceiling: float) -> str:
     parts = []
     for circuit, formula in _CIRCUITS.items():
-        top = strongest(table, circuit, "trace_share", 3)
-        named = ", ".join(f"L{r.layer}H{r.head} ({r.score:+.2f})" for r in top.itertuples())
-        parts.append(f"{formula} {named}")
+        parts.append(f"{formula} {_listed(table, circuit, 3)}")
     return (
         f"Of {name}'s {heads} heads, the circuits nearest a multiple of the identity are "
         + " and ".join(parts)
         + f" (trace share, at most {ceiling:.3f} for heads of this width)."
     )
+
+
+def _listed(table: pd.DataFrame, circuit: str, count: int = _SHOWN) -> str:
+    """The heads of the largest |trace share|, with it."""
+    top = strongest(table, circuit, "trace_share", count)
+    return ", ".join(f"L{r.layer}H{r.head} ({r.score:+.2f})" for r in top.itertuples())
 
 
 def _heat_map(table: pd.DataFrame, folder: Path, file: str) -> Picture:
@@ -109,7 +113,8 @@ def _heat_map(table: pd.DataFrame, folder: Path, file: str) -> Picture:
         strongest=_SHOWN,
     )
     (png,) = save(figure, folder / f"{file}-diagonals", formats=("png",))
-    return Picture(png, "Diagonal strength of both circuits of every head, with sign.")
+    told = "; ".join(f"{words}: {_listed(table, c)}" for c, words in _CIRCUITS.items())
+    return Picture(png, f"Trace share of both circuits of every head, with sign. {told}.")
 
 
 def _crops(
@@ -123,5 +128,5 @@ def _crops(
     return Picture(
         png,
         f"First 100 × 100 entries of {_CIRCUITS[circuit]} of the heads with the "
-        "strongest diagonals.",
+        f"strongest diagonals: {_listed(table, circuit)} (trace share).",
     )

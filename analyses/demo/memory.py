@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -19,7 +21,7 @@ from interp.proofs.mechanism import Construction
 from probes.agreement import agreement
 from probes.study import Study
 
-__all__ = ["Comparison", "findings", "sections"]
+__all__ = ["Comparison", "doubts", "findings", "lead_picture", "sections"]
 
 _SITES = {"hook_embed": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
 
@@ -72,21 +74,63 @@ def findings(comparison: Comparison) -> list[str]:
     ]
 
 
+def doubts(comparison: Comparison) -> list[str]:
+    """What the numbers give reason to doubt."""
+    trained, held = comparison.trained, comparison.held
+    said = [
+        "One model of each kind, of one seed: what other seeds do is said in their recipes.",
+        "Both fill the same roles by different means: "
+        + " ".join(words.looking(study) for study in (trained, comparison.constructed)),
+    ]
+    controls = [(c.name, int(held[c.name].sum())) for c in comparison.controls]
+    passed = ", ".join(
+        f"{count} of {len(held)} hold for the {name} model" for name, count in controls
+    )
+    if controls:
+        said.append(f"Statements must be able to fail: {passed}.")
+    maybe = int((trained.roles["status"] == "candidate").sum())
+    if maybe:
+        said.append(f"{maybe} roles of the trained model are candidates, which are not counted.")
+    return said
+
+
+def lead_picture(comparison: Comparison, folder: Path) -> Picture:
+    """The figure that shows what was found: where the heads of the models look."""
+    shown = _lags_shown(comparison)
+    panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
+    lags, across = [str(lag) for lag in range(shown)], "lag (positions back)"
+    figure = share_maps(panels, lags, label="share of attention", across=across)
+    words = "Share of each head's attention at each lag, mean over scored positions"
+    told = f"{words}. The largest: {_largest(panels, [f'lag {lag}' for lag in lags])}."
+    return _picture(figure, folder, "attention-by-lag", told)
+
+
 def sections(comparison: Comparison, folder: Path) -> list[Section]:
-    """The sections of the report; their figures are written to ``folder``."""
+    """The evidence, then, folded, everything else; figures are written to ``folder``."""
     task = comparison.trained.task
     arguments = ", ".join(task.arguments)
     return [
         Section(
-            "The task and the models",
+            "Which models do what the proof does?",
             (
-                f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
-                "one layer was trained on it; a second model is the constructive proof that one "
-                "layer can do it, written down as weights.",
-                *[_describe(study) for study in comparison.studies],
-                words.margins(comparison.construction.certificate),
+                "The proof and a trained model may fill the same roles by different mechanisms: "
+                "one by cancellation, one by selection. Controls show that statements can fail.",
             ),
-            tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
+            tables=(
+                Table(
+                    comparison.held.reset_index(), "Statements of the proof, checked on all models."
+                ),
+                Table(
+                    _by_whom(comparison.agreement),
+                    "Who fills them; strength is the r² lost "
+                    "without the strongest confirmed component or group.",
+                ),
+            ),
+        ),
+        Section(
+            "Where each head looks",
+            tuple(words.looking(study) for study in _drawn(comparison)),
+            [_kernel_picture(comparison, folder)],
         ),
         Section(
             "Which component does what",
@@ -110,28 +154,7 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
                 for study in comparison.studies
                 if len(study.roles)
             ),
-        ),
-        Section(
-            "Which models do what the proof does?",
-            (
-                "The proof and a trained model may fill the same roles by different mechanisms: "
-                "one by cancellation, one by selection. Controls show that statements can fail.",
-            ),
-            tables=(
-                Table(
-                    comparison.held.reset_index(), "Statements of the proof, checked on all models."
-                ),
-                Table(
-                    _by_whom(comparison.agreement),
-                    "Who fills them; strength is the r² lost "
-                    "without the strongest confirmed component or group.",
-                ),
-            ),
-        ),
-        Section(
-            "Where each head looks",
-            tuple(words.looking(study) for study in _drawn(comparison)),
-            _lag_pictures(comparison, folder),
+            folded=True,
         ),
         Section(
             "What becomes readable where, and what ablation removes",
@@ -140,6 +163,19 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
                 *[words.reading(study) for study in comparison.studies],
             ),
             _layer_pictures(comparison, folder),
+            folded=True,
+        ),
+        Section(
+            "The task and the models",
+            (
+                f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
+                "one layer was trained on it; a second model is the constructive proof that one "
+                "layer can do it, written down as weights.",
+                *[_describe(study) for study in comparison.studies],
+                words.margins(comparison.construction.certificate),
+            ),
+            tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
+            folded=True,
         ),
     ]
 
@@ -194,32 +230,41 @@ def _names(rows: pd.DataFrame) -> pd.Series:
     return pd.Series(names, index=rows.index, name="component", dtype=object)
 
 
-def _lag_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]:
-    shown = max(comparison.trained.memories.values()) + 3
-    panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
-    lags = [str(lag) for lag in range(shown)]
-    across = "lag (positions back)"
-    masses = share_maps(panels, lags, label="share of attention", across=across)
+def _lags_shown(comparison: Comparison) -> int:
+    return max(comparison.trained.memories.values()) + 3
+
+
+def _kernel_picture(comparison: Comparison, folder: Path) -> Picture:
     kernels = {
         study.name: {m: study.kernels.kernels[m].sum(0) for m in study.memories}
         for study in _drawn(comparison)
     }
-    figure = kernels_by_lag(kernels, comparison.trained.memories, longest=shown - 1)
-    return (
-        _picture(
-            masses,
-            folder,
-            "attention-by-lag",
-            "Share of each head's attention at each lag, mean over scored positions.",
-        ),
-        _picture(
-            figure,
-            folder,
-            "kernels-by-lag",
-            "What the heads of the layer put into the direction that holds each memory: their "
-            "summed signed kernel, as a share of its absolute weight over all lags.",
-        ),
+    memories, shown = comparison.trained.memories, _lags_shown(comparison)
+    figure = kernels_by_lag(kernels, memories, longest=shown - 1)
+    told = "; ".join(
+        f"{study.name}: "
+        + ", ".join(f"{m} {study.kernels.concentration(m, lag):.2f}" for m, lag in memories.items())
+        for study in _drawn(comparison)
     )
+    words = (
+        "What the heads of the layer put into the direction that holds each memory: their summed "
+        "signed kernel, as a share of its absolute weight over all lags. At the memory's own lag, "
+        f"{told}."
+    )
+    return _picture(figure, folder, "kernels-by-lag", words)
+
+
+def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
+    """The largest number of every row of every panel, and where it stands."""
+    said = []
+    for panel in panels:
+        tops = [
+            f"{row} {columns[int(np.nanargmax(values))]} {np.nanmax(values):.2f}"
+            for row, values in zip(panel.rows, panel.values, strict=True)
+            if np.isfinite(values).any()
+        ]
+        said.append(f"{panel.title}: {', '.join(tops) or 'nothing measured'}")
+    return "; ".join(said)
 
 
 def _drawn(comparison: Comparison) -> tuple[Study, ...]:
@@ -250,14 +295,15 @@ def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]
             share_maps(reads, latents, label="held-out r², linear probe", across="latent"),
             folder,
             "decodability",
-            "Linear decodability of each latent along the residual stream.",
+            "Linear decodability of each latent along the residual stream. The best read: "
+            f"{_largest(reads, latents)}.",
         ),
         _picture(
             share_maps(losses, latents, label="r² lost without it", across="latent"),
             folder,
             "ablation",
             "Decodability lost right after a component's sublayer when it is mean-ablated "
-            "(the probe is refitted).",
+            f"(the probe is refitted). What each loses most: {_largest(losses, latents)}.",
         ),
     )
 

@@ -52,6 +52,7 @@ def nested_section(folder: Path, *, seed: int = 0) -> Section:
             Table(found.table, "Which layer first holds which latent, and what breaks it."),
             Table(held, "Which component holds which latent when it alone is exchanged."),
         ),
+        folded=True,
     )
 
 

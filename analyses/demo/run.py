@@ -18,7 +18,7 @@ import pandas as pd
 
 import trained
 from analyses.demo.gpt2 import diagonals
-from analyses.demo.memory import Comparison, findings, sections
+from analyses.demo.memory import Comparison, doubts, findings, lead_picture, sections
 from analyses.demo.nested import nested_section
 from analyses.report.page import Page, Section, render
 from interp.errors import CheckpointError
@@ -87,7 +87,7 @@ def run_demo(
         step("writing the report")
         _write_numbers(comparison, said, folder)
         (folder / "report.html").write_text(
-            render(_page(comparison, said, parts)), encoding="utf-8"
+            render(_page(comparison, said, parts, folder)), encoding="utf-8"
         )
     return said
 
@@ -118,7 +118,7 @@ def find_gpt2(given: Path | None) -> HeadWeights | None:
     return None
 
 
-def _page(comparison: Comparison, said: list[str], parts: list[Section]) -> Page:
+def _page(comparison: Comparison, said: list[str], parts: list[Section], folder: Path) -> Page:
     return Page(
         title="What a transformer does, against a proof of what it can do",
         findings=said,
@@ -131,6 +131,8 @@ def _page(comparison: Comparison, said: list[str], parts: list[Section]) -> Page
             "All numbers of this page: scores.csv, roles.csv, agreement.csv and numbers.json "
             "beside it; the same tables are sealed into the activation stores under stores/.",
         ),
+        picture=lead_picture(comparison, folder),
+        doubts=doubts(comparison),
     )
 
 

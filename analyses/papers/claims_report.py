@@ -208,11 +208,10 @@ def _named_models(entries: list[_Entry]) -> dict[str, list[str]]:
 
 def _counted(entries: list[_Entry]) -> str:
     counts = Counter(entry.status for entry in entries)
-    told = [status for status in _STATUSES if counts[status] or status != "stopped"]
-    words = ", ".join(f"{counts[status]} {status}" for status in told)
+    words = ", ".join(f"{counts[status]} {status}" for status in _STATUSES if counts[status])
     changed = sum(bool(entry.changed) for entry in entries)
     other = f" Of these, {changed} with other options than the ledger's." if changed else ""
-    return f"{len(entries)} claims: {words}.{other}"
+    return f"{len(entries)} claim{'s' * (len(entries) > 1)}: {words}.{other}"
 
 
 def _summary(entries: list[_Entry]) -> list[str]:

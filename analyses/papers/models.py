@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analyses.report.findings import in_words
 from analyses.report.page import Picture, Table
 from interp.errors import OutputError
 from interp.interventions.components import Component
@@ -107,6 +108,16 @@ def _roles(folder: Path) -> Table:
     return _short(frame, f"Roles of {folder.name}: {words}")
 
 
+def _confirmed(roles: pd.DataFrame) -> str:
+    """Which component plays which role for sure, in a sentence."""
+    sure = roles[roles["status"] == "confirmed"]
+    said = [
+        f"{role} {in_words(list(dict.fromkeys(rows['component'])))}"
+        for role, rows in sure.groupby("role", sort=False)
+    ]
+    return f"Confirmed: {'; '.join(said)}." if said else "No role of any component is confirmed."
+
+
 def _probes(folder: Path) -> Table:
     frame = pd.read_csv(folder / "probes.csv")[list(_PROBES)]
     words = "every latent at every hook, beside a control task, the raw input and random weights"
@@ -123,11 +134,12 @@ def _measured(folder: Path, claims: Sequence[str]) -> ModelPage:
             for stem, words in _PICTURES.items()
             if (folder / f"{stem}.png").exists()
         ]
-        tables = [table for table in (_roles(folder), _probes(folder)) if len(table.frame)]
+        roles = _roles(folder)
+        tables = [table for table in (roles, _probes(folder)) if len(table.frame)]
         return ModelPage(
             name,
             about["paper"],
-            about["words"],
+            [_confirmed(roles.frame), *about["words"]],
             claims,
             pictures,
             tables,

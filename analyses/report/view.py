@@ -16,11 +16,12 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from analyses.report.circuit import circuit_doubts, circuit_sentences
 from analyses.report.findings import role_findings
 from analyses.report.html import rendered
 from analyses.report.page import Table
 from analyses.report.view_document import document, head_bytes
-from probes.roles.profile import Profile
+from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.registry import ROLES
 from probes.viewing.model import Viewed, quantisation_error
 
@@ -43,6 +44,7 @@ def view_page(views: Sequence[Viewed], profile: Profile) -> str:
         scripted=True,
         title=title,
         findings=view_findings(views, profile),
+        roles=_every_role(views, profile) if profile == LANGUAGE else [],
         doubts=view_doubts(views, profile),
         tables=[head_table(viewed) for viewed in views],
         data=_safe(data),
@@ -76,7 +78,26 @@ def _blobs(views: Sequence[Viewed]) -> Iterator[tuple[str, str]]:
 
 
 def view_findings(views: Sequence[Viewed], profile: Profile) -> list[str]:
-    """What the heads do, a sentence a role; of several models each with its name."""
+    """What the heads do: of language models the induction circuit and what else is confirmed, of
+    a task's a sentence a role; of several models each with its name."""
+    if profile != LANGUAGE:
+        return _every_role(views, profile)
+    return [
+        f"{viewed.name}: {said}" if len(views) > 1 else said
+        for viewed in views
+        for said in circuit_sentences(viewed.roles, _induction(viewed), profile=profile)
+    ]
+
+
+def _induction(viewed: Viewed) -> pd.Series | None:
+    """The share of every head's attention that goes to what followed equal tokens."""
+    found = [column for column in viewed.columns if column.key == "after_same"]
+    if not found:
+        return None
+    return pd.Series({f"L{layer}H{head}": v for (layer, head), v in found[0].values.items()})
+
+
+def _every_role(views: Sequence[Viewed], profile: Profile) -> list[str]:
     asked = [role.name for role in ROLES.values() if profile.name in role.profiles]
     told = _UNITS[profile.unit]
     return [
@@ -90,6 +111,8 @@ def view_doubts(views: Sequence[Viewed], profile: Profile) -> list[str]:
     """What would have to be doubted, with numbers, and what the numbers are."""
     said = []
     for viewed in views:
+        told = circuit_doubts(viewed.roles) if profile == LANGUAGE else []
+        said += [f"{viewed.name}: {doubt}" for doubt in told]
         maybe = int((viewed.roles["status"] == "candidate").sum())
         sure = int((viewed.roles["status"] == "confirmed").sum())
         said.append(

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.report.weights_page import weights_page
+from analyses.report.weights_page import NARROW, weights_page
 from interp.environment import ENVIRONMENT, environment_json
 from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
 from interp.figures.pairs import Pair, pair_lines
@@ -75,9 +75,14 @@ class Inspection:
 
     def findings(self, n: int = 5) -> list[str]:
         """The main findings, with ``n`` heads or pairs per list; see :func:`findings`."""
+        return [*self.diagonals(n), *_compositions(self.table, n)]
+
+    def diagonals(self, n: int = 5) -> list[str]:
+        """Of the findings those about single heads."""
         tokens = self.factors.layout.tokens
         tied = tokens is None or tokens.embedding == tokens.unembedding
-        return findings(self.table, n, basis=self.options.get("basis", "residual"), tied=tied)
+        heads = self.table[~self.table["metric"].isin(COMPOSITIONS)]
+        return findings(heads, n, basis=self.options.get("basis", "residual"), tied=tied)
 
 
 def notes_of(factors: HeadWeights) -> list[str]:
@@ -136,11 +141,16 @@ def findings(
                 said.append(f"{circuit} that would {meaning}: {_listed(top)}.")
     if basis == "residual" and not tied and len(shares):
         said.append(_UNTIED)
-    for kind in COMPOSITIONS:
-        pairs = table[table["metric"] == kind]
-        if len(pairs):
-            said.append(f"Strongest {kind.replace('_', '-')}: {_pairs(pairs, n)}.")
-    return said
+    return [*said, *_compositions(table, n)]
+
+
+def _compositions(table: pd.DataFrame, n: int) -> list[str]:
+    pairs = ((kind, table[table["metric"] == kind]) for kind in COMPOSITIONS)
+    return [
+        f"Strongest {kind.replace('_', '-')}: {_pairs(rows, n)}."
+        for kind, rows in pairs
+        if len(rows)
+    ]
 
 
 def _meanings(basis: str, tied: bool) -> tuple[tuple[str, str, str], ...]:
@@ -246,7 +256,8 @@ def _write_html(inspection: Inspection, folder: Path) -> None:
         f"options: {_listed_options(inspection.options)}",
         *notes_of(factors),
     ]
-    page = weights_page(folder, name, inspection.table, inspection.findings(), facts)
+    said = inspection.diagonals() or inspection.findings()
+    page = weights_page(folder, name, inspection.table, said, facts)
     (folder / "report.html").write_text(page, encoding="utf-8")
 
 
@@ -271,7 +282,10 @@ def _write_figures(inspection: Inspection, folder: Path, watch: Watch) -> None:
     for circuit in table["circuit"].unique():
         top = strongest(table, circuit, "trace_share", 8)
         if len(top):
-            save(_crops(inspection, circuit, top), folder / f"diagonals-{_file(circuit)}")
+            path = folder / f"diagonals-{_file(circuit)}"
+            save(_crops(inspection, circuit, top), path)
+            narrow = _crops(inspection, circuit, top, columns=2)
+            save(narrow, path.with_name(path.name + NARROW), formats=("png",))
     for metric, rows in watch(list(table.groupby("metric", sort=False))):
         label = _UNITS.get(metric, metric.replace("_", " "))
         by_circuit = dict(iter(rows.groupby("circuit", sort=False)))
@@ -308,11 +322,12 @@ def _file(circuit: str) -> str:
     return circuit.replace("+", "-")
 
 
-def _crops(inspection: Inspection, circuit: str, top: pd.DataFrame) -> Any:
+def _crops(inspection: Inspection, circuit: str, top: pd.DataFrame, *, columns: int = 4) -> Any:
     crops = [
         circuit_crop(inspection.factors, layer, head, circuit, **inspection.options)
         for layer, head in zip(top["layer"].tolist(), top["head"].tolist(), strict=True)
     ]
     titles = [f"L{r.layer}H{r.head}: {r.score:+.3f}" for r in top.itertuples()]
     name = Path(inspection.factors.name).name
-    return circuit_crops(crops, titles, title=f"{circuit} of {name}: largest |trace share|")
+    title = f"{circuit} of {name}: largest |trace share|"
+    return circuit_crops(crops, titles, columns=columns, title=title)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -11,7 +12,7 @@ from analyses.report.page import Page, Picture, Section, Table, render
 from interp.weights.composition import COMPOSITIONS
 from interp.weights.weight_table import SINGULAR
 
-__all__ = ["weights_page"]
+__all__ = ["NARROW", "weights_page"]
 
 _NULL = (
     "The null keeps a head's singular values and turns its two bases at random. Nearly every "
@@ -22,6 +23,14 @@ _DOUBT = (
     "ablations to say (prooflens view, prooflens inspect). In the residual basis it speaks of "
     "directions, not of tokens."
 )
+_ALONE = (
+    "A weight-only number is the same for a head that is never used: none of these says that the "
+    "model depends on it."
+)
+_DOUBTS = (_DOUBT, _ALONE)
+NARROW = "-narrow"
+"""Ends the name of a figure whose panels are for a narrow screen."""
+_TELLING = ("trace_share", "diag_ratio", "copying_score", "effective_rank")
 _CROPS, _NAMED, _LEVEL = 8, 3, 0.01
 _GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
@@ -62,8 +71,9 @@ def weights_page(
 ) -> str:
     """Render the page as one self-contained HTML file.
 
-    The findings, the strongest diagonals and the table of heads are open; the other figures are
-    folded by what they measure, each meaning said once.
+    First what stands out, the strongest diagonals and what to doubt, then the heads with the
+    strongest diagonals as a table; the other figures are folded by what they measure, each meaning
+    said once.
 
     Args:
         folder: where the figures are.
@@ -72,25 +82,50 @@ def weights_page(
         findings: sentences for the top of the page.
         facts: sizes, options and notes, for its end.
     """
-    sections = [
-        *_diagonals(folder, table),
-        Section("Table of all heads", (), (), [_heads(table)]),
-        *_pairs(folder, table),
-        *_measured(folder, table),
+    crops, sections = _diagonals(folder, table), [*_strongest(table)]
+    if crops[1:]:
+        title = "Strongest diagonals of the other circuits"
+        words = ["Corners of the circuits themselves; the number is the trace share."]
+        sections.append(Section(title, words, crops[1:], folded=True))
+    sections += [*_pairs(folder, table), *_measured(folder, table)]
+    sections.append(Section("Table of all heads", (), (), [_heads(table)], folded=True))
+    first = crops[0] if crops else None
+    return render(Page(f"Weights of {model}", findings, sections, facts, first, _DOUBTS))
+
+
+def _diagonals(folder: Path, table: pd.DataFrame) -> list[Picture]:
+    """Corners of circuits, those of QK first."""
+    paths = sorted(p for p in folder.glob("diagonals-*.png") if not p.stem.endswith(NARROW))
+    paths.sort(key=lambda path: path.stem != "diagonals-QK")
+    return [
+        replace(picture, narrow=narrow if narrow.is_file() else None)
+        for picture in _pictures(paths, table)
+        for narrow in [picture.path.with_stem(picture.path.stem + NARROW)]
     ]
-    return render(Page(f"Weights of {model}", findings, sections, [_DOUBT, *facts]))
 
 
-def _diagonals(folder: Path, table: pd.DataFrame) -> Iterator[Section]:
-    """The first picture on the page; the others folded."""
-    first = folder / "diagonals-QK.png"
-    others = sorted(path for path in folder.glob("diagonals-*.png") if path != first)
-    found = _pictures([first, *others] if first.is_file() else others, table)
-    words = ["Corners of the circuits themselves; the number is the trace share."]
-    if found:
-        yield Section("Strongest diagonals", words, found[:1])
-    if found[1:]:
-        yield Section("Strongest diagonals of the other circuits", words, found[1:], folded=True)
+def _strongest(table: pd.DataFrame) -> Iterator[Section]:
+    """The heads of the largest |trace share| of each circuit, with the numbers that tell most."""
+    heads = table[table["metric"].isin(_TELLING)]
+    if not len(heads):
+        return
+    wide = heads.pivot(index=["circuit", "layer", "head"], columns="metric", values="score")
+    wide = wide[[name for name in _TELLING if name in wide]].reset_index()
+    if "trace_share" not in wide:
+        return
+    shares = table[table["metric"] == "trace_share"]
+    known = shares[["circuit", "layer", "head", "null_std", "q"]]
+    wide = wide.merge(known, on=["circuit", "layer", "head"])
+    wide["size"] = wide["trace_share"].abs()
+    top = wide.sort_values("size", ascending=False, kind="stable").groupby("circuit", sort=False)
+    told = top.head(_CROPS).sort_values(["circuit", "size"], ascending=[False, False])
+    told.insert(1, "name", [f"L{r.layer}H{r.head}" for r in told.itertuples()])
+    told = told.drop(columns=["layer", "head", "size"])
+    caption = (
+        f"The {_CROPS} heads of each circuit with the largest |trace share|; null_std is what "
+        "random bases spread by, q the false-discovery rate."
+    )
+    yield Section("The heads that stand out", (), (), [Table(told, caption, sortable=True)])
 
 
 def _heads(table: pd.DataFrame) -> Table:

@@ -93,7 +93,8 @@ def test_a_few_models_stand_side_by_side(viewed) -> None:
     other = synthetic(2, 3, 9, 8, name="other")
     found = View((viewed, other), LANGUAGE)
     assert [model["name"] for model in data_of(found.html)["models"]] == ["made up", "other"]
-    assert found.findings[0].startswith("made up: induction: confirmed L0H2 (+0.90, loss +1.50)")
+    assert found.findings[0].startswith("made up: L0H2 does induction: 90% of its attention")
+    assert "<li>made up: induction: confirmed L0H2 (+0.90, loss +1.50).</li>" in found.html
 
 
 def test_a_notebook_has_a_static_part_that_says_so(viewed) -> None:

@@ -255,6 +255,8 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
         monkeypatch.setattr("analyses.demo.run.study", light_study(world / "st"))
         monkeypatch.setattr("analyses.demo.run.findings", lambda comparison: ["It is so."])
         monkeypatch.setattr("analyses.demo.run.sections", lambda comparison, folder: [])
+        monkeypatch.setattr("analyses.demo.run.doubts", lambda comparison: [])
+        monkeypatch.setattr("analyses.demo.run.lead_picture", lambda comparison, folder: None)
         monkeypatch.setattr("analyses.demo.memory.Comparison.agreement", table)
         keep(monkeypatch, "analyses.demo.run", "construct_fixed_memory")
         keep(monkeypatch, "trained", "load")
