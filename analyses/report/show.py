@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from analyses.report.findings import in_words
 from analyses.report.html import rendered
 from analyses.report.roles import model_of, task_of
 from analyses.report.view import head_table, view_findings, view_page
@@ -106,7 +107,7 @@ class View:
         return rendered(
             "view_static.html.j2",
             scripted=False,
-            title="Heads of " + " and ".join(viewed.name for viewed in self.views),
+            title="Heads of " + in_words([viewed.name for viewed in self.views]),
             findings=self.findings,
             tables=[head_table(viewed) for viewed in self.views],
             words=_STATIC,

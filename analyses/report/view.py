@@ -17,7 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analyses.report.circuit import circuit_doubts, circuit_sentences
-from analyses.report.findings import role_findings
+from analyses.report.findings import in_words, role_findings
 from analyses.report.html import rendered
 from analyses.report.page import Table
 from analyses.report.view_document import document, head_bytes
@@ -37,7 +37,7 @@ def view_page(views: Sequence[Viewed], profile: Profile) -> str:
         views: Models on the same rows, side by side; one or a few.
         profile: Their roles were decided by.
     """
-    title = "Heads of " + " and ".join(viewed.name for viewed in views)
+    title = "Heads of " + in_words([viewed.name for viewed in views])
     data = json.dumps(document(views, title), ensure_ascii=False, allow_nan=False)
     return rendered(
         "view.html.j2",

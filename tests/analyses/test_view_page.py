@@ -151,7 +151,7 @@ def test_the_command_writes_one_file_and_refuses_to_replace_it(tmp_path: Path) -
     asked = ["view", "induction-attention", "--out", str(out), "--rows", "8", "--prompt", "3 4 3"]
     found = CliRunner().invoke(app, [*asked, "--data", str(tmp_path / "rows.json"), "--no-ablate"])
     assert found.exit_code == 0, found.output
-    assert "induction: confirmed L1H0" in found.output
+    assert "L1H0 does induction" in found.output
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".html"] == ["heads.html"]
     data = data_of(out.read_text())
     kinds = [group["kind"] for group in data["groups"]]

@@ -51,7 +51,8 @@ def shown(page) -> str:
 def test_it_opens_with_what_was_found_and_the_head_that_does_it(page, viewed) -> None:
     said = page.locator(".findings li").all_inner_texts()
     assert said == viewed.findings
-    assert any(line.startswith("induction: confirmed L1H0") for line in said)
+    assert said[0].startswith("L1H0 does induction")
+    assert said[1].startswith("It finds it by reading L0H0, which looks at the token before")
     assert shown(page) == "L1H0"
     told = page.locator(".sentences").inner_text()
     assert re.search(r"induction, confirmed \(q [^)]+\): share of attention", told)
