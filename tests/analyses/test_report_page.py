@@ -46,7 +46,7 @@ def test_numbers_are_short_and_missing_ones_empty(tmp_path: Path) -> None:
 def test_what_was_found_stands_first_then_its_figure_and_the_doubts(tmp_path: Path) -> None:
     figure = Figure(figsize=(3, 2))
     wide, narrow = (save(figure, tmp_path / name, formats=("png",))[0] for name in "ab")
-    picture = Picture(wide, "what it shows", narrow)
+    picture = Picture(wide, "what it shows", narrow=narrow)
     html = render(Page("t", ["found"], [Section("Evidence")], (), picture, ["one <seed>"]))
     order = [html.index(words) for words in ("<li>found", "what it shows", "one &lt;seed&gt;",
                                              "<h2>Evidence")]  # fmt: skip
