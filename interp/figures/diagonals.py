@@ -86,7 +86,7 @@ def head_maps(
     columns = columns or len(maps)
     rows = -(-len(maps) // columns)
     width = max(2.5, 0.3 * maps[0].shape[1] + 0.6)
-    height = max(1.6, 0.26 * maps[0].shape[0] + 0.8)
+    height = max(2.0, 0.26 * maps[0].shape[0] + 1.1)
     bars = len(set(labels))
     with style():
         figure = Figure(figsize=(width * columns + 0.9 * bars, height * rows))
