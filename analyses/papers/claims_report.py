@@ -120,7 +120,8 @@ class _Entry:
     def pictures(self) -> list[Picture]:
         figures = self.result.figures if self.result else {}
         folder = self.result.folder if self.result else Path()
-        return [Picture(folder / f"{name}.png", words) for name, words in figures.items()]
+        told = self.result.words if self.result else ""
+        return [Picture(folder / f"{n}.png", words, told=told) for n, words in figures.items()]
 
     @property
     def thumbnail(self) -> Picture | None:

@@ -6,7 +6,8 @@
     probes              what ``prooflens probe`` found                → hook × latent
     curves              what ``prooflens probe --curves`` found       → score against rows
     attention, loss-*   what ``prooflens inspect`` found              → layer × head, and nulls
-    weights             likewise                                      → layer × head
+    weights             likewise                                      → layer × head, who reads whom
+    crops-*             likewise                                      → corners of circuits
 
 A table that another run sealed than the one that sealed the roles (its provenance tells) is not
 about these roles: attention is drawn only beside the roles it was taken for.
@@ -23,6 +24,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.report.behaviour_figures import behaviour_figures, weight_maps
+from analyses.report.circuit_figures import crop_figure, reading_figure
 from analyses.report.probing import curve_figure, latent_maps
 from interp.figures.attention import attention_maps
 from interp.figures.maps import Panel, share_maps
@@ -30,6 +32,7 @@ from interp.figures.style import save
 from interp.interventions.components import Component
 from interp.store import ActivationStore
 from interp.store.rows import scored_mask
+from probes.inspection.crops import CROPS
 
 __all__ = ["ATTENTION", "attention_tables", "draw", "part_name"]
 
@@ -178,8 +181,16 @@ def _inspected(store: ActivationStore) -> Iterator[tuple[str, Figure]]:
         for drawn in behaviour_figures(behaviour, losses, nulls=nulls):
             yield drawn.name, drawn.figure
     if "weights" in names:
-        for drawn in weight_maps(store.measurement("weights")):
+        weights = store.measurement("weights")
+        for drawn in weight_maps(weights):
             yield drawn.name, drawn.figure
+        reading = reading_figure(weights, store.measurement("roles")) if "roles" in names else None
+        if reading is not None:
+            yield "pairs", reading[0]
+    for name in names:
+        if name.startswith(CROPS):
+            circuit = name.removeprefix(CROPS)
+            yield f"diagonals-{circuit}", crop_figure(store.measurement(name), circuit)
 
 
 def _attention(table: pd.DataFrame) -> Figure:

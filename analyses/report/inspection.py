@@ -23,21 +23,20 @@ from analyses.report.behaviour_figures import (
     weight_maps,
 )
 from analyses.report.circuit import circuit_doubts, circuit_sentences
+from analyses.report.circuit_figures import crop_caption, crop_figure, reading_figure
 from analyses.report.findings import role_findings
 from analyses.report.page import Page, Picture, Section, Table, render
-from interp.figures.diagonals import circuit_crops
-from interp.figures.pairs import Pair, pair_lines
 from interp.figures.style import save
 from interp.interventions.components import Component
 from interp.output import output_file
-from interp.weights.weight_table import circuit_crop
+from probes.inspection.crops import crop_table
 from probes.inspection.heads import Inspected, write_tables
 from probes.roles.profile import LANGUAGE
 from probes.roles.registry import ROLES
 
 __all__ = ["inspection_findings", "wide_table", "write_inspection"]
 
-_SHOWN, _PAIRS, _FEW = 8, 24, 4
+_FEW = 4
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _RIGHT = 0.05  # share of tokens; below it hardly any is predicted
 _NULLS = (
@@ -247,46 +246,17 @@ def _against_nulls(found: Inspected, folder: Path) -> Section:
 
 
 def _pairs_picture(found: Inspected, folder: Path) -> Picture | None:
-    table = found.weights[found.weights["metric"] == "k_composition"]
-    named = {
-        role: [(r.layer, r.head) for r in _rows(found.roles[found.roles["role"] == role])]
-        for role in ("previous-token", "induction", "duplicate-token")
-    }
-    writers = {_head(*place) for place in named["previous-token"]}
-    readers = set(named["induction"])
-    told = "K-composition of induction heads with previous-token heads"
-    chosen = table[table["target"].isin(writers)]
-    chosen = chosen[[(r.layer, r.head) in readers for r in _rows(chosen)]]
-    if chosen.empty:
-        chosen, told = table, "the strongest K-compositions of all pairs"
-    if chosen.empty:
-        return None
-    pairs: list[Pair] = [
-        (_place(r.target), (r.layer, r.head), r.score)
-        for r in _rows(chosen.nlargest(_PAIRS, "effect"))
-    ]
-    heads = [found.factors.n_heads] * found.factors.n_layers
-    figure = pair_lines(heads, pairs, "K-composition", named=named)
-    return _saved(figure, folder / "pairs", told)
-
-
-def _place(name: str) -> tuple[int, int]:
-    layer, _, head = name[1:].partition("H")
-    return int(layer), int(head)
+    drawn = reading_figure(found.weights, found.roles)
+    return None if drawn is None else _saved(drawn[0], folder / "pairs", drawn[1])
 
 
 def _diagonals(found: Inspected, folder: Path) -> list[Picture]:
     pictures = []
     for circuit in ("QK", "OV"):
-        rows = matching(found.weights, metric="trace_share", circuit=circuit)
-        top = rows.assign(size=rows["score"].abs()).nlargest(_SHOWN, "size")
-        if len(top):
-            crops = [
-                circuit_crop(found.factors, int(r.layer), int(r.head), circuit) for r in _rows(top)
-            ]
-            titles = [f"{_head(r.layer, r.head)}: {r.score:+.3f}" for r in _rows(top)]
-            figure = circuit_crops(crops, titles, title=f"{circuit}: largest |trace share|")
-            pictures.append(_saved(figure, folder / f"diagonals-{circuit}", f"{circuit} circuits"))
+        crops = crop_table(found.factors, found.weights, circuit)
+        if len(crops):
+            figure, told = crop_figure(crops, circuit), crop_caption(crops, circuit)
+            pictures.append(_saved(figure, folder / f"diagonals-{circuit}", told))
     return pictures
 
 

@@ -23,19 +23,26 @@ __all__ = ["Cell", "Link", "Page", "Picture", "Section", "Table", "render"]
 
 @dataclass(frozen=True)
 class Picture:
-    """A PNG file with a caption, which is its alternative text too.
+    """A PNG file with a caption, which begins its alternative text.
 
     Attributes:
         path: The file.
         caption: What it shows, with its numbers.
         anchor: What a :class:`Link` to it names; empty for none.
         narrow: The same panels below one another, shown on a narrow screen.
+        told: The numbers that stand beside the figure, for readers who cannot see it.
     """
 
     path: Path
     caption: str
     anchor: str = ""
     narrow: Path | None = None
+    told: str = ""
+
+    @property
+    def alternative(self) -> str:
+        """The text for readers who cannot see the figure."""
+        return f"{self.caption} {self.told}".strip()
 
     @property
     def data(self) -> str:

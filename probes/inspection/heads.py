@@ -43,6 +43,7 @@ from probes.inspection.behaviour import (
     stored_rows,
 )
 from probes.inspection.by_position import with_positions
+from probes.inspection.crops import CROPS, crop_table
 from probes.inspection.inspected_rows import inspected_rows
 from probes.roles.evidence import Evidence
 from probes.roles.find import decided, evidence_of
@@ -194,6 +195,11 @@ def inspect_heads(
     step("weights")
     weights = _weights(factors, seed, notes)
     stores["repeated"].write_measurement("weights", weights, {"seed": seed}, overwrite=True)
+    for circuit in ("QK", "OV"):
+        crops = crop_table(factors, weights, circuit)
+        if len(crops):
+            name = f"{CROPS}{circuit}"
+            stores["repeated"].write_measurement(name, crops, {"circuit": circuit}, overwrite=True)
     asked = {"asked": min(length, model.n_ctx), "rows": rows, "seed": seed}
     settings = {**asked, "length": chosen.positions, "tokens": chosen.tokens}
     tables = (behaviour, lost, weights, roles)

@@ -185,7 +185,8 @@ def test_the_page_holds_everything_and_fetches_nothing(
 def test_plot_draws_again_what_the_inspection_drew(
     trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, folder, _ = trained_model
+    _, folder, found = trained_model
+    write_inspection(found, folder / "out")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
@@ -194,9 +195,13 @@ def test_plot_draws_again_what_the_inspection_drew(
     assert done.exit_code == 0, repr(done.exception)
     drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
     assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",
-                     "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio"}  # fmt: skip
+                     "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio",
+                     "pairs", "diagonals-QK", "diagonals-OV"}  # fmt: skip
     assert sorted(path.name for path in tmp_path.iterdir()) == ["figures", "scratch"]
     assert list(scratch.iterdir()) == []
+    for name in ("pairs", "diagonals-QK", "diagonals-OV"):
+        before = folder / "out" / "figures" / f"{name}.png"
+        assert (tmp_path / "figures" / f"{name}.png").read_bytes() == before.read_bytes(), name
 
 
 def write_llama(folder: Path) -> None:

@@ -67,5 +67,5 @@ def chance(setting: Setting) -> Verdict:
         numbers,
         name="accuracy",
         table=table,
-        drawing=Drawing(figure, "One-hot MLPs scatter around chance, a dot a seed."),
+        drawing=Drawing(figure, "Accuracy of one-hot MLPs beside chance, a dot a seed."),
     )

@@ -126,6 +126,10 @@ export class Overview {
       picture.append(svg("text", { x: LEFT, y: H - 4 }, "× not measured or infinite"));
     }
     const order = [...heads].sort((a, b) => Number(a.name === chosen) - Number(b.name === chosen));
+    const names = placed(heads.filter(h => h.name === chosen || h.roles.length && heads.length < 40), chosen, head => {
+      const vx = finite(this.value(head, x)), vy = finite(this.value(head, y));
+      return [vx === null ? LEFT : across.at(vx), vy === null ? H - BOTTOM : up.at(vy)];
+    }, W);
     for (const head of order) {
       const vx = finite(this.value(head, x)), vy = finite(this.value(head, y));
       const px = vx === null ? LEFT : across.at(vx), py = vy === null ? H - BOTTOM : up.at(vy);
@@ -144,10 +148,8 @@ export class Overview {
           point.append(svg("path", { d: `M${px} ${py - size}a${size} ${size} 0 0 0 0 ${2 * size}z`, style: `fill:${colour(head)}` }));
         }
       }
-      if (head.name === chosen || head.roles.length && heads.length < 40) {
-        const end = px > W - 70;
-        point.append(svg("text", { x: px + (end ? -9 : 9), y: py - 6, "text-anchor": end ? "end" : "start" }, head.name));
-      }
+      const name = names.get(head);
+      if (name) point.append(svg("text", { x: name[0], y: name[1], "text-anchor": "middle" }, head.name));
       point.append(svg("title", {}, text));
       picture.append(point);
     }
@@ -197,4 +199,17 @@ function scale(values: Num[], from: number, to: number): { at: (v: number) => nu
   const ticks: number[] = [];
   for (let t = Math.ceil(low / step) * step; t <= high + step / 1e6; t += step) ticks.push(Math.abs(t) < step / 1e6 ? 0 : t);
   return { at: v => from + (v - low) / (high - low) * (to - from), ticks };
+}
+
+/** Where each head's name stands beside its point; names that would lie on others are left out, the chosen head's last. */
+function placed(heads: Head[], chosen: string, at: (head: Head) => [number, number], width: number): Map<Head, [number, number]> {
+  const rank = (head: Head) => head.name === chosen ? 0 : head.roles[0]?.status === "confirmed" ? 1 : 2;
+  const found = new Map<Head, [number, number]>(), wide = 40, high = 13;
+  for (const head of [...heads].sort((a, b) => rank(a) - rank(b))) {
+    const [px, py] = at(head);
+    const free = [[27, -6], [-27, -6], [27, 15], [-27, 15], [0, -11], [0, 21]].map(([dx, dy]) => [px + dx, py + dy] as [number, number])
+      .find(([x, y]) => x > LEFT + wide / 2 && x < width - wide / 2 && [...found.values()].every(([u, v]) => Math.abs(u - x) >= wide || Math.abs(v - y) >= high));
+    if (free) found.set(head, free);
+  }
+  return found;
 }
