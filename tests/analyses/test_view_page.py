@@ -159,3 +159,19 @@ def test_the_command_writes_one_file_and_refuses_to_replace_it(tmp_path: Path) -
     assert data["words"][:3] == ["w1", "w2", "w3"]
     with pytest.raises(OutputError, match="exists"):
         CliRunner().invoke(app, asked, catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("trained", "first"),
+    [(True, "L1H0 does induction: "), (False, "No head does induction: the most that one attends")],
+)
+def test_a_checkpoint_in_gpt2s_format_says_who_does_induction(
+    tmp_path: Path, trained: bool, first: str
+) -> None:
+    model = pl.load("induction-attention")
+    if not trained:
+        model = pl.SequenceTransformer(model.spec, seed=3)
+    pl.export_gpt2(model, tmp_path / "gpt2", bos=0)
+    found = pl.view(tmp_path / "gpt2", rows=4, length=24, ablate=False)
+    assert found.findings[0].startswith(first)
+    assert first in found.html

@@ -98,7 +98,7 @@ export function shown(value: Num | undefined): string {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value === "inf" ? "∞" : "−∞";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e4)) return value.toExponential(1).replace("-", "−");
+  if (size !== 0 && (size < 1e-3 || size >= 1e4)) return value.toExponential(1).replaceAll("-", "−");
   return (size >= 100 ? value.toFixed(0) : value.toFixed(size >= 10 ? 1 : 2)).replace("-", "−");
 }
 

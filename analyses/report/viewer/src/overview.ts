@@ -5,7 +5,7 @@ import { choice, el, svg } from "./dom";
 import type { State } from "./state";
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#a08000"];
-const H = 340, LEFT = 62, RIGHT = 14, TOP = 20, BOTTOM = 64, MISSING = 22, NARROWEST = 320, WIDEST = 736;
+const H = 340, LEFT = 72, RIGHT = 14, TOP = 20, BOTTOM = 64, MISSING = 22, NARROWEST = 320, WIDEST = 736;
 
 export class Overview {
   readonly root = el("section", { class: "overview", "aria-label": "All heads" });
@@ -189,9 +189,8 @@ export class Overview {
 /** A linear scale with a few round ticks; infinite and missing values do not stretch it. */
 function scale(values: Num[], from: number, to: number): { at: (v: number) => number; ticks: number[] } {
   const known = values.map(finite).filter(v => v !== null);
-  let low = Math.min(...known, Infinity), high = Math.max(...known, -Infinity);
+  let low = Math.min(...known, 0), high = Math.max(...known, 0); // 0 is on the axis, so that small differences look small
   if (!known.length) { low = 0; high = 1; }
-  if (low > 0 && low < 0.5 * high) low = 0;
   if (low === high) { low -= 0.5; high += 0.5; }
   high += 0.04 * (high - low);
   const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
