@@ -97,7 +97,8 @@ def test_extract_from_a_data_set_file(run, model, tmp_path):
 
 def test_refusals(run, model, tokens, tmp_path):
     words = ["extract", model, "--hooks", "hook_embed", "--out", tmp_path / "s"]
-    with pytest.raises(ArgumentError, match="source must be one of --task, --tokens and --dataset"):
+    named = "source must be one of --task, --tokens, --dataset and --data"
+    with pytest.raises(ArgumentError, match=named):
         run(*words)
     with pytest.raises(ArgumentError, match="heads must be integers and commas"):
         run(*words, "--tokens", tokens, "--heads", "a")
