@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def doubts(comparison: Comparison) -> list[str]:
     trained, held = comparison.trained, comparison.held
     said = [
         "One model of each kind, of one seed: what other seeds do is said in their recipes.",
-        "Both fill the same roles by different means: "
+        "The trained model and the proof need not fill a role by the same means. "
         + " ".join(words.looking(study) for study in (trained, comparison.constructed)),
     ]
     controls = [(c.name, int(held[c.name].sum())) for c in comparison.controls]
@@ -90,7 +90,7 @@ def doubts(comparison: Comparison) -> list[str]:
         said.append(f"Statements must be able to fail: {passed}.")
     maybe = int((trained.roles["status"] == "candidate").sum())
     if maybe:
-        said.append(f"{maybe} roles of the trained model are candidates, which are not counted.")
+        said.append(f"Candidates among the trained model's roles, which are not counted: {maybe}.")
     return said
 
 
@@ -99,10 +99,14 @@ def lead_picture(comparison: Comparison, folder: Path) -> Picture:
     shown = _lags_shown(comparison)
     panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
     lags, across = [str(lag) for lag in range(shown)], "lag (positions back)"
-    figure = share_maps(panels, lags, label="share of attention", across=across)
+    wide, narrow = (
+        share_maps(panels, lags, label="share of attention", across=across, narrow=narrow)
+        for narrow in (False, True)
+    )
     words = "Share of each head's attention at each lag, mean over scored positions"
     told = f"{words}. The largest: {_largest(panels, [f'lag {lag}' for lag in lags])}."
-    return _picture(figure, folder, "attention-by-lag", told)
+    picture = _picture(wide, folder, "attention-by-lag", told)
+    return replace(picture, narrow=_picture(narrow, folder, "attention-by-lag-narrow", told).path)
 
 
 def sections(comparison: Comparison, folder: Path) -> list[Section]:

@@ -42,20 +42,27 @@ class Panel:
 
 
 def share_maps(
-    panels: Sequence[Panel], columns: Sequence[str], *, label: str, across: str
+    panels: Sequence[Panel],
+    columns: Sequence[str],
+    *,
+    label: str,
+    across: str,
+    narrow: bool = False,
 ) -> Figure:
-    """Heat maps side by side with one colour bar.
+    """Heat maps with one colour bar, side by side or, for a narrow screen, below one another.
 
     Args:
         panels: The maps, one per model.
         columns: Names of the columns, the same in every panel.
         label: What the numbers are, with their unit.
         across: What the columns are, with their unit.
+        narrow: Whether the maps stand below one another.
     """
     tallest = max(len(panel.rows) for panel in panels)
+    down, beside = (len(panels), 1) if narrow else (1, len(panels))
     with style():
-        figure = Figure(figsize=(3.6 * len(panels) + 0.8, 0.34 * tallest + 1.3))
-        grid = figure.subplots(1, len(panels), squeeze=False)[0]
+        figure = Figure(figsize=(3.6 * beside + 0.8, (0.34 * tallest + 1.3) * down))
+        grid = list(figure.subplots(down, beside, squeeze=False).flat)
         image = draw_maps(list(grid), panels, columns, across=across)
         figure.colorbar(image, ax=list(grid), label=label, pad=0.02, extend=_beyond(panels))
     return figure
