@@ -70,8 +70,8 @@ def test_folder_holds_report_figures_numbers_and_stores(demo: Demo) -> None:
     for finding in said:
         assert finding.replace("'", "&#39;") in html
     assert {p.name for p in (out / "figures").iterdir()} == {
-        "ablation.png", "attention-by-lag.png", "decodability.png", "kernels-by-lag.png",
-        "rounds.png",
+        "ablation.png", "attention-by-lag.png", "attention-by-lag-narrow.png", "decodability.png",
+        "kernels-by-lag.png", "rounds.png",
     }  # fmt: skip
     rounds = pd.read_csv(out / "rounds.csv")
     for _, model in rounds.groupby("model"):
