@@ -161,9 +161,16 @@ HEAVY = {
     "inspect": [
         ("interp.models.pretrained", "load_pretrained"),
         ("interp.weights.head_weights", "head_weights"),
-        ("probes.inspection.heads", "evidence_of", "decided", "loss_table", "weight_table"),
+        ("probes.inspection.heads", "evidence_of", "decided", "weight_table"),
+        ("probes.inspection.behaviour", "ablate"),
         ("probes.inspection.heads", "performance"),
-        ("analyses.report.inspection", "behaviour_figures", "weight_maps", "circuit_crop"),
+        (
+            "analyses.report.inspection",
+            "behaviour_figures",
+            "weight_maps",
+            "crop_figure",
+            "reading_figure",
+        ),
         ("analyses.report.inspection", "wide_table", "beside_nulls"),
         ("interp.store.plan", "survey"),
     ],
