@@ -257,11 +257,9 @@ def found(root: Path) -> Iterator[Row]:
     for key in ("n_heads", "d_model", "n_layers", "d_in", "n_ctx"):
         for command in (tokens, weights):
             yield f"{key}|10⁹ of {key}: {command[0]}", change_json(spec, **{key: 10**9}), command
-    steps = "steps = 2"
     for line in ("learning_rate = inf", "learning_rate = nan", "batch = 1000000000"):
-        recipe = RECIPE.replace(steps, f"{steps}\n{line}").replace(
-            "batch = 4\n", "", "batch" in line
-        )
+        without = RECIPE.replace("batch = 4\n", "", "batch" in line)
+        recipe = without.replace("steps = 2", f"steps = 2\n{line}")
         yield f"{line.split()[0]}|{line}", write(root / "r.toml", recipe), train
     values = ", ".join(map(str, range(1, 40)))
     names = ("steps", "batch", "seed", "warmup", "evaluate_every", "rows")
