@@ -46,19 +46,44 @@ def with_positions(
         rows: Kind → rows of the whole length that was asked for.
         profile: On which kind of rows attention to which keys is read.
     """
-    told = [_told(one, model, rows, profile) for one in roles.itertuples()]
-    return roles.assign(by_position=told)
+    shares = _Shares(model, rows, profile)
+    return roles.assign(by_position=[_told(one, shares) for one in roles.itertuples()])
 
 
-def _told(one: Any, model: Any, rows: Mapping[str, Batch], profile: Profile) -> str:
+class _Shares:
+    """Every head's share of attention by query, measured once a layer and kind of keys.
+
+    Args:
+        model: The hooked model.
+        rows: Kind → rows.
+        profile: On which kind of rows attention to which keys is read.
+    """
+
+    def __init__(self, model: Any, rows: Mapping[str, Batch], profile: Profile) -> None:
+        self._model, self._rows, self._profile = model, rows, profile
+        self._known: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
+
+    def of(self, layer: int, name: str) -> tuple[Tensor, Tensor] | None:
+        """Shares ``[row, head, query]`` and the queries that have such keys ``[row, query]``; None
+        if there are no rows of that kind."""
+        batch = self._rows.get(self._profile.rows[name])
+        if batch is None:
+            return None
+        if (layer, name) not in self._known:
+            batch = batch[:_ROWS]
+            keys = _keys(batch.inputs, name)
+            share = _share(self._model, layer, batch.inputs, keys)
+            self._known[layer, name] = share, batch.mask & keys.any(-1)
+        return self._known[layer, name]
+
+
+def _told(one: Any, shares: _Shares) -> str:
     name = ROLE_KEYS.get(one.role)
-    batch = None if name is None else rows.get(profile.rows[name])
-    if name is None or batch is None:
+    found = None if name is None else shares.of(int(one.layer), name)
+    if found is None:
         return ""
-    batch = batch[:_ROWS]
-    keys = _keys(batch.inputs, name)
-    share = _share(model, int(one.layer), int(one.head), batch.inputs, keys)
-    step = largest_step(share, batch.mask & keys.any(-1))
+    share, asked = found
+    step = largest_step(share[:, int(one.head)], asked)
     if step is None or step.p > _LEVEL or abs(step.after - step.before) < _TOLD:
         return ""
     return f"{step.before:.2f} before position {step.position}, {step.after:.2f} from there on"
@@ -71,11 +96,11 @@ def _keys(inputs: Tensor, name: str) -> Tensor:
 
 
 @torch.no_grad()
-def _share(model: Any, layer: int, head: int, inputs: Tensor, keys: Tensor) -> Tensor:
-    """The share of a head's attention that each query gives to some keys, ``[row, query]``."""
+def _share(model: Any, layer: int, inputs: Tensor, keys: Tensor) -> Tensor:
+    """The share of attention that each query gives to some keys, ``[row, head, query]``."""
     hook = f"blocks.{layer}.attn.hook_pattern"
     with evaluating(model):
         _, cache = model.run_with_cache(inputs, names_filter=[hook], return_cache_object=False)
-    pattern = cache[hook][:, head].double().cpu()
-    share: Tensor = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
+    pattern = cache[hook].double().cpu()
+    share: Tensor = (pattern * keys[:, None]).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
     return share
