@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import facts, progress
+from analyses.cli.usage import facts, progress, shipped_models
 
 __all__ = ["certify"]
 
@@ -17,7 +17,10 @@ _NOT_CHECKED = ("what was measured", "costs", "parts of the bounds")
 
 def certify(
     model: Annotated[
-        str | None, typer.Argument(help="A shipped model, or a checkpoint's folder.")
+        str | None,
+        typer.Argument(
+            help="A shipped model, or a checkpoint's folder.", autocompletion=shipped_models
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of certificate and page.")] = None,
     task: Annotated[
@@ -119,9 +122,8 @@ def _check(file: Path, model: str | None) -> None:
     for v in verdicts:
         words = v.note or f"claimed {v.claimed:.9g}, found {v.found:.9g}"
         typer.echo(f"{'holds' if v.holds else 'FAILS'}  {v.strategy}: {words}")
-        for lemma in v.lemmas if v.holds else ():
-            words = f"{lemma.component}: {lemma.statement}: {lemma.number:.9g}"
-            typer.echo(f"    found again  {words}")
+        for _, part, statement, number in v.lemmas if v.holds else ():
+            typer.echo(f"    found again  {part}: {statement}: {number:.9g}")
     if not verdicts:
         typer.echo("nothing is claimed: every bound is vacuous")
     vacuous = [str(proof["strategy"]) for proof in certificate["strategies"] if proof["vacuous"]]

@@ -1,4 +1,8 @@
-"""The page of a theorem: what holds for every input, by which strategy, and at what cost."""
+"""The page of a theorem: what holds for every input, one figure of what it cost, and what to doubt.
+
+Then the evidence: the lemmas of each proof with their numbers, what each bound is made of, all
+strategies in a table; last and folded, how to read them and what was not tried.
+"""
 
 from __future__ import annotations
 
@@ -69,23 +73,42 @@ def _page(found: Any, folder: Path) -> str:
             "says nothing because": [p.vacuous for p in ordered],
         }
     )
-    drawn = table[table["bound"].map(math.isfinite)]
-    drawn = drawn.assign(vacuous=drawn["says nothing because"] != "")
-    pictures = []
-    if len(drawn):
-        figure = bounds_figure(
-            drawn, kind=found.kind, measured=found.measured, trivial=found.trivial
-        )
-        save(figure, folder / "bounds.png")
-        pictures = [Picture(folder / "bounds.png", _cost_caption(found, ordered))]
+    picture = _picture(found, table, ordered, folder)
     shown = table.assign(bound=table["bound"].map("{:.6g}".format))
     if not any(table["says nothing because"]):
         shown = shown.drop(columns="says nothing because")
     told = f"{len(shown)} strategies, cheapest first"
-    meaning = [_MEANING, _HOLDS]
-    sections = [Section("Bound against cost", meaning, pictures, [Table(shown, told)])]
-    sections += _parts(found, folder)
-    lemmas = [
+    sections = [*_lemmas(ordered), *_parts(found, folder)]
+    sections.append(Section("All strategies", (), (), [Table(shown, told)]))
+    if found.skipped:
+        rows = pd.DataFrame(list(found.skipped.items()), columns=["strategy", "why"])
+        caption = f"Strategies that do not fit: {len(rows)}"
+        sections.append(Section("Not tried", (), (), [Table(rows, caption)], folded=True))
+    sections.append(Section("How to read this", [_MEANING, _HOLDS], folded=True))
+    facts = [f"model {found.model}, weights SHA-256 {found.sha256}", f"domain: {found.statement}"]
+    title = f"What is proved of {Path(found.model).name}"
+    return render(Page(title, _findings(found), sections, facts, picture, _doubts(found)))
+
+
+def _picture(found: Any, table: pd.DataFrame, ordered: list[Any], folder: Path) -> Picture | None:
+    """Bound against cost, of the bounds that are finite."""
+    drawn = table[table["bound"].map(math.isfinite)]
+    drawn = drawn.assign(vacuous=drawn["says nothing because"] != "")
+    if not len(drawn):
+        return None
+    figure = bounds_figure(drawn, kind=found.kind, measured=found.measured, trivial=found.trivial)
+    save(figure, folder / "bounds.png")
+    told = [
+        f"{row.strategy}: {row.bound:.6g} for {row.multiplications:.3g} multiplications"
+        for row in drawn.itertuples()
+    ]
+    caption = _cost_caption(found, ordered)
+    return Picture(folder / "bounds.png", caption, told=f"{'; '.join(told)}.")
+
+
+def _lemmas(ordered: list[Any]) -> list[Section]:
+    """What the proofs say of the model's parts."""
+    rows = [
         {
             "strategy": p.strategy,
             "component": m.component,
@@ -96,18 +119,12 @@ def _page(found: Any, folder: Path) -> str:
         for p in ordered
         for m in p.lemmas
     ]
-    if lemmas:
-        words = "Numbers are computed from the weights. A wrong role makes its number large and "
-        words += "the bound wide; it cannot make the bound false."
-        caption = f"{len(lemmas)} lemmas, cheapest strategy first"
-        sections.append(Section("Lemmas", [words], (), [Table(pd.DataFrame(lemmas), caption)]))
-    if found.skipped:
-        rows = pd.DataFrame(list(found.skipped.items()), columns=["strategy", "why"])
-        caption = f"Strategies that do not fit: {len(rows)}"
-        sections.append(Section("Not tried", (), (), [Table(rows, caption)]))
-    facts = [f"model {found.model}, weights SHA-256 {found.sha256}", f"domain: {found.statement}"]
-    title = f"What is proved of {Path(found.model).name}"
-    return render(Page(title, _findings(found), sections, facts))
+    if not rows:
+        return []
+    words = "Numbers are computed from the weights. A wrong role makes its number large and the "
+    words += "bound wide; it cannot make the bound false."
+    caption = f"{len(rows)} lemmas, cheapest strategy first"
+    return [Section("Lemmas", [words], (), [Table(pd.DataFrame(rows), caption)])]
 
 
 def _cost_caption(found: Any, ordered: list[Any]) -> str:
@@ -128,18 +145,82 @@ def _cost_caption(found: Any, ordered: list[Any]) -> str:
 
 
 def _findings(found: Any) -> list[str]:
-    best = found.best
-    side = "is off by at most" if found.kind == "error" else "is right on at least a share of"
-    words = [
-        f"On {found.statement} the model {side} {found.safe(best):.6g}: proved by {best.strategy} "
-        f"with {best.cells} cells and {best.multiplications:.3g} multiplications in "
-        f"{best.seconds:.3g} seconds.",
-        f"Seen on {found.measured_on}: {found.measured:.6g}. The best constant answer reaches "
-        f"{found.trivial:.4g}.",
-    ]
+    """What is proved, by what understanding, and how much of it is not explained."""
+    best, error = found.best, found.kind == "error"
     if best.vacuous:
-        words.append(f"No bound says anything: {best.vacuous}.")
-    return words
+        return [
+            f"Nothing is proved of the model on {found.statement}: {best.vacuous}.",
+            f"Seen on {found.measured_on}: {_number(found.measured)}; the best constant answer "
+            f"reaches {found.trivial:.4g}.",
+        ]
+    bound = _number(found.safe(best))
+    side = (
+        f"On {found.statement} the model is off by at most {bound}, whichever it is given"
+        if error
+        else f"The model is right on a share of at least {bound} of {found.statement}"
+    )
+    words = [
+        f"{side}: proved by {best.strategy} from the weights. Seen on {found.measured_on}: "
+        f"{_number(found.measured)}; the best constant answer reaches {found.trivial:.4g}."
+    ]
+    if best.lemmas:
+        told = "; ".join(map(_said, best.lemmas))
+        words.append(f"What the proof's cases are made of, lemma by lemma: {told}.")
+    return [*words, *_compared(found)]
+
+
+def _said(lemma: Any) -> str:
+    """A lemma in a sentence, with its number in it."""
+    number, words = f"{lemma.number:.3g}", lemma.statement
+    told = words.replace("this", number) if "at most this" in words else f"{words}: {number}"
+    return f"{lemma.component}: {told}"
+
+
+def _compared(found: Any) -> list[str]:
+    """The best proof beside the one that knows nothing, and beside brute force."""
+    told, proofs = [], {p.strategy: p for p in found.proofs}
+    cheap = [p for p in found.proofs if not p.vacuous]
+    least = min(cheap, key=lambda p: p.multiplications)
+    box, every = proofs.get("black box"), proofs.get("brute force")
+    if box is not None and box.strategy != found.best.strategy:
+        said = "nothing" if box.vacuous else f"a bound of {_number(found.safe(box))}"
+        told.append(f"Without any insight the black box proves {said}.")
+    if every is not None and least.strategy not in ("brute force", "black box"):
+        share = least.multiplications / every.multiplications
+        told.append(
+            f"{least.strategy.capitalize()} proves {_number(found.safe(least))} for {share:.2g} of "
+            "the multiplications that every input one by one takes."
+        )
+    return [" ".join(told)] if told else []
+
+
+def _doubts(found: Any) -> list[str]:
+    """What the theorem does not say."""
+    best = found.best
+    gap = abs(found.safe(best) - found.measured)
+    said = [
+        f"Nothing is said of other inputs: longer rows, other tokens or larger values than "
+        f"{found.statement}."
+    ]
+    if not best.vacuous and gap > 0:
+        said.append(
+            f"The truth lies between what was seen and what is proved, {_number(found.measured)} "
+            f"and {_number(found.safe(best))}: {gap:.2g} is not explained."
+        )
+    real = "the model as a function of real numbers alone; a run in floating point may differ"
+    run = (
+        f"every evaluation in {best.arithmetic} or a wider type, without TF32 or bfloat16 products"
+    )
+    said.append(f"The bound is about {real if best.arithmetic == 'real' else run}.")
+    said.append(
+        "The proof trusts interp/bounds and the machine's arithmetic; 'prooflens certify --check' "
+        "finds bound and lemmas again without the code that made them."
+    )
+    return said
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}" if math.isfinite(value) else "no finite number"
 
 
 def _parts(found: Any, folder: Path) -> list[Section]:

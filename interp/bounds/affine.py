@@ -109,7 +109,7 @@ def exactly(values: Float[np.ndarray, "..."]) -> Affine:
     return Affine(centre, np.zeros((0, *centre.shape)), np.zeros(centre.shape))
 
 
-def box(centre: Float64[np.ndarray, "cell *rest"], reach: Float64[np.ndarray, "*rest"]) -> Affine:
+def box(centre: Float64[np.ndarray, " cell *rest"], reach: Float64[np.ndarray, "*rest"]) -> Affine:
     """Numbers within ``reach`` of centres, each with a symbol of its own that is the same in every
     cell; where nothing is reached, the number is known."""
     free = np.flatnonzero(reach)
@@ -178,7 +178,7 @@ def scale(a: Affine, factor: Float64[np.ndarray, "..."], ar: Arithmetic) -> Affi
 def linear(
     a: Affine,
     weight: Float64[np.ndarray, "n m"],
-    bias: Float64[np.ndarray, "m"] | None,
+    bias: Float64[np.ndarray, " m"] | None,
     ar: Arithmetic,
 ) -> Affine:
     """x W + b along the last axis: n products and a bias, rounded in any order.

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int
+from jaxtyping import Bool, Float64, Int
 
 from interp.bounds.affine import Affine, add, exactly, linear, scale
 from interp.bounds.attention import fetch, pattern
@@ -30,8 +30,10 @@ from interp.bounds.scores import linear_heads, score_forms, weights
 __all__ = [
     "after_attention",
     "after_ffn",
+    "attended",
     "embedded",
     "entered",
+    "last_stream",
     "margins",
     "normed",
     "not_covered",
@@ -86,7 +88,13 @@ def entered(model: Any, x: Affine, ar: Arithmetic) -> Affine:
 
 def output(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic) -> Affine:
     """The output at the last position, ``[cell, d_out]``; see :func:`embedded`."""
-    return read_out(model, stream_after(model, embedded(model, inputs, ar), ar), ar)
+    return read_out(model, last_stream(model, inputs, ar), ar)
+
+
+def last_stream(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Arithmetic) -> Affine:
+    """The residual stream at the last position after all blocks, ``[cell, d_model]``; see
+    :func:`embedded`."""
+    return stream_after(model, embedded(model, inputs, ar), ar)
 
 
 def stream_after(model: Any, x: Affine, ar: Arithmetic) -> Affine:
@@ -141,21 +149,41 @@ def after_ffn(block: Any, x: Affine, ar: Arithmetic) -> Affine:
     return add(x, out, ar) if block.residual else out
 
 
+def attended(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, Any]:
+    """Least and largest attention of the last position in a layer, ``[cell, head, key]``.
+
+    Args:
+        model: A covered model.
+        x: What enters the first block, ``[cell, pos, d_model]``.
+        layer: Its number.
+        ar: Whose rounding counts.
+    """
+    for block in model.blocks[:layer]:
+        x = after_ffn(block, after_attention(block, x, ar, last_only=False), ar)
+    block = model.blocks[layer]
+    low, high, _ = _looks(block, normed(block.ln1, x, ar), ar, last_only=True)
+    return low[:, :, 0], high[:, :, 0]
+
+
+def _looks(
+    block: Any, seen: Affine, ar: Arithmetic, *, last_only: bool
+) -> tuple[Any, Any, Bool[np.ndarray, "query key"]]:
+    """Least and largest attention ``[cell, head, query, key]``, and where there may be any."""
+    spec, position = block.attn.spec, np.arange(seen.shape[1])
+    lags = (position[-1:] if last_only else position)[:, None] - position
+    allowed = np.ones(lags.shape, dtype=bool) if not spec.causal else lags >= 0
+    allowed = allowed & (lags != 0) if spec.mask_self else allowed
+    query = seen[:, -1:] if last_only else seen
+    scores = score_forms(block.attn, query, seen, lags, ar)
+    return *pattern(scores, allowed, spec.normalizer == "softmax", ar), allowed
+
+
 def _attention(block: Any, x: Affine, ar: Arithmetic, *, last_only: bool) -> Affine:
     attn, spec = block.attn, block.attn.spec
     seen = normed(block.ln1, x, ar)
-    n = x.shape[1]
-    position = np.arange(n)
-    queries = position[-1:] if last_only else position
-    lags = queries[:, None] - position
-    allowed = np.ones(lags.shape, dtype=bool) if not spec.causal else lags >= 0
-    allowed = allowed & (lags != 0) if spec.mask_self else allowed
-    softmax = spec.normalizer == "softmax"
-    query = seen[:, -1:] if last_only else seen
-    scores = score_forms(attn, query, seen, lags, ar)
-    low, high = pattern(scores, allowed, softmax, ar)
+    low, high, allowed = _looks(block, seen, ar, last_only=last_only)
     rows = allowed.any(-1)  # a query that may attend to nothing fetches nothing
-    whole = softmax and bool(rows.all())
+    whole = spec.normalizer == "softmax" and bool(rows.all())
     values = linear_heads(seen, attn.W_V, attn.b_V, ar)
     z = fetch(low, high, values, whole, ar)
     out = linear(z.reshape(*z.shape[:2], -1), _flat(weights(attn.W_O)), weights(attn.b_O), ar)

@@ -58,9 +58,9 @@ def not_along(model: Any) -> str:
 def along(
     model: Any,
     free: Affine,
-    rho: Float64[np.ndarray, "pos"],
-    middle: Float64[np.ndarray, "cell"],
-    half: Float64[np.ndarray, "cell"],
+    rho: Float64[np.ndarray, " pos"],
+    middle: Float64[np.ndarray, " cell"],
+    half: Float64[np.ndarray, " cell"],
     ar: Arithmetic,
 ) -> Affine:
     """The last stream ``[cell, d_model]`` where Σ_s ρ_s x_s lies within ``half`` of ``middle``.

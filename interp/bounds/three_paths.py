@@ -95,7 +95,8 @@ def not_three_paths(model: Any) -> str:
     """Why a model is not of the three paths; empty if it is."""
     spec = model.spec
     needed = {
-        "one layer": spec.n_layers == 1 and spec.heads == (1,),
+        "one layer": spec.n_layers == 1,
+        "one head": spec.heads == (1,) * spec.n_layers,
         "no FFN": not any(spec.ffn_widths) and not spec.input_ffn,
         "no norm": spec.norm == "none",
         "a softmax": spec.normalizer == "softmax",

@@ -1,10 +1,9 @@
 """Checks a certificate again, knowing no strategy.
 
-Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), the task's own rule for the right
-answer, and the arithmetic of the machine. Cells are made here anew from what the certificate says
-of its cover; where inputs are counted they are counted here in another way. A claim stands if the
-bound found here is no worse than the one claimed, and if the lemmas are those that the cover goes
-with, their numbers found again from the weights (``prooflens certify --check FILE MODEL``).
+Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), what the task says of its inputs
+and right answers, and the machine's arithmetic. Cells are made here anew from what the certificate
+says of its cover. A claim stands if the bound found here is no worse than the one claimed, and if
+its lemmas are those of its cover, with numbers found anew (``prooflens certify --check FILE``).
 """
 
 from __future__ import annotations
@@ -12,24 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, combinations, islice, pairwise, permutations, product
-from math import inf
+from itertools import chain, combinations, islice, pairwise, product
+from math import inf, isclose
 from typing import Any
 
 import numpy as np
 
+from interp.bounds import network, passed_on, relaxation, scores
 from interp.bounds.affine import Affine, box, exactly, subtract
-from interp.bounds.network import embedded, margins, not_covered, read_out, stream_after
-from interp.bounds.passed_on import along, named, not_along, not_named, not_orderless, values_of
-from interp.bounds.relaxation import sine
 from interp.bounds.rounding import UP, Arithmetic, share
-from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
+from interp.bounds.three_paths import LEAST, not_three_paths, rank_one_tables, tables_of
 from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
-from interp.tasks.depth.batches import to_inputs
-from interp.tasks.depth.languages import language
+from interp.tasks.depth.prefixes import letters_of, prefixes
 from interp.tasks.memory.kernels import MemoryKernel
-from probes.certify.lemmas import Lemma, lemmas_of, readout, told_otherwise
 
 __all__ = ["Verdict", "check"]
 
@@ -40,15 +35,14 @@ _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one strategy: what it claims, what was found, and whether the claim stands; the lemmas as
-    they were found."""
+    """Of a strategy: what it claims, what was found, whether it stands; its lemmas found anew."""
 
     strategy: str
     claimed: float
     found: float
     holds: bool
     note: str = ""
-    lemmas: tuple[Lemma, ...] = ()
+    lemmas: tuple[tuple[str, str, str, float], ...] = ()
 
 
 @np.errstate(all="ignore")
@@ -60,8 +54,7 @@ def check(certificate: _Json, model: Any, sha256: str) -> list[Verdict]:
     """
     try:
         if certificate["model"]["sha256"] != sha256:
-            note = "the certificate is about other weights (SHA-256 differs)"
-            return [Verdict("model", 0.0, 0.0, False, note)]
+            return [Verdict("model", 0.0, 0.0, False, "it is about other weights: SHA-256 differs")]
         claims = [proof for proof in certificate["strategies"] if not proof["vacuous"]]
         return [_verdict(certificate["domain"], proof, model) for proof in claims]
     except _BROKEN as error:
@@ -71,23 +64,21 @@ def check(certificate: _Json, model: Any, sha256: str) -> list[Verdict]:
 def _verdict(domain: _Json, proof: _Json, model: Any) -> Verdict:
     claimed, error = float(proof["bound"]), {"error": True, "accuracy": False}[proof["kind"]]
     task, cover = task_from_dict(domain["task"]), proof["data"]["cover"]
-    found, off, note = inf if error else 0.0, 0.0, _unfit(model, task, domain, proof)
-    if note:
-        return Verdict(proof["strategy"], claimed, found, False, note)
-    if domain["kind"] == "rows" and not not_three_paths(model):
-        found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
-    else:
-        found, off = _covered(model, task, domain, proof)
-    lemmas = lemmas_of(model, task, domain, proof["data"], proof["strategy"])
-    lemmas += readout(off) if lemmas and error else ()
-    note = told_otherwise(proof["lemmas"], lemmas)
+    found, off, lemmas = inf if error else 0.0, 0.0, ()
+    if not (note := _unfit(model, task, domain, proof)):
+        if domain["kind"] == "rows" and not not_three_paths(model):
+            found = _maximum(model, task, proof) if cover == "caps" else _every_row(model, task)
+        else:
+            found, off = _covered(model, task, domain, proof)
+        lemmas = tuple(_lemmas(model, task, domain, proof, off))
+        note = _told_otherwise(proof["lemmas"], lemmas)
     holds = not note and (found <= claimed if error else found >= claimed)
     return Verdict(proof["strategy"], claimed, found, bool(holds), note, lemmas)
 
 
 def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
     """Why a proof says nothing about this model; empty if it does."""
-    if reason := not_covered(model):
+    if reason := network.not_covered(model):
         return reason
     spec, kind = model.spec, domain["kind"]
     if domain.get("length", getattr(task, "length", 0)) + (kind == "strings") > spec.n_ctx:
@@ -98,175 +89,115 @@ def _unfit(model: Any, task: Any, domain: _Json, proof: _Json) -> str:
     rounded = tables_of(model, task.length).arithmetic if paths else spec.dtype
     if proof["arithmetic"] not in ("real", rounded):
         return f"nothing is known of its evaluation in {proof['arithmetic']}"
-    needed = {"slices": not_along, "pairs": not_named, "multisets": not_orderless}
-    return (needed | {"caps": not_three_paths}).get(proof["data"]["cover"], lambda m: "")(model)
+    fits = {"slices": passed_on.not_along, "pairs": passed_on.not_named, "caps": not_three_paths}
+    fits["multisets"] = passed_on.not_orderless
+    return fits.get(proof["data"]["cover"], lambda m: "")(model)
 
 
 def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float, float]:
     """The bound, and how far answers are off at middles of cells."""
-    makers = {"signs": _signs, "strings": _strings, "templates": _templates, "rows": _rows}
+    makers = {"signs": _signs, "strings": _strings, "templates": _listed, "rows": _listed}
     makers |= {"averages": _averages, "addressed": _addressed}
     worst, middle, right, total, error = 0.0, 0.0, 0, 0, proof["kind"] == "error"
     budget = 0 if proof["data"]["cover"] in ("points", "multisets") else 2**24
-    cover = makers[domain["kind"]](model, task, domain, proof["data"])
+    cover = makers[domain["kind"]](model, task, domain, proof)
     for inputs, target, weight, symbols in chain([next(cover)], cover):
         ar = Arithmetic(proof["arithmetic"], budget=budget, symbols=symbols)
-        known = callable(inputs)  # the last stream itself
-        stream = inputs(ar) if known else stream_after(model, embedded(model, inputs, ar), ar)
+        stream = inputs(ar) if callable(inputs) else network.last_stream(model, inputs, ar)
         if error:
-            off = subtract(read_out(model, stream, ar), target, ar)
-            worst = max(worst, float(np.abs(np.stack(off.bounds())).max()))
-            middle = max(middle, float(np.abs(off.centre).max()))
+            off = subtract(network.read_out(model, stream, ar), target, ar)
+            worst = float(np.maximum(worst, np.abs(np.stack(off.bounds())).max()))  # NaN stays
+            middle = float(np.maximum(middle, np.abs(off.centre).max()))
             continue
         for answer in sorted(set(target.tolist())):
             rows = np.flatnonzero(target == answer)
-            low, _ = margins(model, stream[rows], answer, ar).bounds()
+            low, _ = network.margins(model, stream[rows], answer, ar).bounds()
             right += sum(weight[i] for i in rows[(low > 0).all(-1)])
         total += sum(weight)
     return (worst, middle) if error else (share(right, total), 0.0)
 
 
-def _signs(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
+def _signs(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
+    """Sequences by their signs at known lags; all others free."""
     table, args = task.truth_table(), (0, *task.lags)
     for t in range(max(task.lags), domain["length"]):
-        lags = {"points": range(t + 1), "boxes": ()}.get(data["cover"]) or data.get("lags", ())
-        known = sorted({lag for lag in lags if 0 <= lag <= t})
-        free = [t - lag for lag in range(t + 1) if lag not in known]
-        for start in range(0, 2 ** len(known), _CHUNK):
-            codes = np.arange(start, min(start + _CHUNK, 2 ** len(known)))
-            signs = 2.0 * (codes[:, None] >> np.arange(len(known)) & 1) - 1
-            centre = np.zeros((len(codes), t + 1, 1))
-            centre[:, [t - lag for lag in known], 0] = signs
-            reach = np.zeros((t + 1, 1))
-            reach[free] = 1.0
-            unknown = [lag for lag in args if lag not in known]
-            answers = []
-            for row in signs:
-                at = dict(zip(known, row, strict=True))
-                given = [
-                    table[tuple(int((at | dict(zip(unknown, rest, strict=True)))[k]) for k in args)]
-                    for rest in product((-1, 1), repeat=len(unknown))
-                ]
-                answers.append((min(given), max(given)))
-            low, high = np.array(answers, dtype=np.float64).T
-            middle, half = ((low + high) / 2)[:, None], ((high - low) / 2)[:, None]
+        lags = {"points": range(t + 1), "boxes": ()} | {"cases": proof["data"].get("lags")}
+        known = sorted({lag for lag in lags[proof["data"]["cover"]] if 0 <= lag <= t})
+        reach = np.array([[float(t - s not in known)] for s in range(t + 1)])
+        every = product((-1, 1), repeat=len(known))
+        while rows := list(islice(every, _CHUNK)):
+            centre, ends = np.zeros((len(rows), t + 1, 1)), np.zeros((len(rows), 2))
+            centre[:, [t - lag for lag in known], 0] = rows
+            for i, row in enumerate(rows):
+                sign = dict(zip(known, row, strict=True))
+                may = product(*([sign[lag]] if lag in sign else (-1, 1) for lag in args))
+                ends[i] = np.sort([table[arguments] for arguments in may])[[0, -1]]
+            middle, half = ends.mean(1)[:, None], np.ptp(ends, 1)[:, None] / 2
             target = Affine(middle, np.zeros((0, *middle.shape)), half)
-            yield box(centre, reach), target, None, len(free)
+            yield box(centre, reach), target, None, int(reach.sum())
 
 
-def _strings(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
-    """Prefixes by dynamic programming over (blocks, a's); each by itself where order is seen."""
-    k = int(task.language.removeprefix("L_"))
-    lengths = {n for lo, hi in task.bins for n in range(lo, hi + 1) if n <= domain["length"]}
-    ids = to_inputs(task.program, np.array([[0, 1]]), language(task.language).letters, 2)[0, 1:]
-    endings: dict[tuple[int, int], int] = {}  # strings that go on from (length, blocks)
-    for i in range(max(lengths), 0, -1):
-        for j in range(1, k + 1):
-            more = endings.get((i + 1, j), 0) + endings.get((i + 1, j + 1), 0)
-            endings[i, j] = more + (i in lengths and j == k)
-    by_letter = data["cover"] == "points" or bool(not_orderless(model))
-    states: dict[Any, int] = {((0,) if by_letter else (), 1, 1): 1}  # letters if kept, blocks, a's
-    for i in range(1, max(lengths) + 1):
-        rows: dict[Any, float] = {}
-        for (word, j, a), ways in states.items():
-            letter = 1 - j % 2
-            text = word or (1,) * (i - a - letter) + (0,) * (a - 1 + letter) + (letter,)
-            rows[text, int(j == k)] = rows.get((text, int(j == k)), 0) + ways * endings[i, j]
-        kept = [(text, y, w) for (text, y), w in rows.items() if w]
-        for start in range(0, len(kept), _CHUNK):
-            part = kept[start : start + _CHUNK]
-            tokens = np.pad(ids.numpy()[np.array([p[0] for p in part])], ((0, 0), (1, 0)))
-            yield tokens, np.array([p[1] for p in part]), [p[2] for p in part], 0
-        after: dict[Any, int] = {}
-        for (word, j, a), ways in states.items():
-            for j2 in (j, j + 1):
-                if j2 <= k:
-                    key = ((*word, 1 - j2 % 2) if word else (), j2, a + j2 % 2)
-                    after[key] = after.get(key, 0) + ways
-        states = after
+def _strings(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
+    ordered = proof["data"]["cover"] == "points" or bool(passed_on.not_orderless(model))
+    for ids, answers, weight in prefixes(task, domain["length"], ordered=ordered, most=_CHUNK):
+        yield ids, answers, weight, 0
 
 
-def _templates(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
-    first, stop = task.train if task.split == "train" else task.test
-    symbols = range(len(task.regular) + first, len(task.regular) + stop)
-
-    def every() -> Iterator[tuple[list[int], Any]]:
-        for template, label in zip(task.templates, task.labels, strict=True):
-            wild = sorted({c for c in template if c not in task.regular})
-            token = {c: i for i, c in enumerate(task.regular)}
-            for drawn in permutations(symbols, len(wild)):
-                token |= dict(zip(wild, drawn, strict=True))
-                answer = token[label] if isinstance(label, str) else float(label)
-                yield [token[c] for c in template], answer
-
-    each = every()
-    while part := list(islice(each, _CHUNK)):
-        rows, answers = zip(*part, strict=True)
-        yield np.array(rows), _target(list(answers)), [1] * len(rows), 0
+def _listed(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
+    every = task.every_row()
+    while part := list(islice(every, _CHUNK)):
+        rows, answers = (np.array(each) for each in zip(*part, strict=True))
+        real = answers.dtype.kind == "f"
+        yield rows, exactly(answers[:, None]) if real else answers, [1] * len(part), 0
 
 
-def _target(answers: list[Any]) -> Any:
-    numbers = np.array(answers)
-    return exactly(numbers[:, None]) if numbers.dtype == np.float64 else numbers
-
-
-def _rows(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
-    every = product(range(task.vocabulary), repeat=task.length)
-    while rows := list(islice(every, _CHUNK)):
-        yield np.array(rows), np.array(rows).max(1), [1] * len(rows), 0
-
-
-def _averages(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
+def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
     """m in intervals, its symbol after those of the inputs."""
-    n, size, omega = min(data.get("slices", 1), _MOST), domain["box"], task.frequency
+    n, size, omega = min(proof["data"].get("slices", 1), _MOST), domain["box"], task.frequency
     for t in range(task.burn_in, domain["length"]):
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
-        reach = float(np.abs(rho).sum() * size * UP)
-        ends = np.linspace(-reach, reach, n + 1)
+        ends = np.linspace(-1, 1, n + 1) * (np.abs(rho).sum() * size * UP)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
-        slope, (centre, rise, rest) = np.zeros((t + 2, n, 1)), sine(omega, middle, half)
+        slope, (centre, rise, rest) = np.zeros((t + 2, n, 1)), relaxation.sine(omega, middle, half)
         slope[-1, :, 0] = rise
         target = Affine(centre[:, None], slope, rest[:, None])
         free = box(np.zeros((n, t + 1, 1)), np.full((t + 1, 1), size))
-        known = partial(along, model, free, rho, middle, half)
-        yield free if data["cover"] == "boxes" else known, target, None, t + 2
+        inputs = {"boxes": free, "slices": partial(passed_on.along, model, free, rho, middle, half)}
+        yield inputs[proof["data"]["cover"]], target, None, t + 2
 
 
-def _addressed(model: Any, task: Any, domain: _Json, data: _Json) -> Iterator[Any]:
+def _addressed(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[Any]:
     """Last token and fetched token by address and interval; with boxes all but the address free."""
-    bits, size, n = task.bits, domain["box"], min(data.get("pieces", 1), _MOST)
-    codes = np.array(list(product((-1.0, 1.0), repeat=bits)))
-    judged = range(max(task.locations), domain["length"])
-    ends = np.linspace(-size, size, n + 1)
-    tokens = np.array([((lo + hi) / 2, *code) for code in codes for lo, hi in pairwise(ends)])
-    reach = float((ends[1] - ends[0]) / 2 * UP)
-
-    def free(rows: Any, symbol: int) -> Affine:
-        noise = np.zeros((2, len(rows), 1, 1 + bits))
-        noise[symbol, ..., 0] = reach
-        return Affine(rows[:, None], noise, np.zeros_like(rows[:, None]))
-
-    for code, lag in enumerate(task.location_tables()[0]):
-        for last in tokens[code * n : (code + 1) * n] if data["cover"] == "pairs" else ():
-            past, now = free(tokens, 1), free(np.tile(last, (len(tokens), 1)), 0)
-            yield partial(_named, model, past, now, lag, judged), past[:, 0, :1], None, 2
-        for t in judged if data["cover"] == "boxes" else ():
-            centre, wide = np.zeros((1, t + 1, 1 + bits)), np.ones((t + 1, 1 + bits))
-            centre[0, t, 1:], wide[t, 1:], wide[:, 0] = codes[code], 0.0, size
+    past, now = (_tokens(task, domain, proof["data"], symbol) for symbol in (1, 0))
+    others = passed_on.values_of(model, past, Arithmetic(proof["arithmetic"], symbols=2))
+    lengths = range(max(task.locations) + 1, domain["length"] + 1)
+    for place, last in enumerate(now.centre[:, 0]):
+        lag = task.location_tables()[0][place * 2**task.bits // len(now.centre)]
+        if proof["data"]["cover"] == "pairs":
+            again = now[[place] * len(past.centre)]
+            stream = partial(passed_on.named, model, past, again, lag, lengths, others)
+            yield stream, past[:, 0, :1], None, 2
+        for n in lengths if proof["data"]["cover"] == "boxes" else ():
+            centre, wide = np.zeros((1, n, 1 + task.bits)), np.ones((n, 1 + task.bits))
+            centre[0, -1, 1:], wide[-1], wide[:, 0] = last[1:], 0.0, domain["box"]
             inputs = box(centre, wide)
-            yield inputs, inputs[:, t - lag, :1], None, len(inputs.generators)
+            yield inputs, inputs[:, n - 1 - lag, :1], None, len(inputs.generators)
 
 
-def _named(model: Any, past: Affine, now: Affine, lag: int, judged: Any, ar: Arithmetic) -> Affine:
-    others = values_of(model, past, Arithmetic(ar.dtype, symbols=2))
-    return named(model, past, now, lag, [t + 1 for t in judged], others, ar)
+def _tokens(task: Any, domain: _Json, data: _Json, symbol: int) -> Affine:
+    """Addresses in their order, the value of each in every interval: ``[cell, 1, 1 + bits]``."""
+    ends = np.linspace(-domain["box"], domain["box"], min(data.get("pieces", 1), _MOST) + 1)
+    codes = product((-1.0, 1.0), repeat=task.bits)
+    centre = np.array([[((lo + hi) / 2, *code)] for code in codes for lo, hi in pairwise(ends)])
+    noise = np.zeros((2, *centre.shape))
+    noise[symbol, ..., 0] = (ends[1] - ends[0]) / 2 * UP
+    return Affine(centre, noise, np.zeros_like(centre))
 
 
 def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
     """Max-of-K: rows below their caps, each free position taken at its worst token, exactly."""
     v, n, tables, right = task.vocabulary, task.length, tables_of(model, task.length), 0
     sets = [s for size in range(n) for s in combinations(range(n - 1), size)]
-    wrong = 1 - np.eye(v)
     for q, m in product(range(v), range(v)):
         ahead = tables.direct[q, m] - tables.direct[q] - tables.slack
         f = tables.e[q, :, :, None] * (ahead + tables.ov[:, :, m, None] - tables.ov)
@@ -275,24 +206,92 @@ def _maximum(model: Any, task: Any, proof: dict[str, Any]) -> float:
             legal = (q == m) or (q < m and bool(copies))
             if cap < 0 or not legal or cap > m or (others and not cap):
                 continue
-            total = f[-1, q] + f[list(copies), m].sum(0)
-            total = total + sum((f[p, :cap].min(0) for p in others), np.zeros(v))
-            right += int(cap ** len(others)) * bool((total[wrong[m] > 0] > LEAST).all())
+            total = f[-1, q] + f[list(copies), m].sum(0) + sum(f[p, :cap].min(0) for p in others)
+            right += int(cap ** len(others)) * bool((np.delete(total, m) > LEAST).all())
     return share(right, v**n)
 
 
 def _every_row(model: Any, task: Any) -> float:
-    """Max-of-K by counting every row."""
+    """Max-of-K by counting every row; axes are the positions between the first and the last."""
     v, n, tables, right = task.vocabulary, task.length, tables_of(model, task.length), 0
     for q, first in product(range(v), repeat=2):
-        f = tables.e[q][:, :, None] * (tables.direct[q] + tables.ov)
-        logits, size = (f[-1, q] + f[0, first])[None], np.zeros(1)
-        size, top = tables.e[q, -1, q] + tables.e[q, 0, first] + size, np.full(1, max(q, first))
+        f, e = tables.e[q, ..., None] * (tables.direct[q] + tables.ov), tables.e[q]
+        logits, size, top = f[-1, q] + f[0, first], e[-1, q] + e[0, first], np.array(max(q, first))
         for p in range(1, n - 1):
-            logits = (logits[:, None] + f[p]).reshape(-1, v)
-            size = (size[:, None] + tables.e[q, p]).reshape(-1)
-            top = np.maximum(top[:, None], np.arange(v)).reshape(-1)
-        ahead = logits[np.arange(len(top)), top, None] - logits
-        ahead[np.arange(len(top)), top] = np.inf
-        right += int((ahead.min(1) > size * tables.slack + LEAST).sum())
+            logits, size = logits[..., None, :] + f[p], size[..., None] + e[p]
+            top = np.maximum(top[..., None], np.arange(v))
+        ahead = np.take_along_axis(logits, top[..., None], -1) - logits
+        np.put_along_axis(ahead, top[..., None], inf, -1)
+        right += int((ahead.min(-1) > size * tables.slack + LEAST).sum())
     return share(right, v**n)
+
+
+def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: float) -> Iterator[Any]:
+    """Role, part, words and number of each lemma that goes with a cover."""
+    data, ar, n = proof["data"], Arithmetic("real", budget=0), domain.get("length", 0)
+    cover, block = data["cover"], model.blocks[-1] if model.blocks else None
+    if cover == "cases":
+        for layer, head, lags in data["heads"]:
+            words = f"attention outside lag {' and '.join(map(str, lags))} is at most this"
+            role = "memory-location" if len(lags) == 1 else "memory-mixture"
+            most = [_outside(model, t, layer, head, lags) for t in range(max(task.lags), n)]
+            yield role, f"head {layer}.{head}", words, max(most)
+    elif cover == "multisets":
+        yield "counter", "layer 0", "what the order of earlier tokens changes", 0.0
+        x, same = network.embedded(model, letters_of(task)[None], ar), np.zeros((3, 3), int)
+        x = network.normed(block.ln1, x, ar) if block else x
+        found = scores.score_forms(block.attn, x, x, same, ar) if block else exactly(same)
+        apart = (found.bounds()[1].max(-1) - found.bounds()[0].min(-1)).max()
+        yield "counter", "layer 0", "largest difference of scores", apart
+    elif cover == "slices":
+        rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(float(n)))[::-1]
+        rows = network.embedded(model, exactly(np.eye(n + 1, n)[..., None]), ar)
+        passed = network.after_attention(block, rows, ar, last_only=True).centre[:, 0]
+        own = passed[:-1] - passed[-1]
+        beside = np.abs(own - np.outer(rho, rho @ own) / (rho @ rho)).sum() / np.abs(own).sum()
+        yield "memory-location", "layer 0", "share of what is passed on beside the average", beside
+    elif cover == "pairs":
+        last, lengths = _tokens(task, domain, data, 0), range(max(task.locations) + 1, n + 1)
+        each, ar = len(last.centre) // 2**task.bits, Arithmetic("real", symbols=2)
+        for code, lag in enumerate(task.location_tables()[0]):
+            own = last[code * each : (code + 1) * each]
+            least = passed_on.weights_of_keys(model, own, lag, lengths, ar)[0]
+            words = f"attention outside lag {lag}, named by token {code}, is at most this"
+            for head, share_ in enumerate(least[:, :, 0, 0].min(0)):
+                yield "memory-location", f"head {len(model.blocks) - 1}.{head}", words, 1 - share_
+    elif cover == "caps" and proof["strategy"] == "rank one":
+        one: Any = rank_one_tables(model, task.length)
+        words = "scores are one product up to this factor on a weight"
+        yield "dense", "head 0.0", words, one.raised.max()
+    elif cover == "caps":
+        paths = tables_of(model, task.length)
+        other, own = paths.ov[:, ~np.eye(task.vocabulary, dtype=bool)], paths.ov.diagonal(0, 1, 2)
+        fall, apart = -np.diff(paths.scores).min(), np.ptp(paths.scores, (1, 2)).max()
+        rise, query = (own - paths.ov.mean(-1)).min(), np.ptp(paths.direct, 1).max()
+        yield "dense", "head 0.0", "largest fall of the score from token k to k + 1", max(0.0, fall)
+        yield "dense", "head 0.0", "largest difference of scores in a row", apart
+        yield "copying", "head 0.0", "least rise of a token's own logit over its row's mean", rise
+        yield "copying", "head 0.0", "largest spread of other logits", np.ptp(other)
+        yield "none", "direct path", "largest difference that the query's own token makes", query
+    if cover in ("cases", "multisets", "slices", "pairs") and proof["kind"] == "error":
+        yield "readout", "ffn 0", "answers at middles of cases are off by at most this", off
+
+
+def _outside(model: Any, t: int, layer: int, head: int, lags: list[int]) -> float:
+    """Most attention of a head at position t to other lags, over all inputs of size at most 1."""
+    ar = Arithmetic("real", budget=0, symbols=t + 1)
+    x = network.embedded(model, box(np.zeros((1, t + 1, 1)), np.ones((t + 1, 1))), ar)
+    most = network.attended(model, x, layer, ar)[1][0, head]
+    return float(np.delete(most, [t - lag for lag in lags if 0 <= lag <= t]).sum())
+
+
+def _told_otherwise(told: list[_Json], found: tuple[Any, ...]) -> str:
+    """Where the lemmas of a file are not those that were found; empty if they are."""
+    words = [[said[key] for key in ("role", "component", "statement")] for said in told]
+    if words != [list(lemma[:3]) for lemma in found]:
+        return "its lemmas are not those of its cover"
+    for said, (_, part, words, number) in zip(told, found, strict=True):
+        claimed = inf if said["number"] is None else float(said["number"])
+        if not isclose(claimed, number, rel_tol=1e-6, abs_tol=1e-9):
+            return f"{part}: {words}: told {claimed:.9g}, is {number:.9g}"
+    return ""

@@ -53,10 +53,10 @@ class Cells:
     """
 
     inputs: Affine | Int[np.ndarray, "cell pos"]
-    targets: Affine | Int[np.ndarray, "cell"]
-    weight: Float64[np.ndarray, "cell"]
+    targets: Affine | Int[np.ndarray, " cell"]
+    weight: Float64[np.ndarray, " cell"]
     symbols: int = 0
-    vocabulary: Int[np.ndarray, "token"] | None = None
+    vocabulary: Int[np.ndarray, " token"] | None = None
     names: tuple[str, ...] = ()
 
     @property
@@ -191,10 +191,11 @@ def _through(model: Any, cells: Cells, ar: Arithmetic) -> Affine:
     return stream_after(model, streams(model, cells, ar), ar)
 
 
-def _largest(found: Affine) -> Float64[np.ndarray, "cell"]:
-    """Largest |value| of each cell, over its outputs."""
+def _largest(found: Affine) -> Float64[np.ndarray, " cell"]:
+    """Largest |value| of each cell, over its outputs; infinite where that is no number."""
     low, high = found.bounds()
-    return np.maximum(np.abs(low), np.abs(high)).max(-1)
+    most = np.maximum(np.abs(low), np.abs(high)).max(-1)
+    return np.where(np.isnan(most), np.inf, most)
 
 
 def _share(right: float, wrong: float, total: float) -> float:

@@ -2,9 +2,10 @@
 
 A lemma names a part of the model, says in words what holds of it for every input of the domain, and
 gives the number up to which that is so: small if the role is right, large if it is wrong. Which
-lemmas a proof has follows from its cover (:func:`lemmas_of`), so that the checker of certificates
-finds them again without knowing a strategy. The bound is found on the cells and rests on none of
-these numbers: they explain it.
+lemmas a proof has follows from its cover (:func:`lemmas_of`). The bound is found on the cells and
+rests on none of these numbers: they explain it. The checker of certificates
+(:mod:`probes.certify.check`) knows which lemmas go with a cover and finds their numbers by itself,
+with none of this code.
 
     outside_lags     a head looks at certain lags: attention elsewhere, over all ±1 inputs
     orderless        attention sees no order: the spread of its scores
@@ -19,26 +20,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
-from math import inf, isclose
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int
 
 from interp.bounds.affine import Affine, box
-from interp.bounds.attention import pattern
-from interp.bounds.network import after_attention, after_ffn, embedded, normed
+from interp.bounds.network import after_attention, attended, embedded, normed
 from interp.bounds.passed_on import weights_of_keys
 from interp.bounds.rounding import UP, Arithmetic
 from interp.bounds.scores import score_forms
-from interp.bounds.three_paths import Tables, rank_one_tables, tables_of
+from interp.bounds.three_paths import Tables
 from interp.tasks.depth.batches import to_inputs
 from interp.tasks.depth.languages import language
 from interp.tasks.memory.kernels import MemoryKernel
 
-__all__ = ["Lemma", "lemmas_of", "readout", "told_otherwise"]
-
-_MOST_PIECES = 4096
+__all__ = ["Lemma", "lemmas_of", "readout"]
 
 
 @dataclass(frozen=True)
@@ -59,19 +56,15 @@ class Lemma:
 
 
 def lemmas_of(
-    model: Any, task: Any, domain: Mapping[str, Any], cover: Mapping[str, Any], strategy: str
+    model: Any, task: Any, domain: Mapping[str, Any], cover: Mapping[str, Any]
 ) -> tuple[Lemma, ...]:
-    """The lemmas that a cover goes with; none for brute force and the black box.
+    """The lemmas that a cover by mechanism goes with.
 
     Args:
         model: That the cover fits.
         task: Of the domain.
         domain: As JSON data: ``length`` and ``box`` where it has them.
         cover: As a certificate says it: its name, and what else makes it.
-        strategy: Its name; of covers by caps ``rank one`` knows no scores.
-
-    Raises:
-        LookupError, TypeError, ValueError: for a cover that lacks something or makes no sense.
     """
     match cover["cover"]:
         case "cases":
@@ -88,15 +81,8 @@ def lemmas_of(
         case "pairs":
             lengths = range(max(task.locations) + 1, domain["length"] + 1)
             codes = np.array(list(product((-1.0, 1.0), repeat=task.bits)))
-            size, pieces = domain["box"], min(cover["pieces"], _MOST_PIECES)
+            size, pieces = domain["box"], cover["pieces"]
             return beside_named(model, codes, task.location_tables()[0], lengths, size, pieces)
-        case "caps" if strategy == "rank one":
-            tables = rank_one_tables(model, task.length)
-            if isinstance(tables, str):
-                raise ValueError(tables)
-            return of_product(tables)
-        case "caps":
-            return of_three_paths(tables_of(model, task.length))
     return ()
 
 
@@ -115,8 +101,7 @@ def outside_lags(
         Lemma(
             "memory-location" if len(lags) == 1 else "memory-mixture",
             f"head {layer}.{head}",
-            f"attention outside lag {' and '.join(map(str, lags))} is at most this, at every "
-            "judged position",
+            f"attention outside lag {' and '.join(map(str, lags))} is at most this",
             max(_elsewhere(model, n, layer, head, lags) for n in lengths) * UP,
         )
         for layer, head, lags in heads
@@ -125,26 +110,20 @@ def outside_lags(
 
 def _elsewhere(model: Any, n: int, layer: int, head: int, lags: Sequence[int]) -> float:
     ar = Arithmetic("real", budget=0, symbols=n)
-    x = embedded(model, box(np.zeros((1, n, 1)), np.ones((n, 1))), ar)
-    for block in model.blocks[:layer]:
-        x = after_ffn(block, after_attention(block, x, ar, last_only=False), ar)
-    seen = normed(model.blocks[layer].ln1, x, ar)
-    back = np.arange(n - 1, -1, -1)
-    scores = score_forms(model.blocks[layer].attn, seen[:, -1:], seen, back[None], ar)
-    softmax = model.spec.normalizer == "softmax"
-    _, high = pattern(scores, (back >= 0)[None], softmax, ar)
+    inputs = embedded(model, box(np.zeros((1, n, 1)), np.ones((n, 1))), ar)
+    _, high = attended(model, inputs, layer, ar)
     others = [j for j in range(n) if n - 1 - j not in lags]
-    return float(high[:, head, 0][:, others].sum(-1).max())
+    return float(high[:, head, others].sum(-1).max())
 
 
-def orderless(model: Any, ids: Int[np.ndarray, "token"]) -> tuple[Lemma, ...]:
+def orderless(model: Any, ids: Int[np.ndarray, " token"]) -> tuple[Lemma, ...]:
     """That earlier tokens are told apart by their number alone, and how evenly heads attend.
 
     Args:
         model: One that sees no order (:func:`~interp.bounds.passed_on.not_orderless` is empty).
         ids: Every token that a row may have.
     """
-    words = "neither scores nor values see positions: what the order of earlier tokens changes"
+    words = "what the order of earlier tokens changes"
     spread = 0.0
     if model.spec.n_layers:
         ar = Arithmetic("real", budget=0)
@@ -152,11 +131,11 @@ def orderless(model: Any, ids: Int[np.ndarray, "token"]) -> tuple[Lemma, ...]:
         lags = np.zeros((len(ids), len(ids)), dtype=np.int64)
         low, high = score_forms(model.blocks[0].attn, x, x, lags, ar)[0].bounds()
         spread = float((high.max(-1) - low.min(-1)).max() * UP)
-    scores = "largest difference of scores (0: uniform attention)"
+    scores = "largest difference of scores"
     return Lemma("counter", "layer 0", words, 0.0), Lemma("counter", "layer 0", scores, spread)
 
 
-def beside_average(model: Any, rho: Float64[np.ndarray, "pos"], size: float) -> tuple[Lemma, ...]:
+def beside_average(model: Any, rho: Float64[np.ndarray, " pos"], size: float) -> tuple[Lemma, ...]:
     """What is passed on that is no multiple of Σ_s ρ_s x_s, as a share of the whole.
 
     Args:
@@ -171,7 +150,7 @@ def beside_average(model: Any, rho: Float64[np.ndarray, "pos"], size: float) -> 
     own = after_attention(model.blocks[0], stream, ar, last_only=True).generators[:n, 0, 0]
     rest = own - np.outer(rho, rho @ own / (rho @ rho))
     share = float(np.abs(rest).sum() / np.abs(own).sum())
-    words = "what heads pass on besides a multiple of the moving average, as a share of the whole"
+    words = "share of what is passed on beside the average"
     return (Lemma("memory-location", "layer 0", words, share),)
 
 
@@ -201,7 +180,7 @@ def beside_named(
         noise[..., 0] = (ends[1] - ends[0]) / 2 * UP
         last = Affine(centre, noise, np.zeros_like(centre))
         low, _ = weights_of_keys(model, last, lag, lengths, Arithmetic("real", symbols=1))
-        words = f"attention outside lag {lag}, which token {number} names, is at most this"
+        words = f"attention outside lag {lag}, named by token {number}, is at most this"
         for head, share in enumerate(low[:, :, 0, 0].min(0).tolist()):
             place = f"head {model.spec.n_layers - 1}.{head}"
             found.append(Lemma("memory-location", place, words, (1 - share) * UP))
@@ -217,10 +196,10 @@ def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
     spread = np.nanmax(others, axis=-1).max() - np.nanmin(others, axis=-1).min()
     rows = tables.scores.reshape(tables.vocabulary, -1)
     fall = max(0.0, -np.diff(tables.scores, axis=2).min())
-    head, noise = "head 0.0", "what tokens do to other logits: largest spread off the diagonal"
-    rises = "the score rises with the token: largest fall from k to k + 1"
-    apart = "largest difference of scores within a row"
-    copies = "a token raises its own logit: least rise over its row's mean"
+    head, noise = "head 0.0", "largest spread of other logits"
+    rises = "largest fall of the score from token k to k + 1"
+    apart = "largest difference of scores in a row"
+    copies = "least rise of a token's own logit over its row's mean"
     query = "largest difference that the query's own token makes"
     direct = (tables.direct.max(1) - tables.direct.min(1)).max()
     return (
@@ -234,31 +213,11 @@ def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
 
 def of_product(tables: Tables) -> tuple[Lemma, ...]:
     """Of :func:`~interp.bounds.three_paths.rank_one_tables`: what is left of the scores."""
-    words = "scores are one product, up to what changes a weight by at most this factor"
+    words = "scores are one product up to this factor on a weight"
     return (Lemma("dense", "head 0.0", words, float(tables.raised.max())),)
 
 
 def readout(off: float) -> tuple[Lemma, ...]:
     """On the cases of a cover the rest of the model is a table of the right answers, up to this."""
-    words = "in every case, the answer with all that is free at its middle is off by at most this"
+    words = "answers at middles of cases are off by at most this"
     return (Lemma("readout", "ffn 0", words, off),)
-
-
-def told_otherwise(told: Sequence[Mapping[str, Any]], found: Sequence[Lemma]) -> str:
-    """Where lemmas that a file tells are not those that were found; empty if they are.
-
-    Args:
-        told: As JSON data; null for a number that is infinite.
-        found: From the weights.
-
-    Raises:
-        LookupError, TypeError, ValueError: for a lemma that lacks something or makes no sense.
-    """
-    words = [(lemma.role, lemma.component, lemma.statement) for lemma in found]
-    if [(said["role"], said["component"], said["statement"]) for said in told] != words:
-        return "its lemmas are not those of its cover"
-    for said, lemma in zip(told, found, strict=True):
-        number = inf if said["number"] is None else float(said["number"])
-        if not isclose(number, lemma.number, rel_tol=1e-6, abs_tol=1e-9):
-            return f"{lemma.component}: {lemma.statement}: told {number:.9g}, is {lemma.number:.9g}"
-    return ""

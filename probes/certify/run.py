@@ -248,7 +248,7 @@ class _Attempts:
             return found
         budget = 0 if isinstance(self.domain, Strings) else 2**24
         task, about = self.domain.task, self.domain.describe()  # type: ignore[attr-defined]
-        lemmas = lemmas_of(self.model, task, about, found.data, "mechanism")
+        lemmas = lemmas_of(self.model, task, about, found.data)
         options = {"budget": budget, "final": found.final, "lemmas": lemmas}
         return replace(self._proved("mechanism", found.cells, **options), data=found.data)
 

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from certified_models import FIXED
+from certified_models import FIXED, trained_maximum
 
 from analyses.report.certify import write_theorem
+from interp.tasks.maximum import Maximum
 from probes.certify.run import certify
 from trained import zoo
 
@@ -30,3 +31,25 @@ def test_parts_add_up_to_the_bound_and_the_largest_open_inputs_are_named(tmp_pat
     assert all(name in page for name in named)
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert {p["strategy"] for p in result["strategies"]} == {p.strategy for p in found.proofs}
+
+
+def test_the_page_opens_with_what_is_proved_one_figure_and_what_to_doubt(tmp_path: Path) -> None:
+    model = trained_maximum(6, 3, 1)
+    found = certify(model, Maximum(6, 3), name="small")
+    write_theorem(found, tmp_path / "out", overwrite=False)
+    page = (tmp_path / "out" / "index.html").read_text()
+    share = f"a share of at least {found.safe(found.best):.6g} of all 6^3 rows of 3 tokens"
+    order = [
+        share,
+        "<img",
+        "What would have to be doubted",
+        "Numbers are computed from the weights",
+        "A strategy splits the domain",
+    ]
+    places = [page.index(words) for words in order]
+    assert places == sorted(places)
+    assert "head 0.0: largest fall of the score from token k to k + 1" in page
+    vacuous = certify(model, Maximum(6, 3), name="small", strategies=["black box"])
+    assert vacuous.best.vacuous
+    write_theorem(vacuous, tmp_path / "nothing", overwrite=False)
+    assert "Nothing is proved of the model" in (tmp_path / "nothing" / "index.html").read_text()

@@ -159,7 +159,7 @@ class Addressed(Domain):
                 symbols = len(inputs.generators)
                 yield Cells(inputs, inputs[:, t - lag, :1], np.ones(1), symbols=symbols)
 
-    def code_of(self, bits: Float64[np.ndarray, "bit"]) -> int:
+    def code_of(self, bits: Float64[np.ndarray, " bit"]) -> int:
         """The number of an address."""
         return int(np.flatnonzero((self.codes == bits).all(-1))[0])
 
@@ -196,5 +196,5 @@ class Addressed(Domain):
             x[n // 2 :] = np.sign(x[n // 2 :]) * self.box
             code = rng.integers(len(self.codes), size=(n, t + 1))
             inputs = np.concatenate((x[..., None], self.codes[code]), axis=-1)
-            y: Float64[np.ndarray, "cell"] = x[np.arange(n), t - self.lags[code[:, -1]]]
+            y: Float64[np.ndarray, " cell"] = x[np.arange(n), t - self.lags[code[:, -1]]]
             yield Cells(exactly(inputs), exactly(y[:, None]), np.ones(n))

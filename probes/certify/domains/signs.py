@@ -69,7 +69,7 @@ class Signs(Domain):
 
     def answers(
         self, arguments: Float64[np.ndarray, "cell argument"]
-    ) -> Float64[np.ndarray, "cell"]:
+    ) -> Float64[np.ndarray, " cell"]:
         """f of ±1 arguments."""
         place = 2 ** np.arange(self.arguments - 1, -1, -1)
         return self._table[((arguments > 0) * place).sum(-1)]
@@ -121,7 +121,7 @@ class Signs(Domain):
 
     def _range(
         self, known: Sequence[int], corners: Float64[np.ndarray, "cell lag"]
-    ) -> tuple[Float64[np.ndarray, "cell"], Float64[np.ndarray, "cell"]]:
+    ) -> tuple[Float64[np.ndarray, " cell"], Float64[np.ndarray, " cell"]]:
         """Least and largest f on each cell."""
         unknown = [lag for lag in self.lags if lag not in known]
         found = []

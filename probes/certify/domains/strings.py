@@ -111,7 +111,7 @@ class Strings(Domain):
         """BOS, then the ids of letters 0 (a) and 1 (b)."""
         return np.pad(self._ids[letters], ((0, 0), (1, 0)))
 
-    def answers(self, j: int, n: int) -> Int[np.ndarray, "cell"]:
+    def answers(self, j: int, n: int) -> Int[np.ndarray, " cell"]:
         """Whether a prefix of j blocks is in the language."""
         return np.full(n, int(j == self.blocks))
 
