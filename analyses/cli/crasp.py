@@ -15,6 +15,7 @@ __all__ = ["app", "check", "compile_", "run"]
 
 app = App(
     help="Run, check and compile programs that count (C-RASP).",
+    example="prooflens crasp run dyck.cr '( ( ) )'",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -22,7 +23,7 @@ app = App(
 _File = Annotated[Path, typer.Argument(help="A program (.cr).")]
 
 
-@app.command("run")
+@app.command("run", example="prooflens crasp run dyck.cr '( ( ) )' --trace trace.html")
 def run(
     file: _File,
     tokens: Annotated[
@@ -68,7 +69,7 @@ def run(
     _tell_strange(alphabet(program), strings)
 
 
-@app.command("check")
+@app.command("check", example="prooflens crasp check dyck.cr")
 def check(file: _File) -> None:
     """Print a program's depth, alphabet, names and warnings."""
     from interp.crasp import analyse, read_program
@@ -92,7 +93,7 @@ def check(file: _File) -> None:
         typer.echo(f"warning   {warning}")
 
 
-@app.command("compile")
+@app.command("compile", example="prooflens crasp compile dyck.cr --out dyck --longest 100")
 def compile_(
     file: _File,
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
@@ -125,6 +126,7 @@ def compile_(
     about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}
     save_checkpoint(made.model, out, about=about, overwrite=overwrite)
     spec = made.model.spec
+    facts(checkpoint=out, layers=spec.n_layers, width=spec.d_model, error=made.certificate.error)
     typer.echo(f"{spec.n_layers} layers, width {spec.d_model}, written to {out}")
     typer.echo(f"exact for {made.certificate.domain}")
     if (reach := made.certificate.parts.get("exact to length")) is not None:

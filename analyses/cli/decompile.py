@@ -8,13 +8,18 @@ from typing import Annotated
 
 import typer
 
+from analyses.cli.usage import facts, shipped_models
+
 __all__ = ["decompile"]
 
 
 def decompile(
     model: Annotated[
         str,
-        typer.Argument(help="A shipped model, a folder, or a hub id; or the word apply."),
+        typer.Argument(
+            help="A shipped model, a folder, or a hub id; or the word apply.",
+            autocompletion=shipped_models,
+        ),
     ],
     program: Annotated[
         Path | None, typer.Argument(help="With apply: the program to run, without any model.")
@@ -47,7 +52,9 @@ def decompile(
         problems.need(out is not None, "out", "must be given", out, "name a folder")
     problems.raise_if_any()
     if applying and program is not None and data is not None:
-        typer.echo(json.dumps(_applied(program, data)))
+        applied = _applied(program, data)
+        facts(**applied)
+        typer.echo(json.dumps(applied))
     elif out is not None:
         _decompiled(model, data, out, lines=lines, count=rows, seed=seed, overwrite=overwrite)
 
@@ -99,5 +106,7 @@ def _decompiled(
         )
     found = find_program(model, given, count=count, seed=seed, lines=lines, step=step)
     typer.echo(write_decompiled(found, model, name, out, overwrite=overwrite))
-    typer.echo((out / marker).read_text(encoding="utf-8").rstrip())
+    text = (out / marker).read_text(encoding="utf-8")
+    facts(answer=found.answer, program=text, report=out / "report.html")
+    typer.echo(text.rstrip())
     typer.echo(f"report: {out / 'report.html'}")

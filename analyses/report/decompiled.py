@@ -1,8 +1,8 @@
 """The page of a decompiled model: the program, where each line comes from, and what it costs.
 
-The conclusion comes first, in a sentence made of the numbers; then the program line by line with
-the component it stands for, the pattern that each head's primitive replaced, gain against lines,
-and rows on which program and model part.
+The conclusion comes first, in a sentence made of the numbers, with the program itself, one figure
+and what to doubt; then the program line by line with the component it stands for, how faithful it
+is and rows on which program and model part. What backs these up is folded: heads, scores, layers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,29 +87,55 @@ def write_decompiled(
         (folder / "program.txt").write_text(program_text(found.best.program), encoding="utf-8")
         record = json.dumps(found.record(), indent=1)
         (folder / "result.json").write_text(record + "\n", encoding="utf-8")
+        replaced, curve = list(_replaced(found, model, folder)), _curve(found, folder)
+        picture = replaced.pop(0) if replaced else curve
+        rest = [*replaced, *([curve] if curve is not None and curve is not picture else [])]
+        lines = "; ".join(program_text(found.best.program).splitlines())
         page = Page(
             title=f"{Path(name).name or name}, decompiled",
-            findings=[told, _doubt(found)],
-            sections=list(_sections(found, model, folder)),
+            findings=[told, f"The program: {lines}"],
+            sections=list(_sections(found, model, folder, rest)),
             facts=[f"{found.seconds:.0f} seconds", f"{len(found.data.fit)} rows fitted"],
+            picture=picture,
+            doubts=list(_doubts(found)),
         )
         (folder / "report.html").write_text(render(page), encoding="utf-8")
     return told
 
 
-def _doubt(found: Decompiled) -> str:
-    off = found.best.off_task.gain
+def _doubts(found: Decompiled) -> Iterator[str]:
+    """What the numbers give reason to doubt."""
+    off, right = found.best.off_task.gain, found.right
     if not math.isfinite(off):
-        return "Off the task the table on the current token makes no mistake either."
-    if off >= LEAST:
-        return "Off the task, on rows made of other tokens, the program decides as the model does."
-    return (
-        "To be doubted: off the task (random tokens, ties, repeats, single tokens exchanged) its "
-        f"gain is {off:.2f}: there the model does something else than these lines."
+        yield (
+            "What happens off the task: there a table on the current token makes no mistake "
+            "either, so that no gain can be told."
+        )
+    elif off >= LEAST:
+        yield (
+            "Little off the task: on random tokens, ties, repeats and rows with single tokens "
+            f"exchanged the program decides as the model does, too (gain {off:.2f})."
+        )
+    else:
+        yield (
+            "Off the task (random tokens, ties, repeats, single tokens exchanged) its gain is "
+            f"{off:.2f}: there the model does something else than these lines."
+        )
+    if math.isfinite(right.model) and right.errors:
+        yield (
+            f"Where the model errs ({right.errors} decisions) the program does as the model in "
+            f"{right.as_model:.2f} of them: the rest of its errors is not in these lines."
+        )
+    yield from _open(found)
+    yield (
+        "Program and model are compared on decisions, not on numbers, and on rows, not on all: "
+        "other lines may decide the same on them."
     )
 
 
-def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Section]:
+def _sections(
+    found: Decompiled, model: object, folder: Path, pictures: list[Picture]
+) -> Iterator[Section]:
     program = pd.DataFrame(list(_lines(found)), columns=["line", "stands for", "evidence"])
     numbers = [f"line-{k + 1}" for k in range(len(program))]
     yield Section(
@@ -117,9 +144,8 @@ def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Sectio
             "Each line leads to the component it stands for, and to the pattern that it replaced; "
             "the last ones are the feed-forward layers, the LayerNorms and the readout, replaced "
             "together with the heads that no other line stands for.",
-            *_open(found),
         ],
-        pictures=list(_replaced(found, model, folder)),
+        pictures=pictures,
         tables=[Table(program, "The program, line by line.", anchors=numbers)],
     )
     yield from beside_the_proof(found)
@@ -128,6 +154,7 @@ def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Sectio
         _labels(found),
         tables=[Table(_fidelity(found), "Decisions taken alike.")],
     )
+    yield _parting(found)
     if found.heads:
         yield Section(
             "What each head does",
@@ -138,19 +165,25 @@ def _sections(found: Decompiled, model: object, folder: Path) -> Iterator[Sectio
             ],
             pictures=list(_patterns(found, model, folder)),
             tables=[_heads(found)],
+            folded=True,
         )
-    yield from made_of(found)
+    for section in made_of(found):
+        yield replace(section, folded=True)
     yield Section(
         "What is needed",
         [
             f"Replaced by their means: {_names(found.kept.dropped)}. That leaves "
             f"{found.kept.gain:.2f} of the gain. Needed: {_names(found.kept.parts)}."
         ],
+        folded=True,
     )
-    picture = _curve(found, folder)
-    if picture is not None:
-        yield Section("Gain against lines", pictures=[picture])
-    yield Section("Where they part", tables=[Table(_differences(found), "Decisions that differ.")])
+
+
+def _parting(found: Decompiled) -> Section:
+    if not found.differ:
+        told = "On every row that was looked at, on the task and off it, they decide alike."
+        return Section("Where they part", [told])
+    return Section("Where they part", tables=[Table(_differences(found), "Decisions that differ.")])
 
 
 def _open(found: Decompiled) -> Iterator[str]:
@@ -268,17 +301,17 @@ def _tried(one: HeadDoes) -> str:
 
 
 def _replaced(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
-    """For each line that stands for a head: the head's pattern and the line's, on one row."""
-    for number, line in enumerate(found.best.program.lines):
-        source = found.best.sources.get(line.name, -1)
-        if source >= 0:
-            one = found.heads[source]
-            path = folder / f"line{number + 1}.png"
-            drawn = _drawn(found, model, one, f"{line.name}")
-            save(attention_maps(drawn, columns=2), path)
-            said = f"{line.name} = {expression_text(line.expression)}"
-            told = f"What {said} replaced: {one.head.name} on one row. {_did(one)}"
-            yield Picture(path, told, _map(number))
+    """For each line that stands for a head: the head's pattern and the line's, on one row; the one
+    that leaves most of the gain first."""
+    sources = [found.best.sources.get(line.name, -1) for line in found.best.program.lines]
+    shown = [k for k, source in enumerate(sources) if source >= 0]
+    for number in sorted(shown, key=lambda k: -found.heads[sources[k]].gain):
+        line, one = found.best.program.lines[number], found.heads[sources[number]]
+        path = folder / f"line{number + 1}.png"
+        save(attention_maps(_drawn(found, model, one, line.name), columns=2), path)
+        said = f"{line.name} = {expression_text(line.expression)}"
+        told = f"What {said} replaced: {one.head.name} on one row. {_did(one)}"
+        yield Picture(path, told, _map(number))
 
 
 def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
@@ -324,8 +357,8 @@ def _curve(found: Decompiled, folder: Path) -> Picture | None:
     )
     path = folder / "curve.png"
     save(figure, path)
-    told = ", ".join(f"{p['lines']:.0f} lines {p['gain']:.2f}" for p in points)
-    return Picture(path, f"Gain of the best program of at most so many lines: {told}.")
+    told = ", ".join(f"{p['lines']:.0f}: {p['gain']:.2f}" for p in points)
+    return Picture(path, f"Gain of the best program by its number of lines, at most {told}.")
 
 
 def _differences(found: Decompiled) -> pd.DataFrame:

@@ -68,11 +68,11 @@ class Evaluation:
     """
 
     values: Mapping[str, np.ndarray]
-    lengths: Int[np.ndarray, "batch"]
+    lengths: Int[np.ndarray, " batch"]
     answer: str
 
     @property
-    def accepted(self) -> Bool[np.ndarray, "batch"]:
+    def accepted(self) -> Bool[np.ndarray, " batch"]:
         """Whether each string is accepted: the last line's value at the string's last position.
 
         Raises:
@@ -115,7 +115,7 @@ def evaluate_codes(
     program: Program,
     codes: Int[np.ndarray, "batch pos"],
     tokens: Sequence[str],
-    lengths: Int[np.ndarray, "batch"] | None = None,
+    lengths: Int[np.ndarray, " batch"] | None = None,
     *,
     given: Mapping[str, np.ndarray] | None = None,
 ) -> Evaluation:

@@ -28,7 +28,7 @@ def primitives(rows: Rows, *, deep: bool = False, positions: bool = True) -> lis
     """
     found = [*everywhere(), *by_token(rows, positions), *by_order(rows)]
     if positions:
-        found += [*by_position(), *by_runs()]
-        found += [*by_predecessor(), *by_parts(rows)] if deep else []
+        found += [*by_position(), *by_runs(), *by_parts(rows)]
+        found += by_predecessor() if deep else []
     found += [*by_newness(rows), *by_fetched(rows)] if deep else []
     return sorted(found, key=lambda one: one.cost)

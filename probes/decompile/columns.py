@@ -92,6 +92,8 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
         difference = Arithmetic("-", f.expression, g.expression)
         cost = f.cost + g.cost + 0.5
         yield _number(v - w, difference, (f, g), cost)
+        same = Compare("==", f.expression, g.expression)  # takes two cuts of the difference
+        yield Column((v == w).astype(np.int64), same, (f, g), cost + 0.1)
         for p in _REMAINDERS:
             rest = Arithmetic("%", difference, Number(p))
             yield _number((v - w) % p, rest, (f, g), cost + 1 + p / 8)

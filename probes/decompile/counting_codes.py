@@ -27,7 +27,7 @@ class Codes:
     def __len__(self) -> int:
         return len(self.vectors)
 
-    def of(self, vectors: Float[np.ndarray, "row width"]) -> Int[np.ndarray, "row"]:
+    def of(self, vectors: Float[np.ndarray, "row width"]) -> Int[np.ndarray, " row"]:
         """Each vector's number; new vectors get new ones."""
         grid = np.floor(vectors / self._step + self._offset).astype(np.int64)
         _, first, inverse = np.unique(grid, axis=0, return_index=True, return_inverse=True)

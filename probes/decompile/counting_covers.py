@@ -44,7 +44,7 @@ class Cover:
         return 2 * conditions + len(self.cubes) + self.negated
 
 
-def support(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, "row"]) -> list[int]:
+def support(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, " row"]) -> list[int]:
     """Variables that decide the value together, found by dropping one after another, last first.
 
     Raises:
@@ -60,7 +60,7 @@ def support(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, "row"]
     return kept
 
 
-def decides(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, "row"]) -> bool:
+def decides(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, " row"]) -> bool:
     """Whether equal rows have equal values."""
     if not rows.shape[1]:
         return bool((value == value[:1]).all())
@@ -72,7 +72,7 @@ def decides(rows: Int[np.ndarray, "row variable"], value: Int[np.ndarray, "row"]
 
 
 def cover(
-    rows: Int[np.ndarray, "row variable"], wanted: Bool[np.ndarray, "row"], sizes: Sequence[int]
+    rows: Int[np.ndarray, "row variable"], wanted: Bool[np.ndarray, " row"], sizes: Sequence[int]
 ) -> Cover:
     """A cover of the rows that are wanted and of none that is not.
 

@@ -41,7 +41,7 @@ class IntegerComparison:
 
 
 def integer_comparison(
-    alpha: Float[np.ndarray, "classes"], bos: float, longest: int
+    alpha: Float[np.ndarray, " classes"], bos: float, longest: int
 ) -> IntegerComparison | None:
     """The comparison that tells whether Σ_q n_q α_q + α_0 > 0, or whether it does not.
 

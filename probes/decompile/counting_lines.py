@@ -74,7 +74,7 @@ class _Writer:
     names: dict[tuple[int, tuple[int, ...]], Term] = field(default_factory=dict)
     sources: dict[str, list[Variable]] = field(default_factory=dict)
 
-    def formula(self, scene: Scene, wanted: Bool[np.ndarray, "row"]) -> Formula:
+    def formula(self, scene: Scene, wanted: Bool[np.ndarray, " row"]) -> Formula:
         """What holds in the wanted rows and in no other."""
         rows, variables = _by_depth(scene)
         return self.covered(cover(rows, wanted, [v.size for v in variables]), variables)
@@ -158,7 +158,7 @@ class _Writer:
                 held.append(variable)
         return known
 
-    def weighted(self, scene: Scene, weights: Int[np.ndarray, "row"]) -> Term:
+    def weighted(self, scene: Scene, weights: Int[np.ndarray, " row"]) -> Term:
         """Σ over the weights that occur of weight · how many positions have it."""
         rows, variables = _by_depth(scene)
         parts = weighted_sum(rows, weights, [v.size for v in variables])

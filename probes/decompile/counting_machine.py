@@ -77,8 +77,8 @@ class Scene:
 
     variables: tuple[Variable, ...]
     rows: Int[np.ndarray, "row variable"]
-    states: Int[np.ndarray, "row"]
-    classes: Int[np.ndarray, "row"]
+    states: Int[np.ndarray, " row"]
+    classes: Int[np.ndarray, " row"]
 
 
 @dataclass
@@ -92,7 +92,7 @@ class Machine:
     """
 
     scenes: list[Scene] = field(default_factory=list)
-    answer: Bool[np.ndarray, "row"] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    answer: Bool[np.ndarray, " row"] = field(default_factory=lambda: np.zeros(0, dtype=bool))
     end: Scene | None = None
 
 
@@ -257,8 +257,8 @@ def _placed(now: _Growing, number: Number, layer: int) -> Variable:
 
 
 def _consistent(
-    now: _Growing, fresh: Sequence[Variable], intervals: Int[np.ndarray, "number"]
-) -> Int[np.ndarray, "row"]:
+    now: _Growing, fresh: Sequence[Variable], intervals: Int[np.ndarray, " number"]
+) -> Int[np.ndarray, " row"]:
     """Rows in which numbers that were compared before can lie in these intervals."""
     fits = np.ones(len(now.rows), dtype=bool)
     for variable, interval in zip(fresh, intervals, strict=True):

@@ -41,7 +41,7 @@ class Hidden:
     """One hidden layer of an FFN."""
 
     weight: Float[np.ndarray, "before width"]
-    bias: Float[np.ndarray, "width"]
+    bias: Float[np.ndarray, " width"]
     kind: str
 
     def activate(self, before: Float[np.ndarray, "... width"]) -> Float[np.ndarray, "... width"]:
@@ -68,11 +68,11 @@ class Layer:
 
     average: Float[np.ndarray, "d d"]
     lags: dict[int, Float[np.ndarray, "d d"]]
-    constant: Float[np.ndarray, "d"]
+    constant: Float[np.ndarray, " d"]
     hidden: tuple[Hidden, ...]
     keep: Float[np.ndarray, "d kept"]
     out: Float[np.ndarray, "width kept"]
-    out_bias: Float[np.ndarray, "kept"]
+    out_bias: Float[np.ndarray, " kept"]
 
 
 @dataclass(frozen=True)

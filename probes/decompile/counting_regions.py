@@ -71,7 +71,7 @@ def bends(
     layer: Layer,
     inputs: Inputs,
     state: int,
-    counts: Int[np.ndarray, "classes"],
+    counts: Int[np.ndarray, " classes"],
     longest: int,
     seen: set[bytes],
 ) -> Iterator[Bend]:

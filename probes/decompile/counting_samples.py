@@ -32,7 +32,7 @@ def drawn(rows: int, classes: int, longest: int, generator: np.random.Generator)
 
 def at_thresholds(
     weights: Int[np.ndarray, "forms classes"],
-    thresholds: Int[np.ndarray, "forms"],
+    thresholds: Int[np.ndarray, " forms"],
     starts: Counts,
     longest: int,
     generator: np.random.Generator,
@@ -64,7 +64,7 @@ def in_cell(
     low: Sequence[float],
     high: Sequence[float],
     longest: int,
-) -> Int[np.ndarray, "classes"] | None:
+) -> Int[np.ndarray, " classes"] | None:
     """Numbers with low ≤ Σ w n ≤ high for every form; None if no string up to this length has any.
 
     Args:

@@ -25,7 +25,7 @@ Parts = list[tuple[int, Cover]]
 
 
 def weighted_sum(
-    rows: Int[np.ndarray, "row variable"], weights: Int[np.ndarray, "row"], sizes: Sequence[int]
+    rows: Int[np.ndarray, "row variable"], weights: Int[np.ndarray, " row"], sizes: Sequence[int]
 ) -> Parts:
     """Weights and conditions, positive weights first.
 
@@ -90,7 +90,7 @@ def _steps(weights: np.ndarray) -> list[int]:
     return sorted({a - b for a in values for b in values} - {0}, key=lambda w: (abs(w), -w))[:8]
 
 
-def _conditions(rows: np.ndarray, sizes: Sequence[int]) -> Iterator[Bool[np.ndarray, "row"]]:
+def _conditions(rows: np.ndarray, sizes: Sequence[int]) -> Iterator[Bool[np.ndarray, " row"]]:
     """Everything, each value of each variable, and each beginning of its values."""
     yield np.ones(len(rows), dtype=bool)
     for variable, size in enumerate(sizes):

@@ -48,7 +48,7 @@ class Number:
     thresholds: tuple[int, ...]
     bends: tuple[Bend, ...]
 
-    def interval(self, counts: Int[np.ndarray, "row classes"]) -> Int[np.ndarray, "row"]:
+    def interval(self, counts: Int[np.ndarray, "row classes"]) -> Int[np.ndarray, " row"]:
         """How many thresholds are reached."""
         value = counts @ np.array(self.weights, dtype=np.int64)
         return np.asarray(np.searchsorted(np.array(self.thresholds), value, side="right"))
@@ -125,7 +125,7 @@ class _Asked:
         values = self.counts @ weights.reshape(len(weights), self.classes).T
         return np.asarray(values >= thresholds)
 
-    def columns(self) -> Int[np.ndarray, "row"]:
+    def columns(self) -> Int[np.ndarray, " row"]:
         """Numbers with the same effect on all states have the same value here."""
         _, column = np.unique(self.effects, axis=1, return_inverse=True)
         return np.asarray(column.reshape(-1))

@@ -35,6 +35,7 @@ from interp.rasp.syntax import (
     Which,
     children,
 )
+from probes.decompile.balance import balanced
 from probes.decompile.primitives import BEFORE, Primitive, lag
 from probes.decompile.rows import Rows
 
@@ -90,6 +91,10 @@ def features(
         found += _counts(number, one, rows, before)
         found += _frequent(number, one, rows)
     found += _nested(rows, layers)
+    if (lines := balanced(rows)) is not None:
+        found.append(Feature(Name(lines[0].name), "number", lines[:1], cost=2.0))
+        if layers > 1:
+            found.append(Feature(Name(lines[1].name), "token", lines, cost=3.0))
     kept: dict[tuple[Expression, tuple[Assignment, ...]], Feature] = {}
     for feature in sorted(found, key=lambda f: f.cost):
         kept.setdefault((feature.expression, feature.lines), feature)
@@ -129,8 +134,8 @@ def _is_literal(where: Expression) -> bool:
 
 
 def _distances(number: int, one: Primitive) -> Iterator[Feature]:
-    """How many positions back the last one is that a condition on tokens picks; where one stands
-    first."""
+    """How many positions back the last one is that a condition on tokens picks, and where it
+    stands; where one stands first."""
     if not one.single and _is_literal(one.where):
         first = Pick("first", Key("position"), one.where)
         line = Assignment(f"first_{one.name}", first)
@@ -140,7 +145,10 @@ def _distances(number: int, one: Primitive) -> Iterator[Feature]:
     speaks = [part for part in children(one.where, deep=True) if isinstance(part, Key)]
     if one.which != "last" or any(part.name == "position" for part in speaks):
         return
-    back = Arithmetic("-", Position(), Pick("last", Key("position"), one.where))
+    place = Pick("last", Key("position"), one.where)
+    line = Assignment(f"at_{one.name}", place)
+    yield Feature(Name(line.name), "number", (*one.lines, line), number, one.cost + 2, one.words)
+    back = Arithmetic("-", Position(), place)
     line = Assignment(f"since_{one.name}", back)
     yield Feature(Name(line.name), "number", (*one.lines, line), number, one.cost + 1, one.words)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from interp.rasp.syntax import And, Boolean, Compare, Expression, Not, Number, Or
 from probes.decompile.columns import Column
 
-__all__ = ["Questions", "Tree", "grow"]
+__all__ = ["Questions", "Tree", "grow", "negated"]
 
 _NEARLY = 0.98
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}

@@ -1,7 +1,7 @@
 """What a head may do, in words of the language: the patterns that are tried in its place.
 
     even over all          every position counts alike: what the head writes is an average, a count
-    by position            the position k before, the first, a fixed one, every p-th one
+    by position            the position k before, the last k, the first, a fixed one, every p-th one
     by token               equal tokens; one token; the last that is another one
     by order               the least token above the current one, the greatest, …
     by what was written    positions whose predecessor equals the current token (after a head that
@@ -57,7 +57,7 @@ __all__ = [
 
 _SMALL = 8
 """Tokens, at most, of a vocabulary whose tokens are tried one by one."""
-_LAGS, _FIXED = 4, 3
+_LAGS, _FIXED, _WINDOWS = 4, 3, (2, 3, 4)
 _SMALL_WORDS = {"the", "that", "is", "one", "like", "this", "of", "a"}
 _PERIODS = {2: "2nd", 3: "3rd", 4: "4th"}
 
@@ -128,6 +128,9 @@ def by_position() -> Iterator[Primitive]:
     for p in range(1, _FIXED + 1):
         where = Compare("==", Key("position"), Number(p))
         yield Primitive(f"position {p}", where, cost=2)
+    for k in _WINDOWS:
+        near = Compare(">", Key("position"), Arithmetic("-", Position(), Number(k)))
+        yield Primitive(f"the last {k} positions", near, cost=3)
     for p, nth in _PERIODS.items():
         for shift in range(p):
             here = Arithmetic("+", Position(), Number(shift)) if shift else Position()

@@ -68,7 +68,7 @@ class Rows:
         return replace(self, tokens=self.tokens[which], asked=self.asked[which], labels=labels)
 
     @property
-    def lengths(self) -> Int[np.ndarray, "row"]:
+    def lengths(self) -> Int[np.ndarray, " row"]:
         """Tokens of each row."""
         return np.asarray((self.tokens != NONE).sum(1))
 
@@ -77,7 +77,7 @@ class Rows:
         """Positions that come before one where something is asked, or are one."""
         return np.asarray(np.flip(np.maximum.accumulate(np.flip(self.asked, 1), axis=1), 1))
 
-    def content(self) -> Int[np.ndarray, "token"]:
+    def content(self) -> Int[np.ndarray, " token"]:
         """Codes of the tokens that vary: all but those that stand once in nearly every row. What
         stands after the last position where something is asked is not looked at."""
         read = np.where(self.read, self.tokens, NONE)
@@ -88,7 +88,7 @@ class Rows:
                 found.append(int(code))
         return np.array(found, dtype=np.int64)
 
-    def common(self, most: int) -> Int[np.ndarray, "token"]:
+    def common(self, most: int) -> Int[np.ndarray, " token"]:
         """Codes of the tokens that vary, if they are at most so many; else of those that half of
         the rows have, the commonest of them if they are more."""
         content = self.content()
@@ -146,7 +146,7 @@ def split(rows: Rows, *, seed: int = 0, held: float = 0.25, queries: int = 200) 
     )
 
 
-def off_task(rows: Rows, content: Int[np.ndarray, "token"], count: int, *, seed: int) -> Rows:
+def off_task(rows: Rows, content: Int[np.ndarray, " token"], count: int, *, seed: int) -> Rows:
     """Rows made from others: random tokens, few tokens often, ties, single tokens exchanged.
 
     Args:

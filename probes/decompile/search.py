@@ -35,7 +35,7 @@ from interp.rasp.syntax import (
 )
 from probes.decompile.columns import columns, expressions
 from probes.decompile.features import Feature, features, values_of
-from probes.decompile.formulas import Questions, Tree, grow
+from probes.decompile.formulas import Questions, Tree, grow, negated
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
 
@@ -216,6 +216,8 @@ def _listed(
         if guard == Boolean(True):
             found = value
         elif guard != Boolean(False):
+            if isinstance(found, Choice) and found.condition == negated(guard):
+                found = found.then  # nothing is left for the rest
             found = Choice(value, guard, found)
     return found
 

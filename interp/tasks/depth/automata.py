@@ -39,7 +39,7 @@ def number_of_strings(automaton: Automaton, length: int, *, member: bool = True)
 
 def draw_codes(
     automaton: Automaton,
-    lengths: Int[np.ndarray, "batch"],
+    lengths: Int[np.ndarray, " batch"],
     generator: np.random.Generator,
     *,
     member: bool = True,

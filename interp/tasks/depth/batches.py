@@ -38,7 +38,7 @@ __all__ = [
 TargetForm = Literal["classes", "bits"]
 Bins = tuple[tuple[int, int], ...]
 _Codes = Int[np.ndarray, "batch pos"]
-_Lengths = Int[np.ndarray, "batch"]
+_Lengths = Int[np.ndarray, " batch"]
 
 
 def check_bins(bins: Bins, spoken: Language, problems: Problems) -> None:

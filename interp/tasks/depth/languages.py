@@ -38,7 +38,7 @@ __all__ = ["NAMES", "Language", "language"]
 NAMES = "L_k, D_k (as in L_4), J_w (as in J_aba), dyck-1, anbncn, majority"
 _NUMBERED = re.compile(r"([LD])_([1-9][0-9]?)")
 _SUBSEQUENCE = re.compile(r"J_([a-z]+)")
-_Lengths = Int[np.ndarray, "batch"]
+_Lengths = Int[np.ndarray, " batch"]
 _Codes = Int[np.ndarray, "batch pos"]
 
 

@@ -87,7 +87,7 @@ def _kinds(rows: int) -> np.ndarray:
     return np.array([(0, 1, 0, 2)[row % 4] for row in range(rows)], dtype=np.int64)
 
 
-_Lengths = Int[np.ndarray, "batch"]
+_Lengths = Int[np.ndarray, " batch"]
 _Codes = Int[np.ndarray, "batch pos"]
 
 
