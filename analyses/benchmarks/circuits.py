@@ -37,7 +37,7 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 
-__all__ = ["CIRCUITS", "Sizes", "Wiring", "construct_circuit", "with_gains"]
+__all__ = ["CIRCUITS", "Layout", "Shared", "Sizes", "Wiring", "construct_circuit", "with_gains"]
 
 Wiring = Literal["used", "unread", "silent", "constant"]
 _STRENGTH = 40.0
@@ -123,8 +123,29 @@ CIRCUITS: Mapping[str, _Circuit] = {
 """The name of each circuit → the job of each layer."""
 
 
+@dataclass(frozen=True)
+class Shared:
+    """Several heads for one job of a circuit, and decoys that attend as they do.
+
+    Attributes:
+        layer: The layer of the job.
+        heads: How many heads do it.
+        split: Whether each writes its part of the answer, so that all are needed for the whole of
+            it; otherwise each writes all of it, and one is enough.
+    """
+
+    layer: int
+    heads: int
+    split: bool
+
+
 def construct_circuit(
-    kind: str, sizes: Sizes, *, seed: int = 0, wiring: Wiring = "used"
+    kind: str,
+    sizes: Sizes,
+    *,
+    seed: int = 0,
+    wiring: Wiring = "used",
+    shared: Shared | None = None,
 ) -> Construction:
     """A float64 model with one circuit, beside idle heads and heads that imitate it.
 
@@ -135,6 +156,8 @@ def construct_circuit(
         wiring: ``used``; or a decoy with the attention of the circuit, whose logits come from the
             current token: the answer is not read (``unread``), not written (``silent``), or written
             alike from every key (``constant``).
+        shared: Several heads for one job; all heads without a job then attend as their layer's job
+            does, and write where nobody reads.
 
     Returns:
         The model with its mechanism: parts with a role ``unscored:ROLE`` say that this role may be
@@ -145,22 +168,32 @@ def construct_circuit(
     """
     if wiring not in get_args(Wiring):
         raise ValueError(f"wiring must be one of {', '.join(get_args(Wiring))}, got {wiring!r}")
-    circuit, layout = CIRCUITS[kind], _Layout(sizes)
-    model = SequenceTransformer(_spec(sizes, layout, len(circuit.heads)), seed=seed)
+    circuit, layout = CIRCUITS[kind], Layout(sizes)
+    model = SequenceTransformer(spec_of(sizes, layout, len(circuit.heads)), seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    places = [int(torch.randint(sizes.heads, (1,), generator=generator)) for _ in circuit.heads]
+    places = [[int(torch.randint(sizes.heads, (1,), generator=generator))] for _ in circuit.heads]
+    if shared is not None:
+        order = torch.randperm(sizes.heads, generator=generator)
+        places[shared.layer] = sorted(order[: shared.heads].tolist())
     with torch.no_grad():
         _write_ends(model, layout, circuit, wiring)
-        for layer, (head, place) in enumerate(zip(circuit.heads, places, strict=True)):
+        for layer, (head, mine) in enumerate(zip(circuit.heads, places, strict=True)):
             attn, last = model.blocks[layer].attn, layer == len(places) - 1
             attn.W_O.zero_()
             scale = sqrt((2 + layer) / layout.width)  # of this layer's norm, about
-            _write_attention(attn, place, head.attends, layout, scale)
-            _write_values(attn, place, head, layout, scale, wiring if last else "used")
-            _imitate(attn, place, layout, scale, seed + layer)
+            for place in mine:
+                write_attention(attn, place, _ATTENDING[head.attends](layout), scale)
+                _write_values(attn, place, head, layout, scale, wiring if last else "used")
+                if shared is not None and shared.split:
+                    attn.W_O[place] /= len(mine)
+            others = [one for one in range(sizes.heads) if one not in mine]
+            chosen = others[1 - (seed + layer) % 2 :: 2] if shared is None else others
+            for one in chosen:
+                _imitate(attn, one, "previous" if shared is None else head.attends, layout, scale)
     parts = [
         Part("head", layer, place, role, "")
-        for layer, (head, place) in enumerate(zip(circuit.heads, places, strict=True))
+        for layer, (head, mine) in enumerate(zip(circuit.heads, places, strict=True))
+        for place in mine
         for role in head.roles
     ]
     if wiring != "used":
@@ -196,7 +229,7 @@ def with_gains(model: SequenceTransformer, seed: int) -> SequenceTransformer:
     return model
 
 
-class _Layout:
+class Layout:
     """Which coordinates hold what; each field is a ``[d_model, size]`` block of the identity."""
 
     def __init__(self, sizes: Sizes) -> None:
@@ -210,7 +243,7 @@ class _Layout:
         self.sizes = sizes
 
 
-def _spec(sizes: Sizes, layout: _Layout, layers: int) -> TransformerSpec:
+def spec_of(sizes: Sizes, layout: Layout, layers: int) -> TransformerSpec:
     return TransformerSpec(
         input="tokens",
         d_in=sizes.vocabulary,
@@ -227,7 +260,7 @@ def _spec(sizes: Sizes, layout: _Layout, layers: int) -> TransformerSpec:
 
 
 def _write_ends(
-    model: SequenceTransformer, layout: _Layout, circuit: _Circuit, wiring: Wiring
+    model: SequenceTransformer, layout: Layout, circuit: _Circuit, wiring: Wiring
 ) -> None:
     model.embed.W_E.copy_(layout.tokens.T)
     if model.pos_embed is not None:
@@ -240,9 +273,9 @@ def _write_ends(
     model.unembed.W_U.copy_(_FAINT * scale * read)
 
 
-def _write_attention(attn: Attention, head: int, rule: str, layout: _Layout, scale: float) -> None:
+def write_attention(attn: Attention, head: int, rule: tuple[Tensor, Tensor], scale: float) -> None:
     """W_Q and W_K whose scores on normed rows are strength × (queries · keys), about."""
-    queries, keys = _ATTENDING[rule](layout)
+    queries, keys = rule
     width = queries.shape[1]
     for weight in (attn.W_Q, attn.W_K):
         weight[head] = 0
@@ -250,10 +283,10 @@ def _write_attention(attn: Attention, head: int, rule: str, layout: _Layout, sca
     attn.W_K[head, :, :width] = keys
 
 
-def _by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[_Layout], tuple[Tensor, Tensor]]:
+def by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[Layout], tuple[Tensor, Tensor]]:
     """Attention to keys at some lags; where there are none yet, to the first position."""
 
-    def rule(layout: _Layout) -> tuple[Tensor, Tensor]:
+    def rule(layout: Layout) -> tuple[Tensor, Tensor]:
         position = torch.arange(layout.sizes.length)
         table = wanted(position[:, None] - position) & (position <= position[:, None])
         table[~table.any(1), 0] = True
@@ -262,7 +295,7 @@ def _by_lag(wanted: Callable[[Tensor], Tensor]) -> Callable[[_Layout], tuple[Ten
     return rule
 
 
-def _same(layout: _Layout) -> tuple[Tensor, Tensor]:
+def _same(layout: Layout) -> tuple[Tensor, Tensor]:
     """Queries and keys for equal tokens at other positions, else for the first position."""
     first = layout.positions[:, :1]
     queries = torch.cat([layout.tokens, layout.positions], dim=1)
@@ -272,7 +305,7 @@ def _same(layout: _Layout) -> tuple[Tensor, Tensor]:
     return torch.cat([queries, extra], dim=1), torch.cat([keys, first], dim=1)
 
 
-def _after_same(layout: _Layout) -> tuple[Tensor, Tensor]:
+def after_same(layout: Layout) -> tuple[Tensor, Tensor]:
     """Queries and keys for positions whose slot holds the query's token, except the first
     position."""
     v = layout.sizes.vocabulary
@@ -281,31 +314,31 @@ def _after_same(layout: _Layout) -> tuple[Tensor, Tensor]:
     return queries, torch.cat([layout.slot[:, :v], -first], dim=1)
 
 
-def _pointed(layout: _Layout) -> tuple[Tensor, Tensor]:
+def _pointed(layout: Layout) -> tuple[Tensor, Tensor]:
     """Queries and keys for the position after the one that the query's slot names."""
     n = layout.sizes.length
     return layout.slot[:, : n - 1], layout.positions[:, 1:]
 
 
-def _periods(layout: _Layout) -> tuple[Tensor, Tensor]:
+def _periods(layout: Layout) -> tuple[Tensor, Tensor]:
     """Every lag at which the next token of repeated ones may stand: the periods, less one."""
     longest = (layout.sizes.length - 2) // 2
-    return _by_lag(lambda lag: (lag >= max(2, longest // 3 - 1)) & (lag < longest))(layout)
+    return by_lag(lambda lag: (lag >= max(2, longest // 3 - 1)) & (lag < longest))(layout)
 
 
-_ATTENDING: Mapping[str, Callable[[_Layout], tuple[Tensor, Tensor]]] = {
-    "previous": _by_lag(lambda lag: lag == 1),
-    "first": _by_lag(lambda lag: lag < 0),
-    "recent": _by_lag(lambda lag: (lag >= 2) & (lag <= 4)),
+_ATTENDING: Mapping[str, Callable[[Layout], tuple[Tensor, Tensor]]] = {
+    "previous": by_lag(lambda lag: lag == 1),
+    "first": by_lag(lambda lag: lag < 0),
+    "recent": by_lag(lambda lag: (lag >= 2) & (lag <= 4)),
     "periods": _periods,
     "same": _same,
-    "after_same": _after_same,
+    "after_same": after_same,
     "pointed": _pointed,
 }
 
 
 def _write_values(
-    attn: Attention, place: int, head: _Head, layout: _Layout, scale: float, wiring: Wiring
+    attn: Attention, place: int, head: _Head, layout: Layout, scale: float, wiring: Wiring
 ) -> None:
     attn.W_V[place] = 0
     if wiring == "silent":
@@ -320,13 +353,10 @@ def _write_values(
     attn.W_O[place, :size] = times * values @ written[:, :size].T
 
 
-def _imitate(attn: Attention, place: int, layout: _Layout, scale: float, seed: int) -> None:
-    """Let every second other head attend to the previous token and write where nobody reads."""
-    others = [head for head in range(len(attn.W_O)) if head != place]
-    for number, head in enumerate(others):
-        if (number + seed) % 2:
-            _write_attention(attn, head, "previous", layout, scale)
-            attn.W_V[head] = 0
-            size = layout.sizes.vocabulary
-            attn.W_V[head, :, :size] = layout.tokens * scale
-            attn.W_O[head, :size] = _UNREAD * layout.unread.T
+def _imitate(attn: Attention, head: int, rule: str, layout: Layout, scale: float) -> None:
+    """Let a head attend by a rule and write where nobody reads."""
+    write_attention(attn, head, _ATTENDING[rule](layout), scale)
+    attn.W_V[head] = 0
+    size = layout.sizes.vocabulary
+    attn.W_V[head, :, :size] = layout.tokens * scale
+    attn.W_O[head, :size] = _UNREAD * layout.unread.T

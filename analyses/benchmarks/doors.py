@@ -32,6 +32,8 @@ import typer
 
 import trained
 from analyses.benchmarks import language
+from analyses.benchmarks.circuits import Shared, Sizes, construct_circuit
+from analyses.benchmarks.needed import construct_needed
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.same_roles import differences
 from interp.models.checkpoint import save_checkpoint
@@ -104,6 +106,8 @@ def models() -> list[Doors]:
     circuits = {one.name: one for one in language.subjects()}
     for name in _CIRCUITS:
         found.append(Doors(name, partial(_language, circuits[f"language {name}"].make)))
+    found.append(Doors("two heads share induction", partial(_language, _shared)))
+    found.append(Doors("a head needed for everything", partial(_language, _needed)))
     found += [Doors(name, partial(_task, name)) for name in _TASK]
     return [*found, Doors(f"{_DEMO}, demo", _demo)]
 
@@ -111,6 +115,16 @@ def models() -> list[Doors]:
 def _shipped(name: str) -> language.Built:
     shipped = trained.load(name)
     return language.Built(shipped.model, frozenset(), frozenset(), getattr(shipped.task, "bos", -1))
+
+
+def _shared() -> language.Built:
+    made = construct_circuit("induction", Sizes(16, 18, 4, False), shared=Shared(1, 2, False))
+    return language.Built(made.model, frozenset(), frozenset(), -1)
+
+
+def _needed() -> language.Built:
+    model, exempt = construct_needed("induction", Sizes(13, 21, 3, False))
+    return language.Built(model, frozenset(), exempt, -1)
 
 
 def _language(make: Callable[[], language.Built]) -> Iterator[Said]:
@@ -209,10 +223,11 @@ def _inspected(place: Path, folder: Path) -> pd.DataFrame:
     """The role table that ``prooflens inspect`` finds, without its figures and page."""
     from interp.weights.head_weights import head_weights
     from probes.inspection.heads import inspect_heads
+    from probes.inspection.inspected_rows import inspected_rows
 
     out = folder / f"inspected-{place.name}"
     model, weights = load_pretrained(place), head_weights(str(place))
-    return inspect_heads(model, weights, out, seed=_SEED).roles
+    return inspect_heads(model, weights, inspected_rows(model, seed=_SEED), out, seed=_SEED).roles
 
 
 def _quietly(command: Callable[[], None]) -> str:

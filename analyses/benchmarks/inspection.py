@@ -36,8 +36,10 @@ from torch.nn.functional import cross_entropy
 from interp.interventions.components import Component, components
 from interp.models.pretrained import Pretrained, load_pretrained
 from interp.weights.head_weights import head_weights
-from probes.inspection.behaviour import loss_tables, stored_rows
+from probes.inspection.behaviour import stored_rows
 from probes.inspection.heads import inspect_heads
+from probes.inspection.inspected_rows import inspected_rows
+from probes.inspection.losses import loss_tables
 from probes.roles.trials import Trial, token_trials
 
 __all__ = ["main", "rises_one_by_one"]
@@ -90,7 +92,8 @@ def _model(folder: Path) -> Pretrained:
 def _inspected(model: Pretrained, place: Path, rows: int) -> dict[str, Any]:
     """The seconds and the memory of an inspection, without loading the model or drawing."""
     started = time.perf_counter()
-    found = inspect_heads(model, head_weights(place / "model"), place / "out", rows=rows)
+    chosen = inspected_rows(model, rows=rows)
+    found = inspect_heads(model, head_weights(place / "model"), chosen, place / "out")
     seconds = time.perf_counter() - started
     typer.echo(f"inspect: {seconds:.0f} s; {len(found.roles)} rows of roles")
     return {"seconds": round(seconds, 1), "peak_mb": _peak()}

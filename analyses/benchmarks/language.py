@@ -6,6 +6,8 @@
                seconds; which head does what is located by attention and ablation, with hooks of
                our own and by levels far from the detector's (``_located``); in between, a head is
                not scored
+    needed     :mod:`analyses.benchmarks.needed`: heads that look as a role says, and are needed for
+               everything; decoys that must be called so
     decoys     the circuits' attention with an answer that is not read, not written, or the same
                from every key; untrained models; circuits and trained models whose weights are
                shuffled within each matrix
@@ -17,7 +19,7 @@ scored models differ in sizes, seeds and rows.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, Wiring, construct_circuit, with_gains
+from analyses.benchmarks.needed import NEEDED, construct_needed
 from interp.models.export import export_gpt2
 from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
@@ -79,12 +82,14 @@ class LanguageSubject:
         make: A function that builds or trains it.
         seed: Seed of the rows and of the nulls.
         decoy: Whether it is a decoy, in which nothing is to be found.
+        needed: The role that a head of a decoy is necessary, and not specific, for.
     """
 
     name: str
     make: Callable[[], Built]
     seed: int
     decoy: bool = False
+    needed: str = ""
 
 
 def loaded(built: Built, name: str) -> Pretrained:
@@ -116,6 +121,22 @@ _TUNED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
 }
 """For each circuit: vocabulary, length, heads per layer, whether token 0 begins every row."""
 
+_MORE: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
+    "induction": ((14, 18, 2, False), (28, 30, 4, True)),
+    "pointer": ((12, 20, 3, False), (30, 22, 2, True)),
+    "previous-copy": ((20, 26, 2, False), (36, 20, 4, False)),
+    "previous-negative": ((12, 22, 2, True), (11, 26, 4, False)),
+    "duplicate-negative": ((8, 20, 2, True), (10, 18, 2, False)),
+    "first-negative": ((16, 18, 2, True), (24, 28, 4, True)),
+    "window-copy": ((44, 26, 2, False), (50, 20, 3, True)),
+    "window-negative": ((18, 24, 2, True), (22, 20, 1, False)),
+}
+"""The same, of models that were added after all floors had been chosen."""
+
+_NEEDED = ((14, 22, 2), (16, 24, 3), (12, 20, 4))
+_NEEDED_TUNED = ((13, 21, 3),)
+"""Vocabulary, length and heads of models with a head that is needed for everything."""
+
 _STEPS = 1200
 
 
@@ -128,6 +149,12 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
             make = partial(_circuit, kind, sizes, seed + hidden, hidden=hidden)
             label = f"language {_named(kind, sizes)}" + " hidden" * hidden
             found.append(LanguageSubject(label, make, seed + hidden))
+    for number, (kind, sizes) in enumerate(() if tuning else _further()):
+        for hidden in (False, True):
+            seed = 48_000 + 2 * number + hidden
+            make = partial(_circuit, kind, sizes, seed, hidden=hidden)
+            label = f"language {_named(kind, sizes)}" + " hidden" * hidden
+            found.append(LanguageSubject(label, make, seed))
     for number, (name, run) in enumerate(_runs(tuning)):
         found.append(LanguageSubject(name, run, (900 if tuning else 43_000) + number))
     return found
@@ -156,7 +183,23 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
     for number, one in enumerate(_shuffled_from(tuning)):
         shuffled = partial(_shuffled, one.make, start + 300 + number)
         found.append(_decoy(f"shuffled {one.name}", shuffled, start + 300 + number))
-    return found
+    return [*found, *_needed(tuning)]
+
+
+def _needed(tuning: bool) -> Iterator[LanguageSubject]:
+    """A model a role and size in which a head is needed for everything."""
+    for number, role in enumerate(NEEDED):
+        for i, size in enumerate(_NEEDED_TUNED if tuning else _NEEDED):
+            seed = (890 if tuning else 49_000) + 10 * number + i
+            sizes = Sizes(*size, bos=role == "sink")
+            make = partial(_everything, role, sizes, seed)
+            name = f"decoy needed {_named(role, sizes)}"
+            yield LanguageSubject(name, make, seed, decoy=True, needed=role)
+
+
+def _everything(role: str, sizes: Sizes, seed: int) -> Built:
+    model, exempt = construct_needed(role, sizes, seed=seed)
+    return Built(with_gains(model, seed), frozenset(), exempt, 0 if sizes.bos else -1)
 
 
 def _decoy(name: str, make: Callable[[], Built], seed: int) -> LanguageSubject:
@@ -166,6 +209,12 @@ def _decoy(name: str, make: Callable[[], Built], seed: int) -> LanguageSubject:
 def _sizes(tuning: bool) -> Iterator[tuple[str, Sizes]]:
     for kind in CIRCUITS:
         for sizes in (_TUNED if tuning else _SCORED)[kind]:
+            yield kind, Sizes(*sizes)
+
+
+def _further() -> Iterator[tuple[str, Sizes]]:
+    for kind in CIRCUITS:
+        for sizes in _MORE[kind]:
             yield kind, Sizes(*sizes)
 
 
@@ -262,16 +311,20 @@ def _located(
 ) -> tuple[frozenset[Claim], frozenset[Claim]]:
     """Who does what in a trained model, by attention on repeated tokens and by mean ablation.
 
-    A head has a role with 0.4 of its attention and 0.2 nats of loss on either rows; it has not
-    with less than 0.15 or 0.02 nats; between these it is exempt. Induction also needs an earlier
-    head with the role previous-token. ``copying`` and ``positional`` are not located: exempt.
+    A head has a role with 0.4 of its attention and 0.2 nats of loss on either rows, by itself or
+    beside all others that attend so: of heads that stand in for each other none is missed alone.
+    It has not with less than 0.15 or 0.02 nats; between these it is exempt. Induction also needs
+    an earlier head with the role previous-token. ``copying`` and ``positional`` are not located:
+    exempt.
     """
     truth, exempt, writers = set[Claim](), set[Claim](), False
-    for (layer, head), found in sorted(_shares(model, repeated).items()):
-        rise = max(_rise(model, layer, head, batch) for batch in (own, repeated))
+    shares = _shares(model, repeated)
+    for (layer, head), found in sorted(shares.items()):
         exempt |= {("head", layer, head, role, "") for role in ("copying", "positional")}
         for role, share in found.items():
             claim = ("head", layer, head, role, "")
+            alike = [place for place, some in shares.items() if some[role] >= 0.15]
+            rise = max(_missed(model, (layer, head), alike, batch) for batch in (own, repeated))
             has, may = share >= 0.4 and rise >= 0.2, share >= 0.15 and rise >= 0.02
             if role == "induction":
                 has, may = has and writers, may and layer > 0
@@ -303,17 +356,31 @@ def _shares(model: SequenceTransformer, batch: Batch) -> dict[tuple[int, int], d
     return found
 
 
-@torch.no_grad()
-def _rise(model: SequenceTransformer, layer: int, head: int, batch: Batch) -> float:
-    """The rise of the loss when a head's z is replaced by its mean over rows."""
+def _missed(
+    model: SequenceTransformer,
+    place: tuple[int, int],
+    alike: Sequence[tuple[int, int]],
+    batch: Batch,
+) -> float:
+    """How much a head is missed by itself, or when others that attend as it does are gone."""
+    others = [other for other in alike if other != place]
+    beside = _rise(model, [*others, place], batch) - _rise(model, others, batch)
+    return max(_rise(model, [place], batch), beside)
 
-    def averaged(z: Tensor, hook: Any) -> Tensor:
+
+@torch.no_grad()
+def _rise(model: SequenceTransformer, places: Sequence[tuple[int, int]], batch: Batch) -> float:
+    """The rise of the loss when the z of some heads is replaced by its mean over rows."""
+
+    def averaged(z: Tensor, hook: Any, head: int) -> Tensor:
         z = z.clone()
         z[:, :, head] = z[:, :, head].mean(0)
         return z
 
-    hook = (f"blocks.{layer}.attn.hook_z", averaged)
-    without = model.run_with_hooks(batch.inputs, fwd_hooks=[hook])
+    hooks = [
+        (f"blocks.{layer}.attn.hook_z", partial(averaged, head=head)) for layer, head in places
+    ]
+    without = model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
     losses = [
         F.cross_entropy(output[batch.mask], batch.targets[batch.mask])
         for output in (without, model(batch.inputs))

@@ -21,7 +21,9 @@ tokens (:mod:`analyses.benchmarks.language`).
 :mod:`analyses.benchmarks.doors`.
 
 JSON keys: ``f1`` (micro), ``min_role_f1`` (a role with fewer than five positives counts 0),
-``decoy_rate`` (share of decoy models with any confirmed role), ``cases`` (models with a mechanism),
+``decoy_rate`` (share of decoy models with any confirmed role), ``needed`` and ``needed_named``
+(decoys whose head is needed for everything, and the share of them called *necessary, not
+specific*), ``cases`` (models with a mechanism),
 ``roles`` (positives, precision, recall, F1 of each), ``confusion`` (what true components were
 confirmed as), ``detect_head`` (TransformerLens' on the same models, for its three roles, at the
 threshold 0.4), ``wrong`` (every miss and false alarm), ``seconds`` and ``slowest``: all of the task
@@ -37,10 +39,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from analyses.benchmarks import cases, language
@@ -100,7 +103,7 @@ def measure(subject: Subject) -> Outcome:
         targets=False,
         seed=subject.seed,
     )
-    found = {_claim(row) for row in roles[roles["status"] == "confirmed"].itertuples()}
+    found = _claims(roles)
     peers = _peers(construction, batch.inputs) if subject.peer else None
     return Outcome(
         name=subject.name,
@@ -126,12 +129,26 @@ def measure_language(subject: LanguageSubject) -> Outcome:
         name=subject.name,
         decoy=subject.decoy,
         truth=set(built.truth),
-        found={_claim(row) for row in roles[roles["status"] == "confirmed"].itertuples()},
+        found=_claims(roles),
         unscored=set(),
         exempt=set(built.exempt),
         peers=None,
+        named=_named(roles, built.exempt, subject.needed) if subject.needed else None,
         seconds=time.perf_counter() - start,
     )
+
+
+def _named(roles: pd.DataFrame, exempt: Set[Claim], role: str) -> bool:
+    """Whether the one head that is needed for everything is called so."""
+    mine = roles[(roles["component"] == "head") & (roles["role"] == role)]
+    mine = mine[[("head", r.layer, r.head, role, "") not in exempt for r in mine.itertuples()]]
+    return mine["status"].tolist() == ["necessary, not specific"]
+
+
+def _claims(roles: pd.DataFrame) -> set[Claim]:
+    """What is confirmed of single components; a group's row names what its members' rows say."""
+    sure = roles[(roles["status"] == "confirmed") & (roles["component"] != "group")]
+    return {_claim(row) for row in sure.itertuples()}
 
 
 def _claim(row: Any) -> Claim:

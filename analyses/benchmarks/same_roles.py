@@ -1,9 +1,11 @@
 """Do two role tables of one model agree, as far as both had the evidence?
 
-A row is a component, a role and a target; its status is ``confirmed``, ``candidate``, or no row.
+A row is a component, a role and a target; its status is one of
+:data:`probes.roles.decision.STATUSES`, or no row.
 
     all the evidence on both sides     the same rows with the same statuses
-    no causes (a store alone)          what was confirmed is a candidate, and says what is missing
+    no causes (a store alone)          every row is a candidate, and says what is missing; groups of
+                                       heads, which a cause finds, are not there
     a role that cannot be looked for   no row, or one of the same or a lower status; the table says
     (no weights, not these rows)       which role that is and why
 
@@ -24,7 +26,8 @@ __all__ = ["differences", "statuses"]
 Place = tuple[str, int, int, str, str, str]
 """What a row is about: component, layer, head, group, role, target."""
 
-_RANK = {"none": 0, "candidate": 1, "confirmed": 2}
+_RANK = {"none": 0, "rejected": 1, "candidate": 1, "necessary, not specific": 2, "confirmed": 3}
+"""How much a status claims: without a cause a candidate claims no more than what is rejected."""
 
 
 def statuses(roles: pd.DataFrame) -> dict[Place, str]:
@@ -53,11 +56,12 @@ def differences(
         unsought: Role → why the other door could not look for it.
     """
     first, second, unsought = statuses(reference), statuses(asked), unsought or {}
+    first = first if causes else _ungrouped(first)
     missing = _missing(asked)
     found = []
     for place in sorted({*first, *second}):
         here, there = first.get(place, "none"), second.get(place, "none")
-        wanted = "candidate" if here == "confirmed" and not causes else here
+        wanted = "candidate" if here != "none" and not causes else here
         if _RANK[there] > _RANK[here]:
             if _in_its_place(place, _RANK[there], first, missing.get(place, ""), unsought):
                 continue
@@ -70,6 +74,15 @@ def differences(
         elif there != here and not missing.get(place, ""):
             found.append(f"{_words(place)} is {there} and does not say what is missing")
     return found
+
+
+def _ungrouped(roles: Mapping[Place, str]) -> dict[Place, str]:
+    """The rows without groups of heads that share a job, and without their names."""
+    return {
+        (*place[:3], "" if "+L" in place[3] else place[3], *place[4:]): status
+        for place, status in roles.items()
+        if place[0] != "group"
+    }
 
 
 def _in_its_place(

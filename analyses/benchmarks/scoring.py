@@ -47,7 +47,8 @@ Claim = tuple[str, int, int, str, str]
 
 class Outcome(dict[str, Any]):
     """What was found in one model: ``name``, ``decoy``, ``truth``, ``found``, ``unscored`` (places
-    with a job of another kind), ``exempt`` (claims that may be made or not), ``peers``."""
+    with a job of another kind), ``exempt`` (claims that may be made or not), ``peers``; ``named``
+    (of a decoy that is needed for everything, whether it is called so; else None)."""
 
 
 def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str, Any]:
@@ -63,13 +64,18 @@ def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str
         misses.update(c[3] for c in one["truth"] - found)
         wrong += [f"{one['name']}: false {c}" for c in sorted(found - one["truth"])]
         wrong += [f"{one['name']}: missed {c}" for c in sorted(one["truth"] - found)]
-    wrong += [f"{o['name']}: decoy {c}" for o in fakes for c in sorted(o["found"])]
+    taken = [(o["name"], sorted(o["found"] - o["exempt"])) for o in fakes]
+    wrong += [f"{name}: decoy {claim}" for name, claims in taken for claim in claims]
+    needed = [one for one in fakes if one.get("named") is not None]
+    wrong += [f"{one['name']}: not called needed" for one in needed if not one["named"]]
     rates = {role: _rates(hits[role], alarms[role], misses[role]) for role in roles}
     known = [r["f1"] if r["positives"] >= _FEWEST else 0.0 for r in rates.values()]
     return {
         "f1": _rates(hits.total(), alarms.total(), misses.total())["f1"],
         "min_role_f1": min(known),
-        "decoy_rate": sum(bool(o["found"]) for o in fakes) / max(len(fakes), 1),
+        "decoy_rate": sum(bool(claims) for _, claims in taken) / max(len(fakes), 1),
+        "needed": len(needed),
+        "needed_named": sum(one["named"] for one in needed) / max(len(needed), 1),
         "cases": len(real),
         "decoys": len(fakes),
         "roles": rates,

@@ -1,23 +1,16 @@
-"""What an inspection runs a model for: stored activations, the model's loss, each component's
-effect.
+"""What an inspection runs a model for: stored activations, and how well it does on every trial.
 
-    stores   attention patterns and what heads write, on repeated tokens, their shuffled control
-             and text
-    loss     its rise when a head or an FFN is replaced by its mean over rows, in nats a token, on
-             every trial; null: the sign of each row's difference is random. Of models with more
-             than 64 heads and FFNs, only for heads with a role's behaviour, unless all are asked
-             for
+    stores        attention patterns and what heads write, on repeated tokens, their shuffled
+                  control and text
+    performance   the loss in nats a token and the share of right tokens, compared with the control
 
 Tables are sealed into the store of the repeated tokens, and read back from it when an inspection is
-resumed; the rises of the loss a few components at a time. Mean ablation leaves the model where it
-never is, and a head whose work another takes over has no effect: a missing rise is no proof of
-idleness.
+resumed. A low loss says that the model does the task, not how.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +21,6 @@ import torch
 from numpy.typing import NDArray
 
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.interventions.ablation_effects import ablate
-from interp.interventions.components import Component, components
-from interp.stats.head_table import ANY_TARGET, finished, head_table
 from interp.stats.p_values import from_draws
 from interp.store import ActivationStore, extract
 from probes.roles.looking import looked_at
@@ -39,18 +29,12 @@ from probes.roles.trials import Trial
 
 __all__ = [
     "Performance",
-    "Watch",
-    "ablated_parts",
-    "loss_tables",
     "performance",
     "sealed",
     "stored_rows",
 ]
 
-_BATCH, _MANY, _AT_ONCE = 32, 64, 48
-
-Watch = Callable[[Sequence[Any]], Iterable[Any]]
-"""Goes through items, and tells how far it is."""
+_BATCH = 32
 
 
 @dataclass(frozen=True)
@@ -96,72 +80,6 @@ def stored_rows(
         )
         for name, batch in batches.items()
     }
-
-
-def ablated_parts(
-    model: HookedModel, roles: pd.DataFrame, *, every: bool = False
-) -> list[Component]:
-    """The components whose rise of the loss is measured: all of a small model; of others the heads
-    of a role table, unless ``every`` one is asked for."""
-    parts = list(components(model))
-    if every or len(parts) <= _MANY:
-        return parts
-    named = set(zip(roles["layer"], roles["head"], strict=True))
-    return [part for part in parts if (part.layer, part.head) in named]
-
-
-def loss_tables(
-    model: HookedModel,
-    trials: Sequence[Trial],
-    parts: Sequence[Component],
-    store: ActivationStore,
-    *,
-    seed: int,
-    watch: Watch = lambda items: items,
-) -> pd.DataFrame:
-    """The rise of the loss on every trial without each component (a head table).
-
-    Args:
-        model: The hooked model.
-        trials: The kinds of rows.
-        parts: The components.
-        store: Where what is finished is sealed, and read from when an inspection is resumed.
-        seed: Of the intervals.
-        watch: Called with the pieces of the work; goes through them.
-    """
-    known = {trial.name: _known(store, trial, seed) for trial in trials}
-    pieces = []
-    for trial in trials:
-        done = set(_places(known[trial.name]))
-        left = [part for part in parts if (part.kind, part.layer, part.head) not in done]
-        pieces += [(trial, left[i : i + _AT_ONCE]) for i in range(0, len(left), _AT_ONCE)]
-    for trial, some in watch(pieces):
-        found = ablate(model, trial.batch, some, seed=seed).assign(trial=trial.name)
-        joined = pd.concat([known[trial.name], found], ignore_index=True)
-        known[trial.name] = finished(joined, family=ANY_TARGET)
-        about = _about(trial, seed)
-        store.write_measurement(f"loss-{trial.name}", known[trial.name], about, overwrite=True)
-    wanted = {(part.kind, part.layer, part.head) for part in parts}
-    table = pd.concat(list(known.values()), ignore_index=True)
-    chosen = np.array([at in wanted for at in _places(table)], dtype=bool)
-    return table[chosen].reset_index(drop=True)
-
-
-def _known(store: ActivationStore, trial: Trial, seed: int) -> pd.DataFrame:
-    """What an interrupted inspection sealed about a trial."""
-    name = f"loss-{trial.name}"
-    if name in store.measurements and store.provenance(name) == _about(trial, seed):
-        return store.measurement(name)
-    return head_table([])
-
-
-def _about(trial: Trial, seed: int) -> dict[str, Any]:
-    digest = hashlib.sha256(trial.batch.inputs.numpy().tobytes()).hexdigest()
-    return {"rows_sha256": digest, "seed": seed}
-
-
-def _places(table: pd.DataFrame) -> Iterator[tuple[str, int, int]]:
-    return zip(table["component"], table["layer"], table["head"], strict=True)
 
 
 def performance(

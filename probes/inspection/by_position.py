@@ -78,7 +78,7 @@ class _Shares:
 
 
 def _told(one: Any, shares: _Shares) -> str:
-    name = ROLE_KEYS.get(one.role)
+    name = ROLE_KEYS.get(one.role) if one.head >= 0 else None
     found = None if name is None else shares.of(int(one.layer), name)
     if found is None:
         return ""

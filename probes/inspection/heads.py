@@ -33,23 +33,17 @@ from interp.weights.composition import COMPOSITIONS, PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights
 from interp.weights.weight_table import weight_table
 from probes.head_scores import head_scores
-from probes.inspection.behaviour import (
-    Performance,
-    Watch,
-    ablated_parts,
-    loss_tables,
-    performance,
-    sealed,
-    stored_rows,
-)
+from probes.inspection.behaviour import Performance, performance, sealed, stored_rows
 from probes.inspection.by_position import with_positions
 from probes.inspection.crops import CROPS, crop_table
-from probes.inspection.inspected_rows import inspected_rows
+from probes.inspection.explained import explained
+from probes.inspection.inspected_rows import InspectedRows
+from probes.inspection.losses import Watch, ablated_parts, check_backend, loss_tables
 from probes.roles.evidence import Evidence
 from probes.roles.find import decided, evidence_of
 from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.runs import Runs
-from probes.roles.trials import LENGTH, ROWS, Trial, rows_of
+from probes.roles.trials import Trial, rows_of
 
 __all__ = ["MARKER", "Inspected", "inspect_heads", "inspection_folder", "write_tables"]
 
@@ -81,6 +75,7 @@ class Inspected:
         losses: The rise of the loss without every head and FFN (a head table).
         weights: Metrics of the weights and compositions (a head table).
         roles: The role table: which head plays which role.
+        explained: What confirmed roles explain of each head on the text or rows given.
         notes: What was left out, and what a reader should know.
         settings: The number of rows, their length (and the length asked for), how many token ids
             they are drawn from, and the seed.
@@ -94,6 +89,7 @@ class Inspected:
     losses: pd.DataFrame
     weights: pd.DataFrame
     roles: pd.DataFrame
+    explained: pd.DataFrame
     notes: tuple[str, ...]
     settings: dict[str, Any]
 
@@ -136,17 +132,15 @@ def inspection_folder(out: Path, *, resume: bool, overwrite: bool) -> Iterator[P
 def inspect_heads(
     model: Pretrained,
     factors: HeadWeights,
+    rows: InspectedRows,
     out: Path,
     *,
-    text: str | None = None,
-    data: str | Path | None = None,
-    tokens_from: str | Path | None = None,
-    rows: int = ROWS,
-    length: int = LENGTH,
     seed: int = 0,
     effects: bool = False,
     resume: bool = False,
     profile: Profile = LANGUAGE,
+    backend: str = "local",
+    loader: Callable[[], HookedModel] | None = None,
     step: Callable[[str], None] = lambda words: None,
     watch: Watch = lambda items: items,
 ) -> Inspected:
@@ -155,19 +149,15 @@ def inspect_heads(
     Args:
         model: The model, from :func:`interp.models.pretrained.load_pretrained`.
         factors: The weights of its heads, from :func:`interp.weights.head_weights.head_weights`.
+        rows: What it is run on, from :func:`probes.inspection.inspected_rows.inspected_rows`.
         out: The folder for all results; :func:`inspection_folder` opens one.
-        text: A text, whose pieces are one more trial if the model has a tokenizer, and repeated
-            passages of it another.
-        data: A file of rows of token ids (:mod:`probes.roles.own_rows`): one more trial, repeated
-            passages of it another, and the tokens from which random rows are drawn.
-        tokens_from: A file of rows of token ids, from whose tokens alone random rows are drawn.
-        rows, length: Rows and positions of every trial; the model's context bounds the length, and
-            so do the positions that it has learned (:mod:`probes.inspection.usable`).
-        seed: Seed of the rows and of the nulls.
+        seed: Seed of the nulls.
         effects: Whether the loss without every head and FFN is measured, also of a model of more
             than 64, of which otherwise only heads with a role's behaviour are ablated.
         resume: Reuse what an interrupted inspection left in ``out``.
         profile: The level of significance and the floors of the roles.
+        backend: ``local``, or ``ray``: the losses without components are tasks of a Ray cluster.
+        loader: For ``ray``: builds the model on a worker, if it cannot be pickled.
         step: Called with a sentence that says what is being done.
         watch: Called with the pieces of the longest part of the work; goes through them.
 
@@ -175,9 +165,8 @@ def inspect_heads(
         ArgumentError: for arguments that do not fit, before anything is written.
         StoreError: if ``out`` holds an inspection with other settings.
     """
-    given: dict[str, Any] = {"text": text, "data": data, "tokens_from": tokens_from}
-    chosen = inspected_rows(model, **given, rows=rows, length=length, seed=seed)
-    trials = chosen.trials
+    check_backend(backend)
+    trials = rows.trials
     stores: dict[str, ActivationStore] = {}
     for trial in trials:
         if trial.name in ("repeated", "text", "rows"):
@@ -185,24 +174,19 @@ def inspect_heads(
             stores |= stored_rows(model.model, trial, out / "stores", resume=resume)
     step("attention, copying, position, roles")
     with evaluating(model.model):
-        behaviour, roles, performances = _decided(model.model, trials, stores, profile, seed)
-        roles = with_positions(roles, model.model, chosen.whole, profile)
+        behaviour, roles, more, performances = _decided(model, trials, stores, profile, seed)
+        roles = with_positions(roles, model.model, rows.whole, profile)
     parts = ablated_parts(model.model, roles, every=effects)
     step(f"{len(parts)} heads and FFNs, each left out")
     seen = stores["repeated"]
-    lost = loss_tables(model.model, trials, parts, seen, seed=seed, watch=watch)
-    notes = [*model.notes, *chosen.notes, *_not_ablated(model.model, len(parts))]
+    how: dict[str, Any] = {"watch": watch, "backend": backend, "loader": loader}
+    lost = loss_tables(model.model, trials, parts, seen, seed=seed, **how)
+    notes = [*model.notes, *rows.notes, *_not_ablated(model.model, len(parts))]
     step("weights")
-    weights = _weights(factors, seed, notes)
-    stores["repeated"].write_measurement("weights", weights, {"seed": seed}, overwrite=True)
-    for circuit in ("QK", "OV"):
-        crops = crop_table(factors, weights, circuit)
-        if len(crops):
-            name = f"{CROPS}{circuit}"
-            stores["repeated"].write_measurement(name, crops, {"circuit": circuit}, overwrite=True)
-    asked = {"asked": min(length, model.n_ctx), "rows": rows, "seed": seed}
-    settings = {**asked, "length": chosen.positions, "tokens": chosen.tokens}
-    tables = (behaviour, lost, weights, roles)
+    weights = _weights(factors, seed, notes, seen)
+    sizes = {"length": rows.positions, "tokens": rows.tokens}
+    settings = {"asked": rows.asked, "rows": rows.rows, "seed": seed, **sizes}
+    tables = (behaviour, lost, weights, roles, more)
     return Inspected(model, factors, trials, performances, *tables, tuple(notes), settings)
 
 
@@ -216,24 +200,36 @@ def _not_ablated(model: HookedModel, ablated: int) -> list[str]:
     return [told] if ablated < every else []
 
 
-def _weights(factors: HeadWeights, seed: int, notes: list[str]) -> pd.DataFrame:
-    """What the weights say; of very many heads without pairs, which a note tells."""
+def _weights(
+    factors: HeadWeights, seed: int, notes: list[str], store: ActivationStore
+) -> pd.DataFrame:
+    """What the weights say, sealed into the store; of very many heads without pairs, which a note
+    tells."""
     draws = _DRAWS if factors.d_head <= _WIDE else _DRAWS_OF_WIDE
     metrics, heads = list(_WEIGHTS), factors.n_layers * factors.n_heads
     if heads > PAIRED_UP_TO:
         metrics = [name for name in metrics if name not in COMPOSITIONS]
         notes.append(f"compositions of {heads} heads are left out: prooflens weights has them")
-    return weight_table(factors, metrics, draws=draws, seed=seed)
+    table = weight_table(factors, metrics, draws=draws, seed=seed)
+    store.write_measurement("weights", table, {"seed": seed}, overwrite=True)
+    for circuit in ("QK", "OV"):
+        crops = crop_table(factors, table, circuit)
+        if len(crops):
+            about = {"circuit": circuit}
+            store.write_measurement(f"{CROPS}{circuit}", crops, about, overwrite=True)
+    return table
 
 
 def _decided(
-    model: HookedModel,
+    pretrained: Pretrained,
     trials: Sequence[Trial],
     stores: Mapping[str, ActivationStore],
     profile: Profile,
     seed: int,
-) -> tuple[pd.DataFrame, pd.DataFrame, tuple[Performance, ...]]:
-    """What heads do on the stores' rows (a head table), and the role table."""
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, tuple[Performance, ...]]:
+    """What heads do on the stores' rows (a head table), the role table, and what confirmed roles
+    explain on text."""
+    model = pretrained.model
     evidence = evidence_of(model, rows_of(trials), profile, stores=stores, seed=seed)
     for kind, store in stores.items():
         made = partial(evidence.table, kind)
@@ -245,7 +241,13 @@ def _decided(
     added = head_scores(model, evidence.views["repeated"].batch, seed=seed)
     named += [added.assign(trial="repeated")] if len(added) else []
     found = (performance(evidence.runs(t.name), t.name, _control(evidence, t)) for t in trials)
-    return pd.concat(named, ignore_index=True), roles, tuple(found)
+    word = str if pretrained.tokenizer is None else partial(_word, pretrained.tokenizer)
+    more = explained(evidence, roles, word)
+    return pd.concat(named, ignore_index=True), roles, more, tuple(found)
+
+
+def _word(tokenizer: Any, token: int) -> str:
+    return repr(tokenizer.decode([token]))
 
 
 def _control(evidence: Evidence, trial: Trial) -> Runs | None:
@@ -262,6 +264,7 @@ def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:
     scores = pd.concat([found.behaviour, found.losses, found.weights], ignore_index=True)
     trials = pd.DataFrame([vars(p) for p in found.performances])
     tables = {"roles": found.roles, "heads": scores, "trials": trials}
+    tables |= {"explained": found.explained} if len(found.explained) else {}
     for name, table in tables.items():
         with output_file(out / f"{name}.csv", overwrite=True) as draft:
             table.to_csv(draft, index=False)

@@ -34,6 +34,8 @@ from probes.inspection.usable import (
 from probes.roles.own_rows import OwnRows, read_rows, token_counts
 from probes.roles.runs import Runs
 from probes.roles.trials import (
+    LENGTH,
+    ROWS,
     Trial,
     passage_trial,
     rows_of,
@@ -58,6 +60,8 @@ class InspectedRows:
     Attributes:
         trials: The kinds of rows; roles are read on ``repeated``.
         whole: ``repeated`` and ``shuffled`` rows of the length that was asked for, by kind.
+        rows: How many rows of every trial were asked for.
+        asked: How many positions of a row were asked for and fit the model's context.
         positions: How many positions of a row are used.
         tokens: How many token ids random rows are drawn from.
         notes: What a reader should know of them.
@@ -65,6 +69,8 @@ class InspectedRows:
 
     trials: tuple[Trial, ...]
     whole: Mapping[str, Batch]
+    rows: int
+    asked: int
     positions: int
     tokens: int
     notes: tuple[str, ...]
@@ -86,16 +92,22 @@ def inspected_rows(
     text: str | None = None,
     data: str | Path | None = None,
     tokens_from: str | Path | None = None,
-    rows: int,
-    length: int,
-    seed: int,
+    rows: int = ROWS,
+    length: int = LENGTH,
+    seed: int = 0,
 ) -> InspectedRows:
     """Choose the rows of an inspection; the model is run on some of them.
 
     Args:
         model: The model, in evaluation mode.
-        text, data, tokens_from, rows, length, seed: The arguments of
-            :func:`~probes.inspection.heads.inspect_heads`.
+        text: A text, whose pieces are one more trial if the model has a tokenizer, and repeated
+            passages of it another.
+        data: A file of rows of token ids (:mod:`probes.roles.own_rows`): one more trial, repeated
+            passages of it another, and the tokens from which random rows are drawn.
+        tokens_from: A file of rows of token ids, from whose tokens alone random rows are drawn.
+        rows, length: Rows and positions of every trial; the model's context bounds the length, and
+            so do the positions that it has learned (:mod:`probes.inspection.usable`).
+        seed: Seed of the rows.
 
     Raises:
         ArgumentError: for arguments or files that do not fit.
@@ -136,7 +148,8 @@ def inspected_rows(
     if length > model.n_ctx:
         more.append(f"rows have {model.n_ctx} tokens, the model's context, and not {length}")
     size = model.vocabulary if given.counts is None else int((given.counts > 0).sum())
-    return InspectedRows(tuple(made), whole, used, size, (*notes, *more))
+    sizes = {"rows": rows, "asked": min(length, model.n_ctx), "positions": used, "tokens": size}
+    return InspectedRows(tuple(made), whole, **sizes, notes=(*notes, *more))
 
 
 def _given(
@@ -158,16 +171,33 @@ def _given(
             tokenizer=model.tokenizer,
         )
     named, counts, notes = "", None, []
+    if text is not None and (reason := _not_used(model, text, length)):
+        text = None
+        notes.append(f"text was given and not used: {reason}")
     if tokens_from is not None:
         counts, named = token_counts(tokens_from, model.vocabulary), Path(tokens_from).name
     elif own is not None:
         counts, named = own.counts, "the rows given"
-    elif text is not None and (ids := text_ids(model, text)) is not None:
+    elif (ids := None if text is None else text_ids(model, text)) is not None:
         counts, named = torch.bincount(ids, minlength=model.vocabulary), "the text"
     if counts is not None:
         held = f"{int((counts > 0).sum())} of {model.vocabulary}"
         notes.append(f"random rows are drawn from the {held} tokens of {named}, by frequency")
     return _Given(own, text, counts, tuple(notes))
+
+
+def _not_used(model: Pretrained, text: str, length: int) -> str:
+    """Why a text is left out; empty where it gives pieces enough to read roles on.
+
+    A sentence's few tokens would be the only ones of all random rows too.
+    """
+    if model.tokenizer is None:
+        return "no tokenizer"
+    try:
+        text_trial(model, text, length=length)
+    except ArgumentError as error:
+        return f"{error}, or look at a sentence with prooflens view --prompt"
+    return ""
 
 
 def _made(
@@ -181,13 +211,7 @@ def _made(
         batch = Batch(one.inputs[:, :n], one.targets[:, :n], one.mask[:, :n])
         trials.append(Trial("rows", "The rows given", given.own.about, batch))
     if given.text is not None:
-        reason = "no tokenizer"
-        try:
-            found = text_trial(model, given.text, **size)
-        except ArgumentError as error:
-            found, reason = None, str(error)
-        trials += [found] if found is not None else []
-        notes += [] if found is not None else [f"text was given and not used: {reason}"]
+        trials += [found] if (found := text_trial(model, given.text, **size)) else []
     ids = _stream(model, given)
     passages = None if ids is None else passage_trial(model, ids, **size, seed=seed)
     return [*trials, *([passages] if passages is not None else [])], notes

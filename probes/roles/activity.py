@@ -24,7 +24,7 @@ _PENALTY = 1e-6
 
 Activation = Float[Tensor, "row sample feature"]
 Latent = Float[Tensor, "row sample"]
-Folds = Int[Tensor, "row"]
+Folds = Int[Tensor, " row"]
 
 
 def explained(

@@ -32,7 +32,7 @@ NONE = Change(0.0, 0.0, 0.0, 1.0)
 """A change of zero, with p = 1."""
 
 
-def over_rows(rows: Float[np.ndarray, "row"], *, seed: int = 0) -> Change:
+def over_rows(rows: Float[np.ndarray, " row"], *, seed: int = 0) -> Change:
     """A mean over rows with its bootstrap interval, and a one-sided t test that it is above 0."""
     mean = float(rows.mean())
     if abs(mean) < 1e-9 or len(rows) < 2:

@@ -1,12 +1,24 @@
 """When is a role confirmed? The rule that all roles share, and the row it gives.
 
-    behaviour   every test has a score of at least its floor and a q below the level
-    cause       the same, for what changes without the component
-    confirmed   both, and no 95 % interval reaches further down than half its floor
-    candidate   behaviour alone;   no row   otherwise
+    behaviour     what the component is seen to do; without it there is no row
+    cause         what is lost without the component, alone or together with its group
+    specificity   the loss is due to the role: little is lost where the role's event does not happen
+    transfer      the cause holds on rows that the role was not found on
+
+A test passes with a score of at least its floor, a q below the level, and a 95 % interval that does
+not reach further down than half the floor. One whose score is below its floor has failed; one that
+only lacks rows (q or interval) is undecided.
+
+    confirmed                 all pass that were put
+    necessary, not specific   the cause passes and specificity fails: the component is needed, and
+                              not only for this
+    rejected                  the cause fails, or does not transfer: the behaviour is there, and
+                              the model does not rely on it
+    candidate                 a test could not be put, or is undecided: ``missing`` says which
 
 q is Benjamini–Hochberg over all components that were put to the same test. Without a model that can
-be run (a store alone) there is no cause, and nothing is more than a candidate.
+be run (a store alone) there is no cause, and nothing is more than a candidate. A role whose event
+happens at every position has no controls: ``missing`` says so, and its other tests decide.
 
 A confirmed role says what a component does on these inputs; elsewhere it may do more.
 """
@@ -14,7 +26,7 @@ A confirmed role says what a component does on these inputs; elsewhere it may do
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -24,7 +36,10 @@ import pandas as pd
 
 from interp.stats.head_table import adjust
 
-__all__ = ["ROLE_COLUMNS", "Found", "Test", "decide", "holds", "no_roles"]
+__all__ = ["ROLE_COLUMNS", "STATUSES", "Found", "Test", "by_status", "decide", "holds", "no_roles"]
+
+STATUSES = ("confirmed", "necessary, not specific", "candidate", "rejected")
+"""What a row's ``status`` can be, in the order in which rows are listed."""
 
 ROLE_COLUMNS = (
     "component",
@@ -59,6 +74,8 @@ class Test:
             weights, of p of a null, and of differences of two scores that have their own.
         family: Tests of one family are adjusted together for false discovery.
         untested: Why the test could not be made; it fails then. Empty where it was made.
+        rows: The kind of rows on which a cause was measured; empty where there is one kind.
+        alone: Whether it says that the component is missed when nothing else is taken away.
     """
 
     __test__ = False
@@ -71,6 +88,8 @@ class Test:
     high: float = float("nan")
     family: str = ""
     untested: str = ""
+    rows: str = ""
+    alone: bool = False
 
     @classmethod
     def too_few(cls, what: str, needed: int, floor: float, family: str = "") -> Test:
@@ -96,6 +115,10 @@ class Found:
         behaviour: The tests that must pass for a row in the role table.
         cause: Tests that must pass as well to confirm it; None where nothing could be run.
         missing: What could not be tested, and why; empty where everything was.
+        specificity: Tests that what is lost is lost through this role.
+        transfer: Tests that the cause holds on other rows.
+        sufficiency: What is told beside, and decides nothing.
+        together: Layer and head of all that the cause took away; empty for the component alone.
     """
 
     component: str
@@ -108,9 +131,18 @@ class Found:
     group: str = ""
     target: str = ""
     missing: str = ""
+    specificity: Sequence[Test] = ()
+    transfer: Sequence[Test] = ()
+    sufficiency: Sequence[Test] = ()
+    together: tuple[tuple[int, int], ...] = ()
 
 
 _NO_CAUSE = "cause: no model could be run"
+
+
+def by_status(statuses: pd.Series) -> pd.Series:
+    """The place of each status in :data:`STATUSES`, to sort rows by."""
+    return statuses.map(STATUSES.index)
 
 
 def holds(tests: Sequence[Test]) -> bool:
@@ -131,36 +163,79 @@ def decide(found: Sequence[Found], *, level: float = 0.01) -> pd.DataFrame:
         level: The false-discovery rate that every q must stay below.
     """
     q = _adjusted(found)
-    rows = [row for k, one in enumerate(found) if (row := _row(one, q, k, level)) is not None]
+    rows = [
+        row for one, own in zip(found, q, strict=True) if (row := _row(one, own, level)) is not None
+    ]
     return pd.DataFrame(rows, columns=[*ROLE_COLUMNS, "tests"])
 
 
-def _tests(one: Found) -> list[Test]:
-    return [*one.behaviour, *(one.cause or ())]
+def _kinds(one: Found) -> list[tuple[str, Test]]:
+    """Every test with the kind that it is of, in the order of the row's sentence."""
+    kinds: dict[str, Sequence[Test]] = {
+        "behaviour": one.behaviour,
+        "cause": one.cause or (),
+        "specificity": one.specificity,
+        "transfer": one.transfer,
+        "sufficiency": one.sufficiency,
+    }
+    return [(kind, test) for kind, tests in kinds.items() for test in tests]
 
 
-def _adjusted(found: Sequence[Found]) -> dict[tuple[int, int], float]:
-    """The q of every test, adjusted within each family."""
-    families: dict[tuple[str, str], list[tuple[int, int]]] = {}
+def _adjusted(found: Sequence[Found]) -> list[list[float]]:
+    """The q of every test of everything that was tested, adjusted within each family."""
+    families: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+    tests = [_kinds(one) for one in found]
     for k, one in enumerate(found):
-        for i, test in enumerate(_tests(one)):
-            families.setdefault((one.role, test.family or test.name), []).append((k, i))
-    q: dict[tuple[int, int], float] = {}
+        for i, (kind, test) in enumerate(tests[k]):
+            families.setdefault((one.role, kind, test.family or test.name), []).append((k, i))
+    q = [[1.0] * len(some) for some in tests]
     for members in families.values():
-        p = np.array([_tests(found[k])[i].p for k, i in members])
-        q.update(zip(members, adjust(p).tolist(), strict=True))
+        adjusted = adjust(np.array([tests[k][i][1].p for k, i in members]))
+        for (k, i), value in zip(members, adjusted.tolist(), strict=True):
+            q[k][i] = value
     return q
 
 
-def _row(
-    one: Found, q: Mapping[tuple[int, int], float], k: int, level: float
-) -> dict[str, Any] | None:
-    tests = _tests(one)
-    passed = [t.score >= t.floor and q[k, i] < level for i, t in enumerate(tests)]
-    if not all(passed[: len(one.behaviour)]):
+@dataclass(frozen=True)
+class _Judged:
+    """The tests of one kind: whether one failed, and which could not be put or are undecided."""
+
+    failed: bool
+    untested: tuple[str, ...]
+    undecided: tuple[str, ...]
+
+    @property
+    def open(self) -> bool:
+        return bool(self.untested or self.undecided)
+
+
+def _judged(
+    tests: Sequence[tuple[str, Test]], q: Sequence[float], kind: str, level: float
+) -> _Judged:
+    failed, untested, undecided = False, [], []
+    for (of, test), odds in zip(tests, q, strict=True):
+        if of != kind:
+            continue
+        if test.untested:
+            untested.append(test.untested)
+        elif not test.score >= test.floor:
+            failed = True
+        elif odds >= level or test.wide:
+            undecided.append(f"{kind} undecided, it needs more rows: {test.name.rstrip(' ,:')}")
+    return _Judged(failed, tuple(untested), tuple(undecided))
+
+
+def _row(one: Found, q: Sequence[float], level: float) -> dict[str, Any] | None:
+    tests = _kinds(one)
+    judged = {
+        kind: _judged(tests, q, kind, level)
+        for kind in ("behaviour", "cause", "specificity", "transfer")
+    }
+    behaviour = judged["behaviour"]
+    significant = all(value < level for value in q[: len(one.behaviour)])
+    if behaviour.failed or behaviour.untested or not significant:
         return None
-    caused = bool(one.cause) and all(passed) and not any(test.wide for test in tests)
-    last = one.cause[-1].score if one.cause else float("nan")
+    deciding = [i for i, (kind, _) in enumerate(tests) if kind != "sufficiency"]
     return {
         "component": one.component,
         "layer": one.layer,
@@ -168,28 +243,44 @@ def _row(
         "group": one.group,
         "role": one.role,
         "target": one.target,
-        "status": "confirmed" if caused else "candidate",
+        "status": _status(one, judged),
         "strength": one.strength,
-        "p": max(t.p for t in tests),
-        "q": max(q[k, i] for i in range(len(tests))),
-        "effect": last,
-        "evidence": _sentence(one),
-        "missing": _lacking(one),
-        "tests": json.dumps([_data(one, i, q[k, i]) for i in range(len(tests))]),
+        "p": max(tests[i][1].p for i in deciding),
+        "q": max(q[i] for i in deciding),
+        "effect": one.cause[-1].score if one.cause else float("nan"),
+        "evidence": _sentence(one, tests),
+        "missing": _lacking(one, judged.values()),
+        "tests": json.dumps([_data(kind, t, v) for (kind, t), v in zip(tests, q, strict=True)]),
     }
 
 
-def _lacking(one: Found) -> str:
-    """What could not be tested, and why."""
+def _status(one: Found, judged: Mapping[str, _Judged]) -> str:
+    """The row's status; what comes first in the module's list of tests decides first."""
+    if not one.cause or judged["cause"].untested:
+        return "candidate"
+    if judged["cause"].failed:
+        return "rejected"
+    if judged["behaviour"].open or judged["cause"].open:
+        return "candidate"
+    if judged["specificity"].failed:
+        return "necessary, not specific"
+    if judged["specificity"].open:
+        return "candidate"
+    if judged["transfer"].failed:
+        return "rejected"
+    return "candidate" if judged["transfer"].open else "confirmed"
+
+
+def _lacking(one: Found, judged: Iterable[_Judged]) -> str:
+    """What could not be tested or is undecided, and why."""
     if one.cause is None:
         return _NO_CAUSE
-    reasons = dict.fromkeys(test.untested for test in one.cause if test.untested)
-    return "; ".join(filter(None, (one.missing, *reasons)))
+    reasons = [reason for some in judged for reason in (*some.untested, *some.undecided)]
+    return "; ".join(filter(None, (one.missing, *dict.fromkeys(reasons))))
 
 
-def _data(one: Found, i: int, q: float) -> dict[str, Any]:
+def _data(kind: str, test: Test, q: float) -> dict[str, Any]:
     """A test as JSON data, with null for numbers that were not computed."""
-    test, kind = _tests(one)[i], "behaviour" if i < len(one.behaviour) else "cause"
     numbers = {
         "score": test.score,
         "floor": test.floor,
@@ -202,11 +293,9 @@ def _data(one: Found, i: int, q: float) -> dict[str, Any]:
     return {"name": test.name, "kind": kind} | told
 
 
-def _sentence(one: Found) -> str:
-    told = "; ".join(_words(test) for test in one.behaviour)
-    if one.cause is None:
-        return f"{told}; no model could be run, so no cause was sought"
-    return f"{told}; {'; '.join(_words(test) for test in one.cause)}"
+def _sentence(one: Found, tests: Sequence[tuple[str, Test]]) -> str:
+    told = "; ".join(_words(test) for _, test in tests)
+    return f"{told}; no model could be run, so no cause was sought" if one.cause is None else told
 
 
 def _words(test: Test) -> str:

@@ -11,7 +11,9 @@ Every effect is measured once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
 from math import isfinite, isnan, nan
 
 import numpy as np
@@ -19,7 +21,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.interventions.ablation_effects import loss_unit, position_losses
+from interp.interventions.ablation_effects import loss_unit
 from interp.interventions.components import Component, hook_of
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
@@ -27,16 +29,13 @@ from probes.locate import LEAST_PAIRS, exchanged
 from probes.roles.change import NONE, Change, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
-from probes.roles.runs import Edits, knock_out
-from probes.roles.views import later
+from probes.roles.rises import Rises
+from probes.roles.runs import Edits, moved
 
 __all__ = ["Effects"]
 
 _FEWEST = 8
 """The least number of rows on which losses are compared."""
-
-Edited = Callable[[str], Edits]
-"""A function from a kind of rows to what is changed on them."""
 
 
 class Effects:
@@ -49,24 +48,25 @@ class Effects:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
-        self._spreads: dict[tuple[str, str], tuple[Tensor, float]] = {}
+        self.rises = Rises(evidence)
         self._known: dict[tuple[Place, str], Test] = {}
-        self._writes: dict[int, Tensor] = {}
+        self._writes: dict[tuple[str, int], Tensor] = {}
 
     def without_keys(self, place: Place, name: str) -> list[Test]:
         """The cause of a role that says where a head looks: that attention is taken away."""
         kind, words = self.evidence.profile.rows[name], "without that attention"
         if self._nats:
-            kinds = (kind,) if name == "after_same" else self._trials
-            return [self._worst(words, lambda one: self._keys(one, place, name), kinds)]
+            kinds = (kind,) if name == "after_same" else self.trials
+            found = self.worst(words, [place], name, kinds)
+            return [replace(found, alone=True)]
         over = "later" if kind == "given" else "all"
-        change = self._change(kind, over, self._keys(kind, place, name))
-        return [self._output_test(words, change)]
+        change = self._change(kind, over, [place], name)
+        return [replace(self._output_test(words, change), rows=kind, alone=True)]
 
     def without_equal(self, place: Place, kind: str) -> Test:
         """The test that the output changes without attention to equal tokens, on one kind of
         rows."""
-        change = self._change(kind, "all", self._keys(kind, place, "same"))
+        change = self._change(kind, "all", [place], "same")
         return self._output_test("without attention to equal tokens", change)
 
     def without_head(self, place: Place, *, over: str = "all") -> list[Test]:
@@ -77,18 +77,14 @@ class Effects:
             over: Positions where a change of the output counts, ``all`` that are scored or the
                 ``later`` ones.
         """
-        part, runs, words = [Component("head", *place)], self.evidence.runs, "without the head"
+        words = "without the head"
         if (place, over) not in self._known:
             if self._nats:
-                found = self._worst(words, lambda one: runs(one).without(part), self._trials)
-                self._known[place, over] = found
+                found = self.worst(words, [place], "", self.trials)
+                self._known[place, over] = replace(found, alone=True)
             else:
-                squared = self._squared(
-                    "given", self._outputs("given", runs("given").without(part))
-                )
-                for some in ("all", "later"):
-                    change = self._shared("given", some, squared)
-                    self._known[place, some] = self._output_test(words, change)
+                change = self._change("given", over, [place])
+                self._known[place, over] = self._output_test(words, change)
         return [self._known[place, over]]
 
     def losing_keys(self, place: Place, name: str) -> list[Test]:
@@ -97,11 +93,12 @@ class Effects:
         if self._nats or not evidence.targets:
             return []
         batch, keys = evidence.views["given"].batch, evidence.keys("given", name)
-        found = self._rise("given", self._keys("given", place, name), batch.mask & keys.any(-1))
+        rises = self.rises.losses("given", self.rises.away("given", [place], name))
+        found = self._rise("given", rises, batch.mask & keys.any(-1))
         if found is None:
             words = "the loss after a token that comes twice"
             return [Test.too_few(words, _FEWEST, floor, "loss")]
-        return [self._loss_test("without that attention", found)]
+        return [replace(self._loss_test("without that attention", found), alone=True)]
 
     def falls(self, place: Place, name: str, others: Sequence[Place], lost: str) -> Change:
         """How much a head's attention to a key set falls when earlier heads lose another attention.
@@ -109,18 +106,14 @@ class Effects:
         All the earlier heads lose their attention to the second key set together. What they wrote
         of it is then gone, and everything else that they write stays.
         """
-        evidence, kind = self.evidence, self.evidence.profile.rows[name]
-        keys, away = evidence.keys(kind, name), evidence.keys(kind, lost)
-        edits = [knock_out(evidence.model, *other, away) for other in others]
+        kind = self.evidence.profile.rows[name]
+        keys, edits = self.evidence.keys(kind, name), self.rises.away(kind, others, lost)
         before = self._shares(kind, lambda rows: [], place, keys)
-        after = self._shares(
-            kind, lambda rows: [e for some in edits for e in some(rows)], place, keys
-        )
-        return over_rows(before - after)
+        return over_rows(before - self._shares(kind, edits, place, keys))
 
     def _shares(
         self, kind: str, edits: Edits, place: Place, keys: Keys
-    ) -> Float[np.ndarray, "row"]:
+    ) -> Float[np.ndarray, " row"]:
         """The share of a head's attention that goes to some keys, row by row."""
         layer, head = place
         hook, found = f"blocks.{layer}.attn.hook_pattern", []
@@ -167,6 +160,17 @@ class Effects:
             words = f"without what {len(places)} such heads of the layer write straight to it"
         return self._output_test(words, self._compared("given", "all", outputs))
 
+    def through_later(self, kind: str, places: Sequence[Place]) -> Float[Tensor, "row pos"]:
+        """By how much each position does worse when later layers lose what heads of any layers
+        write, and the output keeps what they write straight to it."""
+        edits, layers = self.rises.away(kind, places), sorted({layer for layer, _ in places})
+        parts = [self.written([p for p in places if p[0] == at], kind) for at in layers]
+        write = torch.stack(parts).sum(0)
+        hook = f"blocks.{self.evidence.model.cfg.n_layers - 1}.hook_resid_post"
+        return self.rises.at(
+            kind, lambda rows: [*edits(rows), (hook, partial(moved, by=write[rows]))]
+        )
+
     def part(self, place: Place, places: Sequence[Place]) -> Test:
         """That a head has its part in what heads of its layer write together: the projection."""
         scored = self.evidence.views["given"].batch.mask
@@ -174,16 +178,18 @@ class Effects:
         found = float((mine * all_).sum() / all_.square().sum().clamp_min(1e-30))
         return Test("its part in what they write", found, self._floors.mixed)
 
-    def written(self, places: Sequence[Place]) -> Float[Tensor, "row pos feature"]:
-        """What heads of a layer write together, less its mean over rows."""
-        runs, layer = self.evidence.runs("given"), places[0][0]
-        if layer not in self._writes:
+    def written(
+        self, places: Sequence[Place], kind: str = "given"
+    ) -> Float[Tensor, "row pos feature"]:
+        """What heads of a layer write together on rows of one kind, less its mean over rows."""
+        runs, layer = self.evidence.runs(kind), places[0][0]
+        if (kind, layer) not in self._writes:
             hook = hook_of(self.evidence.model, Component("head", *places[0]))
             value = runs.written(layer, hook)
             if not hook.endswith("hook_result"):
                 value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer])
-            self._writes[layer] = value
-        value = self._writes[layer][:, :, [head for _, head in places]].double().sum(2)
+            self._writes[kind, layer] = value
+        value = self._writes[kind, layer][:, :, [head for _, head in places]].double().sum(2)
         return value - value.mean(0)
 
     def changed(self, outputs: Iterable[tuple[slice, Tensor]], floor: float, name: str) -> Test:
@@ -204,22 +210,27 @@ class Effects:
         return rise.test(name, self._floors.loss, "loss")
 
     @property
-    def _trials(self) -> tuple[str, ...]:
+    def trials(self) -> tuple[str, ...]:
         """The kinds of rows on which the loss may rise."""
         return tuple(kind for kind in self.evidence.views if kind != "shuffled")
-
-    def _keys(self, kind: str, place: Place, name: str) -> Edits:
-        return knock_out(self.evidence.model, *place, self.evidence.keys(kind, name))
 
     def _output_test(self, words: str, change: Change) -> Test:
         name = f"{words} the output changes by a share of its variance of"
         return change.test(name, self._floors.change)
 
-    def _worst(self, words: str, edited: Edited, kinds: Sequence[str]) -> Test:
-        """The test that the loss rises on the kind of rows where it rises most."""
+    def worst(self, words: str, places: Sequence[Place], name: str, kinds: Sequence[str]) -> Test:
+        """The test that the loss rises on the kind of rows where it rises most.
+
+        Args:
+            words: What is taken away, in words.
+            places: The heads that lose it, all at once.
+            name: The key set to which they lose their attention; empty for the heads themselves.
+            kinds: The kinds of rows that are tried; p is taken times their number.
+        """
         rises = {}
         for kind in kinds:
-            found = self._rise(kind, edited(kind), self.evidence.views[kind].batch.mask)
+            without, scored = self.rises.without(kind, places, name), self.evidence.batch(kind).mask
+            found = self._rise(kind, without, scored)
             if found is not None:
                 rises[kind] = found
         if not rises:
@@ -227,31 +238,24 @@ class Effects:
         kind = max(rises, key=lambda name: rises[name].score)
         one = rises[kind]
         paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(rises)))
-        return paid.test(
-            f"{words} the loss on {kind} rises, in nats, by", self._floors.loss, "loss"
-        )
+        name = f"{words} the loss on {kind} rises, in nats, by"
+        return replace(paid.test(name, self._floors.loss, "loss"), rows=kind)
 
-    def _rise(self, kind: str, edits: Edits, scored: Bool[Tensor, "row pos"]) -> Change | None:
+    def _rise(
+        self, kind: str, rises: Float[Tensor, "row pos"], scored: Bool[Tensor, "row pos"]
+    ) -> Change | None:
         """How much the loss rises at some positions: in nats, or as a share of the targets'
         variance. None where too few rows have such positions."""
-        runs, batch = self.evidence.runs(kind), self.evidence.views[kind].batch
-        chosen = scored.any(1)
+        batch, chosen = self.evidence.batch(kind), scored.any(1)
         if int(chosen.sum()) < _FEWEST:
             return None
-        after = torch.cat(
-            [
-                position_losses(output, batch.targets[rows])
-                for rows, output, _ in runs.changed(edits)
-            ]
-        )
-        rises = ((after - runs.losses) * scored).sum(1) / scored.sum(1).clamp_min(1)
+        rises = (rises * scored).sum(1) / scored.sum(1).clamp_min(1)
         return over_rows(rises[chosen].numpy() / loss_unit(batch))
 
-    def _change(self, kind: str, over: str, edits: Edits) -> Change:
-        return self._compared(kind, over, self._outputs(kind, edits))
-
-    def _outputs(self, kind: str, edits: Edits) -> Iterable[tuple[slice, Tensor]]:
-        return ((rows, output) for rows, output, _ in self.evidence.runs(kind).changed(edits))
+    def _change(self, kind: str, over: str, places: Sequence[Place], name: str = "") -> Change:
+        """How much the output changes without some heads or their attention to a key set."""
+        share = self.rises.spread(kind, "all")[1] or 1.0
+        return self._shared(kind, over, self.rises.without(kind, places, name) * share)
 
     def _compared(self, kind: str, over: str, outputs: Iterable[tuple[slice, Tensor]]) -> Change:
         """How much outputs differ from the clean ones."""
@@ -268,20 +272,7 @@ class Effects:
 
     def _shared(self, kind: str, over: str, squared: Float[Tensor, "row pos"]) -> Change:
         """The squared distances where the output counts, as a share of the output's variance."""
-        scored, variance = self._spread(kind, over)
+        scored, variance = self.rises.spread(kind, over)
         rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
         rows = rows[scored.any(1)] / (variance or 1.0)
         return over_rows(rows.cpu().numpy()) if variance > 0 else NONE
-
-    def _spread(self, kind: str, over: str) -> tuple[Bool[Tensor, "row pos"], float]:
-        """Where the output counts, and its mean squared distance there from its mean."""
-        if (kind, over) not in self._spreads:
-            scored, runs = self.evidence.views[kind].batch.mask, self.evidence.runs(kind)
-            late = scored & later(scored.shape[1])
-            scored = late if over == "later" and bool(late.any()) else scored
-            count, total = max(int(scored.sum()), 1), torch.zeros((), dtype=torch.float64)
-            mean = sum(runs.output(r)[scored[r]].sum(0) for r in runs.blocks()) / count
-            for rows in runs.blocks():
-                total += (runs.output(rows)[scored[rows]] - mean).square().sum()
-            self._spreads[kind, over] = scored, float(total / count)
-        return self._spreads[kind, over]

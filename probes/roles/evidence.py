@@ -24,11 +24,12 @@ from interp.interventions.components import components
 from interp.store import ActivationStore
 from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import Rows, layer_hooks, read_batches
+from interp.tasks.base import Batch
 from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
 from probes.roles.profile import Floors, Profile
 from probes.roles.reinit_null import ReinitNull
 from probes.roles.runs import Runs
-from probes.roles.views import View
+from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere
 from probes.sampling import SampledPositions, sample_positions
 
 __all__ = ["Evidence", "Keys", "Place"]
@@ -74,6 +75,7 @@ class Evidence:
         self.targets, self.stores = targets, stores or {}
         self.lacks: dict[str, str] = {}
         self._runs: dict[str, Runs] = {}
+        self._elsewhere: dict[str, View] = {}
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
 
@@ -141,10 +143,23 @@ class Evidence:
             self._by_null[kind, metric] = scores_of(self.table(kind), metric)
         return self._by_null[kind, metric].get((*place, ""))
 
+    def batch(self, kind: str) -> Batch:
+        """The rows of one kind; ``KIND elsewhere`` are those that transfer is tested on
+        (:func:`probes.roles.views.elsewhere`)."""
+        return self._view(kind).batch
+
+    def _view(self, kind: str) -> View:
+        if kind.endswith(ELSEWHERE) and kind not in self._elsewhere:
+            own = kind.removesuffix(ELSEWHERE)
+            renamed = own in DRAWN
+            found = elsewhere(self.views[own].batch, renamed=renamed, seed=self.seed)
+            self._elsewhere[kind] = View(found, found.mask)
+        return self._elsewhere[kind] if kind in self._elsewhere else self.views[kind]
+
     def runs(self, kind: str) -> Runs:
         """The model's clean pass over the rows of one kind."""
         if kind not in self._runs:
-            view = self.views[kind]
+            view = self._view(kind)
             looks = None if kind in {*self.tables, *self.stores} else self._looks(kind)
             if looks is None:
                 self._runs[kind] = Runs(self.model, view.batch)
@@ -183,7 +198,7 @@ class Evidence:
 
     def keys(self, kind: str, name: str) -> Keys:
         """A key set on the rows of one kind."""
-        inputs = self.views[kind].batch.inputs
+        inputs = self.batch(kind).inputs
         if name in ("same", "after_same"):
             return token_key_sets(inputs, causal=self.causal)[name]
         window = self.floors.window

@@ -31,9 +31,11 @@ from probes.roles.detectors.mixtures import lagged_contents
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.examined import Examined
+from probes.roles.groups import with_groups
 from probes.roles.profile import TASK, Profile
 from probes.roles.reader import FOLDS, Reader, residual_sites
 from probes.roles.registry import ROLES
+from probes.roles.specificity import with_controls
 from probes.roles.views import View, language_views, task_views
 
 __all__ = ["candidates", "decided", "evidence_of", "find_roles"]
@@ -153,6 +155,8 @@ def decided(
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
     names = {role.name for role in asked}
     found = [one for detector in detectors for one in detector(of) if one.role in names]
+    if effects is not None:
+        found = with_controls(with_groups(found, effects), effects)
     table = _named(decide(found, level=evidence.profile.level), evidence.lacks)
     table.attrs["lacks"] = dict(evidence.lacks)
     return table

@@ -148,7 +148,7 @@ def _columns(path: Path) -> dict[str, Any]:
     if path.suffix == ".npy":
         try:
             found: dict[str, Any] = {"input_ids": np.load(path, allow_pickle=False)}
-        except (OSError, ValueError) as error:
+        except Exception as error:  # NumPy's parser of headers has errors of many kinds
             raise ArgumentError(f"{path} cannot be read as an array: {error}") from error
     elif path.suffix == ".safetensors":
         try:
@@ -161,7 +161,8 @@ def _columns(path: Path) -> dict[str, Any]:
             "a text needs a model with a tokenizer"
         )
     shapes = {tuple(value.shape) for value in found.values()}
-    if "input_ids" not in found or len(shapes) != 1 or len(next(iter(shapes))) != 2:
+    good = "input_ids" in found and len(shapes) == 1 and len(next(iter(shapes))) == 2
+    if not good or not all(next(iter(shapes))):
         raise ArgumentError(
             f"{path} must hold input_ids [row, pos] (and labels, mask of that shape), got "
             f"{ {name: list(value.shape) for name, value in found.items()} }"

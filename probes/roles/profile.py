@@ -67,6 +67,8 @@ class Floors:
         change: Least change of the output without a component, as a share of its variance.
         memory_change: The same, for memories and readouts.
         loss: Least rise of the loss, in nats, or as a share of a real target's variance.
+        specific: Least share of what is lost through a role that is not lost in its controls, too.
+        joint: Least part that a head must bring back of what its group does together.
     """
 
     share: float = 0.6
@@ -102,6 +104,8 @@ class Floors:
     change: float = 0.1
     memory_change: float = 0.05
     loss: float = 0.05
+    specific: float = 0.5
+    joint: float = 0.05
 
 
 @dataclass(frozen=True)

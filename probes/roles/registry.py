@@ -8,14 +8,10 @@ its tests (:mod:`probes.roles.detectors`); an installed package adds one under t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import fields
 
 from interp.errors import Problems
 from interp.plugins import Registry
-from interp.tasks.base import Batch
-from probes.roles.decision import Found
 from probes.roles.detectors.attention import attention_roles
 from probes.roles.detectors.circuits import circuit_roles
 from probes.roles.detectors.copying import copying_roles
@@ -23,88 +19,33 @@ from probes.roles.detectors.counting import counting_roles
 from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.readouts import readout_roles, round_roles
-from probes.roles.examined import Examined
 from probes.roles.profile import PROFILES, Floors
+from probes.roles.role import CONTROLS, Role, RoleCase
 
 __all__ = ["ROLES", "Role", "RoleCase", "markdown"]
-
-Detector = Callable[[Examined], Iterable[Found]]
 
 _BOTH = ("task", "language")
 _WITHOUT_HEAD = ("without the head the output changes, or the loss rises",)
 _WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",)
-
-
-@dataclass(frozen=True)
-class RoleCase:
-    """A model in which it is known what plays a role, for judging the role's detector.
-
-    Attributes:
-        name: What the model is called in the benchmark.
-        model: A hooked model.
-        rows: The rows to look for the role on.
-        plays: The component, layer and head of each that plays it, head −1 for what is no head;
-            empty for a decoy, in which nothing plays it.
-    """
-
-    name: str
-    model: Any
-    rows: Batch
-    plays: tuple[tuple[str, int, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Role:
-    """A role: what a component does, and what is tested for it.
-
-    Attributes:
-        name: The name in the column ``role``.
-        sentence: What a component of this role does, in a sentence.
-        behaviours: What must be observed of the component.
-        causes: What must be lost without it.
-        floors: Names of the :class:`~probes.roles.profile.Floors` that its tests are compared with.
-        strength: What the column ``strength`` holds; ``effect`` holds the last cause.
-        source: The publication that describes the role.
-        profiles: The profiles in which the role is looked for.
-        detectors: Which give its tests; each is asked once, for all roles that name it.
-        cases: Models of known truth that a package's role is judged on
-            (``python -m analyses.benchmarks.plugin_roles``); shipped roles have their own
-            benchmark.
-    """
-
-    name: str
-    sentence: str
-    behaviours: tuple[str, ...]
-    causes: tuple[str, ...]
-    floors: tuple[str, ...]
-    strength: str
-    source: str
-    detectors: tuple[Detector, ...]
-    profiles: tuple[str, ...] = ("task",)
-    cases: Callable[[], Iterable[RoleCase]] | None = None
-
-
-def _attending(name: str, keys: str, *floors: str, **more: str) -> Role:
-    return Role(
-        name,
-        f"A head that attends to {keys}.",
-        (f"share of attention to {keys}, and beyond even attention", *more.values()),
-        _WITHOUT_KEYS,
-        ("share", "excess", *floors),
-        "share of attention on those keys",
-        "Elhage et al. 2021" if name == "previous-token" else "Olsson et al. 2022",
-        (attention_roles,),
-        _BOTH,
-    )
-
+_EVERYWHERE = "its event happens at every position and with every key"
+_ITS_OWN = "what is lost is what the role itself names"
 
 _ALL = (
-    _attending(
+    Role(
         "previous-token",
-        "the token before",
-        "writer",
-        "fall",
-        or_="or less of it, where an induction head's attention falls without it",
+        "A head that attends to the token before.",
+        (
+            "share of attention to the token before, and beyond even attention",
+            "or less of it, where an induction head's attention falls without it",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess", "writer", "fall"),
+        "share of attention on those keys",
+        "Elhage et al. 2021",
+        (attention_roles,),
+        _BOTH,
+        keys="previous",
+        control="keys",
     ),
     Role(
         "sink",
@@ -116,6 +57,8 @@ _ALL = (
         "Xiao et al. 2023",
         (attention_roles,),
         _BOTH,
+        keys="first",
+        control="keys",
     ),
     Role(
         "local",
@@ -129,6 +72,8 @@ _ALL = (
         "share of attention within the window",
         "memory §1.4",
         (attention_roles,),
+        keys="local",
+        control="keys",
     ),
     Role(
         "duplicate-token",
@@ -143,6 +88,8 @@ _ALL = (
         "Wang et al. 2022",
         (attention_roles,),
         _BOTH,
+        keys="same",
+        control="events",
     ),
     Role(
         "induction",
@@ -162,6 +109,8 @@ _ALL = (
         "Olsson et al. 2022",
         (attention_roles,),
         _BOTH,
+        keys="after_same",
+        control="events",
     ),
     Role(
         "positional",
@@ -174,6 +123,7 @@ _ALL = (
         "ours",
         (attention_roles,),
         ("language",),
+        control="pattern",
     ),
     Role(
         "copying",
@@ -194,6 +144,8 @@ _ALL = (
         "template §2.3",
         (circuit_roles, copying_roles),
         _BOTH,
+        control="straight",
+        uncontrolled="its cause takes away nothing but what the head writes straight to the output",
     ),
     Role(
         "symbol-equality",
@@ -207,6 +159,7 @@ _ALL = (
         "share of the circuit that c·I explains, of what its rank allows",
         "template §2.3",
         (circuit_roles,),
+        uncontrolled=_EVERYWHERE,
     ),
     Role(
         "uniform",
@@ -220,6 +173,7 @@ _ALL = (
         "closeness to even attention; 1 is even",
         "depth §3.3",
         (attention_roles,),
+        uncontrolled=_EVERYWHERE,
     ),
     Role(
         "counting",
@@ -236,6 +190,7 @@ _ALL = (
         "share of the way to the answers of the program with the line exchanged",
         "depth §3.3",
         (counting_roles,),
+        uncontrolled=_ITS_OWN,
     ),
     Role(
         "dense",
@@ -250,6 +205,7 @@ _ALL = (
         "distance from even attention",
         "coupling §4.2",
         (attention_roles,),
+        uncontrolled=_EVERYWHERE,
     ),
     Role(
         "memory-location",
@@ -276,6 +232,7 @@ _ALL = (
         "r² of the memory lost without the memory's heads of the layer together",
         "memory §1.4",
         (memory_roles,),
+        uncontrolled=_ITS_OWN,
     ),
     Role(
         "memory-correction",
@@ -286,6 +243,7 @@ _ALL = (
         "r² of the memory lost without the memory's heads of the layer together",
         "memory §1.4",
         (memory_roles,),
+        uncontrolled=_ITS_OWN,
     ),
     Role(
         "memory-mixture",
@@ -305,6 +263,7 @@ _ALL = (
         "least r² of the contents after the layer's heads",
         "ours",
         (mixture_roles,),
+        uncontrolled=_ITS_OWN,
     ),
     Role(
         "nested-round",
@@ -315,6 +274,7 @@ _ALL = (
         "r² of the round's content lost with the round before patched away",
         "memory §1.4",
         (round_roles,),
+        uncontrolled=_ITS_OWN,
     ),
     Role(
         "readout",
@@ -329,6 +289,7 @@ _ALL = (
         "r² of the answer lost without the FFN",
         "memory §1.4",
         (readout_roles,),
+        uncontrolled=_ITS_OWN,
     ),
 )
 
@@ -354,14 +315,15 @@ ROLES: Registry[Role] = Registry({role.name: role for role in _ALL}, "prooflens.
 
 def markdown() -> str:
     """The shipped roles as a Markdown table for the documentation."""
-    lines = ["| role | what it is | behaviour | cause | `strength` | profiles | from |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    lines = ["| role | what it is | behaviour | cause | specific | `strength` | profiles | from |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for role in _ALL:
         cells = (
             role.name,
             role.sentence,
             "; ".join(role.behaviours),
             "; ".join(role.causes),
+            CONTROLS[role.control] if role.control else f"no controls: {role.uncontrolled}",
             role.strength,
             ", ".join(role.profiles),
             role.source,

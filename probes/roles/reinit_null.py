@@ -88,7 +88,7 @@ class Beyond:
     draws: int
 
 
-def beyond(score: float, draws: Float[np.ndarray, "draw"]) -> Beyond:
+def beyond(score: float, draws: Float[np.ndarray, " draw"]) -> Beyond:
     """The p-value of a positive score against draws of it, computed on logarithms."""
     logs = np.log(np.maximum(draws, _TINY))
     return Beyond(from_draws(float(np.log(max(score, _TINY))), logs).p, len(draws))
@@ -258,7 +258,7 @@ def _gains(
     inputs: Tensor,
     scored: Bool[Tensor, "row pos"],
     seen: _Seen,
-) -> Float[Tensor, "head"]:
+) -> Float[Tensor, " head"]:
     output, written = seen[0], seen[1]["written"]
     away = written.mean(0) - written
     steps = torch.tensor(_STEPS, dtype=away.dtype)[:, None, None, None]
@@ -289,7 +289,7 @@ def _moved_at(run: Run, place: str, head: int, inputs: Tensor, moved: Tensor) ->
 
 def _unevenness(
     pattern: Float[Tensor, "row all query key"], heads: Sequence[int], *, causal: bool
-) -> Float[Tensor, "head"]:
+) -> Float[Tensor, " head"]:
     n = pattern.shape[-1]
     share = pattern[:, list(heads)].double()
     share = share / share.sum(-1, keepdim=True).clamp_min(_TINY)

@@ -32,7 +32,7 @@ from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import Rows
 from interp.tasks.base import Batch
 
-__all__ = ["Edits", "Runs", "Watcher", "knock_out", "without_keys"]
+__all__ = ["Edits", "Runs", "Watcher", "knock_out", "moved", "without_keys"]
 
 _AT_ONCE, _HELD = 2**24, 2**26
 """The most output numbers in one pass, and the most numbers that are kept in memory."""
@@ -103,7 +103,17 @@ class Runs:
         )
 
     @cached_property
-    def row_losses(self) -> Float[Tensor, "row"]:
+    def expected_losses(self) -> Float[Tensor, "row pos"]:
+        """The loss at each position that the model itself expects there: the entropy of its clean
+        prediction, in nats."""
+        found = []
+        for rows in self.blocks():
+            logs = self.output(rows).float().cpu().log_softmax(-1)
+            found.append(-(logs.exp() * logs).sum(-1).double())
+        return torch.cat(found)
+
+    @cached_property
+    def row_losses(self) -> Float[Tensor, " row"]:
         """The clean loss of each row, a mean over its scored positions."""
         scored = self.batch.mask
         return (self.losses * scored).sum(1) / scored.sum(1).clamp_min(1)
@@ -132,18 +142,18 @@ class Runs:
             yield rows, *clean.edited(edits(rows), keep)
 
     @torch.no_grad()
-    def ended(self, moved: Float[Tensor, "row pos feature"]) -> Iterator[tuple[slice, Tensor]]:
+    def ended(self, by: Float[Tensor, "row pos feature"]) -> Iterator[tuple[slice, Tensor]]:
         """Yield some rows at a time, with the output when the stream after the last layer is moved
         by that much; no layer is run again where streams are kept."""
         last = self.model.cfg.n_layers
         hook = f"blocks.{last - 1}.hook_resid_post"
         for rows in self.blocks():
-            clean, by = self._clean[rows.start // self._size], moved[rows]
+            clean, some = self._clean[rows.start // self._size], by[rows]
             if clean.trace is not None:
                 stream = clean.trace.before(last)
-                yield rows, clean.trace.finish(stream + by.to(stream), last)
+                yield rows, clean.trace.finish(stream + some.to(stream), last)
             else:
-                yield rows, clean.edited([(hook, partial(_moved, by=by))])[0]
+                yield rows, clean.edited([(hook, partial(moved, by=some))])[0]
 
     @torch.no_grad()
     def inside(self, layer: int, hooks: Sequence[str]) -> dict[str, Tensor]:
@@ -246,7 +256,8 @@ def without_keys(head: int, keys: Keys, *, causal: bool = True) -> Callable[...,
     return hook
 
 
-def _moved(value: Tensor, hook: Any, by: Tensor) -> Tensor:
+def moved(value: Tensor, hook: Any, by: Tensor) -> Tensor:
+    """A hook that adds ``by`` to what is there."""
     return value + by.to(value)
 
 

@@ -86,7 +86,9 @@ def token_trials(
     """
     problems = Problems("inspect")
     problems.need(rows >= 4, "rows", "must be at least 4", rows, "nulls exchange rows")
-    problems.need(length >= 12, "length", "must be at least 12", length, "two periods must fit")
+    least = min(12, model.n_ctx)
+    rule, advice = f"must be at least {least}", "two periods must fit"
+    problems.need(length >= least, "length", rule, length, advice)
     ids = _drawable(model, counts)
     size, advice = len(ids), "no block of different tokens can be put in another order"
     problems.need(size >= 4, "vocabulary", "of the model must be at least 4", size, advice)

@@ -5,6 +5,13 @@ TASK       given      the task's rows; attention counts over the later half of p
 LANGUAGE   repeated   tokens that repeat; attention counts where the repeat can be known
            shuffled   the same tokens, with nothing to continue
            others     templates, text: for effects alone
+
+Of a role's cause it is asked whether it holds on rows that the role was not found on. Such rows
+are made of rows of the same kind (:func:`elsewhere`):
+
+    other tokens    all tokens exchanged for others of the rows, where they were drawn at random
+    other offset    the first eighth is left out, so that what follows stands elsewhere
+    other length    rows are so much shorter
 """
 
 from __future__ import annotations
@@ -20,7 +27,22 @@ from interp.attention.key_sets import repeated_tokens, token_key_sets
 from interp.errors import ArgumentError
 from interp.tasks.base import Batch
 
-__all__ = ["View", "language_views", "later", "repeated_rows", "task_views"]
+__all__ = [
+    "DRAWN",
+    "ELSEWHERE",
+    "View",
+    "elsewhere",
+    "language_views",
+    "later",
+    "repeated_rows",
+    "task_views",
+]
+
+DRAWN = ("repeated", "shuffled", "aba", "same", "random")
+"""The kinds of rows whose tokens are drawn at random."""
+
+ELSEWHERE = " elsewhere"
+"""Ends the name of the rows that transfer is tested on."""
 
 _SHORTEST = 9
 _FEWEST = 4
@@ -71,7 +93,40 @@ def language_views(rows: Batch | Mapping[str, Batch], *, seed: int = 0) -> dict[
     return {name: View(batch, batch.mask) for name, batch in batches.items()}
 
 
-def later(length: int) -> Bool[Tensor, "pos"]:
+def elsewhere(batch: Batch, *, renamed: bool, seed: int = 0) -> Batch:
+    """Rows on which a role's cause is tested again: other tokens, another offset, another length.
+
+    Args:
+        batch: Rows of tokens. A token that begins every row stays where it is.
+        renamed: Whether tokens are exchanged for others that the rows hold, all rows alike.
+        seed: Seed of the exchange.
+
+    Returns:
+        Rows scored where they were, but for positions before the first that rows are scored at,
+        and those whose token had come before and now comes for the first time: they have lost
+        what the token due follows from.
+    """
+    inputs, start = batch.inputs, int(_first_alone(batch.inputs))
+    length = inputs.shape[1]
+    kept = [*range(start), *range(start + 1 + length // 8, length)]
+    if renamed:
+        used = inputs[:, start:].unique()
+        order = torch.randperm(len(used), generator=torch.Generator().manual_seed(seed))
+        size = int(max(inputs.max(), batch.targets.max())) + 1
+        names = torch.arange(size).index_copy(0, used, used[order])
+        batch = Batch(
+            torch.cat([inputs[:, :start], names[inputs[:, start:]]], dim=1),
+            names[batch.targets],
+            batch.mask,
+        )
+    moved = Batch(batch.inputs[:, kept], batch.targets[:, kept], batch.mask[:, kept])
+    known = token_key_sets(inputs)["same"].any(-1)[:, kept] & batch.mask[:, kept]
+    again = token_key_sets(moved.inputs)["same"].any(-1)
+    late = batch.mask.any(0).long().cumsum(0)[: len(kept)] > 0
+    return Batch(moved.inputs, moved.targets, moved.mask & (again | ~known) & late)
+
+
+def later(length: int) -> Bool[Tensor, " pos"]:
     """Which positions are in the later half of a row."""
     return torch.arange(length) >= length // 2
 

@@ -15,6 +15,7 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.weights.head_weights import head_weights
 from probes.inspection.heads import inspect_heads
+from probes.inspection.inspected_rows import inspected_rows
 from probes.roles.own_rows import OwnRows, read_rows
 from probes.roles.trials import token_trials
 
@@ -109,7 +110,8 @@ def test_an_inspection_measures_on_the_rows_given(tmp_path: Path) -> None:
     rows = [[(start + step) % 12 for step in range(14)] for start in range(8)]
     file = written(tmp_path / "a.jsonl", rows)
     options = {"data": file, "rows": 8, "length": 20}
-    found = inspect_heads(model, head_weights(built), tmp_path / "out", **options)
+    chosen = inspected_rows(model, **options)
+    found = inspect_heads(model, head_weights(built), chosen, tmp_path / "out")
     assert [trial.name for trial in found.trials][-2:] == ["rows", "passages"]
     given = next(p for p in found.performances if p.trial == "rows")
     inputs = torch.tensor(rows)

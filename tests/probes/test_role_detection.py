@@ -52,7 +52,7 @@ def test_hidden_heads_are_found(relation: Relation) -> None:
 
 
 @pytest.mark.parametrize("wiring", ["unread", "silent", "constant"])
-def test_the_right_pattern_without_effect_is_a_candidate(wiring: Wiring) -> None:
+def test_the_right_pattern_without_effect_is_rejected(wiring: Wiring) -> None:
     task = TokenRelation("previous-token", "relabel", symbols=8, length=13)
     decoy = construct_relation(task, heads=2, wiring=wiring)
     roles = find_roles(decoy.model, task.sample(48, seed=5))
@@ -203,7 +203,9 @@ def test_a_rule_needs_size_level_and_a_narrow_interval() -> None:
     cause = Test("change", 0.5, 0.1, 1e-6, 0.4)
     cases = [
         ((good,), (cause,), ["confirmed"]),
-        ((good,), (Test("change", 0.05, 0.1, 1e-6, 0.04),), ["candidate"]),
+        ((good,), (Test("change", 0.05, 0.1, 1e-6, 0.04),), ["rejected"]),
+        ((good,), (Test("change", 0.5, 0.1, 0.3, 0.4),), ["candidate"]),
+        ((good,), (Test.too_few("rows", 8, 0.1),), ["candidate"]),
         ((good,), (Test("change", 0.5, 0.1, 1e-6, 0.01),), ["candidate"]),
         ((good,), (), ["candidate"]),
         ((good,), None, ["candidate"]),
@@ -213,5 +215,5 @@ def test_a_rule_needs_size_level_and_a_narrow_interval() -> None:
     for behaviour, causes, expected in cases:
         roles = decide([Found("head", 0, "local", 0.9, behaviour, causes, head=1)])
         assert roles["status"].tolist() == expected
-    wide = decide([Found("head", 0, "local", 0.9, (good,), cases[2][1], head=1)])
+    wide = decide([Found("head", 0, "local", 0.9, (good,), cases[4][1], head=1)])
     assert "an interval too wide (from 0.01) to count" in wide["evidence"].item()

@@ -34,13 +34,13 @@ def induction(model: SequenceTransformer, batch: Batch, **options: bool) -> dict
     return roles[roles["role"] == "induction"].iloc[0].to_dict()
 
 
-def test_a_head_that_predicts_against_what_followed_is_no_more_than_a_candidate() -> None:
+def test_a_head_that_predicts_against_what_followed_is_rejected() -> None:
     model = proof()
     assert induction(model, BATCH)["status"] == "confirmed"
     with torch.no_grad():
         model.blocks[1].attn.W_O.mul_(-1)
     against = induction(model, BATCH)
-    assert against["status"] == "candidate"
+    assert against["status"] == "rejected"
     assert "the loss on these rows rises" in against["evidence"]
     assert "below the floor" in against["evidence"]
     unknown = induction(model, BATCH, targets=False)
@@ -95,7 +95,7 @@ def test_each_test_is_data_with_interval() -> None:
     assert {"memory-location", "readout"} <= set(roles["role"])
     for _, row in roles.iterrows():
         tests = json.loads(row["tests"])
-        assert {t["kind"] for t in tests} <= {"behaviour", "cause"}
+        assert {t["kind"] for t in tests} <= {"behaviour", "cause", "specificity"}
         assert row["p"] == pytest.approx(max(t["p"] for t in tests))
         assert row["q"] == pytest.approx(max(t["q"] for t in tests))
         for test in tests:

@@ -80,13 +80,13 @@ def test_every_part_of_the_construction_is_confirmed(proof_study: Study) -> None
     assert found.store.provenance("scores")["seed"] == SEED
 
 
-def test_heads_with_the_right_pattern_and_no_effect_are_only_candidates() -> None:
+def test_heads_with_the_right_pattern_and_no_effect_are_rejected() -> None:
     """The readout is cut off from the second memory: its heads still extract it, for nobody."""
     decoy = construct_fixed_memory(TASK).model
     decoy.blocks[0].mlp.W_in.data[2] = 0
     roles = roles_of(decoy)
     second = roles[roles["target"] == "x[t-2]"]
-    assert set(second["status"]) == {"candidate"}
+    assert set(second["status"]) == {"rejected"}
     assert len(second) == 3
     assert len(roles) == len(second) + (roles["target"] == "x[t-1]").sum()
     assert "readout" not in set(roles["role"])

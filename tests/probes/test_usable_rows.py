@@ -117,7 +117,9 @@ def test_roles_are_confirmed_though_positions_were_never_trained(
     longer: tuple[Pretrained, Path], tmp_path: Path
 ) -> None:
     model, place = longer
-    found = inspect_heads(model, head_weights(place), tmp_path / "out", rows=16)
+    found = inspect_heads(
+        model, head_weights(place), inspected_rows(model, rows=16), tmp_path / "out"
+    )
     assert found.settings["length"] == 48
     assert found.settings["asked"] == 64
     assert any(note.startswith("rows have 48 tokens, not 64: from position 48") for note in

@@ -67,6 +67,8 @@ def circuit_roles(of: Examined) -> Iterator[Found]:
         return
     tokens = inputs[:, 1:].unique()[:_MOST]
     if len(tokens) < _FEWEST:
+        for role in ("symbol-equality", "copying"):
+            evidence.lacks[role] = f"{len(tokens)} tokens are in use, and {_FEWEST} are needed"
         return
     embedded = model.W_E[tokens].detach().double()
     yield from _equality(evidence, of.effects, embedded)

@@ -1,0 +1,166 @@
+"""By how much the loss rises without each head and FFN, on every trial.
+
+    rise = mean over rows of (loss with the component at its mean over rows − loss), nats a token
+
+The null is that the sign of each row's difference is random. Of models with more than 64 heads and
+FFNs, only heads with a role's behaviour are ablated, unless all are asked for. Pieces of the work,
+a few components on one trial each, are sealed into a store as they are finished and read back from
+it when an inspection is resumed; with the backend ``ray`` each piece is a task of a Ray cluster.
+
+Mean ablation leaves the model where it never is, and a head whose work another takes over has no
+effect: a missing rise is no proof of idleness.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from interp.errors import Problems
+from interp.hooks.capture import evaluating
+from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.ablation_effects import ablate
+from interp.interventions.components import Component, components
+from interp.ray_tasks import built_once, ray_results, require_ray
+from interp.stats.head_table import ANY_TARGET, finished, head_table
+from interp.store import ActivationStore
+from interp.tasks.base import Batch
+from probes.roles.trials import Trial
+
+__all__ = ["Watch", "ablated_parts", "check_backend", "loss_tables"]
+
+_MANY, _AT_ONCE = 64, 48
+
+Watch = Callable[[Sequence[Any]], Iterable[Any]]
+"""Goes through items, and tells how far it is."""
+
+Piece = tuple[Trial, list[Component]]
+
+
+def check_backend(backend: str) -> None:
+    """Refuse a backend that there is not.
+
+    Raises:
+        ArgumentError: for another name than ``local`` and ``ray``.
+        MissingDependencyError: for ``ray`` without Ray.
+    """
+    problems = Problems("inspect")
+    good, rule = backend in ("local", "ray"), "must be local or ray"
+    problems.need(good, "backend", rule, backend, "choose one")
+    problems.raise_if_any()
+    if backend == "ray":
+        require_ray()
+
+
+def ablated_parts(
+    model: HookedModel, roles: pd.DataFrame, *, every: bool = False
+) -> list[Component]:
+    """The components whose rise of the loss is measured: all of a small model; of others the heads
+    of a role table, unless ``every`` one is asked for."""
+    parts = list(components(model))
+    if every or len(parts) <= _MANY:
+        return parts
+    heads = roles[roles["component"] == "head"]
+    named = set(zip(heads["layer"], heads["head"], strict=True))
+    return [part for part in parts if (part.layer, part.head) in named]
+
+
+def loss_tables(
+    model: HookedModel,
+    trials: Sequence[Trial],
+    parts: Sequence[Component],
+    store: ActivationStore,
+    *,
+    seed: int,
+    watch: Watch = lambda items: items,
+    backend: str = "local",
+    loader: Callable[[], HookedModel] | None = None,
+) -> pd.DataFrame:
+    """The rise of the loss on every trial without each component (a head table).
+
+    Args:
+        model: The hooked model.
+        trials: The kinds of rows.
+        parts: The components.
+        store: Where what is finished is sealed, and read from when an inspection is resumed.
+        seed: Of the intervals.
+        watch: Called with the pieces of the work; goes through them.
+        backend: ``local``, or ``ray`` to make each piece a task.
+        loader: For ``ray``: builds the model on a worker, if it cannot be pickled.
+
+    Raises:
+        MissingDependencyError: for ``ray`` without Ray.
+        ProoflensError: if a worker fails, or dies four times at one piece.
+    """
+    known = {trial.name: _known(store, trial, seed) for trial in trials}
+    pieces: list[Piece] = []
+    for trial in trials:
+        done = set(_places(known[trial.name]))
+        left = [part for part in parts if (part.kind, part.layer, part.head) not in done]
+        pieces += [(trial, left[i : i + _AT_ONCE]) for i in range(0, len(left), _AT_ONCE)]
+    far = backend == "ray"
+    results = _on_ray(loader or model, pieces, seed) if far else _here(model, pieces, seed)
+    for _, (number, found) in zip(watch(pieces), results, strict=True):
+        trial = pieces[number][0]
+        joined = pd.concat([known[trial.name], found.assign(trial=trial.name)], ignore_index=True)
+        known[trial.name] = finished(joined, family=ANY_TARGET)
+        about = _about(trial, seed)
+        store.write_measurement(f"loss-{trial.name}", known[trial.name], about, overwrite=True)
+    order = {(part.kind, part.layer, part.head): number for number, part in enumerate(parts)}
+    return pd.concat([_ordered(table, order) for table in known.values()], ignore_index=True)
+
+
+def _ordered(table: pd.DataFrame, order: dict[tuple[str, int, int], int]) -> pd.DataFrame:
+    """A trial's table of the components asked for, in their order."""
+    numbers = np.array([order.get(at, -1) for at in _places(table)], dtype=int)
+    return table.iloc[[i for i in np.argsort(numbers, kind="stable") if numbers[i] >= 0]]
+
+
+def _here(model: HookedModel, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[int, Any]]:
+    for number, (trial, some) in enumerate(pieces):
+        yield number, ablate(model, trial.batch, some, seed=seed)
+
+
+def _on_ray(model: Any, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[int, Any]]:
+    if not pieces:
+        return iter(())
+    return ray_results(
+        _ablated,
+        ((trial.batch, some) for trial, some in pieces),
+        name=lambda number: f"piece {number + 1} of the losses ({pieces[number][0].name})",
+        shared=(model, uuid.uuid4().hex, seed, torch.get_num_threads()),
+        cores=torch.get_num_threads(),
+    )
+
+
+def _ablated(
+    model: Any, run: str, seed: int, threads: int, batch: Batch, parts: list[Component]
+) -> pd.DataFrame:
+    """A piece of the work on a worker, with the threads of the process that asks."""
+    torch.set_num_threads(threads)
+    there = built_once(model, run)
+    with evaluating(there):
+        return ablate(there, batch, parts, seed=seed)
+
+
+def _known(store: ActivationStore, trial: Trial, seed: int) -> pd.DataFrame:
+    """What an interrupted inspection sealed about a trial."""
+    name = f"loss-{trial.name}"
+    if name in store.measurements and store.provenance(name) == _about(trial, seed):
+        return store.measurement(name)
+    return head_table([])
+
+
+def _about(trial: Trial, seed: int) -> dict[str, Any]:
+    digest = hashlib.sha256(trial.batch.inputs.numpy().tobytes()).hexdigest()
+    return {"rows_sha256": digest, "seed": seed}
+
+
+def _places(table: pd.DataFrame) -> Iterator[tuple[str, int, int]]:
+    return zip(table["component"], table["layer"], table["head"], strict=True)

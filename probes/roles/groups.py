@@ -1,0 +1,210 @@
+"""Heads that share one job: groups without which something is lost that no member is missed for.
+
+    candidates   heads with the behaviour of one role
+    search       all lose their attention to the role's keys (or are replaced by their means)
+                 together; then half of them gets it back, and is left out of the group unless less
+                 is lost with it back, when its halves are asked one after the other, down to
+                 single heads. Of what stays each head brings something back: a least set that must
+                 be taken away together
+    parting      members that bring back losses at the same positions are one group, others another
+    judged       joint  N(G), and  excess  N(G) − Σ N(g):  what no head alone is missed for
+
+The search uses every second row, and the judgement the rows in between, so that p need not pay for
+the search; q is taken over the groups of a role. A member's row has the group's cause in place of
+its own, and what it brings back by itself; what is lost without it alone is told beside.
+
+    share of g = ½ (N(g) + N(G) − N(G without g)) / the sum of these over the group
+
+the mean of what a head adds first and last; of two heads that is their Shapley value.
+
+A least set is one of several where jobs overlap: that a head is in no group does not say that it
+backs up none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.interventions.components import Component
+from probes.roles.change import over_rows
+from probes.roles.decision import Found, Test, holds
+from probes.roles.effects import Effects
+from probes.roles.evidence import Place
+from probes.roles.registry import ROLES, Role
+
+__all__ = ["with_groups"]
+
+_ALIKE = 0.5
+"""The least cosine of what two members of a group bring back, position by position."""
+
+
+def with_groups(found: Sequence[Found], effects: Effects) -> list[Found]:
+    """What was found, with the groups of heads that share a job of one role, and with their cause
+    in place of the members' own where these are not missed alone."""
+    result = list(found)
+    for role in ROLES.values():
+        if not role.control:
+            continue
+        mine = {(one.layer, one.head): one for one in found if _can_share(one, role)}
+        if len(mine) < 2:
+            continue
+        for group in _Search(effects, role, mine).groups():
+            places = {(one.layer, one.head): one for one in group if one.component == "head"}
+            for at, one in enumerate(result):
+                if one.role == role.name and one.component == "head":
+                    result[at] = places.get((one.layer, one.head), one)
+            result += [one for one in group if one.component == "group"]
+    return result
+
+
+def _can_share(one: Found, role: Role) -> bool:
+    """Whether a head has the behaviour of a role, and its cause says what is lost without it
+    alone."""
+    if one.role != role.name or one.component != "head" or not one.cause:
+        return False
+    others = [test for test in one.cause if not test.alone]
+    return len(others) < len(one.cause) and holds([*one.behaviour, *others])
+
+
+@dataclass(frozen=True)
+class _Lost:
+    """What is lost row by row, and at the scored positions of every second row."""
+
+    rows: Tensor
+    places: Tensor
+
+    @property
+    def searched(self) -> float:
+        return float(self.rows[::2].mean())
+
+    @property
+    def judged(self) -> Tensor:
+        return self.rows[1::2]
+
+
+class _Search:
+    """The search for groups among the heads that have the behaviour of one role."""
+
+    def __init__(self, effects: Effects, role: Role, mine: dict[Place, Found]) -> None:
+        self._heads, self._mine, self._role = tuple(sorted(mine)), mine, role
+        self._effects, self._rises = effects, effects.rises
+        floors, nats = effects.evidence.floors, effects.evidence.profile.unit == "nats"
+        self._floor = floors.loss if nats else floors.change
+        self._unit = "the loss rises, in nats, by"
+        if not nats:
+            self._unit = "the output changes by a share of its variance of"
+        self._kind = ""
+
+    def groups(self) -> Iterator[list[Found]]:
+        """The members' rows, and the group's, of every group."""
+        together = {kind: self._lost(self._heads, kind).searched for kind in self._kinds()}
+        self._kind = max(together, key=lambda kind: together[kind])
+        if together[self._kind] < self._floor:
+            return
+        for group in self._parted(self._least()):
+            tests = self._judged(group)
+            if holds(tests):
+                yield list(self._told(group, tests))
+
+    def _kinds(self) -> Sequence[str]:
+        profile = self._effects.evidence.profile
+        if profile.unit == "nats" and self._role.keys != "after_same":
+            return self._effects.trials
+        return [profile.rows[self._role.keys]]
+
+    def _lost(self, heads: Sequence[Place], kind: str = "") -> _Lost:
+        kind = kind or self._kind
+        mask = self._effects.evidence.batch(kind).mask
+        if not heads:
+            return _Lost(torch.zeros(len(mask)), torch.zeros(int(mask[::2].sum())))
+        values = self._rises.without(kind, tuple(heads), self._role.keys)
+        rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
+        return _Lost(rows, values[::2][mask[::2]])
+
+    def _least(self) -> tuple[Place, ...]:
+        """The heads of which each brings something back, the weakest asked first."""
+        left = self._heads
+        asked = [sorted(left, key=lambda place: abs(self._mine[place].strength))]
+        while asked:
+            some = asked.pop()
+            without = tuple(one for one in left if one not in some)
+            whole = self._lost(left).searched
+            least = max(self._floor, whole * self._effects.evidence.floors.joint)
+            if whole - self._lost(without).searched < least:
+                left = without
+            elif len(some) > 1:
+                asked += [some[len(some) // 2 :], some[: len(some) // 2]]
+        return left
+
+    def _parted(self, heads: tuple[Place, ...]) -> Iterator[tuple[Place, ...]]:
+        """The heads by the positions at which each brings something back."""
+        whole = self._lost(heads).places
+        back = [whole - self._lost([one for one in heads if one != head]).places for head in heads]
+        left = list(range(len(heads)))
+        while left:
+            group = [left.pop(0)]
+            for at in group:
+                near = [i for i in left if _cosine(back[at], back[i]) >= _ALIKE]
+                left = [i for i in left if i not in near]
+                group += near
+            if len(group) > 1:
+                yield tuple(heads[i] for i in sorted(group))
+
+    def _judged(self, group: tuple[Place, ...]) -> list[Test]:
+        """The tests of a group, on the rows that the search did not use."""
+        joint = self._lost(group).judged
+        alone = torch.stack([self._lost([head]).judged for head in group]).sum(0)
+        names = " and ".join(_name(head) for head in group)
+        told = (
+            (f"of which without one at a time {self._unit} less", joint - alone, "excess"),
+            (f"without {names} together {self._unit}", joint, "joint"),
+        )
+        return [
+            replace(over_rows(rows.numpy()).test(name, self._floor, family), rows=self._kind)
+            for name, rows, family in told
+        ]
+
+    def _told(self, group: tuple[Place, ...], tests: list[Test]) -> Iterator[Found]:
+        name = "+".join(_name(head) for head in group)
+        whole, adds = self._lost(group), []
+        for head in group:
+            one = self._mine[head]
+            back = whole.judged - self._lost([other for other in group if other != head]).judged
+            adds.append(max(0.0, float((back + self._lost([head]).judged).mean()) / 2))
+            alone = [test for test in one.cause or () if test.alone]
+            own = over_rows(back.numpy()).test("of which it alone brings back", self._floor, "back")
+            rest = [test for test in one.cause or () if not test.alone]
+            cause = [*rest, replace(own, rows=self._kind), tests[1]]
+            yield replace(one, group=name, cause=cause, sufficiency=alone, together=group)
+        shares = np.array(adds) / max(sum(adds), 1e-12)
+        yield Found(
+            "group",
+            group[0][0],
+            self._role.name,
+            float(np.mean([self._mine[head].strength for head in group])),
+            [
+                Test(
+                    f"heads that do this, {len(group)} of {len(self._mine)}", float(len(group)), 2.0
+                )
+            ],
+            tests,
+            group=name,
+            sufficiency=[
+                Test(f"share of {_name(head)}", share, 0.0)
+                for head, share in zip(group, shares.tolist(), strict=True)
+            ],
+            together=group,
+        )
+
+
+def _name(place: Place) -> str:
+    return Component("head", *place).name
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float(a @ b / (a.norm() * b.norm()).clamp_min(1e-12))

@@ -1,0 +1,364 @@
+"""Is what is lost lost through the role? Specificity, transfer and sufficiency of a cause.
+
+    necessity     attention that is taken away goes to other keys, and may do harm there: a head
+                  that can be spared is told by its mean, and another row's write, in its place
+    specificity   a head can be needed for everything: its ablation raises the loss on a role's
+                  tokens, and on all others as much
+
+For specificity every role says (:class:`probes.roles.registry.Role`) what is compared with what:
+
+    events     E  positions where the role's event happens, C  positions where it does not. Heads
+               are replaced by their means: rise(E) − rise(C)
+    keys       the event happens at every position. Attention to the role's keys is taken away, or
+               all other attention: rise(without them) − rise(without the others)
+    straight   heads are replaced by their means, everywhere or for later layers alone, with what
+               they write straight to the output left there: rise(heads) − rise(later layers)
+    pattern    heads are replaced by their means, or their attention by its mean over rows:
+               rise(heads) − rise(mean attention)
+
+*Specificity* is the difference, in nats or as a share of the output's variance, and as a share of
+the first term. Controls are matched: E and C lie on the same rows, at the same positions, and
+where that can be had in the same band of loss. That is the band of the loss that the model expects
+(the entropy of its prediction) if the loss that it gets is alike; bands of the latter would choose
+the positions at which it happens to be right. Where the model gets nothing right but the event, no
+control has its loss: the test's name says so, and asks only that nothing gets worse there. An
+output that changes need not get worse: in the unit ``variance`` a role of events is compared by
+``keys``.
+
+*Transfer* is the same cause on rows with other tokens, offsets and lengths
+(:func:`probes.roles.views.elsewhere`). *Sufficiency* is the share of the loss without a head that
+the role's keys alone bring back; it decides nothing.
+
+A specific cause says that the role is what the head is needed for on these rows. Controls of
+another loss leave open that there was less to lose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional
+
+from interp.interventions.components import Component, hook_of
+from probes.roles.change import Change, over_rows
+from probes.roles.decision import Found, Test, holds
+from probes.roles.effects import Effects
+from probes.roles.evidence import Place
+from probes.roles.registry import ROLES, Role
+from probes.roles.runs import Edits
+from probes.roles.views import ELSEWHERE
+
+__all__ = ["matched", "with_controls"]
+
+_FEWEST = 8
+"""The least number of rows on which both sides are compared."""
+
+_BAND = 1.0
+"""Nats of clean loss that lie in one band."""
+
+_COVERED = 0.5
+"""The least share of a role's positions that must have controls for these to be matched."""
+
+Marks = Bool[Tensor, "row pos"]
+Numbers = Float[Tensor, "row pos"]
+
+
+def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
+    """What was found, with the tests of specificity, transfer and sufficiency of every head and
+    group of heads whose cause holds."""
+    known: dict[tuple[Any, ...], _Controls] = {}
+    result = []
+    for one in found:
+        role = ROLES.get(one.role)
+        if role is None or not one.cause or not holds([*one.behaviour, *one.cause]):
+            result.append(one)
+            continue
+        last = one.cause[-1]
+        if not role.control or not last.rows or (role.uncontrolled and last.rows == "given"):
+            told = "; ".join(filter(None, (one.missing, _unput(role, last.rows))))
+            result.append(replace(one, missing=told))
+            continue
+        heads = one.together or ((one.layer, one.head),)
+        key = role.name, heads, last.rows
+        if key not in known:
+            known[key] = _controls(_Case(effects, role, heads), last)
+        result.append(_with(one, known[key]))
+    return result
+
+
+@dataclass(frozen=True)
+class _Controls:
+    """The tests of one cause: by ablation, and of specificity, transfer and sufficiency."""
+
+    necessity: Sequence[Test]
+    specificity: Sequence[Test]
+    transfer: Sequence[Test]
+    sufficiency: Sequence[Test]
+
+
+def _controls(case: _Case, cause: Test) -> _Controls:
+    kind, moved = cause.rows, []
+    if kind != "given":
+        moved = [case.cause(kind + ELSEWHERE, cause)]
+        moved += case.specificity(kind + ELSEWHERE) if case.by_events else []
+    return _Controls(
+        case.necessity(kind, cause),
+        case.specificity(kind),
+        [replace(test, name=f"on other rows {test.name}") for test in moved],
+        case.sufficiency(kind),
+    )
+
+
+def _with(one: Found, controls: _Controls) -> Found:
+    unmoved = "" if controls.transfer else _UNMOVED
+    return replace(
+        one,
+        cause=[*controls.necessity, *(one.cause or ())],
+        specificity=controls.specificity,
+        transfer=controls.transfer,
+        sufficiency=[*one.sufficiency, *controls.sufficiency],
+        missing="; ".join(filter(None, (one.missing, unmoved))),
+    )
+
+
+_UNMOVED = "transfer: the task's rows have no other tokens or offsets"
+
+
+def _unput(role: Role, kind: str) -> str:
+    """Why a role's specificity and transfer are not tested, which is a property of the role."""
+    reason = role.uncontrolled or "its cause is measured on the task's rows"
+    return (
+        f"specificity: {reason}; {_UNMOVED}" if kind in ("", "given") else f"specificity: {reason}"
+    )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Numbers at positions, and how much each counts."""
+
+    values: Numbers
+    weights: Numbers
+
+
+class _Case:
+    """The heads that play a role, alone or together, and what is compared."""
+
+    def __init__(self, effects: Effects, role: Role, heads: Sequence[Place]) -> None:
+        self._effects, self._rises, self._role = effects, effects.rises, role
+        self._heads, self._evidence = heads, effects.evidence
+        self._nats = effects.evidence.profile.unit == "nats"
+        told = role.control == "events" and not self._nats
+        self._control = "keys" if told else role.control
+        model = self._evidence.model
+        hooks = {hook_of(model, Component("head", *place)) for place in heads}
+        self._unhooked = sorted(hooks - {*model.hook_dict})
+
+    @property
+    def by_events(self) -> bool:
+        """Whether controls are positions."""
+        return self._control == "events"
+
+    def cause(self, kind: str, found: Test) -> Test:
+        """The cause again, on rows of another kind."""
+        mask = self._mask(kind)
+        chosen = mask.any(1)
+        if int(chosen.sum()) < _FEWEST:
+            return Test.too_few(
+                "the cause on other tokens, offsets and lengths", _FEWEST, found.floor
+            )
+        without = self._rises.without(kind, self._heads, self._role.keys)
+        rises = (without * mask).sum(1) / mask.sum(1).clamp_min(1)
+        again = over_rows(rises[chosen].numpy())
+        return again.test(found.name, found.floor, family="elsewhere")
+
+    def necessity(self, kind: str, found: Test) -> list[Test]:
+        """The cause by ablation: what the heads write is replaced by its mean, and exchanged for
+        what they write on the next row. What a head writes of the first position is the same in
+        every row, so that neither changes it."""
+        if self._role.keys == "first":
+            return []
+        if self._unhooked:
+            return [self._untested(found.floor)]
+        mask, rises = self._mask(kind), [self._rises.without(kind, self._heads)]
+        rises.append(self._rises.at(kind, self._rises.exchanged(kind, self._heads)))
+        unit = "the loss rises, in nats, by" if self._nats else "the output changes by"
+        words = [f"with its mean in its place {unit}", f"with another row's in its place {unit}"]
+        tests = []
+        for values, name, family in zip(rises, words, ("mean", "resampled"), strict=True):
+            rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
+            tests.append(over_rows(rows[mask.any(1)].numpy()).test(name, found.floor, family))
+        return tests if self._role.keys else tests[1:]
+
+    def _untested(self, floor: float) -> Test:
+        words = f"no hook {', '.join(self._unhooked)}, where what heads write would be replaced"
+        return Test(words, 0.0, floor, 1.0, untested=words)
+
+    def specificity(self, kind: str) -> list[Test]:
+        """The difference of both sides, and as a share of the first."""
+        if self._unhooked and self._control != "keys":
+            return [self._untested(self._evidence.floors.loss)]
+        found: tuple[_Side, _Side, str] | None = getattr(self, f"_{self._control}")(kind)
+        unit = "in nats" if self._nats else "as a share of its variance"
+        floors = self._evidence.floors
+        least = floors.loss if self._nats else floors.change
+        if found is None:
+            return [Test.too_few(f"controls of {self._role.name}", _FEWEST, least)]
+        own, control, words = found
+        difference, share = _compared(own, control)
+        return [
+            difference.test(f"beyond {words}, {unit},", least, "specific"),
+            share.test(
+                "which is of all that is lost a share of", floors.specific, "specific share"
+            ),
+        ]
+
+    def sufficiency(self, kind: str) -> list[Test]:
+        """The share of what is lost without the role's keys that they alone bring back."""
+        if not self.by_events:
+            return []
+        found = self._keys(kind)
+        if found is None:
+            return []
+        _, share = _compared(*found[:2])
+        return [share.test("with its keys alone it keeps, of what is lost without them,", 0.0)]
+
+    def _mask(self, kind: str) -> Marks:
+        return self._evidence.batch(kind).mask
+
+    def _sides(self, kind: str, name: str, other: Edits) -> tuple[_Side, _Side] | None:
+        """What is lost without the key set (without a name: the heads), and with other edits."""
+        mask = self._mask(kind).double()
+        if int(mask.any(1).sum()) < _FEWEST:
+            return None
+        own = self._rises.without(kind, self._heads, name)
+        return _Side(own, mask), _Side(self._rises.at(kind, other), mask)
+
+    def _keys(self, kind: str) -> tuple[_Side, _Side, str] | None:
+        keys = self._role.keys
+        found = self._sides(kind, keys, self._rises.only(kind, self._heads, keys))
+        return None if found is None else (*found, "what is lost without its other attention")
+
+    def _pattern(self, kind: str) -> tuple[_Side, _Side, str] | None:
+        found = self._sides(kind, "", self._rises.averaged(kind, self._heads))
+        return None if found is None else (*found, "what is lost with its mean attention")
+
+    def _straight(self, kind: str) -> tuple[_Side, _Side, str] | None:
+        mask = self._mask(kind).double()
+        if int(mask.any(1).sum()) < _FEWEST:
+            return None
+        whole = self._rises.without(kind, self._heads)
+        later = self._effects.through_later(kind, self._heads)
+        return _Side(whole, mask), _Side(later, mask), "what is lost through later layers"
+
+    def _events(self, kind: str) -> tuple[_Side, _Side, str] | None:
+        """Controls are also taken from the text or rows given, where more can be predicted."""
+        views = self._evidence.views
+        kinds = [kind, *(one for one in ("text", "rows") if one in views and one != kind)]
+        sides = [self._happens(one) for one in kinds]
+        happens = [sides[0][0], *(torch.zeros_like(some) for some, _ in sides[1:])]
+        runs = [self._evidence.runs(one) for one in kinds]
+        found = matched(
+            _stacked(happens),
+            _stacked([absent for _, absent in sides]),
+            _stacked([one.losses for one in runs]),
+            _stacked([one.expected_losses for one in runs]),
+        )
+        if found is None:
+            return None
+        values = _stacked([self._rises.without(one, self._heads) for one in kinds])
+        return _Side(values, found[0]), _Side(values, found[1]), f"what is lost at {found[2]}"
+
+    def _happens(self, kind: str) -> tuple[Marks, Marks]:
+        """Where the role's event happens, and where it does not."""
+        batch, keys = self._evidence.batch(kind), self._evidence.keys(kind, self._role.keys)
+        any_, first = keys.any(-1), torch.arange(keys.shape[1]) == 0
+        happens = any_ & batch.mask
+        if self._role.keys == "after_same":
+            found = keys & (batch.inputs[:, None, :] == batch.targets[:, :, None])
+            happens &= found.any(-1)
+        return happens, ~any_ & ~first
+
+
+def _stacked(kinds: Sequence[Tensor]) -> Tensor:
+    """Rows of several kinds below one another, shorter ones filled up with zeros."""
+    longest = max(some.shape[1] for some in kinds)
+    return torch.cat([functional.pad(some, (0, longest - some.shape[1])) for some in kinds])
+
+
+def matched(
+    happens: Marks, absent: Marks, losses: Numbers, expected: Numbers
+) -> tuple[Numbers, Numbers, str] | None:
+    """Weights of the positions of an event and of its controls, as alike as can be had.
+
+    Args:
+        happens: Where the event happens.
+        absent: Where it does not.
+        losses: The clean loss.
+        expected: The loss that the model expects.
+
+    Returns:
+        Weights ``[row, pos]`` of both, and what the controls are, in words: of the same bands of
+        loss at the same positions, of the same bands, or at the same positions, where that covers
+        half of the event's positions; else all. None where either is found in too few rows.
+    """
+    place = torch.arange(happens.shape[1]).expand(happens.shape)
+    bands = (expected / _BAND).long()
+    both = place * (int(bands.max()) + 1) + bands
+    none = "others, of which none has their loss"
+    for classes, alike, words in (
+        (both, losses, "others of the same loss and position"),
+        (bands, losses, "others of the same loss"),
+        (place, None, f"{none}, at the same positions"),
+        (torch.zeros_like(place), None, none),
+    ):
+        found = _balanced(happens, absent, classes, alike)
+        if found is not None:
+            return *found, words
+    return None
+
+
+def _balanced(
+    happens: Marks, absent: Marks, classes: Tensor, losses: Numbers | None
+) -> tuple[Numbers, Numbers] | None:
+    """The positions of classes that both sides have, with losses alike if they are given; controls
+    weigh as much in every class as the event does. None if that leaves less than half of the
+    event's positions, or too few rows."""
+    size = int(classes.max()) + 1
+    own, other = (torch.bincount(classes[side], minlength=size) for side in (happens, absent))
+    kept = (own > 0) & (other > 0)
+    if losses is not None:
+        sums = [
+            torch.bincount(classes[side], losses[side], minlength=size) / count.clamp_min(1)
+            for side, count in ((happens, own), (absent, other))
+        ]
+        kept &= (sums[1] - sums[0]).abs() <= _BAND
+    if float(own[kept].sum()) < _COVERED * float(own.sum().clamp_min(1)):
+        return None
+    weight = torch.where(kept, own / other.clamp_min(1), 0.0).double()
+    event, control = (happens & kept[classes]).double(), absent * weight[classes]
+    if min(int((side > 0).any(1).sum()) for side in (event, control)) < _FEWEST:
+        return None
+    return event, control
+
+
+def _compared(own: _Side, control: _Side) -> tuple[Change, Change]:
+    """own − control and 1 − control / own, of weighted means, each with what every row adds to it
+    (to first order)."""
+    means, parts = [], []
+    for side in (own, control):
+        total = side.weights.sum()
+        mean = (side.values * side.weights).sum() / total
+        means.append(float(mean))
+        off = ((side.values - mean) * side.weights).sum(1) / total
+        parts.append((off * len(off)).numpy())
+    (e, c), (a, b) = means, parts
+    size = e if abs(e) > 1e-12 else 1e-12
+    lost = max(c, 0.0)  # what gets better at the controls is no reason for a share above 1
+    share = 1 - lost / size + (lost * a / size - b * (c > 0)) / size
+    return over_rows(e - c + a - b), over_rows(np.asarray(share))

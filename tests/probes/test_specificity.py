@@ -1,0 +1,151 @@
+"""A head that is needed for everything is not confirmed; what is compared with what, by algebra."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from interp.attention.key_sets import token_key_sets
+from interp.tasks.base import Batch
+from interp.tasks.induction import RepeatedTokens
+from probes.roles import LANGUAGE, find_roles
+from probes.roles.decision import STATUSES, Found, Test, decide
+from probes.roles.registry import ROLES
+from probes.roles.role import CONTROLS
+from probes.roles.specificity import matched
+from probes.roles.views import elsewhere
+from trained import zoo
+
+GOOD = Test("share", 0.9, 0.6, 1e-6)
+CAUSE = Test("change", 0.5, 0.1, 1e-6, 0.4)
+LOW = Test("control", 0.0, 0.5, 1.0, -0.1)
+WIDE = Test("control", 0.6, 0.5, 1e-6, 0.1)
+UNPUT = Test.too_few("controls", 8, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("specificity", "transfer", "status"),
+    [
+        ((GOOD,), (GOOD,), "confirmed"),
+        ((), (), "confirmed"),
+        ((LOW,), (GOOD,), "necessary, not specific"),
+        ((LOW,), (LOW,), "necessary, not specific"),
+        ((GOOD,), (LOW,), "rejected"),
+        ((WIDE,), (GOOD,), "candidate"),
+        ((UNPUT,), (GOOD,), "candidate"),
+        ((GOOD,), (UNPUT,), "candidate"),
+    ],
+)
+def test_specificity_is_asked_before_transfer(specificity, transfer, status) -> None:
+    one = Found(
+        "head", 0, "induction", 0.9, (GOOD,), (CAUSE,),
+        head=1, specificity=specificity, transfer=transfer, sufficiency=(LOW,),
+    )  # fmt: skip
+    row = decide([one]).iloc[0]
+    assert row["status"] == status
+    assert status in STATUSES
+    assert bool(row["missing"]) == (status == "candidate"), "what could not be put is named"
+    kinds = [test["kind"] for test in json.loads(row["tests"])]
+    assert kinds.count("specificity") == len(specificity)
+    assert kinds[-1] == "sufficiency"
+
+
+def test_what_is_told_beside_neither_decides_nor_counts_in_p_and_q() -> None:
+    beside = Found("head", 0, "sink", 0.9, (GOOD,), (CAUSE,), sufficiency=(LOW,))
+    row = decide([beside]).iloc[0]
+    assert row["status"] == "confirmed"
+    assert row["q"] < 0.01
+
+
+def test_every_role_says_what_it_is_specific_against_or_why_not() -> None:
+    for role in ROLES.values():
+        assert role.control in CONTROLS or role.uncontrolled
+
+
+@given(st.integers(0, 2**31), st.integers(8, 40))
+def test_controls_weigh_as_much_as_the_event_in_every_class(seed: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    happens = torch.from_numpy(rng.random((rows, 12)) < 0.4)
+    absent = torch.from_numpy(rng.random((rows, 12)) < 0.4) & ~happens
+    expected = torch.from_numpy(rng.uniform(0, 3, (rows, 12)))
+    losses = expected + torch.from_numpy(rng.normal(0, 0.05, (rows, 12)))
+    found = matched(happens, absent, losses, expected)
+    if found is None:
+        assert min(int(side.any(1).sum()) for side in (happens, absent)) < 8
+        return
+    event, control, words = found
+    assert not bool((event.bool() & ~happens).any())
+    assert not bool((control.bool() & ~absent).any())
+    assert float(event.sum()) == pytest.approx(float(control.sum()))
+    assert event.sum() >= 0.5 * happens.sum()
+    if "same loss" in words:
+        bands = expected.long()
+        for band in bands.unique():
+            mine = bands == band
+            assert float(event[mine].sum()) == pytest.approx(float(control[mine].sum()))
+
+
+def test_positions_where_the_model_is_right_by_chance_are_no_matched_controls() -> None:
+    happens = torch.zeros(16, 8, dtype=torch.bool)
+    happens[:, 4:] = True
+    expected = torch.full((16, 8), 0.1)
+    losses = torch.where(happens, 0.1, 5.0)
+    losses[0, 0] = 0.1
+    found = matched(happens, ~happens, losses, expected)
+    assert found is not None
+    assert found[2] == "others, of which none has their loss"
+    assert matched(happens, torch.zeros_like(happens), losses, expected) is None
+
+
+def test_rows_elsewhere_have_other_tokens_in_the_same_relations() -> None:
+    batch = RepeatedTokens(30, 24, (6, 10), bos=0).sample(16, seed=3)
+    found = elsewhere(batch, renamed=True, seed=1)
+    assert found.inputs.shape == (16, 20)
+    assert bool((found.inputs[:, 0] == 0).all()), "what begins every row stays"
+    kept = [0, *range(5, 24)]
+    before, after = (token_key_sets(x)["same"] for x in (batch.inputs[:, kept], found.inputs))
+    assert torch.equal(before[:, 1:, 1:], after[:, 1:, 1:])
+    assert float((found.inputs == batch.inputs[:, kept]).double().mean()) < 0.2
+    same = token_key_sets(found.inputs)["same"].any(-1)
+    assert bool(same[found.mask].all()), "a token that comes for the first time is not scored"
+    assert int(found.mask.sum()) > 0
+    assert torch.equal(elsewhere(batch, renamed=False).inputs, batch.inputs[:, kept])
+
+
+def test_each_test_of_a_cause_is_told() -> None:
+    shipped = zoo.load("induction-attention")
+    batch = shipped.task.sample(32, seed=5)
+    roles = find_roles(shipped.model, batch, profile=LANGUAGE).set_index("role")
+    assert roles.loc["induction", "status"] == "confirmed"
+    tests = {t["name"]: t for t in json.loads(roles.loc["induction", "tests"])}
+    share = tests["which is of all that is lost a share of"]
+    assert share["score"] >= 0.5
+    assert any(name.startswith("on other rows") for name in tests)
+    assert any(name.startswith("with another row's") for name in tests)
+
+
+def test_too_few_rows_are_named() -> None:
+    shipped = zoo.load("induction-attention")
+    batch = shipped.task.sample(4, seed=5)
+    roles = find_roles(shipped.model, batch, profile=LANGUAGE)
+    mine = roles[roles["role"] == "induction"]
+    assert (mine["status"] == "candidate").all()
+    assert mine["missing"].str.contains("too few rows|needs more rows").all()
+
+
+def test_controls_come_from_the_rows_given_too() -> None:
+    """Rows of another length, on which the event never happens and the head writes nothing new."""
+    shipped = zoo.load("induction-attention")
+    batch = shipped.task.sample(32, seed=5)
+    order = torch.rand(200, 30, generator=torch.Generator().manual_seed(1)).argsort(1)[:, :12] + 1
+    given = Batch(order, order.roll(-1, 1), torch.ones_like(order, dtype=torch.bool))
+    beyond = []
+    for rows in ({"repeated": batch}, {"repeated": batch, "rows": given}):
+        roles = find_roles(shipped.model, rows, profile=LANGUAGE).set_index("role")
+        tests = json.loads(roles.loc["induction", "tests"])
+        assert roles.loc["induction", "status"] == "confirmed"
+        beyond.append(next(t["score"] for t in tests if t["kind"] == "specificity"))
+    assert beyond[0] != beyond[1], "what is lost on the other rows counts"
