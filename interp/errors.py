@@ -64,6 +64,10 @@ class MissingDependencyError(ProoflensError, ImportError):
     """Raised if an optional extra is needed and not installed."""
 
 
+_NAMED, _LONGEST = 24, 1000
+"""Problems that one message names, and characters of a value that it repeats."""
+
+
 class Problems:
     """Collects broken rules, so that all of them are reported in one error.
 
@@ -84,16 +88,22 @@ no layers
     def need(self, holds: bool, argument: str, rule: str, received: Any, advice: str) -> None:
         """Record ``argument rule, got received: advice`` unless ``holds`` is true."""
         if not holds:
-            self.found.append(f"{argument} {rule}, got {received!r}: {advice}")
+            said = repr(received)
+            said = said if len(said) <= _LONGEST else said[:_LONGEST] + "…"
+            self.found.append(f"{argument} {rule}, got {said}: {advice}")
             self._arguments.append(argument)
 
     def raise_if_any(self, error: type[ProoflensError] = ArgumentError) -> None:
-        """Raise one ``error`` naming every problem that was recorded, if there is any.
+        """Raise one ``error`` naming the problems that were recorded, if there are any.
+
+        Of very many it names the first; its attribute ``problems`` has all.
 
         Raises:
             ProoflensError: of the class ``error``, if any rule was broken.
         """
         if self.found:
-            refusal = error(f"{self.subject}: " + "; ".join(self.found))
+            rest = len(self.found) - _NAMED
+            more = [f"and {rest} more"] if rest > 0 else []
+            refusal = error(f"{self.subject}: " + "; ".join([*self.found[:_NAMED], *more]))
             refusal.problems = tuple(zip(self._arguments, self.found, strict=False))
             raise refusal

@@ -22,8 +22,8 @@ from typing import Any
 from interp.errors import ArgumentError, ProoflensError
 from interp.schema import Check
 
-__all__ = ["MOST_BYTES", "open_regular", "parse_json", "read_bytes", "read_json", "read_text",
-           "read_toml", "regular", "utf8_name"]  # fmt: skip
+__all__ = ["MOST_BYTES", "open_regular", "parse_json", "parse_toml", "read_bytes", "read_json",
+           "read_text", "read_toml", "regular", "utf8_name"]  # fmt: skip
 
 MOST_BYTES = 64 << 20
 _DEEPEST = 64
@@ -160,8 +160,17 @@ def read_toml(
 ) -> tuple[dict[str, Any], str]:
     """A file's TOML under the same bounds, and its text."""
     said = read_text(path, what, error, most=most)
-    found = _parsed(lambda: _toml(said), "TOML", f"{what} {path}".strip(), error, None)
-    return found, said
+    return parse_toml(said, f"{what} {path}".strip(), error), said
+
+
+def parse_toml(text: str, subject: str, error: Error = ArgumentError) -> dict[str, Any]:
+    """TOML under the same bounds.
+
+    Raises:
+        ProoflensError: of the class ``error``.
+    """
+    found: dict[str, Any] = _parsed(lambda: _toml(text), "TOML", subject, error, None)
+    return found
 
 
 def _parsed(

@@ -242,8 +242,8 @@ def _weights(
 def _scores(
     score: Float[Tensor, "row head"],
     mean: Float[Tensor, "row head"],
-    variance: Float[Tensor, "head"],
-    kept: Int[Tensor, "row"],
+    variance: Float[Tensor, " head"],
+    kept: Int[Tensor, " row"],
 ) -> RowScores:
     """The scores of one class, for the rows that have a query with such a key."""
     counted = torch.ones(len(kept), 1, dtype=torch.bool)
@@ -251,7 +251,7 @@ def _scores(
 
 
 def _against_positions(
-    share: Pattern, weights: Float[Tensor, "row query key"], n: Float[Tensor, "query"]
+    share: Pattern, weights: Float[Tensor, "row query key"], n: Float[Tensor, " query"]
 ) -> RowScores:
     kept = weights.flatten(1).any(1).nonzero()[:, 0]
     share, weights = share[kept], weights[kept]
@@ -278,7 +278,7 @@ def _against_tokens(share: Pattern, weights: Float[Tensor, "row query key"]) -> 
 
 
 def _uniform(
-    share: Pattern, mask: Bool[Tensor, "row query"], n: Float[Tensor, "query"]
+    share: Pattern, mask: Bool[Tensor, "row query"], n: Float[Tensor, " query"]
 ) -> RowScores:
     kept = mask.any(1).nonzero()[:, 0]
     share, mask = share[kept], mask[kept]
@@ -290,7 +290,7 @@ def _uniform(
     return _scores(score, (per_query @ mean)[:, None].expand_as(score), total, kept)
 
 
-def _flat_moments(n: Float[Tensor, "query"]) -> tuple[Tensor, Tensor]:
+def _flat_moments(n: Float[Tensor, " query"]) -> tuple[Tensor, Tensor]:
     """Mean and variance of Σ_j min(p_j, 1/n) for p uniform on the simplex of n weights.
 
     p_j > x and p_k > y with probability (1 − x − y)₊^{n−1}; integrate over [0, 1/n].

@@ -174,7 +174,7 @@ class _Sums:
         heads: Sequence[int],
         score: Float[Tensor, "row head"],
         mean: Float[Tensor, "row head"],
-        variance: Float[Tensor, "head"],
+        variance: Float[Tensor, " head"],
         counts: Float[Tensor, "resample row"],
     ) -> None:
         empty = heads, RowMeans((len(heads),), self.counts.resamples)
@@ -251,7 +251,7 @@ def _permuted(paired: Float[Tensor, "row content head"]) -> tuple[Tensor, Tensor
 def _alike(
     one: Float[Tensor, "pair head query key"],
     two: Float[Tensor, "pair head query key"],
-    seen: Float[Tensor, "query"] | Tensor,
+    seen: Float[Tensor, " query"] | Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The cosine of two rows' attention, with its mean and variance under permuted keys, ``[pair,
     head]``.

@@ -69,9 +69,9 @@ class Signal:
         coefficients: ``[head]``, how much of u each head writes: the covariance of values and u.
     """
 
-    mean: Float[np.ndarray, "head"]
-    weights: Float[np.ndarray, "head"]
-    coefficients: Float[np.ndarray, "head"]
+    mean: Float[np.ndarray, " head"]
+    weights: Float[np.ndarray, " head"]
+    coefficients: Float[np.ndarray, " head"]
 
 
 class ValueSums:
@@ -285,7 +285,7 @@ def kernel_by_regression(
     return sums.kernel()
 
 
-def concentration(kernel: Float[np.ndarray, "lag"], lag: int) -> float:
+def concentration(kernel: Float[np.ndarray, " lag"], lag: int) -> float:
     """The share of the kernel that lies at one lag, |K(lag)| / Σ_s |K(s)|; 0 for a zero kernel."""
     size = float(np.abs(kernel).sum())
     return float(abs(kernel[lag])) / size if size > 0 else 0.0

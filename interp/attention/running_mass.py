@@ -54,7 +54,7 @@ class RowScores:
     mean: Float[Tensor, "row head class"]
     variance: Float[Tensor, "head class"]
     counted: Bool[Tensor, "row class"]
-    kept: Int[Tensor, "row"]
+    kept: Int[Tensor, " row"]
 
 
 Measure = Callable[[Pattern, Bool[Tensor, "query key"]], Iterator[tuple[Kind, RowScores]]]

@@ -67,7 +67,7 @@ class Direction:
         between: Whether the stream between this layer's attention and FFN is meant instead.
     """
 
-    vector: Float[Tensor, "d_model"]
+    vector: Float[Tensor, " d_model"]
     layer: int
     between: bool = False
 

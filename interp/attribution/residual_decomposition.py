@@ -35,7 +35,7 @@ __all__ = ["Ids", "ResidualDecomposition", "StreamPlace", "decomposed", "residua
 StreamPlace = tuple[int, bool]
 """(layer, between): the stream that enters a layer, or is between its attention and its FFN."""
 
-Ids = Int[np.ndarray, "id"]
+Ids = Int[np.ndarray, " id"]
 """Indices of rows in their batch or store."""
 
 _EMBEDDED: StreamPlace = (0, False)

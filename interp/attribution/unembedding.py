@@ -50,7 +50,7 @@ def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model v
 
 
 @torch.no_grad()
-def logit_offset(model: Any, *, centred: bool = True) -> Float[Tensor, "vocab"]:
+def logit_offset(model: Any, *, centred: bool = True) -> Float[Tensor, " vocab"]:
     """What is added to the logits whatever the stream is: the norm's bias through W_U, plus b_U."""
     found = model.b_U.detach().double()
     if (bias := _parameter(model.ln_final, "b", "bias")) is not None:

@@ -24,6 +24,10 @@ __all__ = ["circuit_crops", "head_maps", "null_histograms"]
 Array = NDArray[Any]
 
 
+_PAGE, _WIDE_MAP, _NARROW_MAP = 14.0, 9.0, 5.0  # inches
+_NAME = 0.28  # inches that a head's name takes
+
+
 def circuit_crops(
     crops: Sequence[Array], titles: Sequence[str], *, columns: int = 4, title: str | None = None
 ) -> Figure:
@@ -80,13 +84,16 @@ def head_maps(
         labels: The label of each map: what is shown, with its unit.
         titles: The titles above the maps.
         strongest: How many of the largest |values| to name on each map.
-        columns: How many maps stand side by side; all of them by default.
+        columns: How many maps stand side by side, 1 for a narrow screen; by default as many as a
+            page is wide, and of a hundred heads a layer still one.
     """
     maps = [np.asarray(found, dtype=float) for found in values]
-    columns = columns or len(maps)
-    rows = -(-len(maps) // columns)
     width = max(2.5, 0.3 * maps[0].shape[1] + 0.6)
+    width = min(width, _NARROW_MAP if columns == 1 else _WIDE_MAP)
+    columns = columns or max(1, min(len(maps), int(_PAGE / width)))
+    rows = -(-len(maps) // columns)
     height = max(2.0, 0.26 * maps[0].shape[0] + 1.1)
+    cell = (width - 0.6) / max(1, maps[0].shape[1])
     bars = len(set(labels))
     with style():
         figure = Figure(figsize=(width * columns + 0.9 * bars, height * rows))
@@ -94,10 +101,11 @@ def head_maps(
         for i, (found, label, title) in enumerate(zip(maps, labels, titles, strict=True)):
             axes = figure.add_subplot(rows, columns, i + 1)
             alike = [other for other, same in zip(maps, labels, strict=True) if same == label]
-            image = _map(axes, found, _scale(alike), title, strongest)
+            image = _map(axes, found, _scale(alike), title)
+            _name_strongest(axes, found, _scale(alike), strongest, beside=cell < _NAME)
             drawn.setdefault(label, (image, []))[1].append(axes)
         for label, (image, beside) in drawn.items():
-            figure.colorbar(image, ax=beside, label=label, pad=0.02)
+            figure.colorbar(image, ax=beside, label=label, pad=0.02, aspect=20 * rows)
     return figure
 
 
@@ -108,13 +116,7 @@ def _scale(maps: Sequence[Array]) -> tuple[bool, float]:
     return bool((finite < 0).any()), float(np.abs(finite).max(initial=0.0)) or 1.0
 
 
-def _map(
-    axes: Axes,
-    values: Array,
-    scale: tuple[bool, float],
-    title: str,
-    strongest: int,
-) -> AxesImage:
+def _map(axes: Axes, values: Array, scale: tuple[bool, float], title: str) -> AxesImage:
     signed, limit = scale
     colours, low = (SIGNED, -limit) if signed else (AMOUNT, 0.0)
     finite = np.ma.masked_invalid(values)
@@ -125,11 +127,20 @@ def _map(
     axes.set_yticks(_ticks(values.shape[0]))
     for spine in axes.spines.values():
         spine.set_visible(False)
+    return image
+
+
+def _name_strongest(
+    axes: Axes, values: Array, scale: tuple[bool, float], count: int, *, beside: bool
+) -> None:
+    """Names on the cells of the largest |values|, or on light ground where they are wider."""
+    signed, limit = scale
+    ground = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.85}
     sizes = np.where(np.isfinite(values), np.abs(values), -1.0)
-    order = np.argsort(-sizes.ravel(), kind="stable")[: min(strongest, int((sizes >= 0).sum()))]
+    order = np.argsort(-sizes.ravel(), kind="stable")[: min(count, int((sizes >= 0).sum()))]
     for layer, head in zip(*np.unravel_index(order, values.shape), strict=True):
         shade = abs(values[layer, head]) / limit
-        light = shade > 0.6 if signed else shade < 0.6
+        light = (shade > 0.6 if signed else shade < 0.6) and not beside
         axes.text(
             float(head),
             float(layer),
@@ -138,8 +149,8 @@ def _map(
             ha="center",
             va="center",
             color="white" if light else INK,
+            bbox=ground if beside else None,
         )
-    return image
 
 
 def _mark_gaps(axes: Axes, values: Array) -> None:
@@ -194,7 +205,7 @@ def _histogram(axes: Axes, scores: Array, mean: Array, std: Array) -> None:
     axes.axvspan(low, high, color=PALETTE["orange"], alpha=0.5, lw=0, zorder=0, label="null ± 3 sd")
     axes.locator_params(axis="x", nbins=5)
     axes.axvline(float(np.nanmean(mean)), color=MUTED, lw=0.8)
-    axes.legend()
+    axes.legend(loc="best")
 
 
 def _counted(shown: int, lost: int) -> str:

@@ -34,8 +34,8 @@ class KernelPanel:
     """
 
     title: str
-    values: Float[np.ndarray, "lag"]
-    fits: Mapping[str, Float[np.ndarray, "lag"]]
+    values: Float[np.ndarray, " lag"]
+    fits: Mapping[str, Float[np.ndarray, " lag"]]
 
 
 def kernel_fits(panels: Sequence[KernelPanel]) -> Figure:

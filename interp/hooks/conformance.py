@@ -37,6 +37,18 @@ __all__ = ["Check", "ConformanceReport", "conformance"]
 PASS, FAIL, NOT_CHECKABLE = "pass", "fail", "not checkable"
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _TOLERANCE_HALF = 3e-2
+_ADVICE = {
+    "resid_": "check the sites of the residual stream; a model that scales it or has a norm after "
+    "each sublayer has no such sums: leave hook_resid_mid out",
+    "next resid_pre": "check that every block is named, in order, and that nothing lies between",
+    "pattern": "check that hook_pattern is what the softmax returns, [batch, head, query, key], "
+    "and hook_attn_scores what it is given, mask included; of another function give normalizer=…",
+    "z = ": "check the pattern, and that v and z are split into heads: a site ending in /HEADS",
+    "attn_out": "check that hook_attn_out is what the output projection returns",
+    "output": "check that output=… names the tensor, and that the module gives the same twice",
+    "patching": "other code writes into the tensors of the hooks named: let it write into copies",
+}
+"""Begins the name of a relation → what to do where it does not hold."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,9 @@ class ConformanceReport:
             ConformanceError: if there is one.
         """
         if self.failures:
-            raise ConformanceError(f"{subject}: " + "; ".join(map(str, self.failures)))
+            told = "; ".join(map(str, self.failures))
+            advice = dict.fromkeys(_advice(check) for check in self.failures)
+            raise ConformanceError(f"{subject}: {told}. What to do: {'; '.join(advice)}")
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("relation", "passed", "failed", "unchecked", "worst error")]
@@ -96,6 +110,17 @@ class ConformanceReport:
             for row in rows
         ]
         return "\n".join([*table, *(f"FAILED {check}" for check in self.failures)])
+
+
+def _advice(check: Check) -> str:
+    """What to do about a check that failed."""
+    holds, changed, kind = check.relation.partition(", when ")
+    if not changed:
+        return next(words for begins, words in _ADVICE.items() if holds.startswith(begins))
+    return (
+        f"changing {kind.removesuffix(' changes')} there does not reach all that reads it: name "
+        "its site with ':read', or let the tensor pass through an nn.Identity that all read from"
+    )
 
 
 def conformance(

@@ -46,7 +46,7 @@ def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
     return Batch(tokens, targets, mask)
 
 
-def row_losses(output: Tensor, batch: Batch) -> Float[Tensor, "row"]:
+def row_losses(output: Tensor, batch: Batch) -> Float[Tensor, " row"]:
     """Each row's mean loss over its scored positions: squared error, or nats for token targets."""
     losses, mask = position_losses(output, batch.targets), batch.mask.double()
     return (losses * mask).sum(1) / mask.sum(1).clamp_min(1)
@@ -73,7 +73,7 @@ def position_losses(output: Tensor, targets: Tensor) -> Float[Tensor, "*place"]:
     return (total - output.gather(-1, targets.long()[..., None])[..., 0].double()).cpu()
 
 
-def _row_losses_at(output: Float[Tensor, "scored output"], batch: Batch) -> Float[Tensor, "row"]:
+def _row_losses_at(output: Float[Tensor, "scored output"], batch: Batch) -> Float[Tensor, " row"]:
     """The same as :func:`row_losses`, of an output at the scored positions alone."""
     losses, mask = position_losses(output, batch.targets[batch.mask]), batch.mask.double()
     rows = torch.zeros_like(mask).masked_scatter(batch.mask, losses)
@@ -134,7 +134,7 @@ def ablate(
 
 
 def effect_table(
-    found: Mapping[Component, Float[np.ndarray, "row"]],
+    found: Mapping[Component, Float[np.ndarray, " row"]],
     batch: Batch,
     how: str,
     seed: int,
@@ -162,7 +162,7 @@ def _increases(
     corrupted: Tensor | None,
     rows: int,
     options: dict[str, Any],
-) -> Iterator[tuple[Component, Float[Tensor, "row"]]]:
+) -> Iterator[tuple[Component, Float[Tensor, " row"]]]:
     """Yield each component's loss increases, for a few rows at a time."""
     device = next(cast("nn.Module", model).parameters()).device
     for start in range(0, len(batch), rows):
@@ -203,7 +203,7 @@ def _check(batch: Batch, how: str, corrupted: Tensor | None, rows: int) -> None:
 
 
 def _line(
-    part: Component, increases: Float[np.ndarray, "row"], how: str, seed: int
+    part: Component, increases: Float[np.ndarray, " row"], how: str, seed: int
 ) -> dict[str, Any]:
     increases = np.where(np.abs(increases) <= _ROUNDING, 0.0, increases)
     score = float(increases.mean())

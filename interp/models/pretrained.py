@@ -32,7 +32,8 @@ from interp.models.placing import check_place, placed
 from interp.weights.head_weights.architectures import ARCHITECTURES
 from interp.weights.head_weights.config import check_sizes
 from interp.weights.head_weights.gpt_oss import SINKS
-from interp.weights.head_weights.source import Source, fetch_if_there, find_source
+from interp.weights.head_weights.hub import fetch_if_there
+from interp.weights.head_weights.source import Source, find_source
 
 __all__ = ["Pretrained", "load_pretrained", "quiet_transformers"]
 
@@ -114,7 +115,7 @@ def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: st
         return _own(name, device)
     if Path(name).is_file():
         raise CheckpointError(f"{name} is a file: a model to run needs its folder with config.json")
-    source = find_source(name, revision=revision)
+    source = find_source(name, revision=revision, whole=True)
     if (added := ARCHITECTURES.get(str(source.config.get("model_type")))) and added.load:
         return _checked(_added(source, added.load))
     _check_config(source, trust_remote_code)

@@ -60,13 +60,13 @@ class WeightStacks:
         return self.unembed.W_U
 
     @property
-    def b_U(self) -> Float[Tensor, "d_out"]:
+    def b_U(self) -> Float[Tensor, " d_out"]:
         """The unembedding's bias."""
         return self.unembed.b_U
 
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
-    ) -> Float[Tensor, "d_model"]:
+    ) -> Float[Tensor, " d_model"]:
         """The sum of the output biases written before ``layer``; ``mlp_input`` also counts its
         attention."""
         total = torch.zeros_like(self.embed.W_E[0])

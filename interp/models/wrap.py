@@ -11,6 +11,9 @@ A wrong mapping gives plausible numbers, so ``wrap`` runs the conformance check 
 raises where a relation fails. What it cannot check (hooks without a partner in a relation) it
 believes: see the limits in :mod:`interp.hooks.conformance`.
 
+Without ``names``, layers of ``nn.TransformerEncoder`` are found and opened
+(:mod:`interp.models.open_attention`).
+
 Not for tensors that never enter or leave a submodule (scores inside a fused attention): make them
 do so, e.g. by passing them through an ``nn.Identity``. TransformerLens tools that read weights
 (``W_O``, ``W_U``, ``ln_final``) need a model that has them under these names.
@@ -33,8 +36,12 @@ from interp.hooks.hook_names import nearest, unknown_in_block
 from interp.hooks.hook_sites import HookSite, parse_hook_site
 from interp.hooks.hooked import HookedModule
 from interp.hooks.transformer_lens_adapter import HookPoint
+from interp.models.open_attention import encoder_names, open_attention
 
-__all__ = ["HookSite", "WrappedModule", "wrap"]
+__all__ = ["HookSite", "Output", "WrappedModule", "wrap"]
+
+Output = int | str | Callable[[Any], Tensor] | None
+"""Which of what a module returns is its output: an index, a key, a function of it, or all of it."""
 
 
 class WrappedModule(HookedModule):
@@ -50,7 +57,7 @@ class WrappedModule(HookedModule):
     report: ConformanceReport | None = None
 
     def __init__(
-        self, module: nn.Module, sites: Mapping[str, HookSite], output: int | str | None, cfg: Any
+        self, module: nn.Module, sites: Mapping[str, HookSite], output: Output, cfg: Any
     ) -> None:
         super().__init__()
         self.module, self.sites, self.output, self.cfg = module, dict(sites), output, cfg
@@ -64,7 +71,7 @@ class WrappedModule(HookedModule):
         self.training = module.training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module returns, or the element of it that ``output`` names.
+        """What the module returns, or what ``output`` takes from it.
 
         Raises:
             HookError: if a hook fires twice, or one in use does not fire.
@@ -79,7 +86,7 @@ class WrappedModule(HookedModule):
         ]
         if silent:
             raise HookError(f"these hooks did not fire: {self._described(silent)}")
-        return out if self.output is None else out[self.output]
+        return _taken(out, self.output)
 
     @contextmanager
     def _attached(self) -> Iterator[None]:
@@ -170,11 +177,11 @@ class WrappedModule(HookedModule):
 
 def wrap(
     module: nn.Module,
-    names: Mapping[str, str | HookSite],
+    names: Mapping[str, str | HookSite] | None = None,
     *,
     example: Any = None,
     cfg: Any = None,
-    output: int | str | None = None,
+    output: Output = None,
     normalizer: Callable[[Tensor], Tensor] | None = None,
     check: bool = True,
 ) -> WrappedModule:
@@ -182,13 +189,17 @@ def wrap(
 
     Args:
         module: Your model; it keeps its parameters and its code.
-        names: Hook name, e.g. ``blocks.0.attn.hook_z`` → site, e.g. ``"layers.0.proj:in/4"``.
+        names: Hook name, e.g. ``blocks.0.attn.hook_z`` → site, e.g. ``"layers.0.proj:in/4"``. By
+            default those of the layers of ``nn.TransformerEncoder`` in the module, of which a copy
+            with the same parameters and open attention is wrapped.
         example: Inputs of a row or two (a tuple is several arguments). Needed for the check and
             for ``cfg``; without it nothing is run.
         cfg: The configuration that TransformerLens' tools read as ``model.cfg``. By default it
             holds what the example shows (``n_layers``, ``d_model``, ``n_heads``, ``d_head``,
             ``d_mlp`` and ``device``) and nothing that would have to be guessed.
-        output: The index or key of the output among what the module returns; None for all of it.
+        output: The index or key of the output among what the module returns, or a function from
+            what it returns to the output; by default all of it, which has to be one tensor
+            ``[row, pos, …]`` with the rows and positions of the example.
         normalizer: The function from scores to pattern, for the check; by default a softmax.
         check: Whether to raise an error if the conformance check fails on the example.
 
@@ -196,16 +207,22 @@ def wrap(
         The hooked model: ``run_with_cache``, ``run_with_hooks``, ``hooks``, ``hook_dict``.
 
     Raises:
-        ArgumentError: naming every site that is malformed or not in the module.
+        ArgumentError: naming every site that is malformed or not in the module; for a module that
+            returns something else than one tensor by position, unless ``output`` is given.
         HookError: if a hook does not fire on the example, fires twice, or carries no tensor.
         ConformanceError: naming every relation that fails, unless ``check`` is off.
     """
+    if names is None:
+        module = open_attention(module)
+        names = encoder_names(module)
     model = WrappedModule(module, _sites(module, names), output, cfg)
     if example is None:
         return model
     args = example if isinstance(example, tuple) else (example,)
     with torch.no_grad():
-        _, cache = model.run_with_cache(*args, return_cache_object=False)
+        found, cache = model.run_with_cache(*args, return_cache_object=False)
+    if output is None:
+        _check_output(found, args[0])
     if cfg is None:
         model.cfg = _config_seen(cache)
     if check:
@@ -218,7 +235,8 @@ def wrap(
 def _sites(module: nn.Module, names: Mapping[str, str | HookSite]) -> dict[str, HookSite]:
     """Read all the sites, reporting every problem with them at once."""
     problems = Problems("wrap")
-    problems.need(bool(names), "names", "must map at least one hook", names, "see docs/howto-wrap")
+    advice = "see docs/howto-wrap; layers of nn.TransformerEncoder alone are found without names"
+    problems.need(bool(names), "names", "must map at least one hook", names, advice)
     submodules = {path for path, _ in module.named_modules(remove_duplicate=False)}
     sites: dict[str, HookSite] = {}
     for name, text in names.items():
@@ -261,9 +279,42 @@ def _config_seen(cache: Mapping[str, Tensor]) -> SimpleNamespace:
     return SimpleNamespace(**seen)
 
 
-def _unhooked(module: nn.Module, output: int | str | None) -> Callable[..., Any]:
-    def reference(*args: Any) -> Any:
-        out = module(*args)
-        return out if output is None else out[output]
+def _unhooked(module: nn.Module, output: Output) -> Callable[..., Any]:
+    return lambda *args: _taken(module(*args), output)
 
-    return reference
+
+def _taken(returned: Any, output: Output) -> Any:
+    """The output among what a module returned."""
+    if output is None:
+        return returned
+    return output(returned) if callable(output) else returned[output]
+
+
+def _check_output(found: Any, inputs: Any) -> None:
+    """Refuse what is not one tensor with the example's rows and positions.
+
+    Raises:
+        ArgumentError: naming the argument ``output``.
+    """
+    problems = Problems("wrap")
+    if not isinstance(found, Tensor):
+        keys: list[Any] = list(found) if isinstance(found, Mapping) else []
+        keys = keys or (list(range(len(found))) if isinstance(found, list | tuple) else [])
+        tensors = {key: tuple(found[key].shape) for key in keys if isinstance(found[key], Tensor)}
+        rule, advice = "must name the one tensor of what the module returns", "give a function"
+        shown = f"a {type(found).__name__} with tensors {tensors}"
+        advice = (
+            f"give output={next(iter(tensors))!r}, or another key or function"
+            if tensors
+            else advice
+        )
+        problems.need(False, "output", rule, shown, advice)
+    elif isinstance(inputs, Tensor) and inputs.dim() >= 2 and found.shape[:2] != inputs.shape[:2]:
+        n, shape = inputs.shape[1], tuple(found.shape)
+        rule = f"must be [row, pos, …] with the example's {tuple(inputs.shape[:2])}"
+        advice = (
+            f"of one answer a row give output=lambda out: out[:, None].expand(-1, {n}, -1) and "
+            "score the last position alone, or output=lambda out: out to use its activations only"
+        )
+        problems.need(False, "output", rule, shape, advice)
+    problems.raise_if_any()

@@ -251,7 +251,7 @@ def _certificate(
 
 
 def _products(
-    sigma: Float64[np.ndarray, "k"],
+    sigma: Float64[np.ndarray, " k"],
     high: Float64[np.ndarray, "k side"],
     error: Float64[np.ndarray, "k side"],
 ) -> float:

@@ -54,7 +54,7 @@ class Mechanism:
     """
 
     parts: tuple[Part, ...]
-    directions: Mapping[str, Float[Tensor, "d_model"]] = field(default_factory=dict)
+    directions: Mapping[str, Float[Tensor, " d_model"]] = field(default_factory=dict)
     written: Mapping[str, str] = field(default_factory=dict)
 
 

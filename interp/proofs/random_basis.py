@@ -137,7 +137,7 @@ def _turn_ends(model: SequenceTransformer, basis: Square) -> None:
 
 def _hide_heads(
     model: SequenceTransformer, layer: int, basis: Square, generator: torch.Generator
-) -> Int64[Tensor, "head"]:
+) -> Int64[Tensor, " head"]:
     """Turn and permute one layer's heads; entry h is the old head that is now number h."""
     spec, attn = model.spec, model.blocks[layer].attn
     heads, width = spec.heads[layer], spec.head_widths[layer]
@@ -195,7 +195,7 @@ def _hide_ffn(ffn: FFN, widths: tuple[int, ...], basis: Square, generator: torch
 
 def _neurons(
     width: int, kind: Activation, generator: torch.Generator
-) -> tuple[Int64[Tensor, "width"], Float64[Tensor, "width"], Float64[Tensor, "width"]]:
+) -> tuple[Int64[Tensor, " width"], Float64[Tensor, " width"], Float64[Tensor, " width"]]:
     """(old neuron now at each place, scale on the way in, scale on the way out)."""
     one = torch.ones(width, dtype=torch.float64)
     if kind == "pair_sign":
@@ -210,7 +210,7 @@ def _neurons(
     return order, scale, 1 / scale
 
 
-def _scales(count: int, generator: torch.Generator) -> Float64[Tensor, "count"]:
+def _scales(count: int, generator: torch.Generator) -> Float64[Tensor, " count"]:
     return (_SCALES * torch.randn(count, generator=generator, dtype=torch.float64)).exp()
 
 

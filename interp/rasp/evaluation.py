@@ -59,7 +59,7 @@ class Vocabulary:
         return {c: int(t) for c, t in enumerate(self.texts) if t.lstrip("-").isdigit()}
 
     @cached_property
-    def order(self) -> Int[np.ndarray, "token"]:
+    def order(self) -> Int[np.ndarray, " token"]:
         """Code → its rank: words as they are listed, then numbers by size."""
         keys = [(c in self.numbers, self.numbers.get(c, c), c) for c in range(len(self.texts))]
         rank = np.empty(len(self.texts), dtype=np.int64)
@@ -287,7 +287,8 @@ class _Run:
     def _computed(self, part: syntax.Arithmetic, pair: bool) -> Values:
         left, right = (self.value(side, pair=pair) for side in (part.left, part.right))
         if self.kind(part.left) == "token":
-            return self.vocabulary.shifted(left, -right if part.operator == "-" else right)
+            by = np.asarray(-right if part.operator == "-" else right)  # of a number: no axes
+            return self.vocabulary.shifted(left, by)
         if part.operator == "%":
             right = np.where(right == 0, 1, right)
         return np.asarray(_ARITHMETIC[part.operator](left, right))

@@ -38,7 +38,7 @@ _INTERVAL = (0.025, 0.975)
 
 
 def row_interval(
-    terms: Float[np.ndarray, "row *term"],
+    terms: Float[np.ndarray, " row *term"],
     statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     *,
     seed: int,
@@ -100,7 +100,7 @@ class RowMeans:
 
     def add(
         self,
-        score: Float[Tensor, "row *score"],
+        score: Float[Tensor, " row *score"],
         weight: Float[Tensor, "row *#score"],
         counts: Float[Tensor, "resample row"],
         mean: Tensor | float = 0.0,

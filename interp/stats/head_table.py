@@ -125,7 +125,7 @@ def finished(table: pd.DataFrame, *, family: Sequence[str] = TEST) -> pd.DataFra
     return table[list(COLUMNS)].astype(_KINDS)
 
 
-def adjust(p: Float64[np.ndarray, "test"]) -> Float64[np.ndarray, "test"]:
+def adjust(p: Float64[np.ndarray, " test"]) -> Float64[np.ndarray, " test"]:
     """Benjamini–Hochberg q values of one family of tests; NaN stays NaN and counts for nothing."""
     q, known = np.full(len(p), np.nan), np.flatnonzero(~np.isnan(p))
     falling = known[np.argsort(-p[known], kind="stable")]

@@ -40,10 +40,10 @@ DRAWS = 1000
 _ROUNDING = 1e-6
 
 Predictions = Float[np.ndarray, "row pos"]
-Classes = Float[np.ndarray, "class"]
+Classes = Float[np.ndarray, " class"]
 
 
-def paired_null(differences: Float[np.ndarray, "row"]) -> Null:
+def paired_null(differences: Float[np.ndarray, " row"]) -> Null:
     """The null that paired differences have mean 0: Student's t, one-sided for a mean above 0.
 
     Differences that are all the same have no spread to be judged by: they get the least p if they
@@ -143,7 +143,7 @@ def swaps_null(
 
 def others_moments(
     paired: Float[Tensor, "row other score"],
-) -> tuple[Float[Tensor, "score"], Float[Tensor, "score"]]:
+) -> tuple[Float[Tensor, " score"], Float[Tensor, " score"]]:
     """Mean and variance of Σ_r paired[r, π(r)] when rows are paired with other rows at random.
 
     Over uniformly random permutations π the moments are exact (Hoeffding's combinatorial statistic;
@@ -172,7 +172,7 @@ def correlation_interval(
     sides = (predicted,) if than is None else (predicted, than)
     terms = np.stack([_sums(side - side.mean(), actual) for side in sides], axis=1)
 
-    def more(drawn: Float[np.ndarray, "resample side 3"]) -> Float[np.ndarray, "resample"]:
+    def more(drawn: Float[np.ndarray, "resample side 3"]) -> Float[np.ndarray, " resample"]:
         found = _squared(drawn)
         return found[:, 0] if than is None else found[:, 0] - found[:, 1]
 

@@ -104,7 +104,7 @@ def gamma_tail(
 
 
 def from_draws(
-    score: float, draws: Float[np.ndarray, "draw"], *, name: str = "", two_sided: bool = False
+    score: float, draws: Float[np.ndarray, " draw"], *, name: str = "", two_sided: bool = False
 ) -> Null:
     """The null given by random draws, and the p-value of a score under it.
 
@@ -126,7 +126,7 @@ def from_draws(
     return Null(mean, std, max(p, 1 / (10 * len(draws))), name, len(draws))
 
 
-def _upper(score: float, draws: Float[np.ndarray, "draw"]) -> float:
+def _upper(score: float, draws: Float[np.ndarray, " draw"]) -> float:
     count, reached = len(draws), int((draws >= score).sum())
     if reached >= _FEW or count < _ENOUGH:
         return (1 + reached) / (1 + count)

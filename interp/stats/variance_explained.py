@@ -106,7 +106,7 @@ class VarianceExplained:
             interval = float(low[index]) - null, float(high[index]) - null
             yield self.labels[index], score, against, interval
 
-    def _moments(self, mean: Float[Tensor, "part"]) -> tuple[Tensor, Tensor]:
+    def _moments(self, mean: Float[Tensor, " part"]) -> tuple[Tensor, Tensor]:
         """Mean and variance of each part's product with the value of a randomly permuted row."""
         by_position = self._first - mean[:, None] * self._counted
         expected = by_position[:-1] @ by_position[-1] / self._rows
@@ -118,7 +118,7 @@ class VarianceExplained:
         return expected, torch.stack(products) / (self._rows - 1)
 
     def _inside(
-        self, part: int, mean: Float[Tensor, "part"], by_position: Float[Tensor, "part pos"]
+        self, part: int, mean: Float[Tensor, " part"], by_position: Float[Tensor, "part pos"]
     ) -> Float[Tensor, "pos pos"]:
         """The sum of products of a part with itself, position means removed; zero if all rows are
         alike."""

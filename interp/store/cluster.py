@@ -17,16 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from interp.errors import MissingDependencyError, ProoflensError, StoreError
+from interp.errors import StoreError
+from interp.ray_tasks import built_once, ray_results
 from interp.store.layout import part_name
 from interp.store.pipeline import Sealed, write_parts
 from interp.store.plan import Plan, weights_sha256
 from interp.store.sources import Part
 
-__all__ = ["require_ray", "run_on_ray"]
-
-_RETRIES = 3
-_models: dict[str, Any] = {}
+__all__ = ["run_on_ray"]
 
 
 def run_on_ray(
@@ -53,102 +51,41 @@ def run_on_ray(
         StoreError: if the model cannot be sent, a worker dies again and again, or a part does
             not arrive in the folder.
     """
-    ray = require_ray()
-    started = not ray.is_initialized()
-    if started:
-        ray.init(log_to_driver=False, include_dashboard=False, logging_level="ERROR")
-    try:
-        _run(ray, parts, model, plan, folder.absolute(), sealed, advanced)
-    finally:
-        if started:
-            ray.shutdown()
+    given: dict[int, Part] = {}
+
+    def jobs() -> Iterator[tuple[Part]]:
+        for number, part in enumerate(parts):
+            given[number] = part
+            yield (part,)
+
+    finished = ray_results(
+        _write_part,
+        jobs(),
+        name=lambda number: f"part {given[number].number}",
+        shared=(model, plan, str(folder.absolute()), uuid.uuid4().hex),
+        cores=plan.record["threads"],
+        error=StoreError,
+    )
+    for number, entry in finished:
+        part = given.pop(number)
+        name = part_name(part.number)
+        if not (folder / name).is_file():
+            raise StoreError(
+                f"{folder}: a worker sealed {name} but it is not here: the folder must be on a "
+                "file system that all machines share"
+            )
+        sealed(entry)
+        advanced(len(part.rows))
 
 
-def require_ray() -> Any:
-    """Import the module ``ray``.
-
-    Raises:
-        MissingDependencyError: saying how to install it.
-    """
-    try:
-        import ray
-    except ImportError:
-        raise MissingDependencyError(
-            "backend 'ray' needs Ray: pip install 'prooflens[ray]'"
-        ) from None
-    return ray
-
-
-def _run(
-    ray: Any,
-    parts: Iterator[Part],
-    model: Any,
-    plan: Plan,
-    folder: Path,
-    sealed: Sealed,
-    advanced: Callable[[int], None],
-) -> None:
-    sent = _send(ray, model)
-    plan_sent = ray.put(plan)
-    threads = plan.record["threads"]
-    cores = int(ray.cluster_resources().get("CPU", 1))
-    task = ray.remote(num_cpus=min(threads, cores), max_retries=_RETRIES)(_write_part)
-    at_once = 2 * max(1, cores // min(threads, cores))
-    run = uuid.uuid4().hex
-    running: dict[Any, Part] = {}
-
-    def collect(keep: int) -> None:
-        while len(running) > keep:
-            ready, _ = ray.wait(list(running), num_returns=1)
-            part = running.pop(ready[0])
-            sealed(_arrived(ray, ready[0], part, folder))
-            advanced(len(part.rows))
-
-    for part in parts:
-        running[task.remote(sent, plan_sent, part, str(folder), run)] = part
-        collect(at_once - 1)
-    collect(0)
-
-
-def _send(ray: Any, model: Any) -> Any:
-    try:
-        return ray.put(model)
-    except Exception as error:
-        cause = error.__cause__ or error.__context__ or error
-        reason = str(cause).partition("\n")[0]
-        raise StoreError(
-            f"backend 'ray' cannot send a {type(model).__name__} to a worker ({reason}): give "
-            "loader=…, a function that builds it there"
-        ) from error
-
-
-def _arrived(ray: Any, reference: Any, part: Part, folder: Path) -> dict[str, Any]:
-    try:
-        entry: dict[str, Any] = ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        cause = error.cause if isinstance(error.cause, ProoflensError) else error
-        raise StoreError(f"part {part.number} failed on a worker: {cause}") from error
-    except ray.exceptions.RayError as error:
-        raise StoreError(
-            f"part {part.number}: its worker died {_RETRIES + 1} times: {type(error).__name__}; "
-            "sealed parts stay readable: resume"
-        ) from error
-    if not (folder / part_name(part.number)).is_file():
-        raise StoreError(
-            f"{folder}: a worker sealed {part_name(part.number)} but it is not here: the folder "
-            "must be on a file system that all machines share"
-        )
-    return entry
-
-
-def _write_part(model: Any, plan: Plan, part: Part, folder: str, run: str) -> dict[str, Any]:
+def _write_part(model: Any, plan: Plan, folder: str, run: str, part: Part) -> dict[str, Any]:
     import torch
 
     torch.set_num_threads(plan.record["threads"])
     found: list[dict[str, Any]] = []
     write_parts(
         [part],
-        _model(model, plan, run),
+        built_once(model, run, lambda built: _check_weights(built, plan)),
         plan,
         Path(folder),
         sealed=found.append,
@@ -157,12 +94,6 @@ def _write_part(model: Any, plan: Plan, part: Part, folder: str, run: str) -> di
     return found[0]
 
 
-def _model(model: Any, plan: Plan, run: str) -> Any:
-    """The model of this worker process, built or unpickled once per run and checked by its hash."""
-    if run not in _models:
-        built = model if hasattr(model, "hook_dict") else model()
-        if weights_sha256(built) != plan.record["model"]["weights_sha256"]:
-            raise StoreError(f"the model on worker {platform.node()} has other weights")
-        _models.clear()
-        _models[run] = built
-    return _models[run]
+def _check_weights(model: Any, plan: Plan) -> None:
+    if weights_sha256(model) != plan.record["model"]["weights_sha256"]:
+        raise StoreError(f"the model on worker {platform.node()} has other weights")

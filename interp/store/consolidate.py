@@ -105,18 +105,18 @@ def _copy(
 ) -> dict[str, Any]:
     files = Files()
     first = next(part for part in store.parts if part.ranges[0][0] in ids)
-    source = files.get(first.file)[first.group]
     overflows: dict[str, int] = {}
     shapes = {name: (len(ids), *shape[1:]) for name, shape in first.shapes.items()}
     for name, shape in shapes.items():
+        source = files.dataset(first, name)
         lost = sum(p.overflows.get(name, 0) for p in store.parts if _shape(p) == _shape(first))
         made = arrays.create(
             group,
             name,
             shape,
-            source[name].dtype,
-            logical=arrays.logical_dtype(source[name]),
-            labels=[dim.label for dim in source[name].dims],
+            source.dtype,
+            logical=arrays.logical_dtype(source),
+            labels=[dim.label for dim in source.dims],
             batch=_ROWS,
             compression=store.manifest["plan"]["compression"],
         )

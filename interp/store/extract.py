@@ -118,7 +118,7 @@ def extract(
     out = Path(out)
     _check_out(out, resume, overwrite, backend)
     if backend == "ray":
-        from interp.store.cluster import require_ray
+        from interp.ray_tasks import require_ray
 
         require_ray()
     found = _source(model, source, rows, seed)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import ArgumentError, MissingDependencyError, StoreError
-from interp.reading import regular
+from interp.store.hdf5 import dataset, empty, fits, open_hdf5, reading
 
 __all__ = ["Files", "Index", "RowSelector", "SealedPart", "as_indices", "read_rows"]
 
@@ -85,6 +85,7 @@ class Index:
 
     def ids(self) -> Indices:
         """The ids of all rows in the store, ascending."""
+        fits(8 * self.rows, f"a list of {self.rows:,} rows")
         spans = [np.arange(start, stop) for start, stop, _, _ in self._runs]
         return np.concatenate(spans) if spans else np.empty(0, np.int64)
 
@@ -185,17 +186,19 @@ class Files:
         if path in self._open:
             self._open.move_to_end(path)
             return self._open[path]
-        regular(path, "store", StoreError)
-        try:
-            file = h5py.File(path, "r")
-        except (OSError, RuntimeError) as error:
-            raise StoreError(
-                f"{path}: cannot be opened: {error}: see prooflens store verify"
-            ) from error
+        file = open_hdf5(path)
         self._open[path] = file
         if len(self._open) > _OPEN_FILES:
             self._open.popitem(last=False)[1].close()
         return file
+
+    def dataset(self, part: SealedPart, name: str) -> h5py.Dataset:
+        """A dataset of a part, in the shape that the index tells.
+
+        Raises:
+            StoreError: if it is not there, of another shape, or no plain data of the file's own.
+        """
+        return dataset(self.get(part.file), f"{part.group}/{name}", part.shapes[name])
 
 
 def _identity(folder: Path | None) -> tuple[int, int] | None:
@@ -228,7 +231,8 @@ def read_rows(
         n if take is None else len(take)
         for take, n in zip(takes, (s.stop - s.start for s in spans), strict=True)
     ]
-    out = np.empty((len(offsets), *kept), dataset.dtype)
+    place = f"{dataset.file.filename}: {dataset.name}"
+    out = empty((len(offsets), *kept), dataset.dtype, f"{len(offsets)} rows of {place}")
     order = np.argsort(offsets, kind="stable")
     ascending = offsets[order]
     gap = dataset.chunks[0] if dataset.chunks else 1
@@ -255,9 +259,12 @@ def _span(chosen: Indices | None, size: int) -> tuple[slice, Indices | None]:
 
 
 def _read(dataset: h5py.Dataset, at: tuple[slice, ...]) -> NDArray[Any]:
-    try:
+    def read() -> NDArray[Any]:
         return np.asarray(dataset[at])
-    except OSError as error:
+
+    try:
+        return read()
+    except Exception as error:  # whatever it is, the second reading says it in words
         if "filter" in str(error) and "plugin" in str(error):
             try:
                 import hdf5plugin  # noqa: F401  (registers its filters with HDF5)
@@ -266,6 +273,4 @@ def _read(dataset: h5py.Dataset, at: tuple[slice, ...]) -> NDArray[Any]:
                     f"{dataset.file.filename}: its compression needs hdf5plugin: "
                     "pip install 'prooflens[compression]'"
                 ) from None
-            return np.asarray(dataset[at])
-        where = f"{dataset.file.filename}: {dataset.name}"
-        raise StoreError(f"{where} cannot be read: {error}: see prooflens store verify") from error
+    return reading(f"{dataset.file.filename}: {dataset.name}", read)

@@ -155,11 +155,6 @@ def manifest_faults(manifest: Mapping[str, Any]) -> list[str]:
     lost = sorted(f"{a} → {b}" for a, b in manifest["aliases"].items() if b not in hooks)
     if lost:
         found.append(f"aliases lead to no hook: {', '.join(lost[:3])}")
-    found += [
-        f"hook {name} has {len(hook['labels'])} labels for {len(hook['shape']) + 1} axes"
-        for name, hook in hooks.items()
-        if len(hook["labels"]) != len(hook["shape"]) + 1
-    ]
     if manifest["complete"] and manifest["rows"] is None:
         found.append("it is complete and does not say how many rows")
     return found

@@ -13,6 +13,7 @@ A head table (:mod:`interp.stats.head_table`) has the number of its format in th
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,13 @@ from numpy.typing import NDArray
 from interp.environment import environment_json
 from interp.errors import Problems, StoreError
 from interp.output import draft_of, drop, fsync, settle
-from interp.reading import parse_json, regular
+from interp.reading import parse_json
+from interp.schema import many
+from interp.schema import table as table_of
+from interp.schema import text as words
 from interp.stats.table_format import COLUMNS, FORMAT, upgraded
 from interp.store import layout
+from interp.store.hdf5 import dataset, empty, open_hdf5, read_words, reading
 from interp.store.schemas import NAME
 
 if TYPE_CHECKING:
@@ -214,21 +219,12 @@ def _write_column(group: h5py.Group, name: str, column: pandas.Series[Any]) -> N
     made.dims[0].label = "row"
 
 
-def _open(folder: Path, name: str) -> Path:
+def _sealed(folder: Path, name: str) -> Path:
     entries = _entries(folder)
     if name not in entries:
         known = ", ".join(entries) or "none"
         raise StoreError(f"{folder}: has no measurement {name!r}: it has {known}")
     return folder / str(entries[name]["file"])
-
-
-def _load(path: Path, what: Any) -> Any:
-    regular(path, "measurement", StoreError)
-    try:
-        with h5py.File(path, "r") as file:
-            return what(file)
-    except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
-        raise StoreError(f"{path}: cannot be read: {error}: see prooflens store verify") from error
 
 
 def read_provenance(folder: Path, name: str) -> dict[str, Any]:
@@ -237,9 +233,10 @@ def read_provenance(folder: Path, name: str) -> dict[str, Any]:
     Raises:
         StoreError: if there is no such table, or it is damaged.
     """
-    path = _open(folder, name)
-    text = _load(path, lambda file: file["provenance"].asstr()[()])
-    found: dict[str, Any] = parse_json(text, f"{path}: provenance", StoreError)
+    path = _sealed(folder, name)
+    with open_hdf5(path) as file:
+        text = read_words(file, "provenance")
+    found: dict[str, Any] = parse_json(text, f"{path}: provenance", StoreError, table_of({}))
     return found
 
 
@@ -251,26 +248,37 @@ def read_measurement(folder: Path, name: str) -> pandas.DataFrame:
     """
     import pandas as pd
 
-    def columns(file: h5py.File) -> tuple[int, dict[str, Any]]:
-        order = json.loads(file["order"].asstr()[()])
-        found = {name: _read_column(file["columns"][name]) for name in order}
-        return int(file.attrs.get(_TABLE, 1)), found
+    path = _sealed(folder, name)
+    with open_hdf5(path) as file:
+        text = read_words(file, "order")
+        order = parse_json(text, f"{path}: order", StoreError, many(words()))
+        written = reading(f"{path}: {_TABLE}", lambda: int(file.attrs.get(_TABLE, 1)))
+        if written > FORMAT:
+            raise StoreError(
+                f"{path}: is a head table of format {written}, and formats up to {FORMAT} can be "
+                "read: use the version that wrote it, or a newer one"
+            )
+        rows = dataset(file, f"columns/{order[0]}").shape[:1] if order else (0,)
+        found = {column: _read_column(file, column, rows) for column in order}
+    return reading(f"{path}", lambda: upgraded(pd.DataFrame(found)))
 
-    path = _open(folder, name)
-    written, found = _load(path, columns)
-    if written > FORMAT:
-        raise StoreError(
-            f"{path}: is a head table of format {written}, and formats up to {FORMAT} can be read: "
-            "use the version that wrote it, or a newer one"
-        )
-    return upgraded(pd.DataFrame(found))
 
-
-def _read_column(dataset: h5py.Dataset) -> NDArray[Any] | pandas.Series[Any]:
+def _read_column(
+    file: h5py.File, name: str, rows: tuple[int, ...]
+) -> NDArray[Any] | pandas.Series[Any]:
+    """A column of so many rows, as the first has: the index may tell of the next edition."""
     import pandas as pd
 
-    if h5py.check_string_dtype(dataset.dtype) is None:
-        return np.asarray(dataset[()])
-    values = np.asarray(dataset.asstr()[()], dtype=object)
-    values[dataset.attrs["missing"]] = None
-    return pd.Series(values, dtype="object" if dataset.attrs["object"] else "str")
+    column = dataset(file, f"columns/{name}", rows)
+    place = f"{math.prod(rows)} rows of column {name} of {file.filename}"
+    out = empty(rows, column.dtype, place)
+    if h5py.check_string_dtype(column.dtype) is None:
+        reading(place, lambda: column.read_direct(out) if len(out) else None)
+        return out
+
+    def text() -> pandas.Series[Any]:
+        values = np.asarray(column.asstr()[()], dtype=object)
+        values[np.asarray(column.attrs["missing"]).astype(np.int64, casting="safe")] = None
+        return pd.Series(values, dtype="object" if column.attrs["object"] else "str")
+
+    return reading(place, text)

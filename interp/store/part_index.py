@@ -14,6 +14,7 @@ from interp.errors import StoreError
 from interp.reading import parse_json
 from interp.store import layout
 from interp.store.files import Files, SealedPart
+from interp.store.hdf5 import read_words
 from interp.store.schemas import consolidated_faults
 
 __all__ = ["consolidated_parts", "folder_parts"]
@@ -54,12 +55,7 @@ def consolidated_parts(files: Files, path: Path) -> tuple[dict[str, Any], list[S
     file = files.get(path)
     if "manifest" not in file or "index" not in file:
         raise StoreError(f"{path}: not a consolidated store (it has no manifest and index)")
-    texts = {}
-    for name in ("manifest", "index"):
-        try:
-            texts[name] = file[name].asstr()[()]
-        except (OSError, TypeError, AttributeError, ValueError) as error:
-            raise StoreError(f"{path}: its {name} cannot be read: {error}") from error
+    texts = {name: read_words(file, name) for name in ("manifest", "index")}
     manifest = parse_json(texts["manifest"], f"{path}: manifest", StoreError)
     layout.check_manifest(path, manifest)
     entries = parse_json(texts["index"], f"{path}: index", StoreError, consolidated_faults)

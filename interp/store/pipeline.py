@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Sealed", "write_parts"]
 
 Sealed = Callable[[dict[str, Any]], None]
+Forget = Callable[[int], PartFile]
 _AHEAD = 4
 _SEALED_AHEAD = 1
 
@@ -69,7 +70,7 @@ def write_parts(
                 writer.submit(_to_disk, batch.file.write, batch.start, columns)
                 advanced(len(columns["inputs"].values))
                 if batch.last:
-                    writer.submit(_close, batch.file, sealer, files, sealed)
+                    writer.submit(_close, batch.file, sealer, files.pop, sealed)
             writer.finish()
             pace.finish()
             sealer.finish()
@@ -147,12 +148,12 @@ def _to_disk(write: Callable[..., Any], *arguments: Any) -> Any:
         ) from error
 
 
-def _close(file: PartFile, sealer: Background, files: dict[int, PartFile], sealed: Sealed) -> None:
+def _close(file: PartFile, sealer: Background, forget: Forget, sealed: Sealed) -> None:
     _to_disk(file.close)
-    sealer.submit(_seal, files, file, sealed)
+    sealer.submit(_seal, forget, file, sealed)
 
 
-def _seal(files: dict[int, PartFile], file: PartFile, sealed: Sealed) -> None:
+def _seal(forget: Forget, file: PartFile, sealed: Sealed) -> None:
     entry = _to_disk(file.seal)
-    del files[file.number]
+    forget(file.number)
     _to_disk(sealed, entry)

@@ -328,7 +328,7 @@ class ActivationStore:
             at = labels.index(axis) - 1
             picks[at] = as_indices(indices, shape[at], axis)
         pieces = [
-            (places, read_rows(self._files.get(part.file)[part.group][dataset], offsets, picks))
+            (places, read_rows(self._files.dataset(part, dataset), offsets, picks))
             for part, offsets, places in found
         ]
         return _assembled(pieces, len(wanted))

@@ -53,6 +53,14 @@ _PLAN = table(
 
 _HOOK = table({"shape": _SHAPE, "dtype": one_of(*_DTYPES), "labels": many(_WORD, least=1, most=33)})
 
+
+def _hook(value: Any, place: str) -> list[str]:
+    if faults := _HOOK(value, place):
+        return faults
+    labels, axes = len(value["labels"]), len(value["shape"]) + 1
+    return [] if labels == axes else [f"{place} has {labels} labels for {axes} axes"]
+
+
 MANIFEST_SCHEMA = table(
     {
         "format": _WORD,
@@ -60,7 +68,7 @@ MANIFEST_SCHEMA = table(
         "product": _WORD,
         "plan_digest": _SHA256,
         "plan": _PLAN,
-        "hooks": each(_HOOK),
+        "hooks": each(_hook),
         "aliases": each(_WORD),
         "rows": maybe(whole()),
         "complete": truth,

@@ -13,6 +13,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from interp.errors import StoreError
 from interp.output import drop
 from interp.store import layout
+from interp.store.hdf5 import dataset, open_hdf5, reading, unwritten
 from interp.store.index_line import LineReader
 from interp.store.measurements import settle_replacements
 from interp.store.writer import sha256_file
@@ -131,11 +133,11 @@ def _file_faults(folder: Path, manifest: dict[str, Any], entry: dict[str, Any]) 
         found, size = sha256_file(path), path.stat().st_size
     except OSError as error:
         return [Fault(str(name), "", f"cannot be read: {error.strerror or error}")]
-    missing = _missing_hooks(manifest, entry)
     old = entry.get("replaces", {})
     if found in (entry["sha256"], old.get("sha256")):
-        return missing
-    damage = list(_dataset_faults(path, entry))
+        told = entry if found == entry["sha256"] else {**entry, **old}
+        return _missing_hooks(manifest, entry) + list(_dataset_faults(path, told, read=False))
+    damage = list(_dataset_faults(path, entry, read=True))
     if size != entry["bytes"]:
         said = f"is {size} bytes, was sealed with {entry['bytes']}"
         damage.insert(0, Fault(str(name), "", said))
@@ -154,34 +156,39 @@ def _missing_hooks(manifest: dict[str, Any], entry: dict[str, Any]) -> list[Faul
     ]
 
 
-def _dataset_faults(path: Path, entry: dict[str, Any]) -> Iterator[Fault]:
+def _dataset_faults(path: Path, entry: dict[str, Any], *, read: bool) -> Iterator[Fault]:
+    """Data sets that are not what the index tells; with ``read``, or whose numbers are damaged."""
     try:
-        file = h5py.File(path, "r")
-    except (OSError, RuntimeError) as error:
-        yield Fault(path.name, "", f"cannot be opened: {error}")
+        file = open_hdf5(path)
+    except StoreError as error:
+        yield Fault(path.name, "", _reason(error, path))
         return
     with file:
         shapes = {name: tuple(shape) for name, shape in entry.get("shapes", {}).items()}
         if entry["kind"] == "measurement":
-            columns = file.get("columns")
-            names = columns if isinstance(columns, h5py.Group) else ()
+            names = reading(str(path), lambda: list(file.get("columns") or ()))
             shapes = {f"columns/{name}": (entry["n"],) for name in names}
         for name, shape in shapes.items():
-            if reason := _damage(file, name, shape):
+            if reason := _damage(file, name, shape, read):
                 yield Fault(path.name, name, reason)
 
 
-def _damage(file: h5py.File, name: str, shape: tuple[int, ...]) -> str | None:
+def _damage(file: h5py.File, name: str, shape: tuple[int, ...], read: bool) -> str | None:
+    place = f"{file.filename}: {name}"
     try:
-        dataset = file[name]
-        if dataset.shape != shape:
-            return f"has shape {dataset.shape}, was sealed with {shape}"
-        step = dataset.chunks[0] if dataset.chunks else max(1, len(dataset))
-        for start in range(0, len(dataset), step):
-            dataset[start : start + step]
-    except (OSError, KeyError, RuntimeError, ValueError, AttributeError, TypeError) as error:
-        return f"cannot be read: {error}"
+        found = dataset(file, name, shape)
+        if reading(place, lambda: unwritten(found)):
+            return "says that it has more than the file holds"
+        step = found.chunks[0] if found.chunks else max(1, len(found))
+        for start in range(0, len(found) if read else 0, step):
+            reading(place, partial(found.__getitem__, slice(start, start + step)))
+    except StoreError as error:
+        return _reason(error, Path(place))
     return None
+
+
+def _reason(error: StoreError, place: Path) -> str:
+    return str(error).removeprefix(f"{place}: ").removesuffix(": see prooflens store verify")
 
 
 def _row_faults(manifest: dict[str, Any], runs: list[tuple[int, int]]) -> Iterator[Fault]:

@@ -12,7 +12,9 @@ holds few.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -61,6 +63,11 @@ class Maximum:
         mask[:, -1] = True
         latents = {"maximum": largest, "copies": copies.float()}
         return Batch(inputs, largest * mask, mask, latents).to(device)
+
+    def every_row(self) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Every row with its largest token."""
+        for row in product(range(self.vocabulary), repeat=self.length):
+            yield row, max(row)
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""

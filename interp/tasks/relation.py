@@ -152,7 +152,7 @@ class TokenRelation:
             start = torch.randint(1, self.symbols + 1, (n, 1), generator=generator)
         return torch.cat([start, tokens], dim=1)
 
-    def _exchanged(self) -> Int[Tensor, "symbol"]:
+    def _exchanged(self) -> Int[Tensor, " symbol"]:
         """The other symbol that each symbol is exchanged for: the next one on a random circle."""
         generator = torch.Generator().manual_seed(self.seed)
         circle = torch.randperm(self.symbols, generator=generator)

@@ -2,6 +2,7 @@ from interp.weights.diagonals import diagonal_table as diagonal_table
 from interp.weights.head_weights.architectures import Architecture as Architecture
 from interp.weights.metrics import METRICS as METRICS
 from interp.weights.metrics import effective_rank as effective_rank
+from interp.weights.revisions import weights_over_training as weights_over_training
 from interp.weights.spectrum import VectorMoments as VectorMoments
 from interp.weights.spectrum import fit_decay as fit_decay
 from interp.weights.spectrum import head_spectra as head_spectra

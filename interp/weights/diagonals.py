@@ -146,7 +146,7 @@ def _rows(
                 )
 
 
-def _measured(m: Matrices) -> dict[str, Float[Tensor, "stack"]]:
+def _measured(m: Matrices) -> dict[str, Float[Tensor, " stack"]]:
     n = m.shape[-1]
     diagonal = m.diagonal(dim1=-2, dim2=-1)
     trace, energy = diagonal.sum(-1), m.square().sum((-2, -1))
@@ -160,7 +160,7 @@ def _measured(m: Matrices) -> dict[str, Float[Tensor, "stack"]]:
     }
 
 
-def _norms(model: Any, layer: int, kind: str) -> Float[Tensor, "head"]:
+def _norms(model: Any, layer: int, kind: str) -> Float[Tensor, " head"]:
     """The product ‖left‖·‖right‖ of each head's factor norms, including the scale of the scores."""
     attn = model.blocks[layer].attn
     if kind == "OV":
@@ -176,7 +176,7 @@ def _size(stack: Tensor) -> Tensor:
 
 def _random(
     model: Any, layer: int, symbols: slice | None, draws: int, seed: int
-) -> dict[str, dict[str, Float[Tensor, "draw"]]]:
+) -> dict[str, dict[str, Float[Tensor, " draw"]]]:
     """The metrics of products of Gaussian factors of norm 1, seen as the circuits are."""
     d_model, width = model.spec.d_model, model.spec.head_widths[layer]
     rng = np.random.default_rng([seed, layer, d_model, width])

@@ -61,7 +61,7 @@ Spectrum = Float64[np.ndarray, "_"]
 class VectorMoments:
     """Mean ``[width]`` and second moment ``[width, width]`` of vectors, in float64."""
 
-    mean: Float64[Tensor, "width"]
+    mean: Float64[Tensor, " width"]
     second: Float64[Tensor, "width width"]
 
     @classmethod
@@ -150,8 +150,8 @@ def factor_spectrum(
     W_K: Float[Tensor, "d_model d_head"],
     inputs: VectorMoments,
     *,
-    b_Q: Float[Tensor, "d_head"] | None = None,
-    b_K: Float[Tensor, "d_head"] | None = None,
+    b_Q: Float[Tensor, " d_head"] | None = None,
+    b_K: Float[Tensor, " d_head"] | None = None,
     scale: float = 1.0,
     centred: bool = True,
 ) -> Spectrum:

@@ -10,36 +10,30 @@ ENOSPC or EIO instead of being done. Nothing depends on the clock.
 import builtins
 import contextlib
 import errno
-import gc
 import io
 import itertools
 import os
-import sys
 import tempfile
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
-from forked_calls import speak_into
+from forked_calls import Child, Ended
 
 import interp.models.tensor_files
 import interp.output
-from analyses.cli.main import main
 
-KILLED, BROKEN = 137, 71
+KILLED = 137
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a child ended: its exit code, what it said, and the operations that it came to."""
+class Stopped(Ended):
+    """How a child ended, and the operations that it came to."""
 
-    code: int
-    said: str
-    operations: tuple[str, ...]
+    operations: tuple[str, ...] = ()
 
 
 class Faults:
@@ -108,49 +102,22 @@ def _in_folder(path: Any, *_: Any, dir_fd: int | None = None, **__: Any) -> Any:
     return os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), os.fsdecode(path))
 
 
-def run(root: Path, work: Callable[[], None], at: int = 0, way: str = "kill") -> Ended:
+def run(root: Path, work: Callable[[], None], at: int = 0, way: str = "kill") -> Stopped:
     """Run ``work`` in a child; with ``at``, its operation of that number goes wrong."""
-    words, operations = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        code = BROKEN
-        gc.disable()  # it would copy the parent's memory, object by object
-        try:
-            speak_into(words)
+    with tempfile.TemporaryFile() as operations:
+
+        def watched() -> None:
             os.environ["TMPDIR"] = tempfile.tempdir = str(root / "tmp")
             Faults(root, at, way, operations.fileno()).install()
             work()
-            code = 0
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    said, found = (_read(file) for file in (words, operations))
-    return Ended(os.waitstatus_to_exitcode(status), said, tuple(found.splitlines()))
+
+        ended = Child(watched).end()
+        operations.seek(0)
+        found = operations.read().decode(errors="replace").splitlines()
+    return Stopped(ended.code, ended.said, ended.seconds, tuple(found))
 
 
 def warm(work: Callable[[], None]) -> None:
     """Do the work here once: what it imports, no child has to import again."""
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         work()
-
-
-def _read(file: Any) -> str:
-    file.seek(0)
-    text: str = file.read().decode(errors="replace")
-    file.close()
-    return text
-
-
-def command(*words: object) -> Callable[[], None]:
-    """The command line, as ``work``."""
-
-    def work() -> None:
-        sys.argv = ["prooflens", *map(str, words)]
-        main()
-
-    return work

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from forked_calls import RECIPE
+from safetensors.numpy import save_file
 
 import trained.language
 from analyses.papers.results import read_result
@@ -29,7 +30,7 @@ from interp.schema import table
 from interp.store import ActivationStore, extract, verify
 from interp.store.consolidate import consolidate
 from interp.store.json_rows import JsonRows
-from interp.store.measurements import read_measurement, write_measurement
+from interp.store.measurements import read_measurement, read_provenance, write_measurement
 from interp.store.sources import TokenFile
 from interp.tasks.catalogue import task_from_dict
 from interp.weights.head_weights import head_weights
@@ -41,7 +42,7 @@ from probes.roles.own_rows import read_rows as read_own_rows
 from trained.language.recipe import read_language_recipe
 from trained.plans import read_plan
 
-__all__ = ["READERS", "Reader", "make"]
+__all__ = ["BINARY", "READERS", "Reader", "make"]
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,21 @@ class Reader:
     read: Callable[[Path], Any]
 
 
-def _store(home: Path) -> None:
-    store = ActivationStore(home / "st")
+def _store(home: Path, name: str = "st") -> None:
+    store = ActivationStore(home / name)
     store.inputs()
     for hook in store.hooks:
         store.activation(hook)
     _ = store.lengths, store.overflows, store.measurements
+
+
+def _measurement(home: Path) -> None:
+    read_measurement(home / "st", "scores")
+    read_provenance(home / "st", "scores")
+
+
+def _own_rows(path: Path) -> None:
+    read_own_rows(path, vocabulary=9, rows=9, length=9)
 
 
 def _table(path: Path) -> dict[str, Any]:
@@ -81,7 +91,7 @@ READERS = {
     "rows": Reader("rows.json", lambda home: read_rows(home / "rows.json")),
     "own-rows": Reader(
         "lines.jsonl",
-        lambda home: read_own_rows(home / "lines.jsonl", vocabulary=9, rows=9, length=9),
+        lambda home: _own_rows(home / "lines.jsonl"),
     ),
     "json-rows": Reader("lines.jsonl", lambda home: list(JsonRows(home / "lines.jsonl"))),
     "tokens": Reader("tokens.txt", lambda home: list(TokenFile(home / "tokens.txt"))),
@@ -98,11 +108,20 @@ READERS = {
 }
 BINARY = {
     "part": Reader("st/part-00000.h5", _store),
-    "one": Reader("one.h5", lambda home: ActivationStore(home / "one.h5").inputs()),
-    "measurement": Reader(
-        "st/measurements-scores.h5", lambda home: read_measurement(home / "st", "scores")
-    ),
+    "part-verify": Reader("st/part-00000.h5", lambda home: verify(home / "st")),
+    "one": Reader("one.h5", lambda home: _store(home, "one.h5")),
+    "measurement": Reader("st/measurements-scores.h5", _measurement),
+    "measurement-verify": Reader("st/measurements-scores.h5", lambda home: verify(home / "st")),
     "labels-npz": Reader("labels.npz", lambda home: read_labels(home / "labels.npz")),
+    "labels-safetensors": Reader(
+        "labels.safetensors", lambda home: read_labels(home / "labels.safetensors")
+    ),
+    "own-rows-npy": Reader("ids.npy", lambda home: _own_rows(home / "ids.npy")),
+    "own-rows-safetensors": Reader(
+        "ids.safetensors", lambda home: _own_rows(home / "ids.safetensors")
+    ),
+    "weights": Reader("gpt2/model.safetensors", lambda home: head_weights(home / "gpt2")),
+    "checkpoint-weights": Reader("ck/model.safetensors", lambda home: load_checkpoint(home / "ck")),
 }
 """Read by libraries of other people, in C: tried in a process that may die."""
 
@@ -171,7 +190,12 @@ def make(home: Path) -> None:
     result |= {"seconds": 0.5, "versions": {"torch": "2"}, "figures": {"f": "A."}, "tables": ["t"]}
     (home / "claim/result.json").write_text(json.dumps(result))
     (home / "labels.csv").write_text("a,b\n1,x\n2,y\n")
-    np.savez(home / "labels.npz", a=np.arange(3), b=np.ones((3, 2)))
+    labels = {"a": np.arange(3), "b": np.ones((3, 2))}
+    np.savez(home / "labels.npz", **labels)
+    save_file(labels, home / "labels.safetensors")
+    ids = np.arange(54).reshape(9, 6) % 9
+    np.save(home / "ids.npy", ids)
+    save_file({"input_ids": ids}, home / "ids.safetensors")
 
 
 PROGRAM = """deep = count(key.token == "a") - count(key.token == "b")  // how deep

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from file_faults import BROKEN, KILLED, run, warm
+from file_faults import KILLED, run, warm
+from forked_calls import BROKEN
 
 Tree = dict[str, bytes]
 

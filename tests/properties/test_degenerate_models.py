@@ -10,6 +10,7 @@ import json
 import math
 from pathlib import Path
 
+import forked_calls
 import pytest
 import torch
 from degenerate_models import make
@@ -79,6 +80,8 @@ def can_play(model: SequenceTransformer, role: dict[str, float | str | None]) ->
 def loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    # An inspection draws 27 figures, about ten seconds with shapes checked: asked is an answer.
+    monkeypatch.setattr(forked_calls, "SECONDS", 30)
     for module in LOADED:
         importlib.import_module(module)
 

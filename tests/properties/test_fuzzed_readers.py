@@ -8,7 +8,6 @@ files are tried instead of a few.
 import contextlib
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from readers import READERS, make
+from readers import READERS
 
 from interp.errors import ProoflensError
 
@@ -90,14 +89,6 @@ def spoilt(draw: st.DrawFn, good: bytes) -> bytes:
             again = data[at : at + draw(st.integers(0, 40))] if draw(st.booleans()) else b""
             data = data[:at] + again + draw(BYTES) + data[at + gone :]
     return data
-
-
-@pytest.fixture(scope="module")
-def home() -> Iterator[Path]:
-    memory = Path("/dev/shm")  # noqa: S108
-    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        make(Path(folder))
-        yield Path(folder)
 
 
 @pytest.mark.parametrize("name", READERS)

@@ -16,8 +16,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from file_faults import command
-from forked_calls import RECIPE
+from forked_calls import RECIPE, command
 from stopping import Case, Tree, finished, stop_everywhere, tree
 
 from interp.models.checkpoint import load_checkpoint, save_checkpoint

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from file_faults import command
+from forked_calls import command
 from matplotlib.figure import Figure
 from replay import keep, keep_figures
 from stopping import Case, Tree, finished, stop_everywhere, tree
@@ -162,7 +162,7 @@ HEAVY = {
         ("interp.models.pretrained", "load_pretrained"),
         ("interp.weights.head_weights", "head_weights"),
         ("probes.inspection.heads", "evidence_of", "decided", "weight_table"),
-        ("probes.inspection.behaviour", "ablate"),
+        ("probes.inspection.losses", "ablate"),
         ("probes.inspection.heads", "performance"),
         (
             "analyses.report.inspection",
@@ -235,7 +235,9 @@ def light_measuring(store: Path) -> Callable[..., Heads]:
 
     def measure(model: Any, task: Any, folder: Path, **options: Any) -> Heads:
         shutil.copytree(store, folder)
-        return Heads(ActivationStore(folder), no_roles())
+        copied = ActivationStore(folder)
+        copied.write_measurement("roles", no_roles(), {"profile": "task"}, overwrite=True)
+        return Heads(copied, no_roles())
 
     return measure
 

@@ -102,7 +102,7 @@ class Attention(nn.Module):
         return self.hook_result(result).sum(dim=2) + self.b_O
 
     @property
-    def effective_b(self) -> Float[Tensor, "head"]:
+    def effective_b(self) -> Float[Tensor, " head"]:
         """The effective identity scalar b of each head: times the multiplier, zero for unused
         heads."""
         return self.multiplier * self.b * self.used_heads

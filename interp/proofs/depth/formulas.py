@@ -63,6 +63,8 @@ class FormulaCircuit:
     ) -> None:
         self.program, self.circuit, self.places = program, circuit, places
         self.unit, self.slope = unit, 2.0 * (longest + 1)
+        self._signals: dict[str, Affine] = {}  # of a line, which others may read many times
+        self._bounds: dict[str, float] = {}
 
     def bit(self, formula: Formula) -> Affine:
         """A signal that is 1 where the formula holds and 0 elsewhere."""
@@ -72,7 +74,9 @@ class FormulaCircuit:
             case Truth(value):
                 return Affine((), float(value))
             case FormulaName(name):
-                return self.bit(formula_of(self.program, name))
+                if name not in self._signals:
+                    self._signals[name] = self.bit(formula_of(self.program, name))
+                return self._signals[name]
             case Not(of):
                 return self.bit(of) * -1.0 + 1.0
             case And(left, right):
@@ -112,7 +116,9 @@ class FormulaCircuit:
             case Constant(value):
                 return self.unit * float(value)
             case TermName(name):
-                return self.number(term_of(self.program, name))
+                if name not in self._signals:
+                    self._signals[name] = self.number(term_of(self.program, name))
+                return self._signals[name]
             case Sum(left, right):
                 return self.number(left) + self.number(right)
             case Difference(left, right):
@@ -140,7 +146,9 @@ class FormulaCircuit:
             case Constant(value):
                 return float(abs(value))
             case TermName(name):
-                return self.bound(term_of(self.program, name))
+                if name not in self._bounds:
+                    self._bounds[name] = self.bound(term_of(self.program, name))
+                return self._bounds[name]
             case Sum(left, right) | Difference(left, right):
                 return self.bound(left) + self.bound(right)
             case Multiple(factor, of):

@@ -60,14 +60,16 @@ class Plan:
     def __post_init__(self) -> None:
         self.levels = depths(self.program)
         self.depth = self.levels[self.program.lines[-1].name]
+        self._lines: dict[str, int] = {}
         for line in self.program.lines:
+            self._lines[line.name] = self.level(line.expression)
             self.names[line.name] = self._next()
             self._place(line.expression)
 
     def level(self, expression: Expression) -> int:
         """How deep counts nest in an expression; −1 if it needs neither a count nor a position."""
         if isinstance(expression, FormulaName | TermName):
-            return self.level(self.program[expression.name])
+            return self._lines[expression.name]
         if isinstance(expression, Holds):
             return 0
         inside = max((self.level(part) for part in children(expression)), default=-1)

@@ -11,6 +11,7 @@ anyway, as a combination of averages.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 
 from interp.crasp.syntax import (
@@ -23,13 +24,14 @@ from interp.crasp.syntax import (
     Formula,
     Larger,
     Multiple,
+    Program,
     Smaller,
     Sum,
     Term,
     TermName,
 )
 from interp.errors import ArgumentError
-from interp.proofs.depth.circuits import Affine
+from interp.proofs.depth.circuits import Affine, Circuit
 from interp.proofs.depth.formulas import FormulaCircuit, term_of
 
 __all__ = ["SignCircuit"]
@@ -41,6 +43,17 @@ Cases = list[tuple[Affine, Affine]]
 
 class SignCircuit(FormulaCircuit):
     """A :class:`FormulaCircuit` (see there for the arguments) with signs in place of ramps."""
+
+    def __init__(
+        self,
+        program: Program,
+        circuit: Circuit,
+        places: Mapping[Expression, int],
+        unit: Affine,
+        longest: int,
+    ) -> None:
+        super().__init__(program, circuit, places, unit, longest)
+        self._cases: dict[str, Cases] = {}
 
     def held_bit(self, expression: Expression) -> Affine:
         """The bit of an expression that already has a coordinate, passed through the first hidden
@@ -81,7 +94,9 @@ class SignCircuit(FormulaCircuit):
                 bit = self.held_bit(term)
                 return [(bit, self.unit), (bit * -1.0 + 1.0, Affine())]
             case TermName(name):
-                return self.cases(term_of(self.program, name))
+                if name not in self._cases:
+                    self._cases[name] = self.cases(term_of(self.program, name))
+                return self._cases[name]
             case Multiple(factor, of):
                 return [(bit, number * float(factor)) for bit, number in self.cases(of)]
             case Sum(left, right) | Difference(left, right):

@@ -43,8 +43,8 @@ class LagFit:
     """
 
     lag: int
-    slopes: Float64[np.ndarray, "head"]
-    coefficients: Float64[np.ndarray, "head"]
+    slopes: Float64[np.ndarray, " head"]
+    coefficients: Float64[np.ndarray, " head"]
     fit_error: float
     rounding_error: float
 
@@ -85,18 +85,18 @@ def fit_lag(lag: int, *, unit_roundoff: float = 2.0**-53) -> LagFit:
     )
 
 
-def _coefficients(nodes: Float64[np.ndarray, "head"]) -> Float64[np.ndarray, "head"]:
+def _coefficients(nodes: Float64[np.ndarray, " head"]) -> Float64[np.ndarray, " head"]:
     differences = nodes[:, None] - nodes + np.eye(len(nodes))
     return 1 / differences.prod(axis=1)
 
 
-def _closed_form_error(nodes: Float64[np.ndarray, "head"]) -> float:
+def _closed_form_error(nodes: Float64[np.ndarray, " head"]) -> float:
     return float(np.expm1(-np.log1p(-nodes).sum()))
 
 
 def _rounding(
-    nodes: Float64[np.ndarray, "head"],
-    coefficients: Float64[np.ndarray, "head"],
+    nodes: Float64[np.ndarray, " head"],
+    coefficients: Float64[np.ndarray, " head"],
     unit_roundoff: float,
 ) -> float:
     """A bound on the rounding error: Σ_h |a_h| Σ_s z_h^s times the roundings of a term."""
@@ -106,8 +106,8 @@ def _rounding(
 
 
 def _as_held(
-    slopes: Float64[np.ndarray, "head"],
-) -> tuple[list[mpmath.mpf], Float64[np.ndarray, "head"]]:
+    slopes: Float64[np.ndarray, " head"],
+) -> tuple[list[mpmath.mpf], Float64[np.ndarray, " head"]]:
     """The exact nodes of the rounded slopes, and the rounded coefficients that belong to them."""
     with mpmath.workdps(_DIGITS):
         nodes = [mpmath.exp(-mpmath.mpf(p)) for p in slopes]
@@ -119,7 +119,7 @@ def _as_held(
 
 
 def _exact_error(
-    nodes: list[mpmath.mpf], coefficients: Float64[np.ndarray, "head"], lag: int
+    nodes: list[mpmath.mpf], coefficients: Float64[np.ndarray, " head"], lag: int
 ) -> float:
     """The ℓ1 error of the rounded coefficients, in extended precision.
 

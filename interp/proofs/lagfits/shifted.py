@@ -46,8 +46,8 @@ class ShiftedFit:
     """
 
     locations: tuple[int, ...]
-    slopes: Float64[np.ndarray, "head"]
-    coefficients: Float64[np.ndarray, "head"]
+    slopes: Float64[np.ndarray, " head"]
+    coefficients: Float64[np.ndarray, " head"]
     fit_errors: tuple[float, ...]
     rounding_errors: tuple[float, ...]
 
@@ -73,7 +73,7 @@ def fit_shifted_log(
     problems.need(heads >= 1, "heads", "must be at least 1", heads, "add heads")
     problems.raise_if_any()
 
-    def value(at: Float64[np.ndarray, "two"]) -> float:
+    def value(at: Float64[np.ndarray, " two"]) -> float:
         return _solve(lags, heads, at, unit_roundoff, iterations=12).error
 
     starts = [np.array([scale, 0.37]) for scale in (-3.0, 0.0, 3.0)]
@@ -87,7 +87,7 @@ def fit_shifted_log(
 def _solve(
     lags: tuple[int, ...],
     heads: int,
-    at: Float64[np.ndarray, "two"],
+    at: Float64[np.ndarray, " two"],
     unit_roundoff: float,
     iterations: int,
 ) -> ShiftedFit:
@@ -121,7 +121,7 @@ def _solve(
     return ShiftedFit(lags, slopes, a, errors, tuple(_mass(slopes, a, t) * price for t in lags))
 
 
-def _error(slopes: Float64[np.ndarray, "head"], a: Float64[np.ndarray, "head"], t: int) -> float:
+def _error(slopes: Float64[np.ndarray, " head"], a: Float64[np.ndarray, " head"], t: int) -> float:
     with mpmath.workdps(DIGITS):
         p = [mpmath.mpf(float(v)) for v in slopes]
         held = [mpmath.mpf(float(v)) * mpmath.mpf(1 + t) ** q for v, q in zip(a, p, strict=True)]
@@ -134,7 +134,7 @@ def _error(slopes: Float64[np.ndarray, "head"], a: Float64[np.ndarray, "head"], 
         return float(total + mpmath.fdot(sizes, tail("log", p, s)))
 
 
-def _mass(slopes: Float64[np.ndarray, "head"], a: Float64[np.ndarray, "head"], t: int) -> float:
+def _mass(slopes: Float64[np.ndarray, " head"], a: Float64[np.ndarray, " head"], t: int) -> float:
     with mpmath.workdps(30):
         whole = tail("log", [mpmath.mpf(float(v)) for v in slopes], 0)
     powers = np.array([float(v) for v in whole]) * np.exp(slopes * np.log1p(t))

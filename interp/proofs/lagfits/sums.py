@@ -62,8 +62,8 @@ class SumFit:
 
     target: int | str
     positions: Positions
-    slopes: Float64[np.ndarray, "head"]
-    coefficients: Float64[np.ndarray, "head"]
+    slopes: Float64[np.ndarray, " head"]
+    coefficients: Float64[np.ndarray, " head"]
     fit_error: float
     rounding_error: float
     mass: float

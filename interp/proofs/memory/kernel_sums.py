@@ -34,12 +34,12 @@ class HeadSum:
         coefficients: The coefficients a_h, ``[head]``.
     """
 
-    slopes: Float64[np.ndarray, "head"]
-    coefficients: Float64[np.ndarray, "head"]
+    slopes: Float64[np.ndarray, " head"]
+    coefficients: Float64[np.ndarray, " head"]
 
 
 def fit_kernel(
-    values: Float64[np.ndarray, "lag"], heads: int, positions: Positions, *, price: float = 1e-13
+    values: Float64[np.ndarray, " lag"], heads: int, positions: Positions, *, price: float = 1e-13
 ) -> HeadSum:
     """The best sum found for ``values`` at lags 0, 1, ….
 
@@ -51,11 +51,11 @@ def fit_kernel(
     """
     phi = phi_values(positions, np.arange(len(values), dtype=np.float64))
 
-    def solved(at: Float64[np.ndarray, "two"]) -> tuple[float, HeadSum]:
+    def solved(at: Float64[np.ndarray, " two"]) -> tuple[float, HeadSum]:
         slopes = grid(positions, heads, float(at[0]), float(at[1]))
         return _solve(values, np.exp(-np.outer(phi, slopes)), slopes, price)
 
-    def value(at: Float64[np.ndarray, "two"]) -> float:
+    def value(at: Float64[np.ndarray, " two"]) -> float:
         return solved(at)[0]
 
     start = min((np.array(place) for place in _STARTS), key=value)
@@ -65,9 +65,9 @@ def fit_kernel(
 
 
 def _solve(
-    values: Float64[np.ndarray, "lag"],
+    values: Float64[np.ndarray, " lag"],
     powers: Float64[np.ndarray, "lag head"],
-    slopes: Float64[np.ndarray, "head"],
+    slopes: Float64[np.ndarray, " head"],
     price: float,
 ) -> tuple[float, HeadSum]:
     """The value of the objective and the best sum, for given slopes."""

@@ -118,14 +118,14 @@ class _Plan:
         """The number of coordinates: x_t, one per memory, and the answer."""
         return len(self.fits) + 2
 
-    def wanted(self, memory: int) -> Float64[np.ndarray, "lag"]:
+    def wanted(self, memory: int) -> Float64[np.ndarray, " lag"]:
         """The weights ρ_i that memory i should give to every lag of a row."""
         location = self.task.memories()[memory].location
         if isinstance(location, int):
             return (np.arange(self.task.length) == location).astype(np.float64)
         return np.asarray(location)
 
-    def limits(self, memory: int) -> Float64[np.ndarray, "head"]:
+    def limits(self, memory: int) -> Float64[np.ndarray, " head"]:
         """The limit Z_∞ of each head's normaliser, or 1 without a normaliser."""
         slopes = self.fits[memory].slopes
         if self.normalizer == "none":
@@ -134,7 +134,7 @@ class _Plan:
             exact = [mpmath.mpf(float(p)) for p in slopes]
             return np.array([float(z) for z in tail(self.positions, exact, 0)])
 
-    def kernel_errors(self, memory: int) -> Float64[np.ndarray, "pos"]:
+    def kernel_errors(self, memory: int) -> Float64[np.ndarray, " pos"]:
         """The kernel's error Σ_{s ≤ t} |ρ(s) − held_t(s)| at each position t of the domain."""
         fit, wanted = self.fits[memory], self.wanted(memory)
         s = np.arange(self.task.length, dtype=np.float64)
@@ -171,7 +171,7 @@ class _Plan:
         )
         return sum_rounding(p, a, how)
 
-    def _unsettled(self, memory: int) -> Float64[np.ndarray, "head"]:
+    def _unsettled(self, memory: int) -> Float64[np.ndarray, " head"]:
         """The ratio Z_∞/Z_t at the start of the domain, where it is largest."""
         if self.normalizer == "none":
             return np.ones(len(self.fits[memory].slopes))

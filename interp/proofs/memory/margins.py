@@ -54,7 +54,7 @@ class AdaptivePlan:
         return AdaptiveSlots(self.task)
 
     @property
-    def coefficients(self) -> Float64[np.ndarray, "head"]:
+    def coefficients(self) -> Float64[np.ndarray, " head"]:
         """The coefficients a_h = a′_h e^{−p_h T}, computed in extended precision."""
         heads = zip(self.fit.coefficients, self.fit.slopes, strict=True)
         with mpmath.workdps(40):

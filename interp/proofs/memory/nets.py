@@ -27,7 +27,7 @@ from interp.tasks.memory.readouts import Readout
 __all__ = ["ReluNet", "readout_net"]
 
 _KNOTS_APART = 0.1
-Layer = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, "_"]]
+Layer = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, " _"]]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ReluNet:
     """
 
     hidden: tuple[Layer, ...]
-    out: Float64[np.ndarray, "neurons"]
+    out: Float64[np.ndarray, " neurons"]
     bias: float = 0.0
     error: float = 0.0
 

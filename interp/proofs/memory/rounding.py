@@ -63,7 +63,9 @@ def read_error(width: int) -> float:
 
 
 def sum_rounding(
-    slopes: Float64[np.ndarray, "head"], coefficients: Float64[np.ndarray, "head"], how: Evaluation
+    slopes: Float64[np.ndarray, " head"],
+    coefficients: Float64[np.ndarray, " head"],
+    how: Evaluation,
 ) -> float:
     """A bound on what rounding adds to the sum, for values of at most 1.
 

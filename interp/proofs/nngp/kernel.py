@@ -105,7 +105,7 @@ def batch_kernels(
     return np.stack([kernel.outputs(one) for one in left_out])
 
 
-def jackknife(left_out: Float64[np.ndarray, "batch *rest"]) -> Float64[np.ndarray, "*rest"]:
+def jackknife(left_out: Float64[np.ndarray, " batch *rest"]) -> Float64[np.ndarray, "*rest"]:
     """The standard error of a statistic, from its values with one batch left out each."""
     n = len(left_out)
     return np.asarray(np.sqrt((n - 1) * left_out.var(axis=0)))

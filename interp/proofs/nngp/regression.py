@@ -105,11 +105,11 @@ def _gradients(model: SequenceTransformer, weights: dict[str, Tensor], rows: Ten
 
 def kernel_predict(
     train: Square,
-    targets: Float64[np.ndarray, "string"],
+    targets: Float64[np.ndarray, " string"],
     cross: Float64[np.ndarray, "test string"],
     *,
     ridge: float,
-) -> Float64[np.ndarray, "test"]:
+) -> Float64[np.ndarray, " test"]:
     """Predictions of kernel ridge regression.
 
     Args:

@@ -46,7 +46,7 @@ class TemplateMatrix:
     error: Matrix
     condition: float
     condition_error: float
-    eigenvalues: Float64[np.ndarray, "template"]
+    eigenvalues: Float64[np.ndarray, " template"]
 
 
 def template_matrix(
@@ -108,7 +108,7 @@ def mlp_matrix(task: TemplateTask, activation: str = "relu") -> Matrix:
 
 
 def block_spread(
-    kernel: Float64[np.ndarray, "string string"], template: Int64[np.ndarray, "string"]
+    kernel: Float64[np.ndarray, "string string"], template: Int64[np.ndarray, " string"]
 ) -> tuple[Float64[np.ndarray, "template template"], float]:
     """How nearly a kernel matrix is constant on the blocks of its templates.
 
@@ -133,8 +133,8 @@ def block_spread(
 
 
 def template_prediction(
-    matrix: Matrix, labels: Float64[np.ndarray, "template"], *, rows: int, ridge: float
-) -> Float64[np.ndarray, "template"]:
+    matrix: Matrix, labels: Float64[np.ndarray, " template"], *, rows: int, ridge: float
+) -> Float64[np.ndarray, " template"]:
     """The prediction of kernel ridge regression for unseen strings, with many training symbols.
 
     N (N + λ r/n I)⁻¹ y for n rows spread evenly over r templates.

@@ -79,7 +79,7 @@ def write_hidden_ramps(ffn: FFN, first: list[Ramp], second: list[Ramp]) -> None:
 
 
 def _write_inputs(
-    weight: Float[Tensor, "d_in width"], bias: Float[Tensor, "width"], index: int, ramp: Ramp
+    weight: Float[Tensor, "d_in width"], bias: Float[Tensor, " width"], index: int, ramp: Ramp
 ) -> None:
     for neuron, shift in ((2 * index, 0.0), (2 * index + 1, 1.0)):
         for coordinate, value in ramp.reads.items():

@@ -98,7 +98,7 @@ class PermutedPatches:
         """Positions of a row: patches and the token that asks."""
         return (self.side // self.patch) ** 2 + 1
 
-    def order(self) -> Int[Tensor, "patch"]:
+    def order(self) -> Int[Tensor, " patch"]:
         """Which patch (row by row) stands at each position."""
         patches = self.length - 1
         if not self.permuted:
@@ -138,7 +138,7 @@ class PermutedPatches:
 
 def _shapes(
     n: int, side: int, noise: float, generator: torch.Generator
-) -> tuple[Float[Tensor, "n 1 side side"], Int[Tensor, "n"]]:
+) -> tuple[Float[Tensor, "n 1 side side"], Int[Tensor, " n"]]:
     """Grey images in about [−1, 1] and their classes, in the order disk, ring, square, cross."""
     label = torch.randint(len(_SHAPES), (n,), generator=generator)
     radius = side * (0.2 + 0.15 * torch.rand(n, generator=generator))
@@ -158,7 +158,7 @@ def _shapes(
 
 
 @lru_cache(maxsize=2)
-def _cifar10(folder: str, split: str) -> tuple[Tensor, Int[Tensor, "image"]]:
+def _cifar10(folder: str, split: str) -> tuple[Tensor, Int[Tensor, " image"]]:
     """Images as bytes [image, 3, 32, 32] and their classes; a record is a label and 3072 pixels."""
     records = []
     for name in _FILES[split]:

@@ -76,14 +76,14 @@ class LinearKernel:
         """The task's name in stores and reports, e.g. ``linear-kernel-exponential-exchange``."""
         return "-".join(["linear-kernel", self.kernel, *[self.change] * (self.change != "none")])
 
-    def weights(self) -> Float64[Tensor, "lag"]:
+    def weights(self) -> Float64[Tensor, " lag"]:
         """The kernel's values ρ(0) … ρ(length − 1)."""
         if self.kernel == "exponential":
             return torch.exp(-torch.arange(self.length, dtype=torch.float64))
         generator = torch.Generator().manual_seed(self.kernel_seed)
         return torch.rand(self.length, generator=generator, dtype=torch.float64)
 
-    def filter(self) -> Float64[Tensor, "tap"]:
+    def filter(self) -> Float64[Tensor, " tap"]:
         """The coefficients w_0, w_1, … of the mixing filter."""
         generator = torch.Generator().manual_seed(self.filter_seed)
         return torch.rand(self.filter_length, generator=generator, dtype=torch.float64)
@@ -114,7 +114,7 @@ class LinearKernel:
         return {"kind": "linear_kernel", **asdict(self)}
 
 
-def _toeplitz(weights: Float64[Tensor, "lag"], length: int) -> Float64[Tensor, "query key"]:
+def _toeplitz(weights: Float64[Tensor, " lag"], length: int) -> Float64[Tensor, "query key"]:
     """The lower triangular matrix with entry weights(t − s) for t ≥ s."""
     matrix = torch.zeros(length, length, dtype=torch.float64)
     for lag, weight in enumerate(weights[:length]):

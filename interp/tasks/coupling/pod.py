@@ -101,7 +101,7 @@ class PodCoupling:
         """How many basis functions are recorded as latents: the rank, but at most 16."""
         return _NAMED if self.rank == "infinite" else min(int(self.rank), _NAMED)
 
-    def sigma(self, count: int) -> Float64[Tensor, "count"]:
+    def sigma(self, count: int) -> Float64[Tensor, " count"]:
         """The singular values σ_1 … σ_count, zero beyond the rank."""
         k = torch.arange(1, count + 1, dtype=torch.float64)
         if self.sigmas:

@@ -93,7 +93,7 @@ class PermutedTranslation:
         """Positions of a row."""
         return 2 * self.length + 1
 
-    def order(self) -> Int[Tensor, "word"]:
+    def order(self) -> Int[Tensor, " word"]:
         """For each position of the row, the position of its word in the source sentence."""
         if not self.permuted:
             return torch.arange(self.length)
@@ -120,7 +120,7 @@ class PermutedTranslation:
         mask = (torch.arange(self.positions) >= self.length) & (row[:, 1:] != PAD)
         return Batch(row[:, :-1], row[:, 1:], mask, latents).to(device)
 
-    def lexicon(self) -> Int[Tensor, "word"]:
+    def lexicon(self) -> Int[Tensor, " word"]:
         """The target word of every source word, both counted from 0."""
         generator = torch.Generator().manual_seed(self.lexicon_seed)
         return torch.randperm(self.words, generator=generator)

@@ -27,7 +27,7 @@ __all__ = ["Law", "diversity", "draw_symbols", "weights"]
 Law = Literal["uniform", "zipf"]
 
 
-def weights(law: str, symbols: int, exponent: float) -> Float64[np.ndarray, "symbol"]:
+def weights(law: str, symbols: int, exponent: float) -> Float64[np.ndarray, " symbol"]:
     """The probability of each symbol, by rank, under a :data:`Law`; they sum to 1."""
     rank = np.arange(1, symbols + 1, dtype=np.float64)
     weight = rank**-exponent if law == "zipf" else np.ones(symbols)
@@ -35,7 +35,7 @@ def weights(law: str, symbols: int, exponent: float) -> Float64[np.ndarray, "sym
 
 
 def draw_symbols(
-    weight: Float64[np.ndarray, "symbol"], n: int, wildcards: int, generator: torch.Generator
+    weight: Float64[np.ndarray, " symbol"], n: int, wildcards: int, generator: torch.Generator
 ) -> Int64[Tensor, "row wildcard"]:
     """The symbols that n rows substitute for their wildcards, as ranks from 0, distinct in each
     row."""
@@ -44,7 +44,7 @@ def draw_symbols(
     return clocks.topk(wildcards, dim=1, largest=False, sorted=True).indices
 
 
-def diversity(weight: Float64[np.ndarray, "symbol"], wildcards: int) -> float:
+def diversity(weight: Float64[np.ndarray, " symbol"], wildcards: int) -> float:
     """The diversity ρ for templates of at most ``wildcards`` wildcards; infinite without any."""
     if wildcards == 0:
         return float("inf")
@@ -57,7 +57,7 @@ def diversity(weight: Float64[np.ndarray, "symbol"], wildcards: int) -> float:
     return 1 / float(probability)
 
 
-def _fewer(rung: Float64[np.ndarray, "symbol"], m: int) -> float:
+def _fewer(rung: Float64[np.ndarray, " symbol"], m: int) -> float:
     """The probability that fewer than m of several independent events happen."""
     count = np.zeros(m)
     count[0] = 1.0

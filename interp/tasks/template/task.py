@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import combinations
-from typing import Any, get_args
+from itertools import combinations, permutations
+from typing import Any, cast, get_args
 
 import numpy as np
 import torch
@@ -149,6 +149,18 @@ class TemplateTask:
         inputs = tokens.gather(1, slots[index, : self.length])
         return self._batch(inputs, tokens, index, slots).to(device)
 
+    def every_row(self) -> Iterator[tuple[tuple[int, ...], int | float]]:
+        """Every string by its ids, with its label (token labels: the id), template by template."""
+        first, stop = self.train if self.split == "train" else self.test
+        symbols = range(len(self.regular) + first, len(self.regular) + stop)
+        for template, label in zip(self.templates, self.labels, strict=True):
+            wild, real = sorted(set(template) - set(self.regular)), cast("Any", label)
+            token = {letter: place for place, letter in enumerate(self.regular)}
+            for drawn in permutations(symbols, len(wild)):
+                token |= dict(zip(wild, drawn, strict=True))
+                answer = token[label] if isinstance(label, str) else float(real)
+                yield tuple(token[letter] for letter in template), answer
+
     def variables(self) -> Iterator[Variable]:
         """``label`` of a real-valued task; of a symbolic one the ``source`` position, where
         templates differ in it, and the ``answer`` itself."""
@@ -163,7 +175,7 @@ class TemplateTask:
         return {"kind": "template", **asdict(self)}
 
     @property
-    def _weights(self) -> Float64[np.ndarray, "symbol"]:
+    def _weights(self) -> Float64[np.ndarray, " symbol"]:
         first, stop = self.train if self.split == "train" else self.test
         return weights(self.substitution, stop - first, self.exponent)
 

@@ -85,7 +85,8 @@ def head_weights(
             path of a TOML or JSON file (:mod:`interp.weights.head_weights.mapping`).
         dtype: the dtype that tensors are converted to when they are read.
         revision: branch, tag or commit on the hub.
-        download: whether a hub id that the local cache lacks may be downloaded.
+        download: whether a hub id that the local cache lacks may be read from the hub, by ranged
+            requests: of each file the header, then the tensors that are asked for alone.
 
     Raises:
         ArgumentError: if the mapping is malformed, or the model neither a path nor a module.

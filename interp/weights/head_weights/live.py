@@ -30,7 +30,7 @@ from interp.errors import CheckpointError
 from interp.weights.head_weights.source import Source
 from interp.weights.head_weights.tensors import checked
 
-__all__ = ["LiveTensors", "live_source"]
+__all__ = ["RENAMED", "LiveTensors", "live_source"]
 
 Make = Callable[[], Tensor]
 
@@ -45,8 +45,9 @@ _JOINED: dict[str, tuple[str, str, str, str]] = {
     "falcon": ("self_attention.query_key_value", "self_attention.dense", *_BY_HEAD),
     "phi3": ("self_attn.qkv_proj", "self_attn.o_proj", *_IN_TURN),
 }
-# Names that a checkpoint gives to what the model calls otherwise.
-_RENAMED = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
+
+RENAMED = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
+"""``model_type`` → names that a checkpoint gives to what the model calls otherwise."""
 
 
 class LiveTensors:
@@ -111,7 +112,7 @@ def live_source(model: nn.Module) -> Source:
     kind = str(told.get("model_type", ""))
     if not whole:
         tensors = _rejoined(tensors, _joined(kind, told), _heads(config))
-    for live, saved in _RENAMED.get(kind, {}).items():
+    for live, saved in RENAMED.get(kind, {}).items():
         if live in tensors:
             tensors[saved] = tensors.pop(live)
     return Source(name, LiveTensors(tensors), told)

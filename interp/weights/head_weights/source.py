@@ -1,15 +1,16 @@
 """Find and open a checkpoint: a file, a folder, or an id on the Hugging Face hub.
 
-A hub id is looked for in the local cache first and downloaded only if it is not there; of a hub
-repository only the configuration and safetensors files are ever fetched. Code that a repository
-brings along is never run, here or anywhere in weight-only inspection, so there is no flag for it.
+A hub id is looked for in the local cache first. What is not there is read by ranged requests, the
+tensors that are asked for alone (:mod:`.remote`), or downloaded whole for a model that is to be
+run; of a hub repository only the configuration and safetensors files are ever fetched. Code that a
+repository brings along is never run, here or anywhere in weight-only inspection, so there is no
+flag for it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -19,12 +20,18 @@ from torch import Tensor
 
 from interp.errors import CheckpointError
 from interp.reading import regular
+from interp.weights.head_weights.hub import (
+    SINGLE,
+    cached_snapshot,
+    hub_file,
+    reach_hub,
+    whole_snapshot,
+)
+from interp.weights.head_weights.remote import RemoteTensors
 from interp.weights.head_weights.tensors import TensorFiles, read_json
 
-__all__ = ["Source", "Tensors", "fetch_if_there", "find_source"]
+__all__ = ["Source", "Tensors", "find_source"]
 
-_SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
 _PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack")
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -64,9 +71,19 @@ class Source:
 
 
 def find_source(
-    path_or_id: str | Path, *, revision: str | None = None, download: bool = True
+    path_or_id: str | Path,
+    *,
+    revision: str | None = None,
+    download: bool = True,
+    whole: bool = False,
 ) -> Source:
     """Open the checkpoint at a path or hub id.
+
+    Args:
+        path_or_id: The file, folder or hub id.
+        revision: Branch, tag or commit on the hub.
+        download: Whether anything may be fetched.
+        whole: Whether all weights are fetched, for a model that is to be run.
 
     Raises:
         CheckpointError: if nothing is there, only pickled weights are, a shard is missing, or a
@@ -83,7 +100,7 @@ def find_source(
         raise CheckpointError(
             f"{name!r} does not exist: give a folder, a .safetensors file or a hub id"
         )
-    return _folder(name, _from_hub(name, revision, download))
+    return _remote(name, revision, download, whole)
 
 
 def _file(name: str, path: Path) -> Source:
@@ -100,8 +117,8 @@ def _file(name: str, path: Path) -> Source:
 def _folder(name: str, folder: Path) -> Source:
     indexes = sorted(folder.glob("*.safetensors.index.json"))
     single = sorted(folder.glob("*.safetensors"))
-    if (folder / _SINGLE).is_file():
-        return _source(name, TensorFiles([folder / _SINGLE]), folder)
+    if (folder / SINGLE).is_file():
+        return _source(name, TensorFiles([folder / SINGLE]), folder)
     if len(indexes) == 1:
         return _source(name, TensorFiles.of_index(indexes[0]), folder)
     if len(single) == 1:
@@ -123,8 +140,8 @@ def _folder(name: str, folder: Path) -> Source:
 def _source(name: str, files: TensorFiles, folder: Path) -> Source:
     config, ours = folder / "config.json", folder / "model.json"
     description = read_json(ours) if ours.is_file() else None
-    if description is not None and (folder / _SINGLE).is_file():
-        _check_own(folder / _SINGLE, description)
+    if description is not None and (folder / SINGLE).is_file():
+        _check_own(folder / SINGLE, description)
     return Source(
         name=name,
         files=files,
@@ -146,103 +163,16 @@ def _check_own(weights: Path, description: dict[str, Any]) -> None:
         )
 
 
-def _from_hub(name: str, revision: str | None, download: bool) -> Path:
-    """The local folder of a hub repository's files, from the cache or downloaded."""
-    config = _cached(name, "config.json", revision)
-    if config is not None and _is_complete(config.parent):
-        return config.parent
-    if not download:
+def _remote(name: str, revision: str | None, download: bool, whole: bool) -> Source:
+    """A repository on the hub: the cached or downloaded folder, or its tensors by ranges."""
+    folder = cached_snapshot(name, revision)
+    if folder is None and not download:
         raise CheckpointError(f"{name!r} is no local path and not in the local hub cache")
-    _reach_hub(name)
-    config = _download(name, "config.json", revision)
-    if config is None:
-        raise CheckpointError(f"{name} on the hub has no config.json: it is not a model")
-    if _download(name, _SINGLE, revision) is None:
-        index = _download(name, _INDEX, revision)
-        if index is None:
-            raise CheckpointError(
-                f"{name} on the hub has neither {_SINGLE} nor {_INDEX}: pickled weights can run "
-                "code when loaded and are never opened; look for a safetensors revision"
-            )
-        for shard in _shards(index):
-            _download(name, shard, revision)
-    return config.parent
-
-
-def fetch_if_there(name: str, files: Sequence[str], revision: str | None = None) -> list[str]:
-    """Which small files of a hub repository are in the local cache, after fetching those it has.
-
-    Without a connection it is what the cache holds.
-
-    Raises:
-        CheckpointError: if the connection to the hub fails.
-    """
-    cached = [file for file in files if _cached(name, file, revision) is not None]
-    if cached:
-        return cached
-    try:
-        _reach_hub(name)
-    except CheckpointError:
-        return []
-    return [file for file in files if _download(name, file, revision) is not None]
-
-
-def _is_complete(snapshot: Path) -> bool:
-    index = snapshot / _INDEX
-    if (snapshot / _SINGLE).is_file():
-        return True
-    return index.is_file() and all((snapshot / shard).is_file() for shard in _shards(index))
-
-
-def _shards(index: Path) -> list[str]:
-    return sorted({str(shard) for shard in (read_json(index).get("weight_map") or {}).values()})
-
-
-def _cached(name: str, file: str, revision: str | None) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        found = try_to_load_from_cache(name, file, revision=revision)
-    except HFValidationError as error:
-        raise CheckpointError(f"{name!r} is neither a local path nor a hub id: {error}") from error
-    return Path(found) if isinstance(found, str) else None
-
-
-def _reach_hub(name: str) -> None:
-    """One short try, because the hub's own client retries for half a minute, and says so."""
-    from huggingface_hub import constants, get_session
-
-    try:
-        get_session().head(constants.ENDPOINT, timeout=10)
-    except Exception as error:  # which library's errors these are differs between hub versions
-        raise CheckpointError(
-            f"{name!r} is no local path, is not in the local hub cache, and the hub cannot be "
-            f"reached ({error}): download it first or give a folder"
-        ) from error
-
-
-def _download(name: str, file: str, revision: str | None) -> Path | None:
-    """The local path of a file fetched from the hub; None where the repository has no such file."""
-    from huggingface_hub import errors as hub
-    from huggingface_hub import hf_hub_download
-
-    try:
-        return Path(hf_hub_download(name, file, revision=revision))
-    except hub.GatedRepoError as error:
-        raise CheckpointError(
-            f"{name} on the hub asks for its licence to be accepted: log in and accept it"
-        ) from error
-    except hub.RepositoryNotFoundError as error:
-        raise CheckpointError(
-            f"{name!r} is neither a local path nor a repository on the hub that can be seen"
-        ) from error
-    except hub.RevisionNotFoundError as error:
-        raise CheckpointError(f"{name} on the hub has no revision {revision!r}") from error
-    except hub.LocalEntryNotFoundError as error:
-        raise CheckpointError(f"the hub stopped answering while {name} was fetched") from error
-    except hub.EntryNotFoundError:
-        return None
-    except (OSError, ValueError, RuntimeError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"cannot fetch {file} of {name} from the hub: {first}") from error
+    if folder is not None:
+        return _folder(name, folder)
+    reach_hub(name)
+    if whole:
+        return _folder(name, whole_snapshot(name, revision))
+    config = hub_file(name, "config.json", revision)
+    # every request after this one asks for the commit that the configuration is of
+    return Source(name, RemoteTensors(name, config.parent.name), read_json(config))

@@ -19,7 +19,7 @@ from torch import Tensor
 from interp import reading
 from interp.errors import CheckpointError
 
-__all__ = ["TensorFiles", "checked", "read_json"]
+__all__ = ["TensorFiles", "checked", "read_index", "read_json"]
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -31,6 +31,21 @@ def read_json(path: Path) -> dict[str, Any]:
     found = reading.read_json(path, error=CheckpointError)
     if not isinstance(found, dict):
         raise CheckpointError(f"{path} holds a JSON {type(found).__name__}, not an object")
+    return found
+
+
+def read_index(path: Path) -> dict[str, str]:
+    """Read a ``*.safetensors.index.json``: the file beside it that holds each tensor.
+
+    Raises:
+        CheckpointError: if it is malformed, or names a file of another folder.
+    """
+    weight_map = read_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path} has no weight_map of tensor names to files")
+    found = {str(name): str(shard) for name, shard in weight_map.items()}
+    if outside := sorted(s for s in set(found.values()) if Path(s).name != s):
+        raise CheckpointError(f"{path} names the shard {outside[0]!r} outside its folder")
     return found
 
 
@@ -69,23 +84,15 @@ class TensorFiles:
         Raises:
             CheckpointError: if the index is malformed or a shard is missing.
         """
-        weight_map = read_json(index_path).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise CheckpointError(f"{index_path} has no weight_map of tensor names to files")
-        folder = index_path.parent
-        shards = sorted({str(s) for s in weight_map.values()})
-        outside = [s for s in shards if Path(s).name != s]
-        if outside:
-            raise CheckpointError(f"{index_path} names the shard {outside[0]!r} outside its folder")
+        weight_map, folder = read_index(index_path), index_path.parent
+        shards = sorted(set(weight_map.values()))
         missing = [s for s in shards if not (folder / s).is_file()]
         if missing:
             raise CheckpointError(
                 f"{len(missing)} of {len(shards)} shards are missing from {folder}, "
                 f"first {missing[0]}: download the checkpoint again"
             )
-        return cls(
-            [folder / s for s in shards], {n: folder / str(s) for n, s in weight_map.items()}
-        )
+        return cls([folder / s for s in shards], {n: folder / s for n, s in weight_map.items()})
 
     def __contains__(self, name: object) -> bool:
         """Whether the checkpoint holds a tensor of this name."""

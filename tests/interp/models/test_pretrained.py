@@ -183,7 +183,7 @@ def test_an_unreachable_hub_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(name: str) -> None:
         raise CheckpointError(f"{name!r} … the hub cannot be reached")
 
-    monkeypatch.setattr(source, "_reach_hub", refuse)
+    monkeypatch.setattr(source, "reach_hub", refuse)
     with pytest.raises(CheckpointError, match="the hub cannot be reached"):
         load_pretrained("nobody/a-model-of-no-name")
     with pytest.raises(CheckpointError, match="does not exist"):

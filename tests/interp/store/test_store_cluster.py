@@ -1,9 +1,7 @@
 """Parts as Ray tasks: the same bytes as a local run, also when a worker dies."""
 
-import os
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,18 +13,6 @@ from interp.store import extract, verify
 
 HOOKS = ["blocks.*.hook_resid_post", "blocks.*.attn.hook_pattern"]
 OPTIONS = {"rows": 50, "batch": 4, "part_rows": 12}
-
-
-@pytest.fixture(scope="module")
-def ray():
-    module = pytest.importorskip("ray", reason="Ray is an optional extra: prooflens[ray]")
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
-    module.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
-    )  # fmt: skip
-    yield module
-    module.shutdown()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from interp.proofs.depth.vocabulary import token_ids
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.languages import language
+from interp.tasks.depth.prefixes import letters_of, prefixes
 
 
 def balanced(string: str) -> bool:
@@ -185,3 +187,30 @@ def test_answers_as_bits(kind: type) -> None:
     assert torch.equal(classes.targets[..., None].float(), bits.targets)
     with pytest.raises((ArgumentError, TypeError), match="targets"):
         kind("L_4", ((4, 9),), "words")
+
+
+@pytest.mark.parametrize(("k", "bins"), [(1, ((1, 4),)), (3, ((3, 4), (6, 7))), (4, ((4, 8),))])
+def test_prefixes_are_those_of_all_strings_counted_one_by_one(k: int, bins: Any) -> None:
+    task, lengths = PrefixPrediction(f"L_{k}", bins), range(1, 8)
+    asked: Counter[tuple[tuple[int, ...], int]] = Counter()
+    _, a, b = letters_of(task).tolist()
+    for n in (n for low, high in bins for n in range(low, min(high, 7) + 1)):
+        for word in product("ab", repeat=n):
+            text = "".join(word)
+            for i in lengths[:n] if re.fullmatch(blocks(k), text) else ():
+                ids = tuple({"a": a, "b": b}[letter] for letter in text[:i])
+                asked[(0, *ids), int(bool(re.fullmatch(blocks(k), text[:i])))] += 1
+    found: Counter[tuple[tuple[int, ...], int]] = Counter()
+    for ids, answers, times in prefixes(task, 7, ordered=True, most=5):
+        assert len(ids) <= 5
+        for row, answer, number in zip(ids.tolist(), answers.tolist(), times, strict=True):
+            found[tuple(row), answer] += number
+    assert found == asked
+    merged: Counter[Any] = Counter()
+    for (row, answer), number in asked.items():
+        merged[len(row), row.count(a), row[-1], answer] += number
+    again: Counter[Any] = Counter()
+    for ids, answers, times in prefixes(task, 7, ordered=False, most=99):
+        for row, answer, number in zip(ids.tolist(), answers.tolist(), times, strict=True):
+            again[len(row), row.count(a), row[-1], answer] += number
+    assert again == merged

@@ -30,3 +30,9 @@ def test_targets_and_latents_are_those_of_a_direct_loop() -> None:
 def test_sizes_that_make_no_task_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"vocabulary must be at least 2.*length must be at"):
         Maximum(1, 1)
+
+
+def test_every_row_is_listed_once_with_its_largest_token() -> None:
+    listed = list(Maximum(3, 4).every_row())
+    assert len(listed) == len({row for row, _ in listed}) == 3**4
+    assert all(answer == sorted(row)[-1] for row, answer in listed)

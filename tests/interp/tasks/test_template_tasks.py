@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import permutations, product
+from math import perm
 
 import numpy as np
 import pytest
@@ -225,3 +226,15 @@ def test_zipf_task_is_tested_on_uniform_unseen_symbols() -> None:
     task = same_different(substitution="zipf", exponent=1.5)
     assert task.diversity < same_different().diversity
     assert task.unseen() == replace(same_different(), split="test")
+
+
+@pytest.mark.parametrize("task", [same_different(), copying(), ODD, ODD.unseen()])
+def test_every_string_is_listed_with_its_label(task: TemplateTask) -> None:
+    listed = list(task.every_row())
+    drawn = task.sample(400, seed=5)
+    rows = [tuple(row) for row in drawn.inputs.tolist()]
+    answers = drawn.targets[:, -1].reshape(len(rows)).tolist()
+    assert set(zip(rows, answers, strict=True)) <= set(listed)
+    first, stop = task.train if task.split == "train" else task.test
+    numbers = [perm(stop - first, len(wildcards(z))) for z in task.templates]
+    assert len(listed) == sum(numbers)

@@ -1,0 +1,217 @@
+"""Open PyTorch's own attention, so that its queries, patterns and heads can be hooked.
+
+``nn.MultiheadAttention`` forms the pattern inside one call, and a layer of
+``nn.TransformerEncoder`` may run as one fused kernel: no submodule ever sees a head.
+:func:`open_attention` copies a module with each ``nn.MultiheadAttention`` replaced by an
+:class:`OpenAttention`, which computes the same in steps,
+
+    scores = q kᵀ / √d_head + mask   pattern = softmax(scores)   z = pattern v   out = z W_O + b_O
+
+and sends each of these tensors through a submodule of that name. The copy has the same parameters,
+not equal ones: training either trains both. It is slower than the fused kernel and holds the
+patterns in memory, so use it for the analysis and keep the original for the rest.
+
+Not for attention with appended keys (``add_bias_kv``, ``add_zero_attn``), whose pattern is not
+[query, key], and not for decoders with cross-attention. That outputs agree says that the steps are
+right; it says nothing about what the heads do.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from interp.errors import Problems
+
+__all__ = ["OpenAttention", "encoder_names", "open_attention"]
+
+
+class OpenAttention(nn.Module):
+    """``nn.MultiheadAttention`` in steps: the same parameters, arguments and results.
+
+    Submodules that pass on what their names say: ``q``, ``k``, ``v``, ``z`` ``[batch, pos, head,
+    d_head]``; ``scores`` and ``pattern`` (before dropout) ``[batch, head, query, key]``.
+
+    Args:
+        closed: The attention whose parameters it takes.
+
+    Raises:
+        ArgumentError: for appended keys.
+    """
+
+    q: nn.Identity
+    k: nn.Identity
+    v: nn.Identity
+    z: nn.Identity
+    scores: nn.Identity
+    pattern: nn.Identity
+    out_proj: nn.Linear
+    in_proj_weight: Tensor
+    in_proj_bias: Tensor | None
+
+    def __init__(self, closed: nn.MultiheadAttention) -> None:
+        super().__init__()
+        problems = Problems("OpenAttention")
+        appended = closed.bias_k is not None or closed.add_zero_attn
+        rule, advice = "must not append keys", "build it without add_bias_kv and add_zero_attn"
+        problems.need(not appended, "closed", rule, type(closed).__name__, advice)
+        problems.raise_if_any()
+        for name, value in closed.named_parameters(recurse=False):
+            self.register_parameter(name, value)
+        if closed.in_proj_bias is None:
+            self.register_parameter("in_proj_bias", None)
+        self.out_proj = closed.out_proj
+        self.num_heads, self.dropout = closed.num_heads, closed.dropout
+        self.embed_dim, self.batch_first = closed.embed_dim, closed.batch_first
+        self._packed = bool(closed._qkv_same_embed_dim)
+        # Read by nn.TransformerEncoderLayer: with False it never takes its fused path.
+        self._qkv_same_embed_dim = False
+        for name in ("q", "k", "v", "scores", "pattern", "z"):
+            self.add_module(name, nn.Identity())
+        self.training = closed.training
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The arguments and results of ``nn.MultiheadAttention``; ``is_causal`` is a hint there,
+        and the mask, which has to be given with it, says the same."""
+        batched = query.dim() == 3
+        q, k, v = self._projected([self._batch_first(x, batched) for x in (query, key, value)])
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / q.shape[-1] ** 0.5
+        scores = _masked(scores, attn_mask, key_padding_mask)
+        pattern = self.pattern(self.scores(scores).softmax(-1))
+        mixed = nn.functional.dropout(pattern, self.dropout, self.training)
+        z = self.z(torch.einsum("bhqk,bkhd->bqhd", mixed, v))
+        out = self.out_proj(rearrange(z, "b q h d -> b q (h d)"))
+        if not batched:
+            out = out[0]
+        elif not self.batch_first:
+            out = out.transpose(0, 1)
+        if not need_weights:
+            return out, None
+        weights = mixed.mean(1) if average_attn_weights else mixed
+        return out, weights if batched else weights[0]
+
+    def _batch_first(self, x: Tensor, batched: bool) -> Tensor:
+        if not batched:
+            return x[None]
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def _projected(self, given: list[Tensor]) -> list[Tensor]:
+        """Queries, keys and values, ``[batch, pos, head, d_head]``."""
+        weights: Any = (
+            self.in_proj_weight.chunk(3)
+            if self._packed
+            else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        )
+        bias = self.in_proj_bias
+        biases: Any = (None,) * 3 if bias is None else bias.chunk(3)
+        points = (self.q, self.k, self.v)
+        return [
+            point(
+                rearrange(nn.functional.linear(x, w, b), "b n (h d) -> b n h d", h=self.num_heads)
+            )
+            for point, x, w, b in zip(points, given, weights, biases, strict=True)
+        ]
+
+
+def open_attention(module: nn.Module) -> nn.Module:
+    """A copy of a module, with the same parameters, whose attention can be hooked.
+
+    Args:
+        module: Any module; each ``nn.MultiheadAttention`` in it is replaced.
+
+    Returns:
+        The copy: an :class:`OpenAttention` if the module itself is one attention.
+
+    Raises:
+        ArgumentError: for attention with appended keys.
+    """
+    shared = {id(value): value for value in (*module.parameters(), *module.buffers())}
+    found = copy.deepcopy(module, memo=dict(shared))
+    if isinstance(found, nn.MultiheadAttention):
+        return OpenAttention(found)
+    for parent in list(found.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.MultiheadAttention):
+                setattr(parent, name, OpenAttention(child))
+    return found
+
+
+def encoder_names(module: nn.Module) -> dict[str, str]:
+    """TransformerLens' hook names for the layers of ``nn.TransformerEncoder`` in a module.
+
+    Layers are counted in the order in which the module names them. Of layers that normalise before
+    attention (``norm_first=True``) ``hook_resid_mid`` is named too, for reading; with the norm
+    after it no tensor between the two sublayers is a sum that could bear the name.
+
+    Args:
+        module: A module from :func:`open_attention`.
+
+    Returns:
+        Hook name → site, for :func:`interp.models.wrap.wrap`; empty without such layers.
+
+    Raises:
+        ArgumentError: for layers with the batch on the second axis.
+    """
+    layers = [
+        (path, layer)
+        for path, layer in module.named_modules()
+        if isinstance(layer, nn.TransformerEncoderLayer)
+    ]
+    problems, names = Problems("encoder_names"), dict[str, str]()
+    for number, (path, layer) in enumerate(layers):
+        attention: Any = layer.self_attn
+        rule, advice = "must have batch_first=True", "build the layer with it, or name the sites"
+        problems.need(attention.batch_first, path or "module", rule, False, advice)
+        names |= _layer_names(f"blocks.{number}", f"{path}." if path else "", layer)
+    problems.raise_if_any()
+    return names
+
+
+def _layer_names(block: str, path: str, layer: nn.TransformerEncoderLayer) -> dict[str, str]:
+    whole = path.removesuffix(".")
+    names = {f"{block}.hook_resid_pre": f"{whole}:in"}
+    for name in ("q", "k", "v", "z", "pattern"):
+        names[f"{block}.attn.hook_{name}"] = f"{path}self_attn.{name}"
+    names |= {
+        f"{block}.attn.hook_attn_scores": f"{path}self_attn.scores",
+        f"{block}.hook_attn_out": f"{path}dropout1",
+        f"{block}.mlp.hook_pre": f"{path}linear1",
+        f"{block}.mlp.hook_post": f"{path}linear2:in",
+        f"{block}.hook_mlp_out": f"{path}dropout2",
+        f"{block}.hook_resid_post": whole,
+    }
+    if layer.norm_first:
+        names[f"{block}.hook_resid_mid"] = f"{path}norm2:read"
+    return names
+
+
+def _masked(scores: Tensor, mask: Tensor | None, padding: Tensor | None) -> Tensor:
+    """Scores ``[batch, head, query, key]`` with a mask ``[query, key]`` or ``[batch·head, query,
+    key]`` and a padding mask ``[batch, key]`` added; of Booleans, True forbids."""
+    if mask is not None:
+        mask = mask.view(scores.shape) if mask.dim() == 3 else mask
+        scores = scores + _added(mask, scores)
+    if padding is not None:
+        padding = padding[None] if padding.dim() == 1 else padding
+        scores = scores + _added(padding, scores)[:, None, None]
+    return scores
+
+
+def _added(mask: Tensor, scores: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(scores.dtype)
+    return torch.zeros(mask.shape).to(scores).masked_fill(mask, -torch.inf)

@@ -1,0 +1,146 @@
+"""Run independent pieces of work as tasks of a Ray cluster, or of Ray on this machine.
+
+    function(*shared, *job)   for every job, on whichever worker is free
+
+What all jobs share (a model, a plan) travels to each machine once. A few more jobs than there are
+cores are under way at a time, so that jobs may come from a generator without end. A worker that
+dies is replaced and its job begun again, three times; a job that raises an error stops the run.
+Results come back as they are finished, with the number of their job.
+
+A task costs about a second to start on a new worker, so this is not for work that one machine's
+cores do in seconds. Results equal those of a local run only where the function's do: sums depend on
+the number of threads, which the function has to set.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from interp.errors import MissingDependencyError, ProoflensError
+
+__all__ = ["built_once", "ray_results", "require_ray"]
+
+_RETRIES = 3
+_built: dict[str, Any] = {}
+
+
+def require_ray() -> Any:
+    """Import the module ``ray``.
+
+    Raises:
+        MissingDependencyError: saying how to install it.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise MissingDependencyError(
+            "backend 'ray' needs Ray: pip install 'prooflens[ray]'"
+        ) from None
+    return ray
+
+
+def ray_results(
+    function: Callable[..., Any],
+    jobs: Iterable[tuple[Any, ...]],
+    *,
+    name: Callable[[int], str],
+    shared: tuple[Any, ...] = (),
+    cores: int = 1,
+    gpus: int = 0,
+    workers: int | None = None,
+    error: type[ProoflensError] = ProoflensError,
+) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the result of each job, in the order in which they are finished.
+
+    Args:
+        function: What a task does; a function of a module, so that workers can import it.
+        jobs: The further arguments of each call.
+        name: Job number → what messages call the job.
+        shared: The first arguments of every call; they must be picklable.
+        cores, gpus: What one task takes.
+        workers: Cores of a Ray that is started here; all of this machine's by default. A cluster
+            that runs already (``RAY_ADDRESS``, or :func:`ray.init` called before) has its own.
+        error: The class of errors raised.
+
+    Raises:
+        MissingDependencyError: without Ray.
+        ProoflensError: of the class ``error``, if ``shared`` cannot be sent, a job fails, or its
+            worker dies four times.
+    """
+    ray = require_ray()
+    with _running(ray, workers):
+        sent = [_send(ray, value, error) for value in shared]
+        there = int(ray.cluster_resources().get("CPU", 1))
+        cores = min(cores, max(1, there))
+        task = ray.remote(num_cpus=cores, num_gpus=gpus, max_retries=_RETRIES)(function)
+        at_once, running = 2 * max(1, there // cores), {}
+        for number, job in enumerate(jobs):
+            running[task.remote(*sent, *job)] = number
+            while len(running) >= at_once:
+                yield _next(ray, running, name, error)
+        while running:
+            yield _next(ray, running, name, error)
+
+
+def built_once(model: Any, run: str, check: Callable[[Any], None] = lambda built: None) -> Any:
+    """The model of this worker process, built at its first job of a run and kept for the others.
+
+    Args:
+        model: A model, or a function that builds it.
+        run: Identifies the run that asks.
+        check: Called with a model that was just built; raises if it is the wrong one.
+    """
+    if run not in _built:
+        built = model if hasattr(model, "hook_dict") else model()
+        check(built)
+        _built.clear()
+        _built[run] = built
+    return _built[run]
+
+
+@contextmanager
+def _running(ray: Any, workers: int | None) -> Iterator[None]:
+    """A Ray that runs: one that is there already, else one that is stopped afterwards."""
+    started = not ray.is_initialized()
+    if started:
+        cluster = "RAY_ADDRESS" in os.environ
+        quiet = {"log_to_driver": False, "include_dashboard": False, "logging_level": "ERROR"}
+        ray.init(num_cpus=None if cluster else workers, **quiet)
+    try:
+        yield
+    finally:
+        if started:
+            ray.shutdown()
+
+
+def _send(ray: Any, value: Any, error: type[ProoflensError]) -> Any:
+    try:
+        return ray.put(value)
+    except Exception as failure:
+        cause = failure.__cause__ or failure.__context__ or failure
+        reason = str(cause).partition("\n")[0]
+        raise error(
+            f"backend 'ray' cannot send a {type(value).__name__} to a worker ({reason}): give "
+            "loader=…, a function that builds it there"
+        ) from failure
+
+
+def _next(
+    ray: Any, running: dict[Any, int], name: Callable[[int], str], error: type[ProoflensError]
+) -> tuple[int, Any]:
+    """The number and result of a job that is finished; it leaves those under way."""
+    ready, _ = ray.wait(list(running), num_returns=1)
+    number = running.pop(ready[0])
+    try:
+        return number, ray.get(ready[0])
+    except ray.exceptions.RayTaskError as failure:
+        cause = failure.cause if isinstance(failure.cause, ProoflensError) else failure
+        raise error(f"{name(number)} failed on a worker: {cause}") from failure
+    except ray.exceptions.RayError as failure:
+        raise error(
+            f"{name(number)}: its worker died {_RETRIES + 1} times ({type(failure).__name__}); "
+            "what is finished stays: resume to go on"
+        ) from failure

@@ -1,0 +1,122 @@
+"""What the weights of every head say at several checkpoints of one training.
+
+    weights_over_training("code-lm", ["step-500", "step-900", "main"])
+
+A revision is a branch, tag or commit of a repository on the hub, of which only the weights of heads
+are fetched (:mod:`interp.weights.head_weights.remote`), or a checkpoint's folder inside a model's
+folder; ``main`` is the model itself. The table is :func:`~interp.weights.weight_table.weight_table`
+of each, one below the other, so a q is over the heads of one checkpoint.
+
+A head's score that changes shows that training moved these weights, not when the model began to use
+the head: that takes runs of the checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from interp.errors import CheckpointError, Problems
+from interp.weights.head_weights.families import head_weights
+from interp.weights.head_weights.layers import HeadWeights
+from interp.weights.weight_table import weight_table
+
+__all__ = ["MAIN", "head_weights_at", "opened_revisions", "weights_over_training"]
+
+MAIN = "main"
+_METRICS = ("trace_share", "copying_score", "k_composition")
+
+
+def weights_over_training(
+    model: str | Path,
+    revisions: Sequence[str] | Mapping[str, HeadWeights],
+    metrics: Sequence[str] = _METRICS,
+    *,
+    watch: Callable[[Iterable[str]], Iterable[str]] = iter,
+    **options: Any,
+) -> pd.DataFrame:
+    """The weight metrics of every head at each revision, with their nulls.
+
+    Args:
+        model: A folder that holds folders of checkpoints, or a hub id.
+        revisions: Names of checkpoints, in the order of training; or what
+            :func:`opened_revisions` gave for them.
+        metrics: As for :func:`~interp.weights.weight_table.weight_table`.
+        watch: Wraps the iteration over revisions, for a progress bar.
+        options: ``fold_norm``, ``lag``, ``basis``, ``draws`` and ``seed``, as there.
+
+    Returns:
+        A head table with one more column in front, ``revision``.
+
+    Raises:
+        ArgumentError: if an option breaks a rule, a revision is named twice or none is.
+        CheckpointError: if a revision is not there, or its model is of another shape.
+    """
+    opened = (
+        revisions if isinstance(revisions, Mapping) else opened_revisions(model, list(revisions))
+    )
+    tables = []
+    for revision in watch(list(opened)):
+        table = weight_table(opened[revision], metrics, **options)
+        table.insert(0, "revision", revision)
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def opened_revisions(
+    model: str | Path, revisions: Sequence[str], **options: Any
+) -> dict[str, HeadWeights]:
+    """Open every revision, so that one that is not there is told before anything is computed.
+
+    Args:
+        model: A folder or a hub id.
+        revisions: Names of checkpoints, in the order of training.
+        options: ``mapping`` and ``download``, as :func:`~interp.weights.head_weights.head_weights`
+            takes them.
+
+    Raises:
+        ArgumentError: if a revision is named twice or none is.
+        CheckpointError: if a revision is not there, or its model is of another shape.
+    """
+    problems = Problems("revisions")
+    named = [name for name in revisions if name]
+    problems.need(bool(named), "revisions", "must name checkpoints", revisions, "as step-500,main")
+    twice = sorted({name for name in named if named.count(name) > 1})
+    problems.need(not twice, "revisions", "must be named once each", twice, "leave out the others")
+    problems.raise_if_any()
+    opened = {name: head_weights_at(model, name, **options) for name in named}
+    first = opened[named[0]]
+    for name, heads in opened.items():
+        if heads.layout.sizes != first.layout.sizes:
+            raise CheckpointError(
+                f"{name} of {model} has other sizes than {named[0]}: "
+                f"{vars(heads.layout.sizes)}, not {vars(first.layout.sizes)}"
+            )
+    return opened
+
+
+def head_weights_at(model: str | Path, revision: str, **options: Any) -> HeadWeights:
+    """The head weights of a model's revision: a folder inside its folder, or one on the hub.
+
+    Args:
+        model: A folder or a hub id.
+        revision: A branch, tag or commit; of a folder a folder's name, or ``main`` for itself.
+        options: ``mapping`` and ``download``, as :func:`~interp.weights.head_weights.head_weights`
+            takes them.
+
+    Raises:
+        CheckpointError: if it is not there.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return head_weights(model, revision=revision, **options)
+    if (folder / revision).is_dir():
+        return head_weights(folder / revision, **options)
+    if revision != MAIN:
+        inside = sorted(path.parent.name for path in folder.glob("*/*.safetensors"))
+        known = ", ".join([*dict.fromkeys(inside), MAIN])
+        raise CheckpointError(f"{model} has no checkpoint {revision!r}: name some of {known}")
+    return head_weights(folder, **options)
