@@ -44,7 +44,7 @@ class Sampled:
     """A store at some positions of each row: the same ones for all rows, or sampled ones."""
 
     store: ActivationStore
-    positions: Int[np.ndarray, "sample"] | SampledPositions
+    positions: Int[np.ndarray, " sample"] | SampledPositions
 
     def features(self, hook: str) -> Features:
         """The activations of a hook as float64, ``[row, sample, feature]``."""
@@ -65,7 +65,7 @@ class Sampled:
             if value.ndim == 2
         }
 
-    def groups(self) -> Int[np.ndarray, "row"]:
+    def groups(self) -> Int[np.ndarray, " row"]:
         """The group of each row; equal rows have the same group."""
         at = self.positions
         return at.groups if isinstance(at, SampledPositions) else groups_of(self.store.inputs())
@@ -95,7 +95,7 @@ class Samples:
         return self.places.positions
 
     @property
-    def groups(self) -> Int[np.ndarray, "row"]:
+    def groups(self) -> Int[np.ndarray, " row"]:
         """The group of each row; a group is never divided between folds."""
         return self.places.groups
 
@@ -206,7 +206,7 @@ def _padded(parts: Sequence[np.ndarray], fill: float) -> np.ndarray:
 
 def _parts(
     chosen: SampledPositions, masks: Sequence[np.ndarray]
-) -> Iterator[tuple[Int[np.ndarray, "kept"], Int[np.ndarray, "kept sample"]]]:
+) -> Iterator[tuple[Int[np.ndarray, " kept"], Int[np.ndarray, "kept sample"]]]:
     """Yield for each batch the rows that are kept, and the sampled positions of each."""
     start = 0
     for mask in masks:

@@ -208,7 +208,7 @@ def agreement(
         Columns ``statement``, ``holds``, ``strength``, ``score``, ``q`` and ``by`` (the components,
         in words).
     """
-    confirmed = roles[roles["status"] == "confirmed"]
+    confirmed = roles[(roles["status"] == "confirmed") & (roles["component"] != "group")]
     rows = [
         *_statements(mechanism, confirmed),
         *_rounds(mechanism, confirmed),

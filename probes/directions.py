@@ -43,7 +43,7 @@ class DirectionSums:
         """How many numbers the sums take in memory; it does not grow with rows."""
         return 0 if self._shift is None else self._products.size + 2 * self._total.size
 
-    def direction(self) -> Float[np.ndarray, "feature"]:
+    def direction(self) -> Float[np.ndarray, " feature"]:
         """The vector w for which ⟨w, activation⟩ + constant predicts the latent on all rows."""
         if self._shift is None:
             return np.zeros(0)

@@ -59,11 +59,11 @@ class Pairs:
     ``moving``: the latent changes the answer; the others must leave it.
     """
 
-    base: Int[Tensor, "pair"]
-    source: Int[Tensor, "pair"]
-    at: Int[Tensor, "pair"]
+    base: Int[Tensor, " pair"]
+    source: Int[Tensor, " pair"]
+    at: Int[Tensor, " pair"]
     expected: Tensor
-    moving: Bool[Tensor, "pair"]
+    moving: Bool[Tensor, " pair"]
 
 
 def exchangeable(model: Any, groups: Sequence[Sequence[Component]] = ()) -> tuple[Exchanged, ...]:
@@ -138,7 +138,7 @@ def paired(batch: Batch, variable: Variable, seed: int) -> Pairs:
     return Pairs(base, source, at, answers[shift, base, at], moving)
 
 
-def _taken(batch: Batch, rows: Int[Tensor, "row"]) -> Batch:
+def _taken(batch: Batch, rows: Int[Tensor, " row"]) -> Batch:
     """Some rows of a batch, in the given order."""
     latents = {name: latent[rows] for name, latent in batch.latents.items()}
     return Batch(batch.inputs[rows], batch.targets[rows], batch.mask[rows], latents)
@@ -193,7 +193,7 @@ def outputs_of(
 
 
 def _exchange(
-    instead: Tensor, heads: tuple[int, ...], at: Int[Tensor, "pair"] | None
+    instead: Tensor, heads: tuple[int, ...], at: Int[Tensor, " pair"] | None
 ) -> Callable[..., Tensor]:
     """A hook that puts another row's values, at some heads and at one position of each row or at
     all of them. Patterns and scores are ``[row, head, query, key]``, outputs ``[row, pos, …]``."""

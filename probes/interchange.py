@@ -105,9 +105,9 @@ def interchange(
     base: Tensor,
     source: Tensor,
     expected: Tensor,
-    position: int | Int[Tensor, "row"],
+    position: int | Int[Tensor, " row"],
     *,
-    source_position: int | Int[Tensor, "row"] | None = None,
+    source_position: int | Int[Tensor, " row"] | None = None,
     seed: int = 0,
 ) -> Interchange:
     """Exchange the values along directions between paired rows, at one position of each.
@@ -173,8 +173,8 @@ def _outputs(
     changes: list[Any],
     base: Tensor,
     source: Tensor,
-    at: Int[Tensor, "row"],
-    taken: Int[Tensor, "row"],
+    at: Int[Tensor, " row"],
+    taken: Int[Tensor, " row"],
 ) -> list[Tensor]:
     """The outputs at each row's position: the clean one, then one after every change."""
     from interp.hooks.transformer_lens_adapter import interchange_tools as tools
@@ -292,8 +292,8 @@ def _of_latent(
 
 
 def _pairs(
-    latent: Latent, rows: Int[np.ndarray, "half"]
-) -> tuple[Int[np.ndarray, "pair"], Int[np.ndarray, "pair"], Int[np.ndarray, "pair"]]:
+    latent: Latent, rows: Int[np.ndarray, " half"]
+) -> tuple[Int[np.ndarray, " pair"], Int[np.ndarray, " pair"], Int[np.ndarray, " pair"]]:
     """Each row with the next whose latent differs, and the sample of both that is looked at; rows
     without such another are left out."""
     found = []
@@ -308,7 +308,7 @@ def _pairs(
 
 @torch.no_grad()
 def _clean(
-    model: Any, inputs: Tensor, rows: Int[Tensor, "pair"], at: Int[Tensor, "pair"]
+    model: Any, inputs: Tensor, rows: Int[Tensor, " pair"], at: Int[Tensor, " pair"]
 ) -> Float[Tensor, "pair output"]:
     """The model's output at one position of each row."""
     parts = [

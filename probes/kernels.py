@@ -53,13 +53,13 @@ _NULL_ROWS = 48
 _AT_ONCE = 2**20
 """The most numbers held in memory for the fresh models that run in one pass."""
 
-KernelNull = Mapping[tuple[str, str], Float[np.ndarray, "draw"]]
+KernelNull = Mapping[tuple[str, str], Float[np.ndarray, " draw"]]
 """(metric, memory) → the scores of re-initialised models."""
 
 
 AttentionKernel = Float[np.ndarray, "head _"]
-Direction = Float[np.ndarray, "d_model"]
-Scores = Float[np.ndarray, "head"]
+Direction = Float[np.ndarray, " d_model"]
+Scores = Float[np.ndarray, " head"]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from interp.errors import ArgumentError, Problems
+from interp.machine import need_bytes
 from interp.reading import regular
 from interp.store import ActivationStore
 from interp.store.rows import as_batch
@@ -63,6 +64,8 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         return {str(name): _numbers(table[name]) for name in table}
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as archive:
+            size = sum(member.file_size for member in archive.zip.infolist())
+            need_bytes(size, "what they hold", "give fewer labels")
             return {name: archive[name] for name in archive.files}
     from safetensors.numpy import load_file
 

@@ -26,7 +26,7 @@ from probes.activations import sampled_positions
 
 __all__ = ["LayerPart", "LayerRows"]
 
-Scored = Bool[np.ndarray, "pos"]
+Scored = Bool[np.ndarray, " pos"]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class LayerRows:
         identity = spec is not None and spec.identity_ov
         self._b = _array(model.blocks[layer].attn.effective_b)[: self.heads] if identity else None
         everywhere, anywhere = self._scored()
-        self.positions: Int[np.ndarray, "sample"] = sampled_positions(everywhere[None])
+        self.positions: Int[np.ndarray, " sample"] = sampled_positions(everywhere[None])
         self.first, self.length = int(anywhere.argmax()), len(anywhere)
         self._kept: list[LayerPart] = []
 
@@ -111,7 +111,7 @@ class LayerRows:
             yield part
 
     def values(
-        self, part: LayerPart, w: Float[np.ndarray, "d_model"]
+        self, part: LayerPart, w: Float[np.ndarray, " d_model"]
     ) -> Float[np.ndarray, "row key head"]:
         """What each head would write along w if it attended to each key alone."""
         v = np.repeat(part.v, self.heads // part.v.shape[2], axis=2)  # heads may share values

@@ -57,7 +57,7 @@ Features = Float[np.ndarray, "row pos feature"]
 Latent = Float[np.ndarray, "row pos"]
 
 
-Groups = Int[np.ndarray, "row"]
+Groups = Int[np.ndarray, " row"]
 
 
 @runtime_checkable
@@ -86,7 +86,7 @@ class Decoding:
 
     score: float
     predicted: Latent
-    classes: Float[np.ndarray, "class"] | None = None
+    classes: Float[np.ndarray, " class"] | None = None
     dropped: int = 0
 
 
@@ -117,7 +117,7 @@ def probe_for(kind: Kind) -> Probe:
 
 
 def fitted(
-    probe: Probe, x: Float[np.ndarray, "sample feature"], y: Float[np.ndarray, "sample"]
+    probe: Probe, x: Float[np.ndarray, "sample feature"], y: Float[np.ndarray, " sample"]
 ) -> Probe:
     """A probe like this one, fitted to samples; this one stays as it is."""
     if isinstance(probe, Ridge):
@@ -192,7 +192,7 @@ def _check(features: Features, latent: Latent, groups: Groups) -> None:
     problems.raise_if_any()
 
 
-def _learnable(latent: Latent, groups: Groups) -> tuple[Float[np.ndarray, "class"], int]:
+def _learnable(latent: Latent, groups: Groups) -> tuple[Float[np.ndarray, " class"], int]:
     """The classes that are in as many groups as there are folds, and in two folds at least, so that
     every training fold holds them; how many others there are."""
     names, which = np.unique(latent, return_inverse=True)
@@ -206,10 +206,10 @@ def _learnable(latent: Latent, groups: Groups) -> tuple[Float[np.ndarray, "class
 def _held_out(
     probe: Probe,
     x: Float[np.ndarray, "sample feature"],
-    y: Float[np.ndarray, "sample"],
-    fold: Int[np.ndarray, "sample"],
-    kept: Bool[np.ndarray, "sample"],
-) -> Float[np.ndarray, "sample"]:
+    y: Float[np.ndarray, " sample"],
+    fold: Int[np.ndarray, " sample"],
+    kept: Bool[np.ndarray, " sample"],
+) -> Float[np.ndarray, " sample"]:
     """Predict each fold with a probe that was fitted on the kept samples of the other folds."""
     predicted = np.empty_like(y)
     for number in np.unique(fold):
@@ -218,7 +218,7 @@ def _held_out(
     return predicted
 
 
-def direction(features: Features, latent: Latent) -> Float[np.ndarray, "feature"]:
+def direction(features: Features, latent: Latent) -> Float[np.ndarray, " feature"]:
     """The vector w for which ⟨w, activation⟩ + constant predicts the latent on all rows.
 
     A fixed small penalty keeps w away from directions in which the activations do not vary.
@@ -230,5 +230,5 @@ def direction(features: Features, latent: Latent) -> Float[np.ndarray, "feature"
     scaler = StandardScaler()
     standard = scaler.fit_transform(features.reshape(rows * positions, -1))
     line = linear_model.Ridge(alpha=PENALTY * len(standard)).fit(standard, latent.reshape(-1))
-    coefficients: Float[np.ndarray, "feature"] = line.coef_ / scaler.scale_
+    coefficients: Float[np.ndarray, " feature"] = line.coef_ / scaler.scale_
     return coefficients

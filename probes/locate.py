@@ -237,7 +237,7 @@ def _judged(clean: Tensor, output: Tensor, pairs: Pairs, seed: int) -> dict[str,
 
 def _shuffled(
     clean: Tensor, output: Tensor, expected: Tensor, seed: int
-) -> Float[np.ndarray, "draw"]:
+) -> Float[np.ndarray, " draw"]:
     """How much nearer the output comes to what is expected of other pairs, paired at random: the
     same change of a real answer, the same token."""
     orders = torch.rand((_DRAWS, len(clean)), generator=torch.Generator().manual_seed(seed))
@@ -245,7 +245,7 @@ def _shuffled(
     real = expected.is_floating_point()
     other = clean + (expected - clean)[orders] if real else expected[orders]
     nearer = distance(clean, other) - distance(output, other)
-    found: Float[np.ndarray, "draw"] = nearer.mean(-1).numpy()
+    found: Float[np.ndarray, " draw"] = nearer.mean(-1).numpy()
     return found
 
 

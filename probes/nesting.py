@@ -81,11 +81,11 @@ def _kernel(
     model: SequenceTransformer,
     held: dict[str, np.ndarray],
     batch: Batch,
-    at: Int[np.ndarray, "sample"],
+    at: Int[np.ndarray, " sample"],
     layer: int,
     memory: int,
     content: Float[np.ndarray, "row sample"],
-) -> Float[np.ndarray, "offset"]:
+) -> Float[np.ndarray, " offset"]:
     """The layer's kernel along a memory's direction, over lag minus location, as shares of
     |weight|."""
     attn = model.blocks[layer].attn
@@ -101,7 +101,7 @@ def _kernel(
 
 def _at_lag(
     kernel: Float[np.ndarray, "row sample pos"],
-    at: Int[np.ndarray, "sample"],
+    at: Int[np.ndarray, " sample"],
     lag: Int[np.ndarray, "row sample"],
 ) -> float:
     """The mean over positions of the kernel at each one's lag; lags outside the row count as 0."""

@@ -23,7 +23,7 @@ _PENALTIES = np.logspace(-4, 4, 9)
 _ROUNDING = float(np.finfo(np.float64).eps)
 
 Samples = Float[np.ndarray, "sample feature"]
-Values = Float[np.ndarray, "sample"]
+Values = Float[np.ndarray, " sample"]
 
 
 class Ridge:
@@ -57,7 +57,7 @@ class Ridge:
         return found
 
 
-def _best(x: Samples, y: Values) -> tuple[float, Float[np.ndarray, "feature"]]:
+def _best(x: Samples, y: Values) -> tuple[float, Float[np.ndarray, " feature"]]:
     """The penalty with the least leave-one-out error, and its coefficients."""
     samples, features = x.shape
     if features <= samples:

@@ -177,7 +177,7 @@ def _streams(
 
 def _quality(
     stream: Tensor, latent: np.ndarray, read: SampledPositions
-) -> Float[np.ndarray, "row"]:
+) -> Float[np.ndarray, " row"]:
     """Share of right classes of each row, or 1 − squared error over variance. Of a row that holds
     no class that can be learned it is 0."""
     features, truth = read.of(stream).double().numpy(), read.of(latent).astype(np.float64)

@@ -59,9 +59,9 @@ class SampledPositions:
             :func:`probes.linear.folds_of` makes folds of them.
     """
 
-    rows: Int[np.ndarray, "kept"]
+    rows: Int[np.ndarray, " kept"]
     positions: Int[np.ndarray, "kept sample"]
-    groups: Int[np.ndarray, "kept"]
+    groups: Int[np.ndarray, " kept"]
 
     def of(self, values: Any) -> Any:
         """The values of ``[row, pos, …]`` (array or tensor) at these places, ``[kept, sample,
@@ -107,12 +107,12 @@ def sample_positions(
     return SampledPositions(which, own, groups[which])
 
 
-def groups_of(inputs: np.ndarray, *, seed: int | None = None) -> Int[np.ndarray, "row"]:
+def groups_of(inputs: np.ndarray, *, seed: int | None = None) -> Int[np.ndarray, " row"]:
     """A number for each distinct row, in the order of their first coming, or in a random one."""
     numbers = _prefixes(inputs)[:, -1]
     _, first, which = np.unique(numbers, return_index=True, return_inverse=True)
     order = first if seed is None else np.random.default_rng(seed).permutation(len(first))
-    groups: Int[np.ndarray, "row"] = np.argsort(np.argsort(order))[which]
+    groups: Int[np.ndarray, " row"] = np.argsort(np.argsort(order))[which]
     return groups
 
 
@@ -124,7 +124,7 @@ def is_causal(source: Any) -> bool:
 
 def sampled_positions(
     mask: Bool[np.ndarray, "row pos"], count: int = POSITIONS
-) -> Int[np.ndarray, "sample"]:
+) -> Int[np.ndarray, " sample"]:
     """At most ``count`` positions, evenly spread over those scored in every row.
 
     For rows that are scored at the same positions. Of rows of different lengths these are the
@@ -139,13 +139,13 @@ def sampled_positions(
     return _spread(scored, min(count, len(scored)))
 
 
-def _spread(scored: Int[np.ndarray, "scored"], count: int) -> Int[np.ndarray, "sample"]:
+def _spread(scored: Int[np.ndarray, " scored"], count: int) -> Int[np.ndarray, " sample"]:
     return scored[np.linspace(0, len(scored) - 1, count).round().astype(int)]
 
 
 def _stratified(
-    scored: Int[np.ndarray, "scored"], count: int, rng: np.random.Generator
-) -> Int[np.ndarray, "sample"]:
+    scored: Int[np.ndarray, " scored"], count: int, rng: np.random.Generator
+) -> Int[np.ndarray, " sample"]:
     """Draw one position at random from each of ``count`` equal stretches."""
     edges = np.linspace(0, len(scored), count + 1).astype(int)
     return scored[edges[:-1] + (rng.random(count) * np.diff(edges)).astype(int)]
@@ -164,7 +164,7 @@ def _prefixes(inputs: np.ndarray) -> Int[np.ndarray, "row pos"]:
 
 
 def _at_home(
-    prefix: Int[np.ndarray, "row pos"], folds: Int[np.ndarray, "row"], rng: np.random.Generator
+    prefix: Int[np.ndarray, "row pos"], folds: Int[np.ndarray, " row"], rng: np.random.Generator
 ) -> Bool[np.ndarray, "row pos"]:
     """True where a row is in the one fold that its prefix may be sampled in."""
     found = np.empty(prefix.shape, dtype=bool)

@@ -7,7 +7,9 @@ from interp.hooks.conformance import conformance as conformance
 from interp.hooks.hook_sites import HookSite as HookSite
 from interp.models.card import ModelCard as ModelCard
 from interp.models.checkpoint import save_checkpoint as save_checkpoint
-from interp.models.export import export_gpt2 as export_gpt2
+from interp.models.hugging_face import export as export
+from interp.models.open_attention import encoder_names as encoder_names
+from interp.models.open_attention import open_attention as open_attention
 from interp.models.spec import TransformerSpec as TransformerSpec
 from interp.models.transformer import SequenceTransformer as SequenceTransformer
 from interp.models.wrap import wrap as wrap
@@ -37,6 +39,7 @@ from interp.proofs.random_basis import random_basis as random_basis
 from interp.proofs.shipped import construct as construct
 
 # keep activations
+from interp import interop as interop
 from interp.store.extract import extract as extract
 from interp.store.reader import open_store as open_store
 

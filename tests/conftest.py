@@ -5,8 +5,10 @@ import jaxtyping
 jaxtyping.install_import_hook(["interp", "probes"], "beartype.beartype")
 
 import os  # noqa: E402
+import sys  # noqa: E402
 from collections.abc import Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
@@ -76,3 +78,16 @@ def only_shipped_tasks() -> Iterator[None]:
     yield
     KINDS.clear()
     KINDS.update(before)
+
+
+@pytest.fixture(scope="module")
+def ray(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Ray on this machine with two workers, which can import what stands beside the test."""
+    module = pytest.importorskip("ray", reason="Ray is an optional extra: prooflens[ray]")
+    path = os.pathsep.join([str(request.path.parent), *filter(None, sys.path)])
+    module.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+    )  # fmt: skip
+    yield module
+    module.shutdown()

@@ -1,4 +1,4 @@
-"""Calls of the command line in forked children, which have little memory and time.
+"""Work in forked children: calls of the command line with little memory and time, and others.
 
 What this process has loaded no child loads again, so a call costs what the command costs.
 """
@@ -12,12 +12,13 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from analyses.cli.main import main
 
-SECONDS, BYTES = 10, 1 << 30
+SECONDS, BYTES, BROKEN = 10, 1 << 30, 71
 RECIPE = """
 name = "tiny"
 about = "a test"
@@ -41,7 +42,55 @@ batch = 4
 """The recipe of a training that takes no time."""
 
 
-def speak_into(file: IO[bytes]) -> None:
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended: its exit code (below 0: by that signal), what it said, its seconds."""
+
+    code: int
+    said: str
+    seconds: float = 0.0
+
+
+class Child:
+    """A forked child at work, which shares nothing with this process but what was loaded.
+
+    Its exit code is that of the ``SystemExit`` that ends the work, 0 if nothing does, and
+    :data:`BROKEN` after any other exception, whose traceback it says.
+    """
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = BROKEN
+            gc.disable()  # it would copy the parent's memory, object by object
+            try:
+                _speak_into(self._said)
+                work()
+                code = 0
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+
+    def kill(self) -> Ended:
+        """Kill it, if it still works."""
+        os.kill(self.pid, signal.SIGKILL)
+        return self.end()
+
+    def end(self) -> Ended:
+        """Wait until it ends."""
+        _, status, used = os.wait4(self.pid, 0)
+        with self._said as said:
+            said.seek(0)
+            words = said.read().decode(errors="replace")
+        return Ended(os.waitstatus_to_exitcode(status), words, used.ru_utime + used.ru_stime)
+
+
+def _speak_into(file: IO[bytes]) -> None:
     """Send all that this process says from now on, and what it runs, to a file."""
     for stream in (1, 2):
         os.dup2(file.fileno(), stream)
@@ -49,34 +98,36 @@ def speak_into(file: IO[bytes]) -> None:
     sys.stderr = io.TextIOWrapper(open(2, "wb", 0), write_through=True)  # noqa: SIM115
 
 
+def command(*words: object) -> Callable[[], None]:
+    """The command line, as work."""
+
+    def work() -> None:
+        sys.argv = ["prooflens", *map(str, words)]
+        main()
+
+    return work
+
+
+def limited() -> None:
+    """Take from this process all but a gibibyte of memory and ten seconds of processor time."""
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+    taken = int(Path("/proc/self/statm").read_text().split()[5]) * 4096
+    resource.setrlimit(resource.RLIMIT_DATA, (taken + BYTES,) * 2)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.alarm(6 * SECONDS)  # what only waits takes no processor time
+
+
 def call(home: Path, prepare: Callable[[], None], words: tuple[str, ...]) -> tuple[int, str, float]:
-    """The exit code, what was said and the seconds, of a child with little memory and time."""
-    with tempfile.TemporaryFile() as said:
-        child = os.fork()
-        if child == 0:
-            code = 71
-            gc.disable()  # it would copy the parent's memory, object by object
-            try:
-                os.chdir(home)
-                prepare()
-                speak_into(said)
-                resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-                taken = int(Path("/proc/self/statm").read_text().split()[5]) * 4096
-                resource.setrlimit(resource.RLIMIT_DATA, (taken + BYTES,) * 2)
-                resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-                signal.alarm(6 * SECONDS)  # what only waits takes no processor time
-                sys.argv = ["prooflens", *words]
-                main()
-            except SystemExit as ended:
-                code = int(ended.code or 0)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        _, status, used = os.wait4(child, 0)
-        said.seek(0)
-        words_said = said.read().decode(errors="replace")
-        return os.waitstatus_to_exitcode(status), words_said, used.ru_utime + used.ru_stime
+    """The exit code, what was said and the seconds, of a command with little memory and time."""
+
+    def work() -> None:
+        os.chdir(home)
+        prepare()
+        limited()
+        command(*words)()
+
+    ended = Child(work).end()
+    return ended.code, ended.said, ended.seconds
 
 
 def contents(home: Path) -> dict[str, tuple[int, int]]:

@@ -14,6 +14,7 @@ LENS = "interp.hooks.transformer_lens_adapter"
 GROUND = {
     "interp.errors", "interp.threads", "interp.output", "interp.lazy", "interp.lock",
     "interp.reading", "interp.schema", "interp.machine", "interp.plugins", "interp.environment",
+    "interp.ray_tasks",
 }  # fmt: skip
 MAY_IMPORT = {
     "interp.errors": set(),
@@ -27,6 +28,7 @@ MAY_IMPORT = {
     "interp.reading": {"interp.errors", "interp.schema"},
     "interp.machine": {"interp.errors"},
     "interp.plugins": set(),
+    "interp.ray_tasks": {"interp.errors"},
     "interp.figures": {"interp.lazy", "interp.output"},
     "interp.bounds": {"interp.errors"},
     "interp.stats": GROUND,
@@ -37,6 +39,7 @@ MAY_IMPORT = {
     "interp.models": {*GROUND, "interp.hooks", "interp.weights"},
     "interp.tasks": {*GROUND, "interp.crasp"},
     "interp.store": {*GROUND, "interp.stats.table_format", "interp.hooks", "interp.tasks.base"},
+    "interp.interop": {*GROUND, "interp.store"},
     "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.crasp"},
     "interp.interventions": {*GROUND, "interp.hooks", "interp.stats", "interp.tasks.base"},
     "interp.attribution": {

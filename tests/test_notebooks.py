@@ -34,4 +34,7 @@ def test_notebook_holds_no_outputs(path: Path) -> None:
 
 
 def test_there_are_notebooks() -> None:
-    assert {path.stem for path in FILES} >= {"gpt2-heads", "nested-memory"}
+    assert {path.stem for path in FILES} == {
+        "decompile", "gpt2-heads", "inspect-code-lm", "nested-memory", "proof-against-training",
+        "store-and-probes", "your-own-module",
+    }  # fmt: skip

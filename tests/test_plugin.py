@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import prooflens as pl
 from analyses.benchmarks.plugin_roles import scored
-from analyses.cli.main import app
+from analyses.cli.main import app, main
+from analyses.cli.usage import App
 from interp.models.pretrained import load_pretrained
 from interp.plugins import PluginWarning, Registry, plugins
 from interp.tasks.catalogue import KINDS
@@ -24,6 +26,7 @@ from interp.weights.head_weights import ARCHITECTURES
 from probes import fresh_models
 from probes.head_scores import SCORES
 from probes.inspection.heads import inspect_heads
+from probes.inspection.inspected_rows import inspected_rows
 from probes.roles import ROLES
 
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "plugin"
@@ -129,9 +132,9 @@ def test_the_architecture_is_loaded_and_inspected(
     torch.testing.assert_close(layer.W_Q[0] @ layer.W_K[0].T, circuit.detach())
     assert said("weights", str(toy), "--out", str(tmp_path / "weights"))
     monkeypatch.setattr(fresh_models, "_DRAWS", 60)
-    found = inspect_heads(
-        load_pretrained(toy), pl.head_weights(toy), tmp_path / "out", rows=4, length=12
-    )
+    model = load_pretrained(toy)
+    chosen = inspected_rows(model, rows=4, length=12)
+    found = inspect_heads(model, pl.head_weights(toy), chosen, tmp_path / "out")
     assert found.model.family == "toy_attention"
     own = found.behaviour[found.behaviour["metric"] == "own-share"]
     assert own[["layer", "head", "draws"]].to_numpy().tolist() == [[0, 0, 60], [0, 1, 60]]
@@ -161,3 +164,34 @@ def test_a_broken_package_is_named_and_breaks_nothing(
     assert KINDS.problems["maximum"] == ROLES.problems["sink"] == "the name is taken"
     assert "must be a frozen dataclass" in KINDS.problems["no_class"]
     assert {one.package for one in plugins()} == {"prooflens-example 0.1.0", "broken 1.0"}
+
+
+def test_a_plug_in_that_is_left_out_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python's own form would name a line of ours."""
+    small = App()
+
+    @small.command("warn")
+    def warn() -> None:
+        warnings.warn(
+            "prooflens.roles broken of mine 1 is left out: why", PluginWarning, stacklevel=1
+        )
+
+    @small.command("other")
+    def other() -> None:
+        typer.echo("said")
+
+    monkeypatch.setattr("analyses.cli.main.app", small)
+    monkeypatch.setattr("sys.argv", ["prooflens", "warn"])
+    shown: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", lambda *a, **_: shown.append(_line(*a)))
+        with pytest.raises(SystemExit):
+            main()
+    assert shown == ["note: prooflens.roles broken of mine 1 is left out: why\n"]
+
+
+def _line(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> str:
+    return warnings.formatwarning(message, category, filename, lineno)

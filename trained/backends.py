@@ -7,12 +7,11 @@ thread each. A worker that dies takes its stack's progress since the last save w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from interp.errors import ProoflensError
-from interp.store.cluster import require_ray
+from interp.ray_tasks import ray_results
 from trained.run import Run
 from trained.stack_runner import Options, finish
 
@@ -58,35 +57,13 @@ def _on_processes(jobs: Sequence[Job], workers: int) -> Iterator[int]:
 
 
 def _on_ray(jobs: Sequence[Job], workers: int) -> Iterator[int]:
-    ray: Any = require_ray()
-    started = not ray.is_initialized()
-    if started:
-        there = "RAY_ADDRESS" in os.environ  # a cluster that runs already has its own cores
-        ray.init(
-            num_cpus=None if there else workers,
-            log_to_driver=False,
-            include_dashboard=False,
-            logging_level="ERROR",
-        )
-    try:
-        task = ray.remote(num_cpus=1, num_gpus=_gpus(jobs), max_retries=3)(_numbered)
-        pending = [
-            task.remote(number, (runs, options, file.absolute()))
-            for number, (runs, options, file) in enumerate(jobs)
-        ]
-        while pending:
-            ready, pending = ray.wait(pending, num_returns=1)
-            try:
-                yield ray.get(ready[0])
-            except ray.exceptions.RayTaskError as error:
-                raise ProoflensError(f"a Ray worker failed: {error.cause}") from error
-            except ray.exceptions.RayError as error:
-                raise ProoflensError(
-                    f"a Ray worker died 4 times ({type(error).__name__}): resume to go on"
-                ) from error
-    finally:
-        if started:
-            ray.shutdown()
+    far = [(runs, options, file.absolute()) for runs, options, file in jobs]
+    found = ray_results(finish, far, name=_name(jobs), gpus=_gpus(jobs), workers=workers)
+    return (number for number, _ in found)
+
+
+def _name(jobs: Sequence[Job]) -> Callable[[int], str]:
+    return lambda number: f"the training of {jobs[number][2].name}"
 
 
 def _gpus(jobs: Sequence[Job]) -> int:

@@ -24,9 +24,9 @@ from interp.errors import CheckpointError, OutputError, Problems
 from interp.lock import LOCK, alone
 from interp.machine import check_device
 from interp.output import DRAFT, drop, output_file, scratch_folder
+from interp.ray_tasks import require_ray
 from interp.reading import read_json
 from interp.schema import many, table, text, whole
-from interp.store.cluster import require_ray
 from trained.backends import BACKENDS, Job, cores, run_elsewhere
 from trained.fit import Fit, fits_of
 from trained.grouping import groups

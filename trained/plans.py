@@ -66,7 +66,16 @@ def read_plan(path: str | Path) -> list[Recipe]:
 
 
 def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
-    """Each recipe once per seed, named NAME-seed=0 and so on."""
+    """Each recipe once per seed, named NAME-seed=0 and so on.
+
+    Raises:
+        ArgumentError: for more than ten thousand trainings.
+    """
+    count = len(recipes) * len(seeds)
+    if count > _MOST_RUNS:
+        raise ArgumentError(
+            f"train: --seeds must make at most {_MOST_RUNS:,} trainings, got {count:,}: split them"
+        )
     return [
         replace(
             recipe,

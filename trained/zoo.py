@@ -20,6 +20,7 @@ from interp.models.checkpoint import load_checkpoint, read_metadata
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.recipe import Recipe, read_recipe
+from trained.shipped_names import folder, languages, names
 
 __all__ = [
     "STAND_IN",
@@ -60,22 +61,6 @@ class Shipped:
     claim: str = ""
 
 
-def names() -> list[str]:
-    """The names of the shipped models, sorted."""
-    folder = files("trained") / "checkpoints"
-    return sorted(entry.name for entry in folder.iterdir() if (entry / "model.json").is_file())
-
-
-def languages() -> list[str]:
-    """The names of the shipped language models, sorted; those kept on the way are NAME/step-N."""
-    there = Path(str(files("trained"))) / "checkpoints"
-    return sorted(
-        str(file.parent.relative_to(there).as_posix())
-        for pattern in ("*/config.json", "*/step-*/config.json")
-        for file in there.glob(pattern)
-    )
-
-
 def stand_in() -> Path | None:
     """The folder of the language model that stands in where GPT-2 is not there, if it is shipped.
 
@@ -99,11 +84,6 @@ def recipe_file(name: str | Path) -> Path:
             if shipped.is_file():
                 return shipped
     return Path(name)
-
-
-def folder(name: str) -> Path:
-    """The folder of a shipped model's checkpoint."""
-    return Path(str(files("trained"))) / "checkpoints" / name
 
 
 def load(name: str) -> Shipped:

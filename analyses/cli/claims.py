@@ -18,12 +18,17 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = App(help="The papers' claims: list them, run them.", no_args_is_help=True)
+app = App(
+    help="The papers' claims: list them, run them.",
+    example="prooflens claims run depth-frontier --profile zoo",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 _Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 
 
-@app.command("list")
+@app.command("list", example="prooflens claims list --paper memory --rules")
 def list_claims(
     paper: Annotated[list[str] | None, typer.Option(help="Only claims of this paper.")] = None,
     rules: Annotated[bool, typer.Option(help="Show each claim's rule too.")] = False,
@@ -43,7 +48,7 @@ def list_claims(
             typer.echo(f"    rule: {claim.rule}")
 
 
-@app.command("run")
+@app.command("run", example="prooflens claims run depth-frontier --profile zoo --out claims")
 def run(
     ids: Annotated[list[str] | None, typer.Argument(help="Claims, by id.")] = None,
     paper: Annotated[list[str] | None, typer.Option(help="All claims of a paper.")] = None,
@@ -93,7 +98,7 @@ def run(
         raise typer.Exit(1)
 
 
-@app.command("report")
+@app.command("report", example="prooflens claims report --out claims")
 def report(
     out: _Out = Path("out/claims"),
     models: Annotated[
@@ -111,7 +116,9 @@ def report(
         from analyses.papers.model_pages import measure_models
 
         measure_models(out / MODELS, watch=progress("measuring models"))
-    typer.echo(f"report: {write_report(read_ledger(), out)}")
+    written = write_report(read_ledger(), out)
+    facts(report=written)
+    typer.echo(f"report: {written}")
 
 
 def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
@@ -129,9 +136,8 @@ def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
 
 def _options(pairs: list[str]) -> tuple[tuple[str, Any], ...]:
     """Parse ``KEY=VALUE`` pairs; values are TOML, or text where they are not valid TOML."""
-    import tomllib
-
     from interp.errors import ArgumentError
+    from interp.reading import parse_toml
 
     found = []
     for pair in pairs:
@@ -139,7 +145,7 @@ def _options(pairs: list[str]) -> tuple[tuple[str, Any], ...]:
         if not sign or not key.isidentifier():
             raise ArgumentError(f"--option must be KEY=VALUE, got {pair!r}: e.g. text=corpus.txt")
         try:
-            found.append((key, tomllib.loads(f"value = {value}")["value"]))
-        except tomllib.TOMLDecodeError:
+            found.append((key, parse_toml(f"value = {value}", f"--option {key}")["value"]))
+        except ArgumentError:
             found.append((key, value))
     return tuple(found)

@@ -53,7 +53,8 @@ def doctor() -> None:
     added = _plugins()
     facts(installed={name.partition(" (")[0]: value for name, value in rows}, plugins=added)
     for one in added:
-        said = one["problem"] or one["package"]
+        left_out = f"{one['package']}, left out: {one['problem']}"
+        said = left_out if one["problem"] else one["package"]
         rows.append((f"{one['group']} {one['name']}", said))
     width = max(len(name) for name, _ in rows)
     for name, value in rows:

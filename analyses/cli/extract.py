@@ -7,13 +7,17 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from analyses.cli.usage import Device, facts
+from analyses.cli.usage import Device, facts, shipped_models
 
 __all__ = ["extract"]
 
 
 _Model = Annotated[
-    str, typer.Argument(help="A shipped model, a checkpoint's folder, or a Hugging Face name.")
+    str,
+    typer.Argument(
+        help="A shipped model, a checkpoint's folder, or a Hugging Face name.",
+        autocompletion=shipped_models,
+    ),
 ]
 _Hooks = Annotated[
     list[str], typer.Option(help="A hook or glob; repeat for more. '!GLOB' takes out.")

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import App
+from analyses.cli.usage import App, facts
 
 __all__ = ["app", "kernel", "lag", "phase"]
 
 app = App(
     help="Fit lags and kernels by sums of exponentials or powers, and draw what it costs.",
+    example="prooflens fits lag --lags 1,3 --heads 1,2,4 --out lags",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -28,7 +29,7 @@ _Lags = Annotated[str, typer.Option(help="Lags, with commas between.")]
 _Heads = Annotated[str, typer.Option(help="Numbers of heads, with commas between.")]
 
 
-@app.command("lag")
+@app.command("lag", example="prooflens fits lag --lags 1,3 --heads 1,2,4 --out lags")
 def lag(
     out: _Out,
     lags: _Lags = "1,2,3,4,6",
@@ -50,7 +51,7 @@ def lag(
     _write(out, overwrite, table, {"lag-errors": figure})
 
 
-@app.command("kernel")
+@app.command("kernel", example="prooflens fits kernel 'light(6, 1.3)' --out kernels")
 def kernel(
     kernels: Annotated[list[str], typer.Argument(help='Kernels, e.g. "light(6, 1.3)".')],
     out: _Out,
@@ -77,7 +78,7 @@ def kernel(
     _write(out, overwrite, table, figures)
 
 
-@app.command("phase")
+@app.command("phase", example="prooflens fits phase --lags 1,2 --most 8 --out phase")
 def phase(
     out: _Out,
     lags: _Lags = "1,2,3,4,6,8",
@@ -134,4 +135,5 @@ def _write(out: Path, overwrite: bool, table: Any, figures: dict[str, Any]) -> N
         table.to_csv(draft / MARKER, index=False)
         for name, figure in figures.items():
             save(figure, draft / name)
+    facts(table=table, figures=sorted(figures))
     typer.echo(f"{len(table)} rows and {', '.join(figures)} written to {out}")

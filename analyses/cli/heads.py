@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts
+from analyses.cli.usage import Device, RunDtype, facts, shipped_models
 
 __all__ = ["heads"]
 
@@ -17,7 +17,10 @@ _MARKER = ".prooflens-heads"
 def heads(
     model: Annotated[
         str,
-        typer.Argument(help="A shipped model, a folder, a Hugging Face name; or a store."),
+        typer.Argument(
+            help="A shipped model, a folder, a Hugging Face name; or a store.",
+            autocompletion=shipped_models,
+        ),
     ],
     task: Annotated[
         str | None,
@@ -146,6 +149,7 @@ def _of_store(
 
 
 def _say(found: Any) -> None:
+    from analyses.report.findings import status_counts
     from analyses.report.roles import roles_in_words, scores_in_words
 
     facts(roles=found.roles, scores=found.scores, notes=[found.note] if found.note else [])
@@ -155,5 +159,4 @@ def _say(found: Any) -> None:
         typer.echo(line)
     for line in scores_in_words(found.scores):
         typer.echo(line)
-    confirmed = int((found.roles["status"] == "confirmed").sum())
-    typer.echo(f"{confirmed} confirmed, {len(found.roles) - confirmed} candidates")
+    typer.echo(status_counts(found.roles))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, progress
+from analyses.cli.usage import Device, RunDtype, facts, progress, shipped_models
 
 __all__ = ["inspect"]
 
 _QUICK = 16
 
 
-_Model = Annotated[str, typer.Argument(help="A shipped model, a folder, or a hub id.")]
+_Model = Annotated[
+    str,
+    typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=shipped_models),
+]
 _Out = Annotated[Path, typer.Option(help="Folder of the report, tables and stores.")]
 _Text = Annotated[str | None, typer.Option(help="A text file, or a text, to try the model on.")]
 _Data = Annotated[
@@ -61,6 +65,10 @@ def inspect(
     device: Device = "cpu",
     dtype: RunDtype = None,
     mapping: _Mapping = None,
+    backend: Annotated[
+        Literal["local", "ray"],
+        typer.Option(help="Ray makes the losses without components tasks on your cluster."),
+    ] = "local",
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
@@ -74,6 +82,7 @@ def inspect(
     inputs = [place, *(given for given in (text, data, tokens_from, mapping) if given is not None)]
     check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=inputs)
     words = None if text is None else text_of(text)
+    given: dict[str, Any] = {"text": words, "data": data, "tokens_from": tokens_from}
 
     from analyses.cli.steps import steps
     from analyses.report.inspection import write_inspection
@@ -81,28 +90,29 @@ def inspect(
     from interp.weights.head_weights import head_weights
     from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
     from probes.inspection.heads import inspect_heads, inspection_folder
+    from probes.inspection.inspected_rows import inspected_rows
 
-    given = None if mapping is None else read_mapping(mapping)
-    if given is not None:
-        layout_of_mapping(given)  # refused before the model is loaded
+    layout = None if mapping is None else read_mapping(mapping)
+    if layout is not None:
+        layout_of_mapping(layout)  # refused before the model is loaded
     step = steps()
     step(f"loading {model}")
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    found = replace(load_pretrained(place, **how, device=device, dtype=dtype), name=model)
-    factors = head_weights(place, mapping=given, revision=revision)
+    how |= {"device": device, "dtype": dtype}
+    found = replace(load_pretrained(place, **how), name=model)
+    factors = head_weights(place, mapping=layout, revision=revision)
     with inspection_folder(out, resume=resume, overwrite=overwrite) as folder:
+        chosen = inspected_rows(found, **given, rows=rows, length=length, seed=seed)
         inspected = inspect_heads(
             found,
             factors,
+            chosen,
             folder,
-            text=words,
-            data=data,
-            tokens_from=tokens_from,
-            rows=rows,
-            length=length,
             seed=seed,
             effects=effects,
             resume=resume,
+            backend=backend,
+            loader=_Loader(place, how),
             step=step,
             watch=progress("the loss without each"),
         )
@@ -113,6 +123,19 @@ def inspect(
         typer.echo(f"note: {note}", err=True)
     facts(findings=said, notes=inspected.notes, report=out / "report.html")
     typer.echo(f"report: {out / 'report.html'}")
+
+
+@dataclass(frozen=True)
+class _Loader:
+    """A function that loads the model on a worker, since a bridge cannot be pickled."""
+
+    place: str
+    how: dict[str, Any]
+
+    def __call__(self) -> Any:
+        from interp.models.pretrained import load_pretrained
+
+        return load_pretrained(self.place, **self.how).model
 
 
 def _folder_of(model: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from importlib.metadata import version
 from io import TextIOWrapper
 from typing import Annotated, NoReturn
@@ -37,35 +38,48 @@ from analyses.cli import (
 )
 from analyses.cli.usage import App, usage_error
 from interp.errors import ProoflensError
+from interp.plugins import PluginWarning
 
 __all__ = ["app", "main"]
+
+_PLAIN = warnings.formatwarning
 
 app = App(
     name="prooflens",
     help="Check what a transformer does against a proof of what it can do.",
+    example="prooflens inspect code-lm --out report    # then open report/report.html",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("certify")(certify.certify)
-app.add_typer(claims.app, name="claims")
-app.add_typer(crasp.app, name="crasp")
-app.command("decompile")(decompile.decompile)
-app.command("demo")(demo.demo)
-app.command("doctor")(doctor.doctor)
-app.command("extract")(extract.extract)
-app.add_typer(fits.app, name="fits")
-app.command("inspect")(inspect.inspect)
-app.command("probe")(probe.probe)
-app.command("heads")(heads.heads)
-app.command("plot")(plot.plot)
-app.add_typer(store.app, name="store")
-app.command("models")(models.models)
-app.command("tasks")(tasks.tasks)
-app.command("train")(train.train)
-app.command("view")(view.view)
-app.command("weights")(weights.weights)
+_COMMANDS: dict[Callable[..., None], str] = {
+    certify.certify: "certify fixed-memory-multiplexer --length 12 --out theorem",
+    decompile.decompile: "decompile depth-L3-layers1 --out program",
+    demo.demo: "demo --out demo",
+    doctor.doctor: "doctor --json",
+    extract.extract: "extract induction-mlp --hooks '*hook_pattern' --rows 256 --out store",
+    heads.heads: "heads induction-mlp --out heads",
+    inspect.inspect: "inspect code-lm --out report",
+    models.models: "models --json",
+    plot.plot: "plot heads/store --out figures",
+    probe.probe: "probe fixed-memory-multiplexer --out probes",
+    tasks.tasks: "tasks fixed_memory",
+    train.train: "train fixed-memory-multiplexer --out trained",
+    view.view: "view code-lm --out heads.html",
+    weights.weights: "weights code-lm --revisions step-500,step-900,main --out weights",
+}
+"""Every command that stands alone, named as its function, with the example of its help."""
+
+for _command, _example in _COMMANDS.items():
+    app.command(_command.__name__, example=f"prooflens {_example}")(_command)
+for _name, _group in (
+    ("claims", claims.app),
+    ("crasp", crasp.app),
+    ("fits", fits.app),
+    ("store", store.app),
+):
+    app.add_typer(_group, name=_name)
 
 
 def _print_version(wanted: bool) -> None:
@@ -95,6 +109,7 @@ def main() -> None:
     """
     # joblib replaces a worker that has grown, and loses nothing by it.
     warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+    warnings.formatwarning = _noted
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name need not be text
             stream.reconfigure(errors="backslashreplace")
@@ -115,6 +130,19 @@ def main() -> None:
             _refused(words)
         typer.echo(f"prooflens: {_unforeseen(error)}", err=True)
         sys.exit(70)
+
+
+def _noted(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """What is written of a warning: of a plug-in that is left out one line, of others Python's."""
+    if issubclass(category, PluginWarning):
+        return f"note: {message}\n"
+    return _PLAIN(message, category, filename, lineno, line)
 
 
 def _refused(words: str) -> NoReturn:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from analyses.cli.usage import facts
+
 __all__ = ["plot"]
 
 
@@ -32,4 +34,5 @@ def plot(
             raise StoreError(
                 f"{store} holds no table to draw from: run prooflens heads on it first"
             )
+    facts(figures=sorted(path.name for path in written))
     typer.echo(f"{len(written)} files in {out}")

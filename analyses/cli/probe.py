@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, progress
+from analyses.cli.usage import Device, RunDtype, facts, progress, shipped_models
 
 __all__ = ["probe"]
 
@@ -29,7 +29,11 @@ _Labels = Annotated[
 
 def probe(
     model: Annotated[
-        str, typer.Argument(help="A shipped model, a checkpoint's folder, or a store.")
+        str,
+        typer.Argument(
+            help="A shipped model, a checkpoint's folder, or a store.",
+            autocompletion=shipped_models,
+        ),
     ],
     task: Annotated[
         str | None,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from analyses.cli.usage import App
+from analyses.cli.usage import App, facts
 
 if TYPE_CHECKING:
     from interp.store import ActivationStore
@@ -19,6 +19,7 @@ __all__ = ["app"]
 
 app = App(
     help="Look at, check, mend and give away activation stores.",
+    example="prooflens store info store",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -43,13 +44,18 @@ def _bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in store_files(path)) if path.is_dir() else 0
 
 
-@app.command("info")
+@app.command("info", example="prooflens store info store")
 def info(store: Folder) -> None:
     """Print what is in a store."""
     from interp.store import ActivationStore
 
     opened = ActivationStore(store)
     typer.echo("\n".join(_summary(opened)))
+    plan = opened.manifest["plan"]
+    model = opened.manifest.get("about", {}).get("model")
+    facts(model=model, weights_sha256=plan["model"]["weights_sha256"], rows=opened.rows)
+    facts(parts=len(opened.parts), complete=opened.complete, lengths=opened.lengths)
+    facts(hooks=opened.hooks, measurements=opened.measurements, overflows=opened.overflows)
 
 
 def _summary(store: ActivationStore) -> Iterator[str]:
@@ -83,7 +89,7 @@ def _summary(store: ActivationStore) -> Iterator[str]:
         yield f"  {name}  {len(table):,} rows: {columns}"
 
 
-@app.command("verify")
+@app.command("verify", example="prooflens store verify store")
 def verify(store: Folder) -> None:
     """Re-read every checksum and shape; exit with 1 if something is damaged."""
     from interp.store import ActivationStore
@@ -92,6 +98,7 @@ def verify(store: Folder) -> None:
 
     with _progress("verify", _bytes(store)) as advanced:
         faults = check(store, advanced=advanced)
+    facts(sound=not faults, faults=[vars(fault) for fault in faults])
     for fault in faults:
         typer.echo(str(fault))
     if faults:
@@ -105,7 +112,7 @@ def verify(store: Folder) -> None:
     typer.echo(f"{store}: sound{rest}")
 
 
-@app.command("repair")
+@app.command("repair", example="prooflens store repair store")
 def repair(
     store: Folder,
     drop: Annotated[
@@ -124,6 +131,7 @@ def repair(
     if any(name.startswith("part-") for name in moved):
         typer.echo("run the extraction again with --resume to refill the parts")
     left = check(store)
+    facts(moved=moved, faults=[vars(fault) for fault in left])
     for fault in left:
         typer.echo(f"not mended: {fault}")
     if left:
@@ -133,7 +141,7 @@ def repair(
         typer.echo(f"{store}: nothing to move" + f"; {lines} lines left the index" * bool(lines))
 
 
-@app.command("consolidate")
+@app.command("consolidate", example="prooflens store consolidate store --out store.h5")
 def consolidate(
     store: Folder,
     out: Annotated[Path, typer.Option(help="The HDF5 file to write.")],
@@ -145,4 +153,5 @@ def consolidate(
 
     with _progress("consolidate", ActivationStore(store).rows) as advanced:
         written = write(store, out, overwrite=overwrite, advanced=advanced)
+    facts(file=written, bytes=written.stat().st_size)
     typer.echo(f"{written}: {written.stat().st_size / 1e6:,.1f} MB")

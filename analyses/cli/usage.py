@@ -25,7 +25,17 @@ from typer.core import TyperCommand
 
 from interp.errors import Problems
 
-__all__ = ["MOST", "App", "Command", "Device", "RunDtype", "facts", "progress", "usage_error"]
+__all__ = [
+    "MOST",
+    "App",
+    "Command",
+    "Device",
+    "RunDtype",
+    "facts",
+    "progress",
+    "shipped_models",
+    "usage_error",
+]
 
 _FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
 _HELP = "Print one JSON object instead of lines."
@@ -80,15 +90,40 @@ class Command(TyperCommand):
 class App(typer.Typer):
     """A Typer application whose commands are of this kind and have the option ``--json``."""
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[..., Any]:
-        """Register a function as a command, as :meth:`typer.Typer.command` does."""
-        register = super().command(name, **({"cls": Command} | options))
+    def __init__(self, *, example: str = "", **options: Any) -> None:
+        """As :class:`typer.Typer`, with an example at the end of the group's help."""
+        super().__init__(epilog=_epilog(example), **options)
+
+    def command(
+        self, name: str | None = None, *, example: str = "", **options: Any
+    ) -> Callable[..., Any]:
+        """Register a function as a command, as :meth:`typer.Typer.command` does.
+
+        Args:
+            name: The command's.
+            example: A line that runs it, shown at the end of its help.
+            options: As for Typer.
+        """
+        plain = {"cls": Command, "epilog": _epilog(example)}
+        register = super().command(name, **(plain | options))
 
         def registered(function: Callable[..., None]) -> Callable[..., None]:
             register(_with_json(function))
             return function
 
         return registered
+
+
+def _epilog(example: str) -> str | None:
+    """An example as the last paragraph of a help, whose lines are kept as they are."""
+    return f"\b\nExample:\n  {example}" if example else None
+
+
+def shipped_models(incomplete: str) -> list[str]:
+    """The names of shipped models that begin so: what a shell completes."""
+    from trained.shipped_names import languages, names
+
+    return [name for name in sorted((*names(), *languages())) if name.startswith(incomplete)]
 
 
 def facts(**found: Any) -> None:

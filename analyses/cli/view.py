@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.usage import facts
+from analyses.cli.usage import Device, RunDtype, facts, shipped_models
 
 __all__ = ["view"]
 
@@ -16,7 +16,8 @@ def view(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="A shipped model, a folder, a hub id, or a store; up to three models side by side."
+            help="A shipped model, a folder, a hub id, or a store; up to three side by side.",
+            autocompletion=shipped_models,
         ),
     ],
     out: Annotated[Path, typer.Option(help="The HTML file.")],
@@ -36,6 +37,8 @@ def view(
         bool, typer.Option(help="Run the model without each head, too (most of the time).")
     ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Of rows and nulls.")] = 0,
+    device: Device = "cpu",
+    dtype: RunDtype = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
     """Write one self-contained page: every head as a point, its role with the evidence, its rows.
@@ -61,6 +64,8 @@ def view(
         length=length,
         ablate=ablate,
         seed=seed,
+        device=device,
+        dtype=dtype,
         watch=steps(),
     )
     found.save(out, overwrite=overwrite)

@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.demo import words
+from analyses.report.findings import status_counts
 from analyses.report.page import Picture, Section, Table
 from interp.figures.lags import kernels_by_lag
 from interp.figures.maps import Panel, share_maps
@@ -88,9 +89,9 @@ def doubts(comparison: Comparison) -> list[str]:
     )
     if controls:
         said.append(f"Statements must be able to fail: {passed}.")
-    maybe = int((trained.roles["status"] == "candidate").sum())
-    if maybe:
-        said.append(f"Candidates among the trained model's roles, which are not counted: {maybe}.")
+    if (trained.roles["status"] != "confirmed").any():
+        told = status_counts(trained.roles)
+        said.append(f"Of the trained model's roles only the confirmed ones count: {told}.")
     return said
 
 

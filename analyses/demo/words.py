@@ -111,7 +111,7 @@ def _served(study: Study) -> Iterator[str]:
             strength = mine["strength"].max()
             yield f"head {heads} {verb} {memory} (lag {lag}; r² lost without it {strength:.2f})"
         else:
-            rest = f" ({candidates} candidates)" if candidates else ""
+            rest = f" ({candidates} seem to)" if candidates else ""
             yield f"no head is confirmed to extract {memory}{rest}"
     readout = study.roles[(study.roles["role"] == "readout")]
     readout = readout[readout["status"] == "confirmed"]

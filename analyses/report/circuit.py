@@ -11,14 +11,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
 
-from analyses.report.findings import head_names, in_words
+from analyses.report.findings import head_names, in_words, part_names
 from probes.roles.profile import LANGUAGE, Profile
 
 __all__ = ["circuit_doubts", "circuit_sentences"]
+
+_UNSURE = {
+    "necessary, not specific": "necessary, not specific: the heads are needed, and as much where "
+    "the role's event does not happen",
+    "candidate": "candidates: a test could not be put, or needs more rows",
+    "rejected": "rejected: the behaviour is there, and no loss without it",
+}
 
 _WRITERS = re.compile(r"earlier heads \(([^)]*)\)")
 
@@ -34,6 +42,8 @@ def circuit_sentences(
             followed equal tokens: what is said where no head does induction.
         profile: Its floor is named where nothing passes it.
     """
+    groups = _groups(roles)
+    roles = roles[roles["head"] >= 0]
     sure = roles[roles["status"] == "confirmed"]
     induction = sure[sure["role"] == "induction"]
     if induction.empty:
@@ -45,19 +55,39 @@ def circuit_sentences(
         said.append(f"{'Confirmed' if induction.empty else 'Also confirmed'}: {'; '.join(others)}.")
     elif induction.empty:
         said.append("No other role is confirmed of any head.")
-    return said
+    return [*said, *groups]
+
+
+def _groups(roles: pd.DataFrame) -> list[str]:
+    """The groups of heads that share a job, each with the shares of its members."""
+    if "component" not in roles:
+        return []
+    rows = roles[(roles["component"] == "group") & (roles["status"] == "confirmed")]
+    return [
+        f"{in_words(str(group).split('+'))} share one job, {role}: without them together the "
+        f"loss rises by {effect:.2f} nats, and not so without one at a time "
+        f"({in_words(_shares(tests))})."
+        for group, role, effect, tests in zip(
+            rows["group"], rows["role"], rows["effect"], rows["tests"], strict=True
+        )
+    ]
+
+
+def _shares(tests: str) -> list[str]:
+    named = [test for test in json.loads(tests) if test["name"].startswith("share of L")]
+    return [f"{test['name'].removeprefix('share of ')} {test['score']:.0%}" for test in named]
 
 
 def circuit_doubts(roles: pd.DataFrame) -> list[str]:
     """What the table's own numbers give reason to doubt."""
-    sure, maybe = (roles[roles["status"] == kind] for kind in ("confirmed", "candidate"))
+    roles = roles[roles["head"] >= 0]
+    sure = roles[roles["status"] == "confirmed"]
     said = []
-    if len(maybe):
-        said.append(
-            f"{len(maybe)} of {len(roles)} roles are candidates: the behaviour is there, a loss "
-            "without it is not shown. They are left out above."
-        )
-    nearest = min(_margins(sure), default=None)
+    for status, told in _UNSURE.items():
+        count = int((roles["status"] == status).sum())
+        if count:
+            said.append(f"{count} of {len(roles)} roles are {told}. They are left out above.")
+    nearest = min(_margins(sure), default=None, key=itemgetter(0, 1))
     if nearest is not None:
         ratio, name, test = nearest
         said.append(
@@ -80,7 +110,7 @@ def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
     yield (
         f"{in_words(readers)} {'do' if many else 'does'} induction: {_share(order['strength'])} of "
         f"{'their' if many else 'its'} attention goes to what followed the same token earlier in "
-        f"the row. Without that attention{' of one of them' * many} the loss on random tokens that "
+        f"the row. Without that attention{_of_whom(order)} the loss on random tokens that "
         f"repeat rises by {_range(order['effect'])} nats a token."
     )
     read = [
@@ -106,6 +136,15 @@ def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
             f"{'raise' if len(own) > 1 else 'raises'} the logit of the token found, by "
             f"{_range(own['strength'])}."
         )
+
+
+def _of_whom(readers: pd.DataFrame) -> str:
+    """Who lost the attention: the head, one of several, or a group together."""
+    groups = [group for group in dict.fromkeys(readers.get("group", ())) if group]
+    if not groups:
+        return " of one of them" if len(readers) > 1 else ""
+    joint = "those that share a job together"
+    return f" of {joint}" if readers["group"].astype(bool).all() else f" of one, or of {joint},"
 
 
 def _of_writers(writers: Sequence[str], sure: pd.DataFrame) -> str:
@@ -152,7 +191,7 @@ def _others(sure: pd.DataFrame) -> Iterator[str]:
 
 def _margins(sure: pd.DataFrame) -> Iterator[tuple[float, str, dict[str, Any]]]:
     """(score in floors, component and role, test) of every test with a floor."""
-    for name, role, tests in zip(head_names(sure), sure["role"], sure["tests"], strict=True):
+    for name, role, tests in zip(part_names(sure), sure["role"], sure["tests"], strict=True):
         for test in json.loads(tests):
             if test["floor"] and test["score"] is not None:
                 yield test["score"] / test["floor"], f"{role} {name}", test

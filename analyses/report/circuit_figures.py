@@ -32,6 +32,7 @@ def reading_figure(weights: pd.DataFrame, roles: pd.DataFrame) -> tuple[Figure, 
     table = weights[weights["metric"] == "k_composition"]
     if table.empty:
         return None
+    roles = roles[roles["head"] >= 0]
     marked: dict[str, list[tuple[int, int]]] = {}
     for role in _MARKED:
         own = roles[roles["role"] == role]

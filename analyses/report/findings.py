@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
 from interp.interventions.components import Component
+from probes.roles.decision import STATUSES
 
-__all__ = ["head_names", "in_words", "role_findings"]
+__all__ = [
+    "ABOUT",
+    "head_names",
+    "in_words",
+    "part_name",
+    "part_names",
+    "role_findings",
+    "status_counts",
+    "told_facts",
+]
 
 _SHOWN = 8
+
+ABOUT = {
+    "confirmed": "behaviour and cause agree",
+    "necessary, not specific": "needed, and not only for this",
+    "candidate": "a test could not be put",
+    "rejected": "the behaviour without the cause",
+}
+"""Each status of a role → what it says, in a few words."""
+
+
+def status_counts(roles: pd.DataFrame) -> str:
+    """How many rows of a role table have each status: ``2 confirmed, 1 rejected``."""
+    counts = roles["status"].value_counts()
+    told = [f"{counts.get('confirmed', 0)} confirmed"]
+    told += [f"{counts[status]} {status}" for status in STATUSES[1:] if status in counts]
+    return ", ".join(told)
 
 
 def role_findings(roles: pd.DataFrame, asked: Sequence[str], *, effect: str = "loss") -> list[str]:
@@ -31,6 +59,30 @@ def head_names(rows: pd.DataFrame) -> list[str]:
     return [Component("head", int(layer), int(head)).name for layer, head in places]
 
 
+def part_name(row: Any) -> str:
+    """``L0H1``, ``L0 FFN`` or ``L0``, of a row of a role table."""
+    component = row.get("component", "head")
+    if component == "group":
+        return str(row["group"])
+    if component == "layer":
+        return f"L{row['layer']}"
+    return Component(component, int(row["layer"]), int(row["head"])).name
+
+
+def part_names(rows: pd.DataFrame) -> list[str]:
+    """:func:`part_name` of every row."""
+    return [part_name(row) for _, row in rows.iterrows()]
+
+
+def told_facts(about: Mapping[str, Any], *, leave: Sequence[str] = ()) -> list[str]:
+    """What was measured, a line an entry, for the small print of a page."""
+    return [
+        f"{name}: {json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value}"
+        for name, value in about.items()
+        if name not in (*leave, "environment") and value not in (None, "", [])
+    ]
+
+
 def in_words(names: Sequence[str], *, most: int = _SHOWN) -> str:
     """``a``, ``a and b``, ``a, b and c``; of many the first ones, and how many more there are."""
     shown, more = list(names[:most]), len(names) - most
@@ -40,13 +92,18 @@ def in_words(names: Sequence[str], *, most: int = _SHOWN) -> str:
 
 
 def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterator[str]:
+    heads = roles[roles["head"] >= 0]
     for role in asked:
-        mine = roles[roles["role"] == role].sort_values("strength", key=abs, ascending=False)
-        sure, maybe = mine[mine["status"] == "confirmed"], mine[mine["status"] == "candidate"]
-        parts = [f"confirmed {_listed(sure, effect)}"] * bool(len(sure))
-        for why, some in maybe.groupby("missing", sort=False):
-            reason = f"cause not tested: {why!s}" if why else "behaviour without the cause"
-            parts.append(f"candidates ({reason}) {_listed(some, effect)}")
+        mine = heads[heads["role"] == role].sort_values("strength", key=abs, ascending=False)
+        parts = []
+        for status in STATUSES:
+            some = mine[mine["status"] == status]
+            if status == "candidate":
+                for why, part in some.groupby("missing", sort=False):
+                    parts.append(f"candidates (not tested: {why!s}) {_listed(part, effect)}")
+            elif len(some):
+                about = f" ({ABOUT[status]})" if status != "confirmed" else ""
+                parts.append(f"{status}{about} {_listed(some, effect)}")
         if parts:
             yield f"{role}: {'; '.join(parts)}."
 

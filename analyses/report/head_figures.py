@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -25,16 +24,17 @@ from matplotlib.figure import Figure
 
 from analyses.report.behaviour_figures import behaviour_figures, weight_maps
 from analyses.report.circuit_figures import crop_figure, reading_figure
+from analyses.report.findings import part_name
 from analyses.report.probing import curve_figure, latent_maps
 from interp.figures.attention import attention_maps
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
-from interp.interventions.components import Component
 from interp.store import ActivationStore
 from interp.store.rows import scored_mask
 from probes.inspection.crops import CROPS
+from probes.roles.decision import STATUSES
 
-__all__ = ["ATTENTION", "attention_tables", "draw", "part_name"]
+__all__ = ["ATTENTION", "attention_tables", "draw", "roles_figure"]
 
 ATTENTION = "attention-"
 _LOSS = "loss-"
@@ -83,12 +83,13 @@ def attention_tables(
 
 
 def _head_name(rows: pd.DataFrame) -> str:
-    """``L0H1 x[t-1]``, and whether it is no more than a candidate."""
+    """``L0H1 x[t-1]``, and its best status if that is not confirmed."""
     first = rows.iloc[0]
     targets = list(dict.fromkeys(target for target in rows["target"] if target))
     told = [part_name(first), *targets]
-    if (rows["status"] == "candidate").all():
-        told.append("(candidate)")
+    best = min(rows["status"], key=STATUSES.index)
+    if best != "confirmed":
+        told.append(f"({best})")
     return " ".join(told)
 
 
@@ -146,7 +147,7 @@ def _figures(store: ActivationStore, this_run: bool) -> Iterator[tuple[str, Figu
     if "roles" in names:
         roles = store.measurement("roles")
         if len(roles):
-            yield "roles", _role_map(roles)
+            yield "roles", roles_figure(roles)
     if "decodability" in (beside if this_run else names):
         table = store.measurement("decodability")
         wide = table.pivot(index="site", columns="latent", values="score")
@@ -203,14 +204,14 @@ def _attention(table: pd.DataFrame) -> Figure:
     )
 
 
-def _role_map(roles: pd.DataFrame) -> Figure:
-    """Component × role: the strength of what is confirmed, and of what is a candidate."""
+def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:
+    """Component × role: the strength of what has each status."""
     names = roles.apply(part_name, axis=1)
-    confirmed = roles["status"] == "confirmed"
     panels = []
     kinds = list(dict.fromkeys(roles["role"]))
     parts = list(dict.fromkeys(names))
-    for title, chosen in (("confirmed", confirmed), ("candidate", ~confirmed)):
+    for title in STATUSES:
+        chosen = roles["status"] == title
         if not chosen.any():
             continue
         values = np.full((len(parts), len(kinds)), np.nan)
@@ -223,11 +224,5 @@ def _role_map(roles: pd.DataFrame) -> Figure:
         [kind.replace("-", "\n") for kind in kinds],
         label="strength of the role",
         across="role",
+        narrow=narrow,
     )
-
-
-def part_name(row: Any) -> str:
-    """``L0H1``, ``L0 FFN`` or ``L0``, of a row of a role table."""
-    if row["component"] == "layer":
-        return f"L{row['layer']}"
-    return Component(row["component"], int(row["layer"]), int(row["head"])).name

@@ -31,6 +31,7 @@ from interp.interventions.components import Component
 from interp.output import output_file
 from probes.inspection.crops import crop_table
 from probes.inspection.heads import Inspected, write_tables
+from probes.roles.decision import STATUSES
 from probes.roles.profile import LANGUAGE
 from probes.roles.registry import ROLES
 
@@ -167,16 +168,21 @@ def _role_sections(found: Inspected) -> list[Section]:
     words = (
         "A head is confirmed when it behaves so on random tokens and the loss rises without that "
         "attention (of copying and positional heads: without the head); an induction head must "
-        "also read earlier previous-token heads. With the behaviour alone it is a candidate. "
+        "also read earlier previous-token heads, and as much must not be lost in its controls. "
+        "Necessary, not specific: needed, and not only for this. Rejected: nothing is lost without "
+        "it. Candidate: a test could not be put. "
         "Strength is the behaviour's score, effect the rise of the loss in nats."
     )
     roles = _sorted(found.roles)
-    roles = roles.assign(head=[_head(r.layer, r.head) for r in _rows(roles)])
+    roles = roles.assign(
+        head=[r.group if r.head < 0 else _head(r.layer, r.head) for r in _rows(roles)]
+    )
     sure = roles["status"] == "confirmed"
     columns = ["head", "role", "strength", "by_position", "effect", "q", "evidence"]
+    asked = ((sure, columns), (~sure, ["status", *columns, "missing"]))
     tables = [
-        [Table(part[columns], "By role and strength.", sortable=True)] if len(part) else []
-        for part in (roles[sure], roles[~sure])
+        [Table(roles[rows][shown], "By role and strength.", sortable=True)] if rows.any() else []
+        for rows, shown in asked
     ]
     none = "No role of any head is confirmed."
     trials = pd.DataFrame([vars(p) for p in found.performances])
@@ -188,10 +194,29 @@ def _role_sections(found: Inspected) -> list[Section]:
         Section("Confirmed roles", [words] if sure.any() else [none, words], (), tables[0]),
         Section("What the model does in context", said, (), [told], folded=True),
     ]
+    sections += _explained_section(found)
     if not sure.all():
-        title = f"Candidates: the behaviour without the cause ({int((~sure).sum())})"
+        counts = roles[~sure]["status"].value_counts()
+        kinds = ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)
+        title = f"Not confirmed: {kinds}"
         sections.insert(1, Section(title, (), (), tables[1], folded=True))
     return sections
+
+
+def _explained_section(found: Inspected) -> list[Section]:
+    """How much of what heads do on text their confirmed roles explain; none without text."""
+    if found.explained.empty:
+        return []
+    words = (
+        "A head may do more than its name. Attention: the share, on the text or rows given, that "
+        "goes to the keys of its confirmed roles together. Loss: of the rise of the loss there "
+        "without the head, the share that is not lost when it keeps that attention alone (none "
+        "where nothing is lost without it). Rest: the tokens that get most of the other attention."
+    )
+    table = found.explained
+    told = table.assign(head=[_head(r.layer, r.head) for r in _rows(table)]).drop(columns="layer")
+    caption = "By head: what its confirmed roles explain of it."
+    return [Section("On text", [words], (), [Table(told, caption, sortable=True)], folded=True)]
 
 
 def _sorted(roles: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from analyses.report.probing_page import probing_page
 from interp.errors import HookError
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
@@ -270,8 +271,8 @@ def _no_more(row: pd.Series[Any]) -> str:
 
 
 def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
-    """``probes.csv``, ``probes.json`` and the layer × latent map; if asked for, ``curves.csv`` with
-    its figure and ``interchange.csv``. Complete or not at all."""
+    """``report.html``, ``probes.csv``, ``probes.json`` and the layer × latent map; if asked for,
+    ``curves.csv`` with its figure and ``interchange.csv``. Complete or not at all."""
     with output_folder(out, overwrite=overwrite, marker=MARKER) as folder:
         for name, table in found.tables().items():
             table.to_csv(folder / f"{name}.csv", index=False)
@@ -282,11 +283,24 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
         save(latent_maps(found.table), folder / "layers")
         if found.curves is not None and len(found.curves):
             save(curve_figure(found.curves), folder / "curves")
+        narrow = latent_maps(found.table, narrow=True)
+        save(narrow, folder / "layers-narrow", formats=("png",))
+        page = probing_page(
+            folder,
+            found.table,
+            found.first,
+            findings(found),
+            about=found.about,
+            exchanged=found.interchange is not None,
+            clear=_CLEAR,
+        )
+        (folder / "report.html").write_text(page, encoding="utf-8")
 
 
-def latent_maps(table: pd.DataFrame) -> Figure:
+def latent_maps(table: pd.DataFrame, *, narrow: bool = False) -> Figure:
     """Latent × hook from a table of :func:`probes.probe_table.probe_table`: score and selectivity;
-    cells of a latent with one value, where there is nothing to measure, are blank."""
+    cells of a latent with one value, where there is nothing to measure, are blank. The maps stand
+    side by side, or below one another."""
     measured = ~table["kind"].isin(_UNMEASURED)
     maps = [layer_map(table.assign(**{kind: table[kind].where(measured)}), kind) for kind in _KINDS]
     panels = [
@@ -295,7 +309,8 @@ def latent_maps(table: pd.DataFrame) -> Figure:
     ]
     columns = [short_name(hook) for hook in maps[0].columns]
     across = "hook" if measured.all() else "hook (–: nothing to measure)"
-    figure = share_maps(panels, columns, label="0 chance, 1 perfect", across=across)
+    label = "0 chance, 1 perfect"
+    figure = share_maps(panels, columns, label=label, across=across, narrow=narrow)
     for axes in figure.axes[: len(panels)]:
         axes.tick_params(axis="x", rotation=45)
     return figure

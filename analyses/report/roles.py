@@ -14,7 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.report.head_figures import attention_tables, draw, part_name
+from analyses.report.findings import part_name
+from analyses.report.head_figures import attention_tables, draw
+from analyses.report.roles_page import roles_page
 from interp.errors import ProoflensError, StoreError
 from interp.interventions.components import components
 from interp.stats.head_table import head_table
@@ -28,6 +30,8 @@ from probes.activations import Samples, collect
 from probes.head_scores import head_scores
 from probes.linear import decode, probe_for
 from probes.roles import ROLE_COLUMNS, TASK, Profile, candidates, find_roles
+from probes.roles.decision import by_status
+from probes.roles.profile import PROFILES
 
 __all__ = [
     "Heads",
@@ -218,7 +222,7 @@ def _score(samples: Samples, hook: str, name: str) -> float:
 
 def roles_in_words(roles: pd.DataFrame) -> Iterator[str]:
     """A line of text per role, confirmed ones first."""
-    order = roles.sort_values(["status", "layer", "head"], ascending=[False, True, True])
+    order = roles.sort_values(["layer", "head"]).sort_values("status", key=by_status, kind="stable")
     for _, row in order.iterrows():
         target = f" of {row['target']}" if row["target"] else ""
         yield (
@@ -246,7 +250,7 @@ def _tail(q: float) -> str:
 
 def write_files(found: Heads, folder: Path) -> list[Path]:
     """``roles.csv``; ``roles.json``, where each row has its tests as well; ``head-scores.csv``
-    where installed packages add scores; and the figures."""
+    where installed packages add scores; the figures and ``report.html``, the page of them all."""
     folder.mkdir(parents=True, exist_ok=True)
     table, rows = folder / "roles.csv", folder / "roles.json"
     found.roles.to_csv(table, index=False, columns=list(ROLE_COLUMNS))
@@ -256,4 +260,10 @@ def write_files(found: Heads, folder: Path) -> list[Path]:
     added = [folder / "head-scores.csv"] if len(found.scores) else []
     for path in added:
         found.scores.to_csv(path, index=False)
-    return [table, rows, *added, *draw(found.store, folder / "figures", this_run=True)]
+    figures = draw(found.store, folder / "figures", this_run=True)
+    about = found.store.provenance("roles")
+    about = {**found.store.manifest.get("about", {}), **about}
+    page = folder / "report.html"
+    text = roles_page(found.roles, folder / "figures", about, PROFILES[about["profile"]])
+    page.write_text(text, encoding="utf-8")
+    return [table, rows, *added, *figures, page]

@@ -11,9 +11,9 @@ on rows. They say so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,8 @@ def view(
     length: int = 64,
     ablate: bool = True,
     seed: int = 0,
+    device: str = "cpu",
+    dtype: str | None = None,
     watch: Watch = lambda words: None,
 ) -> View:
     """Look at a model's heads: all at once, and each on rows of text.
@@ -146,6 +148,7 @@ def view(
         ablate: Whether the model is run without each head on these rows, which takes most of the
             time on a large model.
         seed: Of rows and nulls.
+        device, dtype: Where models that are named are run, and in what, as ``load`` takes them.
         watch: Told what is being done.
 
     Returns:
@@ -163,14 +166,14 @@ def view(
     alone = not any(stores) or len(models) == 1
     problems.need(alone, "models", "must be models, or one store", len(models), "view it alone")
     problems.raise_if_any()
+    loaded = partial(load, device=device, dtype=dtype)
+    options: dict[str, Any] = {"ablate": ablate, "seed": seed, "watch": watch}
     if stores[0] is not None:
-        given = text, data, prompts
-        return _of_store(stores[0], given, rows, ablate=ablate, seed=seed, watch=watch)
-    built = [load(model) if isinstance(model, str | Path) else model for model in models]
+        return _of_store(stores[0], (text, data, prompts), rows, loaded, options)
+    built = [loaded(model) if isinstance(model, str | Path) else model for model in models]
     chosen = choose_rows(
         built[0], rows=rows, length=length, seed=seed, text=text, data=data, prompts=prompts
     )
-    options: dict[str, Any] = {"ablate": ablate, "seed": seed, "watch": watch}
     found = tuple(view_model(model, chosen, **options) for model in built)
     return View(found, chosen.profile)
 
@@ -186,16 +189,14 @@ def _of_store(
     store: ActivationStore,
     given: tuple[str | None, Any, Sequence[str]],
     rows: int,
-    *,
-    ablate: bool,
-    seed: int,
-    watch: Watch,
+    loaded: Callable[[str], Any],
+    options: dict[str, Any],
 ) -> View:
     text, data, prompts = given
     problems = Problems("view")
     own = text is None and data is None
     problems.need(own, "text, data", "must be left out for a store", "given", "it has its rows")
-    model, reason = model_of(store, load)
+    model, reason = model_of(store, loaded)
     rule = "need the store's model"
     problems.need(model is not None or not prompts, "prompts", rule, reason, "leave them out")
     problems.raise_if_any()
@@ -213,7 +214,7 @@ def _of_store(
     known = (memories_of(task), answers_of(task)) if profile == TASK else ((), {})
     asked = prompt_rows(model.card, prompts)
     chosen = Chosen(profile, (shown, *asked), batch, *known)
-    return View((view_model(model, chosen, ablate=ablate, seed=seed, watch=watch),), profile)
+    return View((view_model(model, chosen, **options),), profile)
 
 
 def _profile(store: ActivationStore) -> Profile:

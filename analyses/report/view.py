@@ -17,7 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analyses.report.circuit import circuit_doubts, circuit_sentences
-from analyses.report.findings import in_words, role_findings
+from analyses.report.findings import ABOUT, in_words, role_findings
 from analyses.report.html import rendered
 from analyses.report.page import Table
 from analyses.report.view_document import document, head_bytes
@@ -113,12 +113,9 @@ def view_doubts(views: Sequence[Viewed], profile: Profile) -> list[str]:
     for viewed in views:
         told = circuit_doubts(viewed.roles) if profile == LANGUAGE else []
         said += [f"{viewed.name}: {doubt}" for doubt in told]
-        maybe = int((viewed.roles["status"] == "candidate").sum())
-        sure = int((viewed.roles["status"] == "confirmed").sum())
-        said.append(
-            f"{viewed.name}: {sure} roles of {len(viewed.heads)} heads are confirmed (behaviour "
-            f"and cause agree), {maybe} are candidates (behaviour alone)."
-        )
+        counts = viewed.roles["status"].value_counts()
+        told = [f"{counts.get(s, 0)} {s} ({about})" for s, about in ABOUT.items()]
+        said.append(f"{viewed.name}: of the roles of {len(viewed.heads)} heads {', '.join(told)}.")
         rows = ", ".join(f"{len(s.batch)} {s.kind}" for s in viewed.shown)
         said.append(
             f"{viewed.name}: shown are {rows} rows; their attention is kept in a byte a number and "

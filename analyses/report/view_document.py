@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from probes.roles.decision import by_status
 from probes.viewing.measure import Effects, HeadOnRows
 from probes.viewing.model import Place, Viewed, quantisation_error
 from probes.viewing.quantised import Quantised
@@ -93,7 +94,7 @@ def _head(viewed: Viewed, place: Place, words: _Words) -> dict[str, Any]:
     layer, head = place
     roles = viewed.roles
     own = roles[(roles["layer"] == layer) & (roles["head"] == head)]
-    own = own.sort_values("status", ascending=False, kind="stable")  # confirmed first
+    own = own.sort_values("status", key=by_status, kind="stable")
     fields = ("role", "target", "status", "strength", "effect", "q", "evidence")
     told = [{f: _plain(getattr(row, f)) for f in fields} for row in own.itertuples()]
     classes = [_ORDERED_BY[role["role"]] for role in told if role["role"] in _ORDERED_BY]

@@ -29,9 +29,11 @@ from interp.weights.head_weights import HeadWeights
 from interp.weights.weight_table import SINGULAR, circuit_crop
 
 __all__ = [
+    "CLEAR",
     "CSV_COLUMNS",
     "Inspection",
     "Watch",
+    "clear_diagonals",
     "findings",
     "notes_of",
     "strongest",
@@ -47,6 +49,8 @@ Watch = Callable[[Sequence[Any]], Iterable[Any]]
 _PAIRS = 24
 _FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
 _LEVEL = 0.01  # of q: what is named is above the null
+CLEAR = f"|trace share| at least {_FLOOR}, q < {_LEVEL}"
+"""What a clear diagonal is, in words."""
 _UNTIED = (
     "Signs are of residual directions, not of tokens: embedding and unembedding are two matrices "
     "here, so a head that writes the negative of a direction may raise the token it read. "
@@ -127,13 +131,12 @@ def findings(
         mine = shares[shares["circuit"] == circuit]
         if mine.empty:
             continue
-        beyond = mine[mine["q"] < _LEVEL]
-        clear = beyond[beyond["score"].abs() >= _FLOOR]
+        clear = clear_diagonals(mine)
         said.append(
-            f"{circuit}: {len(clear)} of {len(mine)} heads have a clear diagonal (|trace share| at "
-            f"least {_FLOOR}, q < {_LEVEL}): {int((clear['score'] > 0).sum())} positive, "
+            f"{circuit}: {len(clear)} of {len(mine)} heads have a clear diagonal "
+            f"({CLEAR}): {int((clear['score'] > 0).sum())} positive, "
             f"{int((clear['score'] < 0).sum())} negative."
-            + (" None is above the null." if beyond.empty else "")
+            + ("" if (mine["q"] < _LEVEL).any() else " None is above the null.")
         )
         for sign, meaning in zip((1, -1), meanings, strict=True):
             top = strongest(clear, circuit, "trace_share", n, sign=sign)
@@ -142,6 +145,11 @@ def findings(
     if basis == "residual" and not tied and len(shares):
         said.append(_UNTIED)
     return [*said, *_compositions(table, n)]
+
+
+def clear_diagonals(shares: pd.DataFrame) -> pd.DataFrame:
+    """Of trace shares those that are above the null and the floor (:data:`CLEAR`)."""
+    return shares[(shares["q"] < _LEVEL) & (shares["score"].abs() >= _FLOOR)]
 
 
 def _compositions(table: pd.DataFrame, n: int) -> list[str]:
@@ -188,7 +196,9 @@ def _listed(rows: pd.DataFrame) -> str:
     return ", ".join(f"L{r.layer}H{r.head} ({r.score:+.3f})" for r in rows.itertuples())
 
 
-def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
+def write_table(
+    table: pd.DataFrame, path: Path, *, overwrite: bool, columns: Sequence[str] = CSV_COLUMNS
+) -> None:
     """Write the table as CSV, and beside it what it was made with: ``NAME.environment.json``.
 
     Raises:
@@ -200,7 +210,7 @@ def write_table(table: pd.DataFrame, path: Path, *, overwrite: bool) -> None:
         output_file(path, overwrite=overwrite) as draft,
     ):
         told.write_text(environment_json())
-        _write_csv(table, draft)
+        table[list(columns)].to_csv(draft, index=False)
 
 
 def _write_csv(table: pd.DataFrame, path: Path) -> None:

@@ -70,3 +70,19 @@ def test_doubts_name_what_is_left_out_and_what_is_nearest_to_failing() -> None:
     assert nearest.endswith("(1.67 times).")
     assert together.startswith("Heads are cut one at a time")
     assert circuit_doubts(table()) == []
+
+
+def test_heads_that_share_a_job_are_told_as_one_group_with_their_shares() -> None:
+    tests = [{"name": "share of L1H2", "score": 0.5}, {"name": "share of L1H3", "score": 0.5}]
+    heads = [row(1, head, "induction", 0.9, 3.4) | {"component": "head"} for head in (2, 3)]
+    group = row(1, -1, "induction", 0.9, 3.4) | {"component": "group", "tests": json.dumps(tests)}
+    members = [one | {"group": "L1H2+L1H3"} for one in heads]
+    group["group"] = "L1H2+L1H3"
+    first, *_, last = circuit_sentences(pd.DataFrame([*members, group]))
+    assert first.startswith("L1H2 and L1H3 do induction")
+    assert "Without that attention of those that share a job together the loss" in first
+    assert last == (
+        "L1H2 and L1H3 share one job, induction: without them together the loss rises by 3.40 "
+        "nats, and not so without one at a time (L1H2 50% and L1H3 50%)."
+    )
+    assert not any("L1H-1" in said for said in circuit_doubts(pd.DataFrame([*members, group])))

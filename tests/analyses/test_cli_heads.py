@@ -54,6 +54,10 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     rows = json.loads((out / "roles.json").read_text())
     assert [row["evidence"] for row in rows] == table["evidence"].tolist()
     assert {"name", "kind", "score", "floor", "p", "q", "low", "high"} == set(rows[0]["tests"][0])
+    page = (out / "report.html").read_text()
+    effect = table[table["status"] == "confirmed"]["effect"].max()
+    assert f"without it the output changes by {effect:.2f} of its variance." in page
+    assert page.index("plays") < page.index("What would have to be doubted") < page.index("<table")
     sealed = ActivationStore(out / "store").measurement("roles")
     assert sealed["evidence"].tolist() == table["evidence"].tolist()
     first = {p.name: p.read_bytes() for p in (out / "figures").iterdir()}

@@ -4,6 +4,7 @@ The expected roles are not taken from the code under test: they come from direct
 shipped checkpoint's own attention, and from the loss with single heads cut off by hand.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,9 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
 from interp.weights.head_weights import head_weights
-from probes.inspection import behaviour
+from probes.inspection import losses
 from probes.inspection.heads import Inspected, inspect_heads, inspection_folder
+from probes.inspection.inspected_rows import inspected_rows
 from probes.roles.trials import text_trial, token_trials
 
 MODELS = ("induction-attention", "induction-mlp")
@@ -35,7 +37,8 @@ SPEC = TransformerSpec(
 
 def inspected(folder: Path, out: Path, **options: Any) -> Inspected:
     model, factors = load_pretrained(folder), head_weights(folder)
-    return inspect_heads(model, factors, out, rows=16, **options)
+    chosen = inspected_rows(model, rows=16, text=options.pop("text", None))
+    return inspect_heads(model, factors, chosen, out, **options)
 
 
 @torch.no_grad()
@@ -128,7 +131,7 @@ def test_of_large_models_heads_without_behaviour_are_not_ablated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
-    monkeypatch.setattr(behaviour, "_MANY", 1)
+    monkeypatch.setattr(losses, "_MANY", 1)
     found = inspected(tmp_path / "model", tmp_path / "out")
     assert found.losses.empty
     assert any(note.startswith("10 of 10 heads and FFNs") for note in found.notes)
@@ -147,15 +150,15 @@ def test_an_interrupted_inspection_goes_on(
     def broken(*arguments: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    out = tmp_path / "out"
+    out, chosen = tmp_path / "out", inspected_rows(model, rows=16)
     with monkeypatch.context() as patch:
-        patch.setattr(behaviour, "ablate", broken)
+        patch.setattr(losses, "ablate", broken)
         with pytest.raises(KeyboardInterrupt):
-            inspect_heads(model, factors, out, rows=16)
+            inspect_heads(model, factors, chosen, out)
     store = ActivationStore(out / "stores" / "repeated")
     assert set(store.measurements) == {"attention", "roles"}
     monkeypatch.setattr("probes.roles.evidence.Looks", broken)
-    again = inspect_heads(model, factors, out, rows=16, resume=True)
+    again = inspect_heads(model, factors, chosen, out, resume=True)
     pd.testing.assert_frame_equal(again.roles, whole.roles)
     pd.testing.assert_frame_equal(again.losses, whole.losses)
     sealed = ActivationStore(out / "stores" / "repeated")
@@ -227,6 +230,16 @@ def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(tmp_path: Path) -
     assert isinstance(again.exception, OutputError)
 
 
+def test_a_sentence_is_too_little_to_draw_random_tokens_from() -> None:
+    model = load_pretrained(trained.folder("code-lm"))
+    asked = {"rows": 8, "length": 32, "seed": 0}
+    found, plain = (inspected_rows(model, text=text, **asked) for text in ("a sentence", None))
+    assert found.tokens == plain.tokens > 1000
+    assert torch.equal(found.trials[0].batch.inputs, plain.trials[0].batch.inputs)
+    (told,) = set(found.notes) - set(plain.notes)
+    assert told.startswith("text was given and not used: text must give at least 4 pieces of 31")
+
+
 def test_text_is_a_trial_where_there_is_a_tokenizer(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -292,3 +305,18 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["inspect", "x", "--out", str(tmp_path / "o"), "--text", "none"])
     assert isinstance(done.exception, ArgumentError)
     assert "cannot be read" in str(done.exception)
+
+
+@pytest.mark.parametrize("size", [6, 8])
+def test_a_model_of_few_positions_is_inspected(size: int, tmp_path: Path) -> None:
+    model = SequenceTransformer(replace(SPEC, n_ctx=size), seed=0)
+    export_gpt2(model, tmp_path / "model", bos=0)
+    done = CliRunner().invoke(
+        app, ["inspect", str(tmp_path / "model"), "--rows", "8", "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, repr(done.exception)
+    assert f"rows have {size} tokens, the model's context, and not 64" in done.output
+    told = CliRunner().invoke(
+        app, ["inspect", str(tmp_path / "model"), "--length", "5", "--out", str(tmp_path / "new")]
+    )
+    assert f"length must be at least {size}, got 5" in str(told.exception)

@@ -6,13 +6,8 @@ traceback, in exit code 70 (a mistake of ours), by a signal or for want of that 
 leave or change anything outside its output. Names that a file system allows have to work.
 """
 
-import contextlib
-import io
-import json
 import os
 import shutil
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
@@ -21,13 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from forked_calls import RECIPE, SECONDS, call, changed, contents
+from forked_calls import RECIPE, call
+from odd_calls import DOUBLING, LONG, Row, change, change_json, split, write
 
-from analyses.cli.main import main
 from interp.models.checkpoint import save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.store import extract
 
 BAD_TEXT = {
     "empty": b"",
@@ -145,9 +139,6 @@ def _numbers(root: Path) -> dict[str, tuple[str, ...]]:
     }
 
 
-Row = tuple[str, Callable[[], None], tuple[str, ...]]
-
-
 def cases(root: Path) -> Iterator[Row]:
     """Name, what is arranged, and the words of the call.
 
@@ -202,21 +193,6 @@ def named(root: Path) -> Iterator[Row]:
         yield f"recipe {name}", moved("r.toml", name), ("train", name, f"--out={name}.out")
 
 
-def change_json(file: Path, **values: Any) -> Callable[[], None]:
-    """Numbers of a checkpoint's spec."""
-
-    def change() -> None:
-        data = json.loads(file.read_text())
-        data["spec"] |= values
-        file.write_text(json.dumps(data))
-
-    return change
-
-
-def write(file: Path, text: str) -> Callable[[], None]:
-    return lambda: (file.write_text(text), None)[1]
-
-
 def huge_weights(folder: Path) -> Callable[[], None]:
     def change() -> None:
         spec = TransformerSpec(5, 5, 4, d_model=4, n_layers=1, n_heads=1, d_head=2)
@@ -265,6 +241,19 @@ def found(root: Path) -> Iterator[Row]:
     names = ("steps", "batch", "seed", "warmup", "evaluate_every", "rows")
     grid = "".join(f'"training.{name}" = [{values}]\n' for name in names)
     yield "grid|10⁹ combinations", write(root / "r.toml", RECIPE + "[grid]\n" + grid), train
+    seeds = ",".join(map(str, range(200_000)))
+    yield "10,000 trainings|many seeds", lambda: None, (*train, f"--seeds={seeds}")
+    compiling = split("crasp compile {root}/p.cr {out}", root)
+    yield "margin|a program that doubles", write(root / "p.cr", DOUBLING), compiling
+    option = "--option=blocks=" + "[" * 3000 + "]" * 3000
+    claims = ("claims", "run", "depth-programs", option, f"--out={root}/out")
+    yield "like the ledger's|a deep option", lambda: None, claims
+    hook = {"shape": [1], "dtype": "float32", "labels": ["row"]}
+    hooks = change(root / "st/manifest.json", hooks={"hook_embed": hook})
+    yield "labels for|labels of too few axes", hooks, split("store info {st}", root)
+    for verb in ("heads", "probe", "view {page}"):
+        long = change(root / "st/index.jsonl", **LONG)
+        yield f"are free|10¹² rows: {verb}", long, split(f"{verb} {{st}}", root)
 
 
 def arrange(file: Path, kind: str) -> None:
@@ -277,99 +266,6 @@ def arrange(file: Path, kind: str) -> None:
         file.mkdir()
     elif kind in ("zero", "loop"):
         file.symlink_to("/dev/zero" if kind == "zero" else file)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.set_num_threads(1)
-    folder = tmp_path_factory.mktemp("odd") / "root"
-    folder.mkdir()
-    spec = TransformerSpec(d_in=5, d_out=5, n_ctx=4, d_model=4, n_layers=1, n_heads=1, d_head=2)
-    model = SequenceTransformer(spec, seed=1)
-    save_checkpoint(model, folder / "model")
-    extract(model, torch.tensor([[0, 1, 2], [3, 3, 3]]), ["hook_embed"], folder / "st", batch=2)
-    (folder / "t.txt").write_text("0 1 2\n")
-    (folder / "p.cr").write_text('n = # "a"\nmany = n > 1\n')
-    (folder / "p.txt").write_text("next = token\n")
-    (folder / "r.toml").write_text(RECIPE)
-    row = {"tokens": [0, 1, 2], "label": [4, 0, 1]}
-    words = {"<b>": 0, "$x$": 1, "{{ 7 }}": 2, "ü": 3, "<pad>": 4}
-    rows = {"vocabulary": words, "objective": "next token", "rows": [row] * 4}
-    (folder / "rows.json").write_text(json.dumps(rows))
-    for warm in WARM:  # what is imported here, no child has to import
-        sys.argv = ["prooflens", *(word.format(root=folder) for word in warm)]
-        quiet = io.StringIO()
-        with (
-            contextlib.suppress(SystemExit),
-            contextlib.redirect_stderr(quiet),
-            contextlib.redirect_stdout(quiet),
-        ):
-            main()
-    for made in ("out", "out.html"):
-        shutil.rmtree(folder / made, ignore_errors=True)
-        (folder / made).unlink(missing_ok=True)
-    return folder
-
-
-WARM = (
-    ("extract", "{root}/model", "--tokens", "{root}/t.txt", "--hooks", "hook_embed", "--out",
-     "{root}/out", "--dry-run"),
-    ("store", "info", "{root}/st"),
-    ("plot", "{root}/st", "--out", "{root}/out"),
-    ("heads", "{root}/none/none"),
-    ("weights", "{root}/model", "--out", "{root}/out"),
-    ("train", "{root}/none.toml"),
-    ("crasp", "run", "{root}/p.cr", "a", "--trace", "{root}/out.html"),
-    ("crasp", "check", "{root}/p.cr"),
-    ("decompile", "apply", "{root}/none", "--data", "{root}/none"),
-    ("decompile", "{root}/none/none", "--out", "{root}/out"),
-    ("certify", "{root}/none/none"),
-    ("probe", "{root}/none/none"),
-    ("inspect", "{root}/none/none", "--out", "{root}/out"),
-    ("view", "{root}/model", "--data", "{root}/rows.json", "--no-ablate", "--out",
-     "{root}/out.html", "--overwrite"),
-    ("fits", "phase", "--out", "{root}/out", "--lags=0"),
-    ("claims", "run", "memory-none"),
-)  # fmt: skip
-
-
-@pytest.fixture
-def ask(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., tuple[int, list[str]]]]:
-    """Make every call of a table; how many there were, and those that went wrong."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.delenv("PROOFLENS_TRACEBACK", raising=False)
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        home = Path(folder) / "root"
-
-        def asked(
-            table: Callable[[Path], Iterator[Row]], good: tuple[int, ...], named: bool = False
-        ) -> tuple[int, list[str]]:
-            wrong, count = [], 0
-            for name, prepare, words in table(home):
-                shutil.rmtree(home, ignore_errors=True)
-                shutil.copytree(root, home)
-                before: dict[str, tuple[int, int]] = {}
-
-                def arranged(prepare: Callable[[], None] = prepare) -> None:
-                    prepare()
-                    (Path(folder) / "before").write_text(json.dumps(contents(home)))
-
-                code, said, seconds = call(home, arranged, words)
-                told = json.loads((Path(folder) / "before").read_text())
-                before = {name: tuple(entry) for name, entry in told.items()}
-                beside = {p.name for p in Path(folder).iterdir()} - {"root", "before"}
-                odd = [*beside, *changed(home, before, words)]
-                fine = code in good and "Traceback" not in said and seconds < SECONDS
-                fine &= not named or name.partition("|")[0] in said
-                if not fine or odd or "more memory than is free" in said:
-                    wrong.append(f"{name!r}: {code}, {seconds:.1f} s {said[-300:]} {odd or ''}")
-                count += 1
-            return count, wrong
-
-        yield asked
 
 
 @pytest.mark.slow

@@ -43,6 +43,11 @@ def test_probing_a_shipped_model_writes_table_and_map(
     assert len(data["probes"]) == len(table)
     assert data["task"]["kind"] == "fixed_memory"
     assert (out / "layers.png").stat().st_size > 5000
+    page = (out / "report.html").read_text()
+    best = table[(table["latent"] == "f") & (table["hook"] == "blocks.0.hook_resid_post")].iloc[0]
+    found = f"f can first be read at blocks.0.hook_resid_post: score {best['score']:.2f}."
+    assert page.index(found) < page.index("What would have to be doubted") < page.index("<table")
+    assert "x[t] can be read from the raw input as well." in page
 
 
 def test_a_store_gets_the_table_sealed_into_it(

@@ -127,3 +127,11 @@ def test_a_loose_name_may_stand_for_a_stricter_one_that_could_not_be_looked_for(
     assert "head 0.0 dense is confirmed, more than none" in differences(
         lower, higher, unsought=unsought
     )
+
+
+def test_groups_are_left_out_where_there_are_no_causes() -> None:
+    whole = table((0, "sink", "confirmed"), (1, "sink", "confirmed"), (-1, "sink", "confirmed"))
+    whole = whole.assign(group="L0H0+L0H1", component=["head", "head", "group"])
+    alone = table((0, "sink", "candidate"), (1, "sink", "candidate"), missing="cause: no model")
+    assert differences(whole, alone, causes=False) == []
+    assert len(differences(whole, alone)) == 5, "with causes the groups must be there"

@@ -171,7 +171,7 @@ def test_a_checkpoint_in_gpt2s_format_says_who_does_induction(
     model = pl.load("induction-attention")
     if not trained:
         model = pl.SequenceTransformer(model.spec, seed=3)
-    pl.export_gpt2(model, tmp_path / "gpt2", bos=0)
+    pl.export(model, tmp_path / "gpt2", bos=0)
     found = pl.view(tmp_path / "gpt2", rows=4, length=24, ablate=False)
     assert found.findings[0].startswith(first)
     assert first in found.html

@@ -189,6 +189,10 @@ def test_nothing_is_wider_than_a_small_screen(page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
     wide = "all => all.filter(e => e.scrollWidth > e.clientWidth).length"
     assert page.locator(".scroll").evaluate_all(wide) == 0
+    tall = "all => all.filter(e => e.clientHeight > innerHeight).length"
+    assert page.locator(".scroll").evaluate_all(tall) == 0, "a long table scrolls in its own box"
+    head = page.locator("#table-verdicts thead")
+    assert head.evaluate("head => getComputedStyle(head).position") == "sticky"
     cell = page.locator("#table-verdicts td.key").first
     said = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
     assert "key number" in said, "where headings do not stand above cells, each says its own"

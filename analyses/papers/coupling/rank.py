@@ -73,7 +73,7 @@ def finite(setting: Setting) -> Verdict:
         "certificates": built,
         "errors": _lists(table),
     }
-    seen = "Error falls by orders of magnitude where the head's width reaches the rank."
+    seen = f"Error against the heads' width m_h, a dot a seed, a line at the rank r. {key}."
     return Verdict(
         status_of({name: numbers["vanishes"] for name, numbers in good.items()}),
         words,

@@ -193,8 +193,14 @@ def _drawing(table: pd.DataFrame, kind: str) -> Drawing:
         label="mean square error, share of variance",
         dashed=(_BEST, _BOUND),
     )
-    seen = "Best sums fall steeply with heads and rise with the lag; training stops far above."
-    return Drawing(figure, seen)
+    few, most = mine["heads"].min(), mine["heads"].max()
+    middle = mine.groupby(["model", "heads"], sort=False)["error"].median()
+    told = "; ".join(
+        f"{model} {middle[model, few]:.2g} with {few} heads, {middle[model, most]:.2g} with {most}"
+        for model in dict.fromkeys(mine["model"])
+        if {few, most} <= {*middle[model].index}
+    )
+    return Drawing(figure, f"Error against heads, a panel a lag T. Medians over lags: {told}.")
 
 
 def absolute(setting: Setting) -> Verdict:

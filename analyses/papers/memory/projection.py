@@ -42,12 +42,12 @@ class Projected:
         error: The relative squared error Σ (target − sum)² / Σ target².
     """
 
-    slopes: Float64[np.ndarray, "head"]
-    coefficients: Float64[np.ndarray, "head"]
+    slopes: Float64[np.ndarray, " head"]
+    coefficients: Float64[np.ndarray, " head"]
     error: float
 
 
-def project(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Positions) -> Projected:
+def project(target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions) -> Projected:
     """The sum with the best coefficients for given slopes."""
     basis = _basis(len(target), slopes, positions)
     coefficients, *_ = np.linalg.lstsq(basis, target, rcond=None)
@@ -74,7 +74,7 @@ def grid_start(target: Lags, heads: int, positions: Positions) -> Projected:
     )
 
 
-def _priced(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Positions) -> Projected:
+def _priced(target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions) -> Projected:
     """Like :func:`project`, with a penalty price · Σ a² on the coefficients."""
     basis = np.vstack([_basis(len(target), slopes, positions), _PRICE**0.5 * np.eye(len(slopes))])
     wanted = np.concatenate([target, np.zeros(len(slopes))])
@@ -83,7 +83,7 @@ def _priced(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Positi
     return Projected(slopes, coefficients, float((left**2).sum() / (target**2).sum()))
 
 
-def _grids(heads: int, positions: Positions) -> list[Float64[np.ndarray, "head"]]:
+def _grids(heads: int, positions: Positions) -> list[Float64[np.ndarray, " head"]]:
     return [
         grid(positions, heads, scale, spread) for scale in _SCALES for spread in _SPREADS[positions]
     ]
@@ -94,8 +94,10 @@ def _ranked(target: Lags, heads: int, positions: Positions) -> list[Projected]:
     return sorted(found, key=lambda one: one.error)
 
 
-def _improved(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Positions) -> Projected:
-    def left(log_slopes: Float64[np.ndarray, "head"]) -> Lags:
+def _improved(
+    target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions
+) -> Projected:
+    def left(log_slopes: Float64[np.ndarray, " head"]) -> Lags:
         one = project(target, np.exp(log_slopes), positions)
         held: Lags = target - _basis(len(target), one.slopes, positions) @ one.coefficients
         return held
@@ -106,7 +108,7 @@ def _improved(target: Lags, slopes: Float64[np.ndarray, "head"], positions: Posi
 
 
 def _basis(
-    lags: int, slopes: Float64[np.ndarray, "head"], positions: Positions
+    lags: int, slopes: Float64[np.ndarray, " head"], positions: Positions
 ) -> Float64[np.ndarray, "lag head"]:
     phi = phi_values(positions, np.arange(lags, dtype=np.float64))
     return np.exp(-np.outer(phi, slopes))

@@ -63,7 +63,7 @@ def boolean(setting: Setting) -> Verdict:
     status = decide(all(learned.values()), half)
     numbers = {"learned": learned, "accuracy": by_seed(table, ["task", "model"], "accuracy")}
     figure = strips(table, group="task", label="accuracy", chance=0.5)
-    seen = "Accuracy by task; enough heads and neurons reach the right end."
+    seen = f"Accuracy by task and size, a dot a seed. {words}"
     key = f"{sum(learned.values())} of {len(learned)} functions learned at {largest}"
     drawing = Drawing(figure, seen)
     return verdict(status, words, key, numbers, name="accuracy", table=table, drawing=drawing)
@@ -150,7 +150,7 @@ def _either(setting: Setting, tasks: Mapping[str, Task], helps: str, idle: str) 
         f"×{ratios[name, f'more {idle}']:.2g} by {idle}"
         for name in tasks
     )
-    seen = f"Error falls with {helps} and stays with {idle}."
+    seen = f"Error with more {helps} and with more {idle}, times {most} at most: {key}."
     status, drawing = status_of(statements), Drawing(figure, seen)
     return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
 

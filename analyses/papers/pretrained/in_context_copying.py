@@ -216,6 +216,6 @@ def _drawing(name: str, table: pd.DataFrame) -> Drawing:
             axes.set(title=_CIRCUITS[circuit], xlabel="trial", ylabel="rise of the loss (nats)")
             axes.set_xticks(range(len(trials)), trials)
             axes.margins(x=0.3)
-            axes.legend()
+            axes.legend(loc="best")
     words = f"Rise of the loss of {name} without its top-diagonal heads and without matched sets."
     return Drawing(figure, words)

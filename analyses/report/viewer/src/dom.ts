@@ -42,3 +42,8 @@ export function choice(
 export function token(text: string): string {
   return text === "" ? "∅" : text.replaceAll("\n", "↵").replaceAll("\t", "→").replace(/^ | $/g, "·");
 }
+
+/** The mark of a status: full, half or empty. */
+export function mark(status: string | undefined): string {
+  return status === "confirmed" ? "●" : status === "candidate" || status === "necessary, not specific" ? "◐" : "○";
+}

@@ -1,7 +1,7 @@
 // The page of one head: what it does, with evidence; where it looks; what it writes; its rows.
 
 import { type Bytes, finite, type Head, HeadCodes, type Model, type Num, shown } from "./data";
-import { choice, el, svg, token } from "./dom";
+import { choice, el, mark, svg, token } from "./dom";
 import { Lines, rowsOf } from "./rows";
 import type { State } from "./state";
 
@@ -71,11 +71,17 @@ export class HeadPage {
   }
 }
 
+const DOUBTS: Record<string, string> = {
+  "necessary, not specific": " The head is needed, and not only for this.",
+  candidate: " A test could not be put: doubt it.",
+  rejected: " Behaviour without the cause: doubt it.",
+};
+
 function sentences(head: Head): HTMLElement[] {
   if (!head.roles.length) return [el("p", {}, `${head.name} has no role: none was found above its null and floor.`)];
   return head.roles.map(role => el("p", {},
-    el("strong", { class: role.status }, `${role.status === "confirmed" ? "●" : "◐"} ${role.role}${role.target ? ` of ${role.target}` : ""}, ${role.status}`),
-    ` (${odds(role.q)}): ${role.evidence}.`, role.status === "confirmed" ? "" : " Behaviour without the cause: doubt it."));
+    el("strong", { class: role.status }, `${mark(role.status)} ${role.role}${role.target ? ` of ${role.target}` : ""}, ${role.status}`),
+    ` (${odds(role.q)}): ${role.evidence}.`, DOUBTS[role.status] ?? ""));
 }
 
 /** The false-discovery rate as it is read: below 1e-10 it is a tail that nobody measured. */

@@ -1,7 +1,7 @@
 // All heads at once: points over two columns, or layer by head.
 
 import { finite, type Head, type Num, shown } from "./data";
-import { choice, el, svg } from "./dom";
+import { choice, el, mark, svg } from "./dom";
 import type { State } from "./state";
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#a08000"];
@@ -71,7 +71,7 @@ export class Overview {
   /** The colour of a head, and what colours mean; filled marks are confirmed, hollow ones are not. */
   private painter(): { of: (head: Head) => string; legend: (Node | string)[] } {
     const { colour } = this.state.choices, heads = this.state.doc.models[0].heads;
-    const marks = "● confirmed, ◐ candidate, ○ no role. ";
+    const marks = "● confirmed, ◐ necessary, not specific, or a candidate, ○ rejected or no role. ";
     if (colour === "role" || colour === "status") {
       const named = (head: Head) => head.roles[0]?.[colour] ?? "none";
       const names = [...new Set(heads.map(named))].sort();
@@ -144,7 +144,7 @@ export class Overview {
       } else {
         const fill = status === "confirmed" ? colour(head) : "var(--paper)";
         point.append(svg("circle", { cx: px, cy: py, r: size, style: `fill:${fill};stroke:${colour(head)}` }));
-        if (status === "candidate") {
+        if (mark(status) === "◐") {
           point.append(svg("path", { d: `M${px} ${py - size}a${size} ${size} 0 0 0 0 ${2 * size}z`, style: `fill:${colour(head)}` }));
         }
       }
@@ -171,13 +171,12 @@ export class Overview {
         const head = heads.find(one => one.layer === layer && one.head === number);
         if (!head) { line.append(el("td")); continue; }
         const status = head.roles[0]?.status;
-        const mark = status === "confirmed" ? "●" : status === "candidate" ? "◐" : "○";
         const told = key === "role" || key === "status" ? head.roles[0]?.[key] ?? "none" : shown(this.value(head, key));
         line.append(el("td", {}, el("button", {
           type: "button", "data-head": head.name, title: `${head.name}: ${told}`, style: `--c:${colour(head)}`,
           "aria-label": `${head.name}, ${told}`, "aria-pressed": String(head.name === this.state.choices.head),
           class: passing.has(head) ? "" : "faded", onclick: () => this.state.set({ head: head.name }),
-        }, mark)));
+        }, mark(status))));
       }
       body.append(line);
     }

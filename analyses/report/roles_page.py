@@ -1,0 +1,139 @@
+"""The page of a role table: what each component is shown to do, one figure, and what to doubt.
+
+Then the evidence of every confirmed role and where its heads look; candidates, what can be read
+where and the meaning of the words are folded. The page says what the table says and measures
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analyses.report.circuit import circuit_doubts, circuit_sentences
+from analyses.report.findings import ABOUT, in_words, part_names, status_counts, told_facts
+from analyses.report.head_figures import ATTENTION, roles_figure
+from analyses.report.page import Page, Picture, Section, Table, render
+from interp.figures.style import save
+from probes.roles.decision import by_status
+from probes.roles.profile import LANGUAGE, Profile
+
+__all__ = ["roles_page"]
+
+_SHOWN = 6
+_LOST = {
+    "variance": "without it the output changes by {:.2f} of its variance",
+    "nats": "without it the loss rises by {:.2f} nats a token",
+}
+_MEANING = (
+    f"What a status says: {'; '.join(f'{name}, {about}' for name, about in ABOUT.items())}. Every "
+    "number stands beside its null and its floor. Strength is the behaviour's score, effect what "
+    "is lost, q the false-discovery rate over all tests of the role."
+)
+_COLUMNS = ("component", "role", "of", "status", "strength", "effect", "q", "evidence")
+_PICTURES = {
+    "decodability": "What can be read where: held-out r², of classes balanced accuracy.",
+}
+
+
+def roles_page(roles: pd.DataFrame, folder: Path, about: dict[str, Any], profile: Profile) -> str:
+    """Render the page as one self-contained HTML file.
+
+    Args:
+        roles: The role table.
+        folder: Where its figures are; the map of roles for a narrow screen is drawn beside it.
+        about: The provenance of the table: model, rows, seed.
+        profile: By which the roles were decided.
+    """
+    title = f"Heads of {Path(str(about.get('model', 'a store'))).name}"
+    sure = roles["status"] == "confirmed"
+    sections = [
+        Section("Confirmed roles", (), (), _tables(roles[sure])),
+        Section("Where their heads look", (), list(_attention(folder)), folded=True),
+        Section("Roles that are not confirmed", (), (), _tables(roles[~sure]), folded=True),
+        Section("What can be read where", (), list(_decodability(folder)), folded=True),
+        Section("How to read this", [_MEANING], folded=True),
+    ]
+    kept = [s for s in sections if s.words or s.pictures or s.tables]
+    said, picture = _findings(roles, profile), _map(roles, folder)
+    return render(Page(title, said, kept, told_facts(about), picture, _doubts(roles)))
+
+
+def _findings(roles: pd.DataFrame, profile: Profile) -> list[str]:
+    """A sentence a component, those with the largest effect first."""
+    sure = roles[roles["status"] == "confirmed"]
+    if profile == LANGUAGE:
+        return circuit_sentences(roles)
+    if sure.empty:
+        return ["No role of any component is confirmed."]
+    named = sure.assign(name=part_names(sure))
+    order = named.groupby("name")["effect"].max().sort_values(ascending=False, kind="stable").index
+    lost = _LOST[profile.unit]
+    said = [_sentence(name, named[named["name"] == name], lost) for name in order[:_SHOWN]]
+    more = len(order) - len(said)
+    return said + [f"{more} more components have confirmed roles: see the table."] * bool(more > 0)
+
+
+def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
+    effect = float(rows["effect"].max())
+    cause = "" if math.isnan(effect) else f"; {lost.format(effect)}"
+    return f"{name} plays {in_words(_played(rows, 'strength '))}{cause}."
+
+
+def _played(rows: pd.DataFrame, word: str = "") -> list[str]:
+    """Each role with its target and strength."""
+    columns = rows["role"], rows["target"], rows["strength"]
+    return [
+        f"{role}{' of ' if target else ''}{target} ({word}{strength:.2f})"
+        for role, target, strength in zip(*columns, strict=True)
+    ]
+
+
+def _doubts(roles: pd.DataFrame) -> list[str]:
+    said = circuit_doubts(roles)
+    return [
+        *said,
+        "Roles are decided on the rows of one seed: on other rows a component may do other things.",
+    ]
+
+
+def _tables(rows: pd.DataFrame) -> list[Table]:
+    if rows.empty:
+        return []
+    shown = rows.assign(component=part_names(rows), of=rows["target"]).sort_values(
+        ["layer", "head", "role"], kind="stable"
+    )
+    caption = f"{len(rows)} roles of {shown['component'].nunique()} components"
+    return [Table(shown[list(_COLUMNS)].reset_index(drop=True), caption, sortable=True)]
+
+
+def _map(roles: pd.DataFrame, folder: Path) -> Picture | None:
+    path = folder / "roles.png"
+    if not path.is_file():
+        return None
+    narrow = folder.parent / "roles-narrow.png"
+    save(roles_figure(roles, narrow=True), narrow.with_suffix(""), formats=("png",))
+    ordered = roles.assign(size=-roles["strength"].abs(), place=by_status(roles["status"]))
+    order = ordered.sort_values(["place", "size"], kind="stable")
+    columns = part_names(order), _played(order), order["status"]
+    told = [f"{name} {played}, {status}" for name, played, status in zip(*columns, strict=True)]
+    caption = f"Strength of roles: {status_counts(roles)}. First: {told[0]}."
+    return Picture(path, caption, narrow=narrow, told=f"{'; '.join(told)}.")
+
+
+def _attention(folder: Path) -> Iterator[Picture]:
+    for path in sorted(folder.glob(f"{ATTENTION}*.png")):
+        role = path.stem.removeprefix(ATTENTION)
+        yield Picture(path, f"Mean attention of heads with the role {role}, strongest first.")
+
+
+def _decodability(folder: Path) -> Sequence[Picture]:
+    return [
+        Picture(path, words)
+        for name, words in _PICTURES.items()
+        if (path := folder / f"{name}.png").is_file()
+    ]
