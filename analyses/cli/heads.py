@@ -47,8 +47,9 @@ def heads(
 ) -> None:
     """Find which role each head, FFN and layer plays, with the evidence.
 
-    A role is confirmed when what a component does and what is lost without it agree. Of a store
-    whose model cannot be loaded nothing is more than a candidate, and the exit code is 1.
+    A role is confirmed when the component behaves so, something is lost without it, what is lost
+    is lost through this role, and all that holds on other rows. Of a store whose model cannot be
+    loaded nothing is more than a candidate, and the exit code is 1.
 
     Of a model of nested memories it also says which layer first holds which round and what breaks
     it, beside the proof (rounds.csv and a figure).

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analyses.demo import words
-from analyses.report.findings import status_counts
+from analyses.report.findings import STATUS_WORDS, status_counts
 from analyses.report.page import Picture, Section, Table
 from interp.figures.lags import kernels_by_lag
 from interp.figures.maps import Panel, share_maps
@@ -140,9 +140,8 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
         Section(
             "Which component does what",
             (
-                "A role is confirmed only when what a component does and what is lost without it "
-                "agree. Every test has a floor, and all but the belonging to a group of heads have "
-                "a null that must be beaten (q is the false-discovery rate).",
+                f"{STATUS_WORDS} Every test has a floor, and all but the belonging to a group of "
+                "heads have a null that must be beaten (q is the false-discovery rate).",
                 *[
                     f"Without a role in the {study.name} model: {_without_role(study)}."
                     for study in comparison.studies

@@ -9,10 +9,10 @@ from typing import Any
 import pandas as pd
 
 from interp.interventions.components import Component
-from probes.roles.decision import STATUSES
+from probes.roles.decision import MEANINGS, STATUSES
 
 __all__ = [
-    "ABOUT",
+    "STATUS_WORDS",
     "head_names",
     "in_words",
     "part_name",
@@ -24,13 +24,15 @@ __all__ = [
 
 _SHOWN = 8
 
-ABOUT = {
-    "confirmed": "behaviour and cause agree",
-    "necessary, not specific": "needed, and not only for this",
-    "candidate": "a test could not be put",
-    "rejected": "the behaviour without the cause",
+STATUS_WORDS = "What a status says of a component. " + " ".join(
+    f"{name[0].upper()}{name[1:]}: {about.replace('`', '')}." for name, about in MEANINGS.items()
+)
+"""What each status of a role says, for the small print of a page."""
+
+_IN_BRIEF = {
+    "necessary, not specific": "needed for more than this",
+    "rejected": "the model does not rely on it",
 }
-"""Each status of a role → what it says, in a few words."""
 
 
 def status_counts(roles: pd.DataFrame) -> str:
@@ -102,7 +104,7 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
                 for why, part in some.groupby("missing", sort=False):
                     parts.append(f"candidates (not tested: {why!s}) {_listed(part, effect)}")
             elif len(some):
-                about = f" ({ABOUT[status]})" if status != "confirmed" else ""
+                about = f" ({_IN_BRIEF[status]})" if status in _IN_BRIEF else ""
                 parts.append(f"{status}{about} {_listed(some, effect)}")
         if parts:
             yield f"{role}: {'; '.join(parts)}."

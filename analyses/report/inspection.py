@@ -24,7 +24,7 @@ from analyses.report.behaviour_figures import (
 )
 from analyses.report.circuit import circuit_doubts, circuit_sentences
 from analyses.report.circuit_figures import crop_caption, crop_figure, reading_figure
-from analyses.report.findings import role_findings
+from analyses.report.findings import STATUS_WORDS, role_findings
 from analyses.report.page import Page, Picture, Section, Table, render
 from interp.figures.style import save
 from interp.interventions.components import Component
@@ -166,11 +166,9 @@ def _rows(table: pd.DataFrame) -> Iterator[Any]:
 
 def _role_sections(found: Inspected) -> list[Section]:
     words = (
-        "A head is confirmed when it behaves so on random tokens and the loss rises without that "
-        "attention (of copying and positional heads: without the head); an induction head must "
-        "also read earlier previous-token heads, and as much must not be lost in its controls. "
-        "Necessary, not specific: needed, and not only for this. Rejected: nothing is lost without "
-        "it. Candidate: a test could not be put. "
+        f"{STATUS_WORDS} What is lost is the rise of the loss without the head's attention for "
+        "this role (of copying and positional heads: without the head). An induction head must "
+        "also read earlier previous-token heads. "
         "Strength is the behaviour's score, effect the rise of the loss in nats."
     )
     roles = _sorted(found.roles)

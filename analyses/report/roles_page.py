@@ -15,7 +15,13 @@ from typing import Any
 import pandas as pd
 
 from analyses.report.circuit import circuit_doubts, circuit_sentences
-from analyses.report.findings import ABOUT, in_words, part_names, status_counts, told_facts
+from analyses.report.findings import (
+    STATUS_WORDS,
+    in_words,
+    part_names,
+    status_counts,
+    told_facts,
+)
 from analyses.report.head_figures import ATTENTION, roles_figure
 from analyses.report.page import Page, Picture, Section, Table, render
 from interp.figures.style import save
@@ -30,9 +36,8 @@ _LOST = {
     "nats": "without it the loss rises by {:.2f} nats a token",
 }
 _MEANING = (
-    f"What a status says: {'; '.join(f'{name}, {about}' for name, about in ABOUT.items())}. Every "
-    "number stands beside its null and its floor. Strength is the behaviour's score, effect what "
-    "is lost, q the false-discovery rate over all tests of the role."
+    f"{STATUS_WORDS} Every number stands beside its null and its floor. Strength is the "
+    "behaviour's score, effect what is lost, q the false-discovery rate over all tests of the role."
 )
 _COLUMNS = ("component", "role", "of", "status", "strength", "effect", "q", "evidence")
 _PICTURES = {

@@ -17,7 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from analyses.report.circuit import circuit_doubts, circuit_sentences
-from analyses.report.findings import ABOUT, in_words, role_findings
+from analyses.report.findings import STATUS_WORDS, in_words, role_findings, status_counts
 from analyses.report.html import rendered
 from analyses.report.page import Table
 from analyses.report.view_document import document, head_bytes
@@ -113,9 +113,8 @@ def view_doubts(views: Sequence[Viewed], profile: Profile) -> list[str]:
     for viewed in views:
         told = circuit_doubts(viewed.roles) if profile == LANGUAGE else []
         said += [f"{viewed.name}: {doubt}" for doubt in told]
-        counts = viewed.roles["status"].value_counts()
-        told = [f"{counts.get(s, 0)} {s} ({about})" for s, about in ABOUT.items()]
-        said.append(f"{viewed.name}: of the roles of {len(viewed.heads)} heads {', '.join(told)}.")
+        counted = status_counts(viewed.roles)
+        said.append(f"{viewed.name}: of the roles of {len(viewed.heads)} heads {counted}.")
         rows = ", ".join(f"{len(s.batch)} {s.kind}" for s in viewed.shown)
         said.append(
             f"{viewed.name}: shown are {rows} rows; their attention is kept in a byte a number and "
@@ -126,7 +125,8 @@ def view_doubts(views: Sequence[Viewed], profile: Profile) -> list[str]:
     chance = {"language": "random tokens", "task": "rows of the task"}[profile.name]
     said.append(
         f"Roles are decided on {chance} at a false-discovery rate of {profile.level:g}, not on the "
-        "rows that are shown. A head whose work another takes over has no effect alone."
+        "rows that are shown. A head whose work another takes over has no effect alone. "
+        f"{STATUS_WORDS}"
     )
     return said
 

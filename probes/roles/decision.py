@@ -36,9 +36,31 @@ import pandas as pd
 
 from interp.stats.head_table import adjust
 
-__all__ = ["ROLE_COLUMNS", "STATUSES", "Found", "Test", "by_status", "decide", "holds", "no_roles"]
+__all__ = [
+    "MEANINGS",
+    "ROLE_COLUMNS",
+    "STATUSES",
+    "Found",
+    "Test",
+    "by_status",
+    "decide",
+    "holds",
+    "no_roles",
+]
 
-STATUSES = ("confirmed", "necessary, not specific", "candidate", "rejected")
+MEANINGS = {
+    "confirmed": "it behaves so; without it, alone or together with a named group, something is "
+    "lost; what is lost is lost through this role; and all that holds on other rows",
+    "necessary, not specific": "it is needed, and as much where the role's event does not happen: "
+    "it is needed for more than this",
+    "candidate": "a test could not be put, or needs more rows; the column `missing` says which "
+    "and why",
+    "rejected": "it behaves so, and nothing is lost without it, or not on other rows: the model "
+    "does not rely on it",
+}
+"""Each status of a role → what it says of the component, in the words of all pages and docs."""
+
+STATUSES = tuple(MEANINGS)
 """What a row's ``status`` can be, in the order in which rows are listed."""
 
 ROLE_COLUMNS = (

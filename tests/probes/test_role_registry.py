@@ -10,6 +10,7 @@ from interp.models.export import export_gpt2
 from interp.models.pretrained import load_pretrained
 from probes import fresh_models
 from probes.roles import LANGUAGE, PROFILES, ROLES, Floors, find, find_roles
+from probes.roles.decision import MEANINGS
 from probes.roles.registry import markdown
 from trained import zoo
 
@@ -20,6 +21,11 @@ BEFORE = {"fixed-memory-multiplexer": 28.5, "template-majority": 17.1, "inductio
 
 def test_the_documentation_has_every_role_as_it_is() -> None:
     assert markdown() in (DOCS / "howto-heads.md").read_text(encoding="utf-8")
+
+
+def test_the_documentation_says_of_every_status_what_it_means() -> None:
+    told = "\n".join(f"| `{name}` | {about} |" for name, about in MEANINGS.items())
+    assert told in (DOCS / "howto-heads.md").read_text(encoding="utf-8")
 
 
 def test_roles_name_floors_and_profiles_that_there_are() -> None:
