@@ -55,7 +55,7 @@ def heads(
     it, beside the proof (rounds.csv and a figure).
     """
     from interp.errors import Problems
-    from interp.output import check_output, output_folder, scratch_folder
+    from interp.output import check_output
     from probes.roles.profile import PROFILES
 
     problems = Problems("heads")
@@ -71,25 +71,41 @@ def heads(
     if (Path(model) / "manifest.json").is_file():
         _of_store(Path(model), task or data, out, overwrite, seed, asked)
         return
+    built, drawn, about = _model_and_rows(model, task, data, rows, device=device, dtype=dtype)
+    options = {"rows": rows, "seed": seed, "about": about, "profile": asked}
+    _of_model(built, drawn, out, overwrite, options)
+
+
+def _model_and_rows(
+    name: str, task: str | None, data: Path | None, rows: int, **place: Any
+) -> tuple[Any, Any, dict[str, Any]]:
+    """The model, its task or rows of the user's, and how a store names both."""
     from analyses.cli.loading import lasting_name, load_with_data, load_with_task
-    from analyses.report.roles import measure_model, write_files
 
     drawn: Any
     if data is not None:
-        built, own = load_with_data(model, data, rows=rows, device=device, dtype=dtype)
+        model, own = load_with_data(name, data, rows=rows, **place)
         drawn, named = own.batch, {"data": own.about}
     else:
-        built, drawn = load_with_task(model, task or "own", device=device, dtype=dtype)
+        model, drawn = load_with_task(name, task or "own", **place)
         named = {"task": drawn.to_dict()}
-    _need_heads(model, built)
-    about = {"model": lasting_name(model), **named}
-    options: dict[str, Any] = {"rows": rows, "seed": seed, "about": about, "profile": asked}
+    _need_heads(name, model)
+    return model, drawn, {"model": lasting_name(name), **named}
+
+
+def _of_model(
+    built: Any, drawn: Any, out: Path | None, overwrite: bool, options: dict[str, Any]
+) -> None:
+    from analyses.report.roles import measure_model, write_files
+    from interp.output import output_folder, scratch_folder
+
+    seed, read = options["seed"], [options["about"]["model"]]
     if out is None:
         with scratch_folder() as folder:
             _say(measure_model(built, drawn, folder / "store", **options))
         _say_rounds(built, drawn, seed, None)
         return
-    with output_folder(out, overwrite=overwrite, marker=_MARKER, inputs=[model]) as folder:
+    with output_folder(out, overwrite=overwrite, marker=_MARKER, inputs=read) as folder:
         found = measure_model(built, drawn, folder / "store", **options)
         written = write_files(found, folder)
         _say(found)
