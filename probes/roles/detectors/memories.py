@@ -109,7 +109,8 @@ def _of(
         if carried and not holds([alone]):
             alone = _share(reader, part, together[-1])
         corrects = at[head] < floors.kernel_part
-        cause = [alone, *(reader.needed([part]) if corrects else together)]
+        with_others = reader.needed([part]) if corrects else together
+        cause = [alone, *(test for test in with_others if test != alone)]  # a group of one head
         yield Found(
             "head",
             layer,
