@@ -9,6 +9,7 @@ median and the worst are given. Hovering is timed in the page, from the event to
 
 from __future__ import annotations
 
+import json
 import shutil
 import statistics
 import tempfile
@@ -102,7 +103,15 @@ def _roles() -> pd.DataFrame:
     role: dict[str, Any] = dict.fromkeys(ROLE_COLUMNS, "")
     role |= {"component": "head", "layer": 0, "head": 2, "role": "induction"}
     role |= {"status": "confirmed", "strength": 0.9, "effect": 1.5, "q": 0.0}
-    return pd.DataFrame([role | {"evidence": "share <b>0.90</b>", "tests": "[]"}])
+    test = {"p": 0.0, "q": 0.0, "low": 0.8, "high": 0.95}
+    tests = [
+        test
+        | {"name": "share <b>of</b> attention", "kind": "behaviour", "score": 0.9, "floor": 0.3},
+        test
+        | {"name": "the loss rises, in nats, by", "kind": "cause", "score": 1.5, "floor": 0.05},
+        test | {"name": "beside it", "kind": "sufficiency", "score": 0.0, "floor": 0.5},
+    ]
+    return pd.DataFrame([role | {"evidence": "", "tests": json.dumps(tests)}])
 
 
 def main(

@@ -195,9 +195,9 @@ def _broken(panels: Sequence[Panel]) -> list[str]:
 
 
 def _caption(metric: str, panels: Sequence[Panel], nulls: bool) -> str:
-    told = "; ".join(f"{title}: {_numbers(rows, nulls)}" for title, rows in panels)
+    told = "; ".join(f"{title} {_numbers(rows, nulls)}" for title, rows in panels)
     label = _LABELS[metric]
-    return f"{label[0].upper()}{label[1:]}. {told}."
+    return f"{label[0].upper()}{label[1:]}: {told}."
 
 
 def _numbers(rows: pd.DataFrame, nulls: bool) -> str:

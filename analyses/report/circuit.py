@@ -11,12 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from operator import itemgetter
-from typing import Any
 
 import pandas as pd
 
-from analyses.report.findings import head_names, in_words, part_names
+from analyses.report.certainty import nearest_to_failing
+from analyses.report.findings import head_names, in_words
 from probes.roles.profile import LANGUAGE, Profile
 
 __all__ = ["circuit_doubts", "circuit_sentences"]
@@ -87,14 +86,15 @@ def circuit_doubts(roles: pd.DataFrame) -> list[str]:
         count = int((roles["status"] == status).sum())
         if count:
             said.append(f"{count} of {len(roles)} roles are {told}. They are left out above.")
-    nearest = min(_margins(sure), default=None, key=itemgetter(0, 1))
+    nearest = nearest_to_failing(sure)
     if nearest is not None:
         ratio, name, test = nearest
         said.append(
             f"Nearest to failing is {name}: {test['name']} {test['score']:.3g}, where "
             f"{test['floor']:.3g} is asked ({ratio:.2f} times)."
         )
-    crowded = sure.groupby("role")["head"].count()
+    alone = sure[~sure["group"].astype(bool)] if "group" in sure else sure
+    crowded = alone.groupby("role")["head"].count()
     if (crowded > 1).any():
         said.append(
             "Heads are cut one at a time: where several do the same, each seems to matter less "
@@ -110,8 +110,8 @@ def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
     yield (
         f"{in_words(readers)} {'do' if many else 'does'} induction: {_share(order['strength'])} of "
         f"{'their' if many else 'its'} attention goes to what followed the same token earlier in "
-        f"the row. Without that attention{_of_whom(order)} the loss on random tokens that "
-        f"repeat rises by {_range(order['effect'])} nats a token."
+        f"the row. When {_who(order)}, the loss on random tokens that repeat "
+        f"rises by {_range(order['effect'])} nats a token."
     )
     read = [
         (names[1].removesuffix(" …"), test["score"])
@@ -138,13 +138,15 @@ def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _of_whom(readers: pd.DataFrame) -> str:
-    """Who lost the attention: the head, one of several, or a group together."""
+def _who(readers: pd.DataFrame) -> str:
+    """Who loses the attention: the head, one of several, or the heads of a group at once."""
     groups = [group for group in dict.fromkeys(readers.get("group", ())) if group]
     if not groups:
-        return " of one of them" if len(readers) > 1 else ""
-    joint = "those that share a job together"
-    return f" of {joint}" if readers["group"].astype(bool).all() else f" of one, or of {joint},"
+        return f"{'one of them' if len(readers) > 1 else 'it'} loses that attention"
+    joint = " or ".join(in_words(group.split("+")) for group in groups)
+    if not readers["group"].astype(bool).all():
+        return f"one of them, or {joint} at once, loses that attention"
+    return f"{'all of them' if len(groups) == 1 else joint} lose that attention at once"
 
 
 def _of_writers(writers: Sequence[str], sure: pd.DataFrame) -> str:
@@ -187,14 +189,6 @@ def _others(sure: pd.DataFrame) -> Iterator[str]:
         suffix = [" (suppresses)" if s < 0 else "" for s in order["strength"]]
         names = [n + s for n, s in zip(head_names(order), suffix, strict=True)]
         yield f"{role} {in_words(names)} (loss {_range(order['effect'], signed=True)})"
-
-
-def _margins(sure: pd.DataFrame) -> Iterator[tuple[float, str, dict[str, Any]]]:
-    """(score in floors, component and role, test) of every test with a floor."""
-    for name, role, tests in zip(part_names(sure), sure["role"], sure["tests"], strict=True):
-        for test in json.loads(tests):
-            if test["floor"] and test["score"] is not None:
-                yield test["score"] / test["floor"], f"{role} {name}", test
 
 
 def _named(rows: pd.DataFrame, names: Sequence[str]) -> pd.Series:

@@ -22,6 +22,7 @@ from analyses.report.behaviour_figures import (
     matching,
     weight_maps,
 )
+from analyses.report.certainty import TOLD, with_certainty
 from analyses.report.circuit import circuit_doubts, circuit_sentences
 from analyses.report.circuit_figures import crop_caption, crop_figure, reading_figure
 from analyses.report.findings import STATUS_WORDS, role_findings
@@ -97,7 +98,8 @@ def _doubts(found: Inspected) -> list[str]:
         f"Roles are decided on random tokens ({rows['rows']} rows of at most {rows['length']}, one "
         "seed), not on text: what a head does on text may be something else."
     ]
-    worst = max((p.control for p in found.performances if p.control > guess), default=None)
+    costly = [p.control for p in found.performances if p.control > guess + _GAP]
+    worst = max(costly, default=None)
     if worst is not None:
         said.append(
             f"Random tokens without a rule cost the model {worst:.2f} nats each, more than a guess "
@@ -155,7 +157,7 @@ def _performance(p: Any, title: str) -> str:
         if p.accuracy < _RIGHT:
             used = "the context helps, yet hardly a token is right"
         verdict = used if low else "no better than without the rule"
-        said += f"; without the rule {p.control:.2f}: {verdict}"
+        said += f"; on such tokens in an order without a rule {p.control:.2f}: {verdict}"
     return said + "."
 
 
@@ -172,12 +174,12 @@ def _role_sections(found: Inspected) -> list[Section]:
         "Strength is the behaviour's score, effect the rise of the loss in nats."
     )
     roles = _sorted(found.roles)
-    roles = roles.assign(
+    roles = with_certainty(roles, LANGUAGE.level).assign(
         head=[r.group if r.head < 0 else _head(r.layer, r.head) for r in _rows(roles)]
     )
     sure = roles["status"] == "confirmed"
-    columns = ["head", "role", "strength", "by_position", "effect", "q", "evidence"]
-    asked = ((sure, columns), (~sure, ["status", *columns, "missing"]))
+    columns = ["head", "role", "strength", "effect", "q", *TOLD, "by_position"]
+    asked = ((sure, columns), (~sure, ["status", *columns]))
     tables = [
         [Table(roles[rows][shown], "By role and strength.", sortable=True)] if rows.any() else []
         for rows, shown in asked

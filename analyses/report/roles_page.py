@@ -14,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.report.certainty import TOLD, with_certainty
 from analyses.report.circuit import circuit_doubts, circuit_sentences
 from analyses.report.findings import (
     STATUS_WORDS,
@@ -39,7 +40,7 @@ _MEANING = (
     f"{STATUS_WORDS} Every number stands beside its null and its floor. Strength is the "
     "behaviour's score, effect what is lost, q the false-discovery rate over all tests of the role."
 )
-_COLUMNS = ("component", "role", "of", "status", "strength", "effect", "q", "evidence")
+_COLUMNS = ("component", "role", "of", "status", "strength", "effect", "q", *TOLD)
 _PICTURES = {
     "decodability": "What can be read where: held-out r², of classes balanced accuracy.",
 }
@@ -57,9 +58,9 @@ def roles_page(roles: pd.DataFrame, folder: Path, about: dict[str, Any], profile
     title = f"Heads of {Path(str(about.get('model', 'a store'))).name}"
     sure = roles["status"] == "confirmed"
     sections = [
-        Section("Confirmed roles", (), (), _tables(roles[sure])),
+        Section("Confirmed roles", (), (), _tables(roles[sure], profile)),
         Section("Where their heads look", (), list(_attention(folder)), folded=True),
-        Section("Roles that are not confirmed", (), (), _tables(roles[~sure]), folded=True),
+        Section("Roles that are not confirmed", (), (), _tables(roles[~sure], profile), folded=True),
         Section("What can be read where", (), list(_decodability(folder)), folded=True),
         Section("How to read this", [_MEANING], folded=True),
     ]
@@ -106,10 +107,11 @@ def _doubts(roles: pd.DataFrame) -> list[str]:
     ]
 
 
-def _tables(rows: pd.DataFrame) -> list[Table]:
+def _tables(rows: pd.DataFrame, profile: Profile) -> list[Table]:
     if rows.empty:
         return []
-    shown = rows.assign(component=part_names(rows), of=rows["target"]).sort_values(
+    told = with_certainty(rows, profile.level)
+    shown = told.assign(component=part_names(rows), of=rows["target"]).sort_values(
         ["layer", "head", "role"], kind="stable"
     )
     caption = f"{len(rows)} roles of {shown['component'].nunique()} components"

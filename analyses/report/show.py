@@ -12,7 +12,7 @@ on rows. They say so.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 
 from analyses.report.findings import in_words
 from analyses.report.html import rendered
+from analyses.report.naming import page_names
 from analyses.report.roles import model_of, task_of
 from analyses.report.view import head_table, view_findings, view_page
 from interp.errors import ArgumentError, Problems
@@ -47,7 +48,7 @@ class View:
     """Heads of one model, or of a few on the same rows.
 
     Attributes:
-        views: What is shown of each.
+        views: What is shown of each, under the name that the page calls it by.
         profile: Their roles were decided by.
     """
 
@@ -91,7 +92,7 @@ class View:
             raise ArgumentError("widget needs anywidget: pip install 'prooflens[notebook]'")
         from analyses.report.view_widget import heads_widget
 
-        return heads_widget(self.views, self._shared.get("head", ""))
+        return heads_widget(self.views, self.profile, self._shared.get("head", ""))
 
     def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the page as one HTML file.
@@ -174,8 +175,17 @@ def view(
     chosen = choose_rows(
         built[0], rows=rows, length=length, seed=seed, text=text, data=data, prompts=prompts
     )
-    found = tuple(view_model(model, chosen, **options) for model in built)
-    return View(found, chosen.profile)
+    found = [view_model(model, chosen, **options) for model in built]
+    return View(_called(found), chosen.profile)
+
+
+def _called(views: Sequence[Viewed]) -> tuple[Viewed, ...]:
+    """Each under the name that a page calls it by, with its path if that is a folder's."""
+    names = page_names([viewed.name for viewed in views])
+    return tuple(
+        viewed if viewed.name == name else replace(viewed, name=name, source=viewed.name)
+        for viewed, name in zip(views, names, strict=True)
+    )
 
 
 def _store(model: Any) -> ActivationStore | None:
@@ -209,12 +219,12 @@ def _of_store(
     profile = _profile(store)
     if model is None:
         note = f"no model is run: {reason}"
-        return View((view_store(store, shown, store.path.name, profile, note),), profile)
+        return View(_called([view_store(store, shown, str(store.path), profile, note)]), profile)
     task = task_of(store)
     known = (memories_of(task), answers_of(task)) if profile == TASK else ((), {})
     asked = prompt_rows(model.card, prompts)
     chosen = Chosen(profile, (shown, *asked), batch, *known)
-    return View((view_model(model, chosen, **options),), profile)
+    return View(_called([view_model(model, chosen, **options)]), profile)
 
 
 def _profile(store: ActivationStore) -> Profile:

@@ -16,6 +16,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from analyses.report.certainty import certainty
 from analyses.report.circuit import circuit_doubts, circuit_sentences
 from analyses.report.findings import STATUS_WORDS, in_words, role_findings, status_counts
 from analyses.report.html import rendered
@@ -38,7 +39,7 @@ def view_page(views: Sequence[Viewed], profile: Profile) -> str:
         profile: Their roles were decided by.
     """
     title = "Heads of " + in_words([viewed.name for viewed in views])
-    data = json.dumps(document(views, title), ensure_ascii=False, allow_nan=False)
+    data = json.dumps(document(views, title, profile), ensure_ascii=False, allow_nan=False)
     return rendered(
         "view.html.j2",
         scripted=True,
@@ -51,7 +52,7 @@ def view_page(views: Sequence[Viewed], profile: Profile) -> str:
         blobs=list(_blobs(views)),
         viewer_css=_asset("viewer.css"),
         viewer_js=_asset("viewer.js"),
-        facts=[],
+        facts=[f"{viewed.name}: {viewed.source}" for viewed in views if viewed.source],
     )
 
 
@@ -79,14 +80,22 @@ def _blobs(views: Sequence[Viewed]) -> Iterator[tuple[str, str]]:
 
 def view_findings(views: Sequence[Viewed], profile: Profile) -> list[str]:
     """What the heads do: of language models the induction circuit and what else is confirmed, of
-    a task's a sentence a role; of several models each with its name."""
-    if profile != LANGUAGE:
-        return _every_role(views, profile)
+    a task's a sentence a role; and how sure that is. Of several models each with its name."""
+    told = _circuits if profile == LANGUAGE else _roles
     return [
         f"{viewed.name}: {said}" if len(views) > 1 else said
         for viewed in views
-        for said in circuit_sentences(viewed.roles, _induction(viewed), profile=profile)
+        for said in (*told(viewed, profile), certainty(viewed.roles, profile.level))
     ]
+
+
+def _circuits(viewed: Viewed, profile: Profile) -> list[str]:
+    return circuit_sentences(viewed.roles, _induction(viewed), profile=profile)
+
+
+def _roles(viewed: Viewed, profile: Profile) -> list[str]:
+    asked = [role.name for role in ROLES.values() if profile.name in role.profiles]
+    return role_findings(viewed.roles, asked, effect=_UNITS[profile.unit])
 
 
 def _induction(viewed: Viewed) -> pd.Series | None:
@@ -98,12 +107,10 @@ def _induction(viewed: Viewed) -> pd.Series | None:
 
 
 def _every_role(views: Sequence[Viewed], profile: Profile) -> list[str]:
-    asked = [role.name for role in ROLES.values() if profile.name in role.profiles]
-    told = _UNITS[profile.unit]
     return [
         f"{viewed.name}: {said}" if len(views) > 1 else said
         for viewed in views
-        for said in role_findings(viewed.roles, asked, effect=told)
+        for said in _roles(viewed, profile)
     ]
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from analyses.report.certainty import how_sure, in_short, passes, tests_of
 from probes.roles.decision import by_status
+from probes.roles.profile import Profile
 from probes.viewing.measure import Effects, HeadOnRows
 from probes.viewing.model import Place, Viewed, quantisation_error
 from probes.viewing.quantised import Quantised
@@ -45,12 +47,13 @@ class _Words:
         return self.places.setdefault(text, len(self.places))
 
 
-def document(views: Sequence[Viewed], title: str) -> dict[str, Any]:
+def document(views: Sequence[Viewed], title: str, profile: Profile) -> dict[str, Any]:
     """The page's data, all but the bytes.
 
     Args:
         views: Models on the same rows.
         title: Of the page.
+        profile: Their roles were decided by.
     """
     words = _Words()
     groups = [
@@ -63,7 +66,7 @@ def document(views: Sequence[Viewed], title: str) -> dict[str, Any]:
         }
         for rows in views[0].shown
     ]
-    models = [_model(viewed, words) for viewed in views]
+    models = [_model(viewed, words, profile.level) for viewed in views]
     return {
         "format": FORMAT,
         "title": title,
@@ -73,7 +76,7 @@ def document(views: Sequence[Viewed], title: str) -> dict[str, Any]:
     }
 
 
-def _model(viewed: Viewed, words: _Words) -> dict[str, Any]:
+def _model(viewed: Viewed, words: _Words, level: float) -> dict[str, Any]:
     return {
         "name": viewed.name,
         "causal": all(seen.attention_mask.causal for seen in viewed.seen),
@@ -84,19 +87,18 @@ def _model(viewed: Viewed, words: _Words) -> dict[str, Any]:
         ],
         "lags": [list(seen.lags) for seen in viewed.seen],
         "effects": [None if e is None else {"how": e.how, "unit": e.unit} for e in viewed.effects],
-        "heads": [_head(viewed, place, words) for place in viewed.heads],
+        "heads": [_head(viewed, place, level) for place in viewed.heads],
         "raised": _raised(viewed, words),
         "notes": [*viewed.notes, *(f"{role}: {why}" for role, why in viewed.lacks.items())],
     }
 
 
-def _head(viewed: Viewed, place: Place, words: _Words) -> dict[str, Any]:
+def _head(viewed: Viewed, place: Place, level: float) -> dict[str, Any]:
     layer, head = place
     roles = viewed.roles
     own = roles[(roles["layer"] == layer) & (roles["head"] == head)]
     own = own.sort_values("status", key=by_status, kind="stable")
-    fields = ("role", "target", "status", "strength", "effect", "q", "evidence")
-    told = [{f: _plain(getattr(row, f)) for f in fields} for row in own.itertuples()]
+    told = [_role(row, level) for row in own.itertuples()]
     classes = [_ORDERED_BY[role["role"]] for role in told if role["role"] in _ORDERED_BY]
     groups = zip(viewed.seen, viewed.effects, strict=True)
     return {
@@ -108,6 +110,17 @@ def _head(viewed: Viewed, place: Place, words: _Words) -> dict[str, Any]:
         "order": classes[0] if classes else "effect",
         "groups": [_group(seen.heads[place], lost, place) for seen, lost in groups],
     }
+
+
+def _role(row: Any, level: float) -> dict[str, Any]:
+    fields = ("role", "target", "status", "strength", "effect", "q")
+    tests = [
+        {"name": test["name"], "kind": test["kind"], "passes": passes(test, level)}
+        | {field: _known(test[field]) for field in ("score", "floor", "q", "low", "high")}
+        for test in tests_of(row)
+    ]
+    words = {"short": in_short(row), "sure": how_sure(row, level), "tests": tests}
+    return {field: _plain(getattr(row, field)) for field in fields} | words
 
 
 def _group(seen: HeadOnRows, lost: Effects | None, place: Place) -> dict[str, Any]:
@@ -174,6 +187,10 @@ def _numbers(values: NDArray[np.floating]) -> list[float | str | None]:
 
 def _plain(value: Any) -> Any:
     return value if isinstance(value, str) else _number(float(value))
+
+
+def _known(value: float | None) -> float | str | None:
+    return None if value is None else _number(value)
 
 
 def _number(value: float) -> float | str | None:

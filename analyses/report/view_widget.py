@@ -11,6 +11,7 @@ import traitlets
 
 from analyses.report.view import viewer_file
 from analyses.report.view_document import document, head_bytes
+from probes.roles.profile import Profile
 from probes.viewing.model import Viewed
 
 __all__ = ["HeadsWidget", "heads_widget"]
@@ -32,12 +33,12 @@ class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
     head = traitlets.Unicode().tag(sync=True)
 
 
-def heads_widget(views: Sequence[Viewed], head: str = "") -> Any:
-    """A widget of some models' heads that opens with a head."""
+def heads_widget(views: Sequence[Viewed], profile: Profile, head: str = "") -> Any:
+    """A widget of some models' heads, whose roles the profile decided, that opens with a head."""
     codes = {
         f"{number}-L{layer}H{at}": head_bytes(viewed, (layer, at))
         for number, viewed in enumerate(views)
         for layer, at in viewed.heads
     }
-    data = json.dumps(document(views, "heads"), ensure_ascii=False, allow_nan=False)
+    data = json.dumps(document(views, "heads", profile), ensure_ascii=False, allow_nan=False)
     return HeadsWidget(document=data, codes=codes, head=head)

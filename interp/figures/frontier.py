@@ -65,6 +65,8 @@ def shallower_at_best(
         axes = figure.subplots()
         for name, rows, colour, shift in dots:
             shown = rows[rows["k"].isin(blocks)]
+            if shown.empty:
+                continue
             axes.plot(
                 _places(shown["k"], blocks, shift),
                 shown["exact_match"],

@@ -177,7 +177,7 @@ class _Search:
             back = whole.judged - self._lost([other for other in group if other != head]).judged
             adds.append(max(0.0, float((back + self._lost([head]).judged).mean()) / 2))
             alone = [test for test in one.cause or () if test.alone]
-            own = over_rows(back.numpy()).test("of which it alone brings back", self._floor, "back")
+            own = over_rows(back.numpy()).test("it alone brings back", self._floor, "back")
             rest = [test for test in one.cause or () if not test.alone]
             cause = [*rest, replace(own, rows=self._kind), tests[1]]
             yield replace(one, group=name, cause=cause, sufficiency=alone, together=group)

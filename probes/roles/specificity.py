@@ -214,7 +214,9 @@ class _Case:
         return [
             difference.test(f"beyond {words}, {unit},", least, "specific"),
             share.test(
-                "which is of all that is lost a share of", floors.specific, "specific share"
+                "lost through the role, of all that is lost, a share of",
+                floors.specific,
+                "specific share",
             ),
         ]
 
@@ -310,7 +312,7 @@ def matched(
     place = torch.arange(happens.shape[1]).expand(happens.shape)
     bands = (expected / _BAND).long()
     both = place * (int(bands.max()) + 1) + bands
-    none = "others, of which none has their loss"
+    none = "other positions, none of the same loss"
     for classes, alike, words in (
         (both, losses, "others of the same loss and position"),
         (bands, losses, "others of the same loss"),

@@ -83,6 +83,7 @@ class Viewed:
         raised: Which tokens a head raises; None where that is not known.
         notes: What to know.
         token_text: From the id of an output token to its text.
+        source: Where it was found, if the name does not say; empty otherwise.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Viewed:
     raised: Raised | None
     notes: tuple[str, ...]
     token_text: Callable[[int], str] = str
+    source: str = ""
 
 
 def view_model(

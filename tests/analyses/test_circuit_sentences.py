@@ -38,7 +38,8 @@ CIRCUIT = table(
 def test_the_circuit_is_told_from_reader_to_writer_and_to_the_logits() -> None:
     who, reads, writes, others = circuit_sentences(CIRCUIT)
     assert who.startswith("L2H10 and L2H2 do induction: 60 to 80% of their attention")
-    assert "of one of them the loss on random tokens that repeat rises by 0.20 to 1.00 nats" in who
+    assert "When one of them loses that attention, the loss on random tokens that repeat" in who
+    assert "rises by 0.20 to 1.00 nats a token" in who
     assert reads.startswith(
         "They find it by reading L0H3 and L0H10, which look at the token before"
     )
@@ -50,7 +51,7 @@ def test_the_circuit_is_told_from_reader_to_writer_and_to_the_logits() -> None:
 def test_one_head_is_one_head() -> None:
     who, *_ = circuit_sentences(CIRCUIT[CIRCUIT["head"] == 10])
     assert who.startswith("L2H10 does induction: 80% of its attention")
-    assert "of one of them" not in who
+    assert "When it loses that attention" in who
 
 
 def test_where_no_head_does_induction_it_is_said_with_the_nearest_number() -> None:
@@ -80,7 +81,7 @@ def test_heads_that_share_a_job_are_told_as_one_group_with_their_shares() -> Non
     group["group"] = "L1H2+L1H3"
     first, *_, last = circuit_sentences(pd.DataFrame([*members, group]))
     assert first.startswith("L1H2 and L1H3 do induction")
-    assert "Without that attention of those that share a job together the loss" in first
+    assert "When all of them lose that attention at once, the loss" in first
     assert last == (
         "L1H2 and L1H3 share one job, induction: without them together the loss rises by 3.40 "
         "nats, and not so without one at a time (L1H2 50% and L1H3 50%)."

@@ -41,7 +41,16 @@ def test_the_document_holds_what_was_measured(page, viewed) -> None:
     assert [words[i] for i in group["rows"][1]] == list(viewed.shown[0].texts[1])
     assert [head["name"] for head in model["heads"]] == [f"L{a}H{b}" for a, b in viewed.heads]
     assert model["heads"][0]["values"] == [None, "inf"]  # not measured, infinite: never zero
-    assert model["heads"][2]["roles"][0]["evidence"] == "share <b>0.90</b>"
+    (role,) = model["heads"][2]["roles"]
+    assert role["short"] == "share <b>of</b> attention 0.9; the loss rises by 1.5 nats"
+    assert role["sure"] == (
+        "Yes: all 2 tests pass; nearest to failing: share <b>of</b> attention 0.9, where 0.3 is "
+        "asked."
+    )
+    assert [(test["kind"], test["passes"]) for test in role["tests"]] == [
+        ("behaviour", True),
+        ("cause", True),
+    ]
     assert model["heads"][2]["order"] == "after_same"
     assert model["heads"][0]["groups"][0]["lags"][4:6] == [0.2, None]
     assert model["error"] == pytest.approx(1 / 510, rel=0.02)
@@ -62,7 +71,7 @@ def test_a_heads_bytes_are_its_codes(page, viewed) -> None:
 def test_no_text_becomes_markup(page) -> None:
     assert "</script>0" not in page
     assert page.count("<script") == page.count("</script>")
-    assert "<b>0.90" not in page
+    assert "<b>of" not in page
     assert "a &lt;note&gt;" in page
 
 

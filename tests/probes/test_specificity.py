@@ -121,7 +121,7 @@ def test_each_test_of_a_cause_is_told() -> None:
     roles = find_roles(shipped.model, batch, profile=LANGUAGE).set_index("role")
     assert roles.loc["induction", "status"] == "confirmed"
     tests = {t["name"]: t for t in json.loads(roles.loc["induction", "tests"])}
-    share = tests["which is of all that is lost a share of"]
+    share = tests["lost through the role, of all that is lost, a share of"]
     assert share["score"] >= 0.5
     assert any(name.startswith("on other rows") for name in tests)
     assert any(name.startswith("with another row's") for name in tests)

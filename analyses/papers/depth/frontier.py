@@ -123,9 +123,9 @@ def judge(far: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Any, str]:
         f"{len(above)} of {len(far) - len(expected)} below."
     )
     if missed:
-        said += f" Not learned though a solution exists: (k, depth) {missed}."
+        said += f" Not learned though a solution exists: {_cells(missed)}."
     if above:
-        said += f" Learned below the line: {above}."
+        said += f" Learned below the line: {_cells(above)}."
     if learned == expected:
         return "reproduced", said
     gaps = [
@@ -134,6 +134,10 @@ def judge(far: Mapping[tuple[int, int], Sequence[float]]) -> tuple[Any, str]:
         if depth == k - 2 and (k, depth - 1) in far
     ]
     return ("partly" if not above and gaps and min(gaps) >= _GAP else "not reproduced"), said
+
+
+def _cells(cells: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(f"k = {k} at depth {depth}" for k, depth in cells)
 
 
 def _key(far: Mapping[tuple[int, int], Sequence[float]], name: str) -> str:

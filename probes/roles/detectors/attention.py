@@ -125,7 +125,7 @@ def _behaviour(evidence: Evidence, place: Place, role: str) -> list[Test]:
     least = floors.local if role == "local" else floors.share
     tests = [
         share.test(f"share of attention to {words}{on}", least),
-        share.beyond(f"of which beyond {beyond}", floors.excess),
+        share.beyond(f"beyond {beyond}", floors.excess),
     ]
     if role == "local":
         lags = [_score(evidence, place, lag) for lag in single_lags(floors.window)]
@@ -195,7 +195,7 @@ def _read_later(evidence: Evidence, effects: Effects, place: Place) -> list[Test
     words = f"of L{reader[0]}H{reader[1]}'s attention to what followed equal tokens, lost without"
     return [
         share.test("share of attention to the previous token, which is read,", floors.writer),
-        share.beyond("of which beyond even attention", floors.excess),
+        share.beyond("beyond even attention", floors.excess),
         fallen[reader].test(words, floors.fall, "read later"),
     ]
 

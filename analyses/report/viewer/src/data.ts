@@ -4,9 +4,13 @@ export type Num = number | "inf" | "-inf" | null;
 /** What a code of one byte stands for: low + code * step, off by at most error. */
 export type Scale = [low: number, step: number, error: number];
 
+export interface Test {
+  name: string; kind: string; passes: boolean;
+  score: Num; floor: Num; q: Num; low: Num; high: Num;
+}
 export interface Role {
-  role: string; target: string; status: string; evidence: string;
-  strength: Num; effect: Num; q: Num;
+  role: string; target: string; status: string; short: string; sure: string;
+  strength: Num; effect: Num; q: Num; tests: Test[];
 }
 export interface HeadGroup {
   pattern: Scale; written: Scale | null; effect: Scale | null;
@@ -93,12 +97,13 @@ export function decoded(text: string): Uint8Array {
   return bytes;
 }
 
-/** A number to read: three digits; a dash for what was not measured. */
+/** A number to read: two or three digits; a dash for what was not measured. */
 export function shown(value: Num | undefined): string {
   if (value === null || value === undefined) return "–";
   if (typeof value === "string") return value === "inf" ? "∞" : "−∞";
   const size = Math.abs(value);
   if (size !== 0 && (size < 1e-3 || size >= 1e4)) return value.toExponential(1).replaceAll("-", "−");
+  if (size !== 0 && size < 0.1) return value.toPrecision(2).replace("-", "−");
   return (size >= 100 ? value.toFixed(0) : value.toFixed(size >= 10 ? 1 : 2)).replace("-", "−");
 }
 

@@ -1,6 +1,6 @@
 // The page of one head: what it does, with evidence; where it looks; what it writes; its rows.
 
-import { type Bytes, finite, type Head, HeadCodes, type Model, type Num, shown } from "./data";
+import { type Bytes, finite, type Head, HeadCodes, type Model, type Num, type Role, shown } from "./data";
 import { choice, el, mark, svg, token } from "./dom";
 import { Lines, rowsOf } from "./rows";
 import type { State } from "./state";
@@ -71,17 +71,28 @@ export class HeadPage {
   }
 }
 
-const DOUBTS: Record<string, string> = {
-  "necessary, not specific": " The head is needed, and not only for this.",
-  candidate: " A test could not be put: doubt it.",
-  rejected: " Behaviour without the cause: doubt it.",
-};
-
 function sentences(head: Head): HTMLElement[] {
   if (!head.roles.length) return [el("p", {}, `${head.name} has no role: none was found above its null and floor.`)];
-  return head.roles.map(role => el("p", {},
-    el("strong", { class: role.status }, `${mark(role.status)} ${role.role}${role.target ? ` of ${role.target}` : ""}, ${role.status}`),
-    ` (${odds(role.q)}): ${role.evidence}.`, DOUBTS[role.status] ?? ""));
+  return head.roles.flatMap(role => [
+    el("p", {},
+      el("strong", { class: role.status }, `${mark(role.status)} ${role.role}${role.target ? ` of ${role.target}` : ""}, ${role.status}`),
+      ` (${odds(role.q)}): ${role.short}. `, el("em", {}, "Is it sure?"), ` ${role.sure}`),
+    ...(role.tests.length ? [tests(role)] : []),
+  ]);
+}
+
+/** Every test that a role rests on, with what was asked. */
+function tests(role: Role): HTMLElement {
+  const names = ["test", "of", "measured", "asked", "95 % interval", "q", "passes"];
+  const cell = (at: number, text: string, kind = "number") => el("td", { class: kind, "data-name": names[at] }, text);
+  const body = el("tbody", {}, ...role.tests.map(test => el("tr", {},
+    cell(0, test.name, "long"), cell(1, test.kind, "short"), cell(2, shown(test.score)), cell(3, shown(test.floor)),
+    cell(4, finite(test.low) === null ? "" : `${shown(test.low)} to ${shown(test.high)}`), cell(5, odds(test.q).replace("q ", "")),
+    cell(6, test.passes ? "yes" : "no", test.passes ? "yes" : "no"))));
+  return el("details", { class: "tests" },
+    el("summary", {}, `All ${role.tests.length} tests of ${role.role}`),
+    el("div", { class: "scroll" }, el("table", {},
+      el("thead", {}, el("tr", {}, ...names.map(name => el("th", { scope: "col" }, name)))), body)));
 }
 
 /** The false-discovery rate as it is read: below 1e-10 it is a tail that nobody measured. */

@@ -5,7 +5,7 @@ import { choice, el, mark, svg } from "./dom";
 import type { State } from "./state";
 
 const PALETTE = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a7a7a", "#a08000"];
-const H = 340, LEFT = 72, RIGHT = 14, TOP = 20, BOTTOM = 64, MISSING = 22, NARROWEST = 320, WIDEST = 736;
+const H = 340, LEFT = 88, RIGHT = 14, TOP = 20, BOTTOM = 64, MISSING = 22, NARROWEST = 320, WIDEST = 736;
 
 export class Overview {
   readonly root = el("section", { class: "overview", "aria-label": "All heads" });
@@ -126,7 +126,8 @@ export class Overview {
       picture.append(svg("text", { x: LEFT, y: H - 4 }, "× not measured or infinite"));
     }
     const order = [...heads].sort((a, b) => Number(a.name === chosen) - Number(b.name === chosen));
-    const names = placed(heads.filter(h => h.name === chosen || h.roles.length && heads.length < 40), chosen, head => {
+    const named = heads.filter(h => h.name === chosen || h.roles.length && heads.length < 40);
+    const names = placed(heads, named, chosen, head => {
       const vx = finite(this.value(head, x)), vy = finite(this.value(head, y));
       return [vx === null ? LEFT : across.at(vx), vy === null ? H - BOTTOM : up.at(vy)];
     }, W);
@@ -199,15 +200,18 @@ function scale(values: Num[], from: number, to: number): { at: (v: number) => nu
   return { at: v => from + (v - low) / (high - low) * (to - from), ticks };
 }
 
-/** Where each head's name stands beside its point; names that would lie on others are left out, the chosen head's last. */
-function placed(heads: Head[], chosen: string, at: (head: Head) => [number, number], width: number): Map<Head, [number, number]> {
+/** Where each head's name stands beside its point; names that would lie on others, or on points, are left out, the chosen head's last. */
+function placed(heads: Head[], named: Head[], chosen: string, at: (head: Head) => [number, number], width: number): Map<Head, [number, number]> {
   const rank = (head: Head) => head.name === chosen ? 0 : head.roles[0]?.status === "confirmed" ? 1 : 2;
   const found = new Map<Head, [number, number]>(), wide = 40, high = 13;
-  for (const head of [...heads].sort((a, b) => rank(a) - rank(b))) {
+  const points = heads.map(at);
+  for (const head of [...named].sort((a, b) => rank(a) - rank(b))) {
     const [px, py] = at(head);
     const free = [[27, -6], [-27, -6], [27, 15], [-27, 15], [0, -11], [0, 21]].map(([dx, dy]) => [px + dx, py + dy] as [number, number])
-      .find(([x, y]) => x > LEFT + wide / 2 && x < width - wide / 2 && [...found.values()].every(([u, v]) => Math.abs(u - x) >= wide || Math.abs(v - y) >= high));
-    if (free) found.set(head, free);
+      .filter(([x, y]) => x > LEFT + wide / 2 && x < width - wide / 2 && [...found.values()].every(([u, v]) => Math.abs(u - x) >= wide || Math.abs(v - y) >= high));
+    const clear = free.find(([x, y]) => points.every(([u, v]) => Math.abs(u - x) >= wide / 2 + 4 || Math.abs(v - y + 4) >= high / 2 + 4));
+    const place = clear ?? (head.name === chosen ? free[0] : undefined);
+    if (place) found.set(head, place);
   }
   return found;
 }

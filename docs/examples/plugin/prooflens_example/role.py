@@ -19,7 +19,7 @@ def own_token(of: pl.roles.Examined) -> Iterator[pl.roles.Found]:
         floors = of.evidence.floors
         behaviour = [
             share.test("share of attention to its own position", floors.share),
-            share.beyond("of which beyond even attention", floors.excess),
+            share.beyond("beyond even attention", floors.excess),
         ]
         cause = None  # a store has no model to change
         if of.effects is not None:
