@@ -99,36 +99,16 @@ def _of_model(
     from analyses.report.roles import measure_model, write_files
     from interp.output import output_folder, scratch_folder
 
-    seed, read = options["seed"], [options["about"]["model"]]
+    read = [options["about"]["model"]]
     if out is None:
         with scratch_folder() as folder:
             _say(measure_model(built, drawn, folder / "store", **options))
-        _say_rounds(built, drawn, seed, None)
         return
     with output_folder(out, overwrite=overwrite, marker=_MARKER, inputs=read) as folder:
         found = measure_model(built, drawn, folder / "store", **options)
         written = write_files(found, folder)
         _say(found)
-        written += _say_rounds(built, drawn, seed, folder)
     typer.echo(f"{len(written)} files and the store in {out}")
-
-
-def _say_rounds(model: Any, task: Any, seed: int, folder: Path | None) -> list[Path]:
-    """Of nested memories: which layer first holds which round, beside the proof; its files."""
-    from analyses.report.rounds import is_nested, rounds_beside_proof, rounds_in_words
-    from interp.figures.style import save
-
-    if not is_nested(task) or getattr(model, "spec", None) is None:
-        return []
-    found = rounds_beside_proof(model, task, seed=seed)
-    for line in rounds_in_words(found.table):
-        typer.echo(line)
-    facts(rounds=found.table)
-    if folder is None:
-        return []
-    table = folder / "rounds.csv"
-    found.table.to_csv(table, index=False)
-    return [table, *save(found.figure, folder / "figures" / "rounds", formats=("png",))]
 
 
 def _need_heads(name: str, model: Any) -> None:
@@ -168,6 +148,7 @@ def _of_store(
 def _say(found: Any) -> None:
     from analyses.report.findings import status_counts
     from analyses.report.roles import roles_in_words, scores_in_words
+    from analyses.report.rounds import rounds_in_words
 
     facts(roles=found.roles, scores=found.scores, notes=[found.note] if found.note else [])
     if found.note:
@@ -177,3 +158,7 @@ def _say(found: Any) -> None:
     for line in scores_in_words(found.scores):
         typer.echo(line)
     typer.echo(status_counts(found.roles))
+    if len(found.rounds):
+        facts(rounds=found.rounds)
+        for line in rounds_in_words(found.rounds):
+            typer.echo(line)

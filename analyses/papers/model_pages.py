@@ -31,7 +31,7 @@ from analyses.papers.ledger import PAPERS
 from analyses.papers.models import MODEL
 from analyses.report.probing import latent_maps, probe_source
 from interp.errors import ArgumentError, ProoflensError
-from interp.figures.attention import attention_maps
+from interp.figures.attention import attention_in_words, attention_maps
 from interp.figures.style import save
 from interp.models.transformer import SequenceTransformer
 from interp.output import output_folder
@@ -47,7 +47,7 @@ from trained import zoo
 __all__ = ["measure_models"]
 
 ROWS, SEED = 256, 10_009
-_FORMAT = 3
+_FORMAT = 4
 _DPI = 100  # a page a model: all of them go into one file of bounded size
 
 
@@ -244,7 +244,16 @@ def _write(
         found.probes.to_csv(draft / "probes.csv", index=False)
         if statements is not None:
             statements.to_csv(draft / "statements.csv", index=False)
+        told = {"latents": _read_in_words(found.probes)}
         if found.patterns:
             save(attention_maps(found.patterns), draft / "attention", formats=("png",), dpi=_DPI)
+            told["attention"] = f"Most: {attention_in_words(found.patterns)}."
         save(latent_maps(found.probes), draft / "latents", formats=("png",), dpi=_DPI)
-        (draft / MODEL).write_text(json.dumps(about, indent=1) + "\n")
+        (draft / MODEL).write_text(json.dumps({**about, "told": told}, indent=1) + "\n")
+
+
+def _read_in_words(probes: pd.DataFrame) -> str:
+    """Where each latent is read best, with the score."""
+    best = probes.loc[probes.groupby("latent", sort=False)["score"].idxmax()]
+    told = (f"{row.latent} {row.score:.2f} at {row.hook}" for row in best.itertuples())
+    return f"Best: {', '.join(told)}."

@@ -129,8 +129,9 @@ def _measured(folder: Path, claims: Sequence[str]) -> ModelPage:
     try:
         about = json.loads((folder / MODEL).read_text())
         statements = folder / "statements.csv"
+        told = about.get("told", {})
         pictures = [
-            Picture(folder / f"{stem}.png", words.format(name))
+            Picture(folder / f"{stem}.png", words.format(name), told=told.get(stem, ""))
             for stem, words in _PICTURES.items()
             if (folder / f"{stem}.png").exists()
         ]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.report.naming import page_name
 from analyses.report.page import Page, Picture, Section, Table, render
 from interp.figures.bounds import bound_parts_figure, bounds_figure
 from interp.figures.style import save
@@ -86,7 +87,7 @@ def _page(found: Any, folder: Path) -> str:
         sections.append(Section("Not tried", (), (), [Table(rows, caption)], folded=True))
     sections.append(Section("How to read this", [_MEANING, _HOLDS], folded=True))
     facts = [f"model {found.model}, weights SHA-256 {found.sha256}", f"domain: {found.statement}"]
-    title = f"What is proved of {Path(found.model).name}"
+    title = f"What is proved of {page_name(found.model)}"
     return render(Page(title, _findings(found), sections, facts, picture, _doubts(found)))
 
 

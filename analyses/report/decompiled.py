@@ -18,6 +18,7 @@ import pandas as pd
 
 from analyses.report.decompiled_evidence import anchor_of, made_of
 from analyses.report.decompiled_proof import beside_the_proof
+from analyses.report.naming import page_name
 from analyses.report.page import Link, Page, Picture, Section, Table, render
 from interp.figures.attention import attention_maps
 from interp.figures.style import save
@@ -92,7 +93,7 @@ def write_decompiled(
         rest = [*replaced, *([curve] if curve is not None and curve is not picture else [])]
         lines = "; ".join(program_text(found.best.program).splitlines())
         page = Page(
-            title=f"{Path(name).name or name}, decompiled",
+            title=f"{page_name(name)}, decompiled",
             findings=[told, f"The program: {lines}"],
             sections=list(_sections(found, model, folder, rest)),
             facts=[f"{found.seconds:.0f} seconds", f"{len(found.data.fit)} rows fitted"],

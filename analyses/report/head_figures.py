@@ -5,6 +5,7 @@
     decodability        latent × site, where latents are scalar       → latent × site
     probes              what ``prooflens probe`` found                → hook × latent
     curves              what ``prooflens probe --curves`` found       → score against rows
+    rounds-*            of nested memories, of a model and its proof  → latent × place, kernels
     attention, loss-*   what ``prooflens inspect`` found              → layer × head, and nulls
     weights             likewise                                      → layer × head, who reads whom
     crops-*             likewise                                      → corners of circuits
@@ -26,6 +27,7 @@ from analyses.report.behaviour_figures import behaviour_figures, weight_maps
 from analyses.report.circuit_figures import crop_figure, reading_figure
 from analyses.report.findings import part_name
 from analyses.report.probing import curve_figure, latent_maps
+from analyses.report.rounds import KERNELS, READABLE, rounds_again
 from interp.figures.attention import attention_maps
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
@@ -34,7 +36,7 @@ from interp.store.rows import scored_mask
 from probes.inspection.crops import CROPS
 from probes.roles.decision import STATUSES
 
-__all__ = ["ATTENTION", "attention_tables", "draw", "roles_figure"]
+__all__ = ["ATTENTION", "attention_tables", "draw", "patterns_of", "roles_figure"]
 
 ATTENTION = "attention-"
 _LOSS = "loss-"
@@ -159,6 +161,8 @@ def _figures(store: ActivationStore, this_run: bool) -> Iterator[tuple[str, Figu
         )
         figure.axes[0].tick_params(axis="x", rotation=45)
         yield "decodability", figure
+    if {READABLE, KERNELS} <= (beside if this_run else set(names)):
+        yield "rounds", rounds_again(store.measurement(READABLE), store.measurement(KERNELS))
     if "probes" in names and not this_run:
         yield "probes", latent_maps(store.measurement("probes"))
     if {"probes", "curves"} <= set(names) and not this_run:
@@ -195,13 +199,15 @@ def _inspected(store: ActivationStore) -> Iterator[tuple[str, Figure]]:
 
 
 def _attention(table: pd.DataFrame) -> Figure:
+    maps = patterns_of(table)
+    return attention_maps({name.replace(" ", "\n", 1): maps[name] for name in maps})
+
+
+def patterns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
+    """Name of the head → ``[query, key]``, of a table that :func:`attention_tables` gave."""
     keys = [column for column in table.columns if column.startswith("key ")]
-    return attention_maps(
-        {
-            str(name).replace(" ", "\n", 1): rows[keys].to_numpy()
-            for name, rows in table.groupby("head", sort=False)
-        }
-    )
+    heads = table.groupby("head", sort=False)
+    return {str(name): rows[keys].to_numpy() for name, rows in heads}
 
 
 def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:

@@ -26,6 +26,7 @@ from analyses.report.certainty import TOLD, with_certainty
 from analyses.report.circuit import circuit_doubts, circuit_sentences
 from analyses.report.circuit_figures import crop_caption, crop_figure, reading_figure
 from analyses.report.findings import STATUS_WORDS, role_findings
+from analyses.report.naming import page_name
 from analyses.report.page import Page, Picture, Section, Table, render
 from interp.figures.style import save
 from interp.interventions.components import Component
@@ -76,7 +77,7 @@ def write_inspection(found: Inspected, out: Path, step: Step = lambda words: Non
     )
     wide = Table(wide_table(found), told, sortable=True)
     every = Section("All heads", (), (), [wide], folded=True)
-    title, sections = f"Heads of {Path(found.model.name).name}", _role_sections(found)
+    title, sections = f"Heads of {page_name(found.model.name)}", _role_sections(found)
     sections += [*figures, every]
     page = Page(title, _conclusion(found), sections, _facts(found), picture, _doubts(found))
     with output_file(out / "report.html", overwrite=True) as draft:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analyses.report.naming import page_name
 from analyses.report.page import Page, Picture, Section, Table, render
 from analyses.report.weights import CLEAR, CSV_COLUMNS, clear_diagonals, write_table
 from interp.figures.style import save
@@ -94,7 +95,8 @@ def write_training_page(
             told=" ".join(said),
         )
         sections = [Section("Every head", (), (), [_wide(table, revisions)], folded=True)]
-        page = Page(f"Heads of {model} over training", said, sections, facts, picture, _DOUBTS)
+        title = f"Heads of {page_name(model)} over training"
+        page = Page(title, said, sections, facts, picture, _DOUBTS)
         (draft / "report.html").write_text(render(page), encoding="utf-8")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from analyses.report.findings import in_words, told_facts
+from analyses.report.naming import page_name
 from analyses.report.page import Page, Picture, Section, Table, render
 
 __all__ = ["probing_page"]
@@ -58,7 +59,7 @@ def probing_page(
         Section("Every score", [_MEANING], (), [_scores(table)], folded=True),
     ]
     kept = [section for section in sections if section.words or section.pictures]
-    name = Path(str(about.get("model") or about.get("store") or "a store")).name
+    name = page_name(str(about.get("model") or about.get("store") or "a store"))
     wide, narrow = folder / "layers.png", folder / "layers-narrow.png"
     picture = Picture(wide, _caption(table), narrow=narrow, told=_told(best))
     facts = told_facts(about, leave=("hooks",))

@@ -17,6 +17,7 @@ import pandas as pd
 from analyses.report.findings import part_name
 from analyses.report.head_figures import attention_tables, draw
 from analyses.report.roles_page import roles_page
+from analyses.report.rounds import is_nested, rounds_beside_proof
 from interp.errors import ProoflensError, StoreError
 from interp.interventions.components import components
 from interp.stats.head_table import head_table
@@ -54,12 +55,14 @@ class Heads:
     Attributes:
         note: What could not be looked for, because the store's task is not known here; or empty.
         scores: Head scores that installed packages add (a head table); empty without a model.
+        rounds: Of nested memories, which layer first holds which round, beside the proof.
     """
 
     store: ActivationStore
     roles: pd.DataFrame
     note: str = ""
     scores: pd.DataFrame = field(default_factory=lambda: head_table([]))
+    rounds: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def measure_model(
@@ -177,7 +180,12 @@ def _measured(
     scores = head_scores(model, batch, seed=seed)
     if len(scores):
         _seal(store, "head-scores", scores, provenance)
-    return Heads(store, roles, scores=scores)
+    if not is_nested(task) or getattr(model, "spec", None) is None:
+        return Heads(store, roles, scores=scores)
+    rounds = rounds_beside_proof(model, task, seed=seed)
+    for name, table in {"rounds": rounds.table, **rounds.drawn_from}.items():
+        _seal(store, name, table, provenance)
+    return Heads(store, roles, scores=scores, rounds=rounds.table)
 
 
 def _seal_roles(store: ActivationStore, roles: pd.DataFrame, provenance: dict[str, Any]) -> None:
@@ -260,10 +268,14 @@ def write_files(found: Heads, folder: Path) -> list[Path]:
     added = [folder / "head-scores.csv"] if len(found.scores) else []
     for path in added:
         found.scores.to_csv(path, index=False)
+    if len(found.rounds):
+        added.append(folder / "rounds.csv")
+        found.rounds.to_csv(added[-1], index=False)
     figures = draw(found.store, folder / "figures", this_run=True)
     about = found.store.provenance("roles")
     about = {**found.store.manifest.get("about", {}), **about}
     page = folder / "report.html"
-    text = roles_page(found.roles, folder / "figures", about, PROFILES[about["profile"]])
+    sealed = {name: found.store.measurement(name) for name in found.store.measurements}
+    text = roles_page(sealed, folder / "figures", about, PROFILES[about["profile"]])
     page.write_text(text, encoding="utf-8")
     return [table, rows, *added, *figures, page]

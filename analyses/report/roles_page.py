@@ -8,7 +8,7 @@ nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,11 @@ from analyses.report.findings import (
     status_counts,
     told_facts,
 )
-from analyses.report.head_figures import ATTENTION, roles_figure
+from analyses.report.head_figures import ATTENTION, patterns_of, roles_figure
+from analyses.report.naming import page_name
 from analyses.report.page import Page, Picture, Section, Table, render
+from analyses.report.rounds import rounds_in_words
+from interp.figures.attention import attention_in_words
 from interp.figures.style import save
 from probes.roles.decision import by_status
 from probes.roles.profile import LANGUAGE, Profile
@@ -41,27 +44,34 @@ _MEANING = (
     "behaviour's score, effect what is lost, q the false-discovery rate over all tests of the role."
 )
 _COLUMNS = ("component", "role", "of", "status", "strength", "effect", "q", *TOLD)
-_PICTURES = {
-    "decodability": "What can be read where: held-out r², of classes balanced accuracy.",
-}
+_READ = "What can be read where: held-out r², of classes balanced accuracy."
+_ROUNDS = (
+    "Above, what a linear probe reads at each place of the residual stream; below, what the heads "
+    "of each layer put together from each lag, counted from the location of the round."
+)
+
+Tables = Mapping[str, pd.DataFrame]
 
 
-def roles_page(roles: pd.DataFrame, folder: Path, about: dict[str, Any], profile: Profile) -> str:
+def roles_page(sealed: Tables, folder: Path, about: dict[str, Any], profile: Profile) -> str:
     """Render the page as one self-contained HTML file.
 
     Args:
-        roles: The role table.
+        sealed: The store's tables, ``roles`` among them.
         folder: Where its figures are; the map of roles for a narrow screen is drawn beside it.
         about: The provenance of the table: model, rows, seed.
         profile: By which the roles were decided.
     """
-    title = f"Heads of {Path(str(about.get('model', 'a store'))).name}"
+    title = f"Heads of {page_name(str(about.get('model', 'a store')))}"
+    roles = sealed["roles"]
     sure = roles["status"] == "confirmed"
+    left = _tables(roles[~sure], profile)
     sections = [
         Section("Confirmed roles", (), (), _tables(roles[sure], profile)),
-        Section("Where their heads look", (), list(_attention(folder)), folded=True),
-        Section("Roles that are not confirmed", (), (), _tables(roles[~sure], profile), folded=True),
-        Section("What can be read where", (), list(_decodability(folder)), folded=True),
+        Section("Where their heads look", (), list(_attention(folder, sealed)), folded=True),
+        *_rounds(folder, sealed),
+        Section("Roles that are not confirmed", (), (), left, folded=True),
+        Section("What can be read where", (), list(_decodability(folder, sealed)), folded=True),
         Section("How to read this", [_MEANING], folded=True),
     ]
     kept = [s for s in sections if s.words or s.pictures or s.tables]
@@ -132,15 +142,25 @@ def _map(roles: pd.DataFrame, folder: Path) -> Picture | None:
     return Picture(path, caption, narrow=narrow, told=f"{'; '.join(told)}.")
 
 
-def _attention(folder: Path) -> Iterator[Picture]:
+def _attention(folder: Path, sealed: Tables) -> Iterator[Picture]:
     for path in sorted(folder.glob(f"{ATTENTION}*.png")):
-        role = path.stem.removeprefix(ATTENTION)
-        yield Picture(path, f"Mean attention of heads with the role {role}, strongest first.")
+        caption = f"Mean attention of heads with the role {path.stem.removeprefix(ATTENTION)}"
+        told = attention_in_words(patterns_of(sealed[path.stem]))
+        yield Picture(path, f"{caption}, strongest first.", told=f"Most: {told}.")
 
 
-def _decodability(folder: Path) -> Sequence[Picture]:
-    return [
-        Picture(path, words)
-        for name, words in _PICTURES.items()
-        if (path := folder / f"{name}.png").is_file()
-    ]
+def _rounds(folder: Path, sealed: Tables) -> Iterator[Section]:
+    path = folder / "rounds.png"
+    if path.is_file():
+        lines = list(rounds_in_words(sealed["rounds"]))
+        picture = Picture(path, _ROUNDS, told=f"{'; '.join(lines)}.")
+        yield Section("Which layer holds which round", lines, [picture], folded=True)
+
+
+def _decodability(folder: Path, sealed: Tables) -> Iterator[Picture]:
+    path = folder / "decodability.png"
+    if path.is_file():
+        table = sealed["decodability"]
+        best = table.loc[table.groupby("latent", sort=False)["score"].idxmax()]
+        told = [f"{row.latent} {row.score:.2f} at {row.site}" for row in best.itertuples()]
+        yield Picture(path, _READ, told=f"Best: {', '.join(told)}.")

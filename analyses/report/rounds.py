@@ -15,11 +15,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import ArgumentError
-from interp.figures.rounds import rounds_by_layer
+from interp.figures.rounds import RoundsPanel, rounds_by_layer
 from interp.interventions.components import Component, components
 from interp.proofs.mechanism import Construction
 from interp.proofs.memory import construct_adaptive_memory
@@ -30,7 +31,18 @@ from probes.roles.find import evidence_of
 from probes.roles.profile import TASK
 from probes.roles.reader import Reader
 
-__all__ = ["Rounds", "is_nested", "rounds_beside_proof", "rounds_in_words"]
+__all__ = [
+    "KERNELS",
+    "READABLE",
+    "Rounds",
+    "is_nested",
+    "rounds_again",
+    "rounds_beside_proof",
+    "rounds_in_words",
+]
+
+READABLE, KERNELS = "rounds-readable", "rounds-kernels"
+"""The tables from which the figure is drawn again."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +53,59 @@ class Rounds:
         table: A row a model and latent: ``model``, ``latent``, ``layer`` and ``after`` (where it
             first is decodable; −1 and ``nowhere``), ``r2``, ``without`` and ``lost``, ``before``
             (NaN for the first round).
-        figure: The models side by side.
+        panels: What the figure shows of each model.
     """
 
     table: pd.DataFrame
-    figure: Figure
+    panels: Sequence[RoundsPanel]
+
+    @property
+    def figure(self) -> Figure:
+        """The models side by side."""
+        return rounds_by_layer(self.panels)
+
+    @property
+    def drawn_from(self) -> dict[str, pd.DataFrame]:
+        """The figure's numbers: :data:`READABLE` with ``model``, ``place`` and a column a latent,
+        :data:`KERNELS` with ``model``, ``memory``, ``layer`` and a column an offset."""
+        readable = [
+            pd.DataFrame(panel.decodable, columns=list(panel.latents)).assign(
+                place=list(panel.places), model=panel.title
+            )
+            for panel in self.panels
+        ]
+        kernels = [
+            pd.DataFrame(shares, columns=[f"{offset:+d}" for offset in panel.offsets]).assign(
+                layer=list(panel.layers), memory=memory, model=panel.title
+            )
+            for panel in self.panels
+            for memory, shares in zip(panel.memories, panel.attention, strict=True)
+        ]
+        return {READABLE: pd.concat(readable), KERNELS: pd.concat(kernels)}
+
+
+def rounds_again(readable: pd.DataFrame, kernels: pd.DataFrame) -> Figure:
+    """The figure of :attr:`Rounds.drawn_from`."""
+    panels = []
+    for title, rows in readable.groupby("model", sort=False):
+        mine = kernels[kernels["model"] == title]
+        offsets = list(kernels.columns.drop(["model", "memory", "layer"]))
+        memories = list(dict.fromkeys(mine["memory"]))
+        shares = [mine.loc[mine["memory"] == memory, offsets].to_numpy() for memory in memories]
+        known = rows.drop(columns=["model", "place"]).dropna(axis=1, how="all")
+        panels.append(
+            RoundsPanel(
+                str(title),
+                list(rows["place"]),
+                list(known.columns),
+                known.to_numpy(),
+                memories,
+                list(dict.fromkeys(mine["layer"])),
+                [int(o) for o in offsets],
+                np.array(shares),
+            )
+        )
+    return rounds_by_layer(panels)
 
 
 def is_nested(task: Any) -> bool:
@@ -71,7 +131,7 @@ def rounds_beside_proof(
     tables = [_table(m, t, rows, seed).assign(model=name) for name, m, t in both]
     panels = [nesting_panel(m, t, title=name, rows=rows, seed=seed) for name, m, t in both]
     table = pd.concat(tables, ignore_index=True)
-    return Rounds(table[["model", *table.columns.drop("model")]], rounds_by_layer(panels))
+    return Rounds(table[["model", *table.columns.drop("model")]], panels)
 
 
 def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:

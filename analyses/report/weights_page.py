@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analyses.report.naming import page_name
 from analyses.report.page import Page, Picture, Section, Table, render
 from interp.weights.composition import COMPOSITIONS
 from interp.weights.weight_table import SINGULAR
@@ -90,7 +91,7 @@ def weights_page(
     sections += [*_pairs(folder, table), *_measured(folder, table)]
     sections.append(Section("Table of all heads", (), (), [_heads(table)], folded=True))
     first = crops[0] if crops else None
-    return render(Page(f"Weights of {model}", findings, sections, facts, first, _DOUBTS))
+    return render(Page(f"Weights of {page_name(model)}", findings, sections, facts, first, _DOUBTS))
 
 
 def _diagonals(folder: Path, table: pd.DataFrame) -> list[Picture]:

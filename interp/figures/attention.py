@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, style
 
-__all__ = ["attention_maps", "attention_on_tokens"]
+__all__ = ["attention_in_words", "attention_maps", "attention_on_tokens"]
 
 _LABEL = "mean attention (share)"
 _LEAST = 1e-12
@@ -42,6 +42,22 @@ def attention_maps(patterns: Mapping[str, NDArray[np.floating]], *, columns: int
                 axes.tick_params(labelbottom=True)
         figure.colorbar(image, ax=grid, label=_LABEL, pad=0.02)
     return figure
+
+
+def attention_in_words(patterns: Mapping[str, NDArray[np.floating]]) -> str:
+    """The maps in words: of every head the lag with the largest share, a mean over queries.
+
+    Args:
+        patterns: Name of the head → ``[query, key]``.
+    """
+    return ", ".join(f"{name} {_most(pattern)}" for name, pattern in patterns.items())
+
+
+def _most(pattern: NDArray[np.floating]) -> str:
+    lags = range(1 - len(pattern), len(pattern))
+    shares = {lag: float(np.trace(pattern, offset=-lag)) / len(pattern) for lag in lags}
+    lag = max(shares, key=lambda lag: shares[lag])
+    return f"{shares[lag]:.2f} at lag {lag}"
 
 
 def attention_on_tokens(

@@ -23,7 +23,8 @@ __all__ = ["circuit_crops", "head_maps", "null_histograms"]
 
 Array = NDArray[Any]
 
-
+_SHOWN = 0.995
+_OFF = "entry / RMS off the diagonal"
 _PAGE, _WIDE_MAP, _NARROW_MAP = 14.0, 9.0, 5.0  # inches
 _NAME = 0.28  # inches that a head's name takes
 
@@ -31,7 +32,10 @@ _NAME = 0.28  # inches that a head's name takes
 def circuit_crops(
     crops: Sequence[Array], titles: Sequence[str], *, columns: int = 4, title: str | None = None
 ) -> Figure:
-    """Heat maps of the corners of several circuits, one panel each.
+    """Heat maps of the corners of several circuits, one panel each, on one scale.
+
+    Circuits differ in size by orders of magnitude: what is shown of each is its entries over the
+    root mean square of those off its diagonal, so that a diagonal is as strong as it stands out.
 
     Args:
         crops: matrices [size, size], or any shape, of equal meaning of rows and columns.
@@ -41,11 +45,21 @@ def circuit_crops(
     """
     columns = max(1, min(columns, len(crops)))
     rows = max(1, math.ceil(len(crops) / columns))
+    shown = [np.asarray(crop, dtype=float) / _size_off_diagonal(crop) for crop in crops]
+    limit = max(map(_largest_off_diagonal, shown), default=1.0)
     with style():
-        figure = Figure(figsize=(2.6 * columns, 2.15 * rows + (0.7 if title else 0.4)))
-        for i, (crop, name) in enumerate(zip(crops, titles, strict=True)):
-            axes = figure.add_subplot(rows, columns, i + 1)
-            _crop(axes, np.asarray(crop, dtype=float), name)
+        figure = Figure(figsize=(2.3 * columns + 0.8, 2.3 * rows + (0.7 if title else 0.4)))
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat[len(crops) :]:
+            axes.set_visible(False)
+        for axes, crop, name in zip(grid.flat, shown, titles, strict=False):
+            image = axes.imshow(crop, cmap=SIGNED, vmin=-limit, vmax=limit)
+            axes.set_title(name)
+            axes.set_xticks([0, crop.shape[1] - 1])
+            axes.set_yticks([0, crop.shape[0] - 1])
+        if len(crops):
+            bar = figure.colorbar(image, ax=grid, label=_OFF, extend="both", pad=0.02)
+            bar.outline.set_visible(False)
         figure.supxlabel("residual coordinate (right factor)", fontsize=9)
         figure.supylabel("residual coordinate (left factor)", fontsize=9)
         if title:
@@ -53,17 +67,22 @@ def circuit_crops(
     return figure
 
 
-def _crop(axes: Axes, crop: Array, title: str) -> None:
-    off = crop[~np.eye(*crop.shape, dtype=np.bool_)]
-    limit = float(np.quantile(np.abs(off), 0.995)) * 1.5 if off.size else 0.0
-    limit = limit or float(np.abs(crop).max()) or 1.0
-    image = axes.imshow(crop, cmap=SIGNED, vmin=-limit, vmax=limit)
-    axes.set_title(title)
-    axes.set_xticks([0, crop.shape[1] - 1])
-    axes.set_yticks([0, crop.shape[0] - 1])
-    bar = axes.figure.colorbar(image, ax=axes, fraction=0.046, pad=0.03)
-    bar.ax.tick_params(labelsize=7)
-    bar.outline.set_visible(False)
+def _size_off_diagonal(crop: Array) -> float:
+    """The root mean square off the diagonal; where that is 0, of all; where that is 0, 1."""
+    values = np.asarray(crop, dtype=float)
+    sizes = [float(np.sqrt(np.mean(some**2))) for some in (_off(values), values) if some.size]
+    return next((size for size in sizes if size > 0), 1.0)
+
+
+def _largest_off_diagonal(crop: Array) -> float:
+    """Half more than nearly all entries off the diagonal reach; where they are 0, the largest."""
+    off = np.abs(_off(crop))
+    limit = 1.5 * float(np.quantile(off, _SHOWN)) if off.size else 0.0
+    return limit or float(np.abs(crop).max(initial=0.0)) or 1.0
+
+
+def _off(crop: Array) -> Array:
+    return crop[~np.eye(*crop.shape, dtype=np.bool_)]
 
 
 def head_maps(

@@ -14,13 +14,20 @@ RNG = np.random.default_rng(0)
 
 def test_crops_share_a_scale_symmetric_about_zero() -> None:
     crop = RNG.standard_normal((20, 20)) + 8 * np.eye(20)
-    figure = circuit_crops([crop, -crop], ["0.1: +0.2", "0.2: −0.2"], title="QK")
+    figure = circuit_crops([crop, -1e-6 * crop], ["0.1: +0.2", "0.2: −0.2"], title="QK")
     images = [axes.images[0] for axes in figure.axes if axes.images and axes.get_title()]
     assert len(images) == 2
-    np.testing.assert_array_equal(images[1].get_array(), -crop)
+    size = np.sqrt((crop**2)[~np.eye(20, dtype=bool)].mean())
+    np.testing.assert_allclose(images[1].get_array(), -crop / size)
+    assert images[0].get_clim() == images[1].get_clim()
     low, high = images[0].get_clim()
     assert low == -high
     assert high < 8  # set by what is off the diagonal
+
+
+def test_a_crop_without_anything_is_drawn() -> None:
+    figure = circuit_crops([np.zeros((3, 3)), np.eye(3)], ["none", "identity"])
+    assert figure.axes[1].images[0].get_clim()[1] >= 1
 
 
 def test_maps_name_the_strongest_heads_and_the_axes() -> None:
