@@ -9,7 +9,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from analyses.report.view import viewer_file
+from analyses.report.view import view_findings, viewer_file
 from analyses.report.view_document import document, head_bytes
 from probes.roles.profile import Profile
 from probes.viewing.model import Viewed
@@ -23,6 +23,7 @@ class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
     Attributes:
         document: The page's data as JSON.
         codes: ``MODEL-HEAD`` → the head's bytes.
+        findings: What was found, in sentences, above everything else.
         head: The head that is looked at; Python and the page share it.
     """
 
@@ -30,6 +31,7 @@ class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
     _css = viewer_file("viewer.css")
     document = traitlets.Unicode().tag(sync=True)
     codes = traitlets.Dict().tag(sync=True)
+    findings = traitlets.List(traitlets.Unicode()).tag(sync=True)
     head = traitlets.Unicode().tag(sync=True)
 
 
@@ -41,4 +43,5 @@ def heads_widget(views: Sequence[Viewed], profile: Profile, head: str = "") -> A
         for layer, at in viewed.heads
     }
     data = json.dumps(document(views, "heads", profile), ensure_ascii=False, allow_nan=False)
-    return HeadsWidget(document=data, codes=codes, head=head)
+    findings = view_findings(views, profile)
+    return HeadsWidget(document=data, codes=codes, findings=findings, head=head)

@@ -27,7 +27,7 @@ def test_parts_add_up_to_the_bound_and_the_largest_open_inputs_are_named(tmp_pat
     assert not {"open: input at lag 1", "open: input at lag 3"} & set(named), "these are the cases"
     write_theorem(found, tmp_path / "out", overwrite=False)
     page = (tmp_path / "out" / "index.html").read_text()
-    assert "What is proved of model" in page
+    assert "What is proved of a/model" in page
     assert all(name in page for name in named)
     result = json.loads((tmp_path / "out" / "result.json").read_text())
     assert {p["strategy"] for p in result["strategies"]} == {p.strategy for p in found.proofs}

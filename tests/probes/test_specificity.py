@@ -96,7 +96,7 @@ def test_positions_where_the_model_is_right_by_chance_are_no_matched_controls() 
     losses[0, 0] = 0.1
     found = matched(happens, ~happens, losses, expected)
     assert found is not None
-    assert found[2] == "others, of which none has their loss"
+    assert found[2] == "other positions, none of the same loss"
     assert matched(happens, torch.zeros_like(happens), losses, expected) is None
 
 

@@ -77,7 +77,9 @@ function render({ model, el: root }: { model: Shared; el: HTMLElement }): void {
     const view: DataView = model.get("codes")[`${number}-${head}`];
     return new Uint8Array(view.buffer, view.byteOffset, view.byteLength);
   };
-  const state = mount(root, doc, bytes, model.get("head"));
+  const view = el("div"), findings: string[] = model.get("findings");
+  root.append(el("ol", { class: "prooflens-findings" }, ...findings.map(said => el("li", {}, said))), view);
+  const state = mount(view, doc, bytes, model.get("head"));
   if (state.choices.head !== model.get("head")) { model.set("head", state.choices.head); model.save_changes(); }
   state.listen(changed => {
     if (changed.has("head")) { model.set("head", state.choices.head); model.save_changes(); }

@@ -115,7 +115,7 @@ export class Lines {
       const verb = way === "to" ? "attends to" : "is attended to by";
       const lost = codes.effect(this.row, at), unit = model.effects[this.row.group]?.unit;
       const rise = lost === null || !doc.groups[this.row.group].scored[this.row.row][at] ? ""
-        : ` Without the head the loss here rises by ${shown(lost)} (${unit}).`;
+        : ` Without the head the loss here ${lost < 0 ? "falls" : "rises"} by ${shown(Math.abs(lost))} (${unit}).`;
       said.push(`${this.lines.length > 1 ? model.name + ": " : ""}Token ${at} “${token(doc.words[texts[at]])}” ${verb} ${list || "nothing"}.${rise}`);
     }
     this.told.textContent = said.join(" ");

@@ -1,0 +1,28 @@
+"""A figure on the last line of a notebook's cell is shown as a picture, also without pyplot.
+
+IPython shows matplotlib's figures once pyplot was imported, or after ``%matplotlib inline``. Ours
+are made without pyplot, so the door to them says how they are shown.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+__all__ = ["show_figures"]
+
+
+def show_figures() -> None:
+    """Tell a running IPython how to show a figure; elsewhere, and where it knows, do nothing."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    if shell is not None:
+        formatter = shell.display_formatter.formatters["image/png"]
+        formatter.for_type_by_name("matplotlib.figure", "Figure", _png)
+
+
+def _png(figure: Any) -> bytes:
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png")
+    return drawn.getvalue()
