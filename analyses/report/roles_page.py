@@ -67,7 +67,7 @@ def roles_page(sealed: Tables, folder: Path, about: dict[str, Any], profile: Pro
     sure = roles["status"] == "confirmed"
     left = _tables(roles[~sure], profile)
     sections = [
-        Section("Confirmed roles", (), (), _tables(roles[sure], profile)),
+        Section("Confirmed roles", (), (), _tables(roles[sure], profile, leave="status")),
         Section("Where their heads look", (), list(_attention(folder, sealed)), folded=True),
         *_rounds(folder, sealed),
         Section("Roles that are not confirmed", (), (), left, folded=True),
@@ -117,7 +117,7 @@ def _doubts(roles: pd.DataFrame) -> list[str]:
     ]
 
 
-def _tables(rows: pd.DataFrame, profile: Profile) -> list[Table]:
+def _tables(rows: pd.DataFrame, profile: Profile, *, leave: str = "") -> list[Table]:
     if rows.empty:
         return []
     told = with_certainty(rows, profile.level)
@@ -125,7 +125,8 @@ def _tables(rows: pd.DataFrame, profile: Profile) -> list[Table]:
         ["layer", "head", "role"], kind="stable"
     )
     caption = f"{len(rows)} roles of {shown['component'].nunique()} components"
-    return [Table(shown[list(_COLUMNS)].reset_index(drop=True), caption, sortable=True)]
+    columns = [name for name in _COLUMNS if name != leave]
+    return [Table(shown[columns].reset_index(drop=True), caption, sortable=True)]
 
 
 def _map(roles: pd.DataFrame, folder: Path) -> Picture | None:

@@ -139,10 +139,10 @@ def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:
     rows: list[Any] = list(table.itertuples())
     for row in rows:
         place = f"first after layer {row.layer}'s {row.after}" if row.layer >= 0 else row.after
-        broken = f"; without {row.without} −{row.lost:.2f}" if row.without else ""
+        broken = f"; without {row.without} it falls by {row.lost:.2f}" if row.without else ""
         before = ""
         if row.before == row.before:
-            before = f"; without the heads of the round before −{row.before:.2f}"
+            before = f"; without the heads of the round before by {row.before:.2f}"
         yield f"{row.model}: {row.latent} {place}, r² {row.r2:.2f}{broken}{before}"
 
 

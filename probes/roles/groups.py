@@ -187,11 +187,7 @@ class _Search:
             group[0][0],
             self._role.name,
             float(np.mean([self._mine[head].strength for head in group])),
-            [
-                Test(
-                    f"heads that do this, {len(group)} of {len(self._mine)}", float(len(group)), 2.0
-                )
-            ],
+            [Test(f"heads that do this (of {len(self._mine)})", float(len(group)), 2.0)],
             tests,
             group=name,
             sufficiency=[
