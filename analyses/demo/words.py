@@ -58,10 +58,13 @@ def looking(study: Study) -> str:
         f"{study.kernels.concentration(memory, lag):.1%} for {memory} at lag {lag}"
         for memory, lag in study.memories.items()
     )
-    return (
-        f"In the {study.name} model {direct} of {len(heads)} confirmed memory heads attend most to "
-        f"the lag they serve. Share of the heads' summed kernel at the memory's lag: {sums}."
+    served = (
+        f"{direct} of {len(heads)} confirmed memory heads attend most to the lag they serve"
+        if len(heads)
+        else "no memory head is confirmed"
     )
+    kernel = f"Share of the heads' summed kernel at the memory's lag: {sums}."
+    return f"In the {study.name} model {served}. {kernel}"
 
 
 def reading(study: Study) -> str:

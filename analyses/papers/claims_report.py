@@ -127,7 +127,7 @@ class _Entry:
     def thumbnail(self) -> Picture | None:
         if not self.pictures or self.result is None:
             return None
-        return Picture(self.result.folder / THUMBNAIL, self.pictures[0].caption)
+        return Picture(self.result.folder / THUMBNAIL, self.pictures[0].caption, told=self.key)
 
     @property
     def tables(self) -> list[Table]:

@@ -19,6 +19,7 @@ from analyses.report.findings import in_words, part_names
 
 __all__ = [
     "TOLD",
+    "against",
     "certainty",
     "how_sure",
     "in_short",
@@ -72,10 +73,10 @@ def how_sure(row: Any, level: float) -> str:
         return f"Yes: {_all_pass(tests)}{_nearest(tests)}."
     if row.status == "candidate":
         return f"Not yet: {count}; {row.missing}."
-    against = in_words([_against(test) for test in failed if _put(test)], most=2)
+    failing = in_words([against(test) for test in failed if _put(test)], most=2)
     if row.status == "rejected":
-        return f"No, the model does not rely on it: {count}; {against}."
-    return f"It is needed, and not for this alone: {count}; {against}."
+        return f"No, the model does not rely on it: {count}; {failing}."
+    return f"It is needed, and not for this alone: {count}; {failing}."
 
 
 def with_certainty(roles: pd.DataFrame, level: float) -> pd.DataFrame:
@@ -140,7 +141,7 @@ def _each(count: int) -> str:
 
 
 def _margin(ratio: float, name: str, test: Told) -> str:
-    return f"{name}: {_against(test)} ({ratio:.2f} times)"
+    return f"{name}: {against(test)} ({ratio:.2f} times)"
 
 
 def _all_pass(tests: Sequence[Told]) -> str:
@@ -151,21 +152,27 @@ def _nearest(tests: Sequence[Told]) -> str:
     floored = [test for test in tests if test["floor"] and test["score"] is not None]
     if not floored:
         return ""
-    return f"; nearest to failing: {_against(min(floored, key=_in_floors))}"
+    return f"; nearest to failing: {against(min(floored, key=_in_floors))}"
 
 
 def _in_floors(test: Told) -> float:
     return float(test["score"] / test["floor"])
 
 
-def _against(test: Told) -> str:
+def against(test: Told) -> str:
+    """A test of :func:`tests_of` in words: what was measured, how much, and what was asked."""
     return f"{_scored(test)}, where {test['floor']:.3g} is asked"
+
+
+def _number(score: float) -> str:
+    """Two decimals, so that it is no count; three digits where these would hide it."""
+    return f"{score:.2f}" if 0.1 <= abs(score) < 100 else f"{score:.3g}"
 
 
 def _scored(test: Told) -> str:
     """``the loss rises by 8.92 nats``: what was measured, and how much."""
     name, score = str(test["name"]), test["score"]
-    number = "not measured" if score is None else f"{score:.3g}"
+    number = "not measured" if score is None else _number(score)
     nats = _NATS.search(name)
     if nats is None:
         return f"{name} {number}"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from analyses.report.certainty import nearest_to_failing
+from analyses.report.certainty import against, nearest_to_failing
 from analyses.report.findings import head_names, in_words
 from probes.roles.profile import LANGUAGE, Profile
 
@@ -89,10 +89,7 @@ def circuit_doubts(roles: pd.DataFrame) -> list[str]:
     nearest = nearest_to_failing(sure)
     if nearest is not None:
         ratio, name, test = nearest
-        said.append(
-            f"Nearest to failing is {name}: {test['name']} {test['score']:.3g}, where "
-            f"{test['floor']:.3g} is asked ({ratio:.2f} times)."
-        )
+        said.append(f"Nearest to failing is {name}: {against(test)} ({ratio:.2f} times).")
     alone = sure[~sure["group"].astype(bool)] if "group" in sure else sure
     crowded = alone.groupby("role")["head"].count()
     if (crowded > 1).any():

@@ -20,7 +20,7 @@ from analyses.report.decompiled_evidence import anchor_of, made_of
 from analyses.report.decompiled_proof import beside_the_proof
 from analyses.report.naming import page_name
 from analyses.report.page import Link, Page, Picture, Section, Table, render
-from interp.figures.attention import attention_maps
+from interp.figures.attention import attention_in_words, attention_maps
 from interp.figures.style import save
 from interp.figures.sweeps import sweep
 from interp.interventions.components import Component
@@ -96,7 +96,7 @@ def write_decompiled(
             title=f"{page_name(name)}, decompiled",
             findings=[told, f"The program: {lines}"],
             sections=list(_sections(found, model, folder, rest)),
-            facts=[f"{found.seconds:.0f} seconds", f"{len(found.data.fit)} rows fitted"],
+            facts=[f"{found.seconds:.1f} seconds", f"{len(found.data.fit)} rows fitted"],
             picture=picture,
             doubts=list(_doubts(found)),
         )
@@ -309,10 +309,12 @@ def _replaced(found: Decompiled, model: object, folder: Path) -> Iterator[Pictur
     for number in sorted(shown, key=lambda k: -found.heads[sources[k]].gain):
         line, one = found.best.program.lines[number], found.heads[sources[number]]
         path = folder / f"line{number + 1}.png"
-        save(attention_maps(_drawn(found, model, one, line.name), columns=2), path)
+        drawn = _drawn(found, model, one, line.name)
+        save(attention_maps(drawn, columns=2), path)
         said = f"{line.name} = {expression_text(line.expression)}"
         told = f"What {said} replaced: {one.head.name} on one row. {_did(one)}"
-        yield Picture(path, told, _map(number))
+        numbers = f"Most: {attention_in_words(drawn)}."
+        yield Picture(path, told, _map(number), told=numbers)
 
 
 def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
@@ -326,7 +328,7 @@ def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Pictur
         save(attention_maps(drawn, columns=2), path)
         heads = "; ".join(f"{one.head.name}: {one.primitive.words}" for one in rest)
         told = f"Heads that no line stands for, trained and as tried. {heads}."
-        yield Picture(path, told, _REST)
+        yield Picture(path, told, _REST, told=f"Most: {attention_in_words(drawn)}.")
 
 
 def _drawn(found: Decompiled, model: object, one: HeadDoes, said: str) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ about these roles: attention is drawn only beside the roles it was taken for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +36,14 @@ from interp.store.rows import scored_mask
 from probes.inspection.crops import CROPS
 from probes.roles.decision import STATUSES
 
-__all__ = ["ATTENTION", "attention_tables", "draw", "patterns_of", "roles_figure"]
+__all__ = [
+    "ATTENTION",
+    "attention_tables",
+    "draw",
+    "draw_inspection",
+    "patterns_of",
+    "roles_figure",
+]
 
 ATTENTION = "attention-"
 _LOSS = "loss-"
@@ -170,32 +177,44 @@ def _figures(store: ActivationStore, this_run: bool) -> Iterator[tuple[str, Figu
         if len(table) and store.provenance("curves") == probed:
             yield "curves", curve_figure(table)
     if not this_run:
-        yield from _inspected(store)
+        yield from _inspected([store])
 
 
-def _inspected(store: ActivationStore) -> Iterator[tuple[str, Figure]]:
-    """What ``prooflens inspect`` drew of the tables that it sealed into this store."""
-    names, nothing = store.measurements, pd.DataFrame()
-    behaviour = nothing
-    if "attention" in names and "rows" in store.provenance("attention"):
-        trial = store.provenance("attention")["rows"]
-        behaviour = store.measurement("attention").assign(trial=trial)
-    kept = [store.measurement(name) for name in names if name.startswith(_LOSS)]
-    losses = pd.concat(kept, ignore_index=True) if kept else nothing
+def draw_inspection(stores: Sequence[ActivationStore], folder: Path) -> list[Path]:
+    """Every figure of an inspection, from the tables that it sealed into its stores together: some
+    of them show rows of more than one store."""
+    written: list[Path] = []
+    for name, figure in _inspected(stores):
+        written += save(figure, folder / name)
+    return written
+
+
+def _inspected(stores: Sequence[ActivationStore]) -> Iterator[tuple[str, Figure]]:
+    """What ``prooflens inspect`` drew of the tables that it sealed into these stores."""
+    sealed = {name: store for store in stores for name in store.measurements}
+    nothing = [pd.DataFrame()]
+    behaviour = [
+        store.measurement("attention").assign(trial=store.provenance("attention")["rows"])
+        for store in stores
+        if "attention" in store.measurements and "rows" in store.provenance("attention")
+    ]
+    kept = [sealed[name].measurement(name) for name in sealed if name.startswith(_LOSS)]
+    told, losses = (pd.concat(some or nothing, ignore_index=True) for some in (behaviour, kept))
     for nulls in (False, True):
-        for drawn in behaviour_figures(behaviour, losses, nulls=nulls):
+        for drawn in behaviour_figures(told, losses, nulls=nulls):
             yield drawn.name, drawn.figure
-    if "weights" in names:
-        weights = store.measurement("weights")
+    if "weights" in sealed:
+        weights = sealed["weights"].measurement("weights")
         for drawn in weight_maps(weights):
             yield drawn.name, drawn.figure
-        reading = reading_figure(weights, store.measurement("roles")) if "roles" in names else None
+        roles = sealed["roles"].measurement("roles") if "roles" in sealed else None
+        reading = None if roles is None else reading_figure(weights, roles)
         if reading is not None:
             yield "pairs", reading[0]
-    for name in names:
+    for name in sealed:
         if name.startswith(CROPS):
             circuit = name.removeprefix(CROPS)
-            yield f"diagonals-{circuit}", crop_figure(store.measurement(name), circuit)
+            yield f"diagonals-{circuit}", crop_figure(sealed[name].measurement(name), circuit)
 
 
 def _attention(table: pd.DataFrame) -> Figure:

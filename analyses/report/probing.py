@@ -291,6 +291,7 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
             found.first,
             findings(found),
             about=found.about,
+            curves=found.curves,
             exchanged=found.interchange is not None,
             clear=_CLEAR,
         )

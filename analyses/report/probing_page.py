@@ -38,6 +38,7 @@ def probing_page(
     lines: Sequence[str],
     *,
     about: dict[str, Any],
+    curves: pd.DataFrame | None,
     exchanged: bool,
     clear: float,
 ) -> str:
@@ -49,13 +50,14 @@ def probing_page(
         first: Where each latent can first be read.
         lines: A sentence a latent, and what was left out.
         about: What was probed.
+        curves: Scores against rows that were learned from, if they were asked for.
         exchanged: Whether latents were exchanged.
         clear: By how much a score must exceed a baseline to be clearly above it.
     """
     best = _best(table, first)
     sections = [
         Section("Latent by latent", list(lines)),
-        Section("Learning curves", (), list(_curves(folder)), folded=True),
+        Section("Learning curves", (), list(_curves(folder, curves)), folded=True),
         Section("Every score", [_MEANING], (), [_scores(table)], folded=True),
     ]
     kept = [section for section in sections if section.words or section.pictures]
@@ -125,9 +127,17 @@ def _told(best: pd.DataFrame) -> str:
     return "; ".join(f"{r.latent} {r.score:.2f} at {r.hook}" for r in best.itertuples()) + "."
 
 
-def _curves(folder: Path) -> Iterator[Picture]:
-    if (folder / "curves.png").is_file():
-        yield Picture(folder / "curves.png", "Score on other rows against rows learned from.")
+def _curves(folder: Path, curves: pd.DataFrame | None) -> Iterator[Picture]:
+    if curves is None or curves.empty:
+        return
+    medians = curves.groupby(["latent", "rows"], sort=False)["score"].median()
+    told = [
+        f"{latent} {scores.iloc[0]:.2f} from {scores.index[0][1]} rows, {scores.iloc[-1]:.2f} from "
+        f"{scores.index[-1][1]}"
+        for latent, scores in medians.groupby("latent", sort=False)
+    ]
+    words = "Score on other rows against rows learned from"
+    yield Picture(folder / "curves.png", f"{words}: {'; '.join(told)}.")
 
 
 def _scores(table: pd.DataFrame) -> Table:

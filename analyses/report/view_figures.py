@@ -87,7 +87,7 @@ def _figures(document: Data, model: Data, number: int, text: str) -> Iterator[tu
             yield f"numbers-{unit.replace(' ', '-')}", drawn
     groups = document["groups"]
     told = [at for at, group in enumerate(groups) if group["kind"] != "prompt"]
-    lags = max((model["lags"][at] for at in told), key=len, default=[])
+    lags: list[int] = max((model["lags"][at] for at in told), key=len, default=[])
     shares = {groups[at]["kind"]: _lags(heads, at, len(lags)) for at in told}
     if lags:
         yield "lags", lags_of_heads(shares, names, lags)

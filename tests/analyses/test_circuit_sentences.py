@@ -67,7 +67,7 @@ def test_doubts_name_what_is_left_out_and_what_is_nearest_to_failing() -> None:
     left, nearest, together = circuit_doubts(CIRCUIT)
     assert left.startswith("1 of 6 roles are candidates")
     assert "positional" not in nearest, "a candidate has failed already"
-    assert nearest.startswith("Nearest to failing is copying L0H1: share 0.5, where 0.3 is asked")
+    assert nearest.startswith("Nearest to failing is copying L0H1: share 0.50, where 0.3 is asked")
     assert nearest.endswith("(1.67 times).")
     assert together.startswith("Heads are cut one at a time")
     assert circuit_doubts(table()) == []

@@ -42,9 +42,9 @@ def test_the_document_holds_what_was_measured(page, viewed) -> None:
     assert [head["name"] for head in model["heads"]] == [f"L{a}H{b}" for a, b in viewed.heads]
     assert model["heads"][0]["values"] == [None, "inf"]  # not measured, infinite: never zero
     (role,) = model["heads"][2]["roles"]
-    assert role["short"] == "share <b>of</b> attention 0.9; the loss rises by 1.5 nats"
+    assert role["short"] == "share <b>of</b> attention 0.90; the loss rises by 1.50 nats"
     assert role["sure"] == (
-        "Yes: all 2 tests pass; nearest to failing: share <b>of</b> attention 0.9, where 0.3 is "
+        "Yes: all 2 tests pass; nearest to failing: share <b>of</b> attention 0.90, where 0.3 is "
         "asked."
     )
     assert [(test["kind"], test["passes"]) for test in role["tests"]] == [
