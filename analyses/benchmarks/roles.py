@@ -70,6 +70,9 @@ _SAME = {
 }
 """Roles of mechanisms → the roles that they count as."""
 
+_BY_RULE = ("fixed-position", "token-comparison", "positional-periodic")
+"""Roles whose target is a rule in words, which mechanisms do not tell."""
+
 
 def truth_of(construction: Construction) -> tuple[set[Claim], set[tuple[str, int, int]]]:
     """The true roles in a mechanism, and the components whose job is none of the roles."""
@@ -152,7 +155,8 @@ def _claims(roles: pd.DataFrame) -> set[Claim]:
 
 
 def _claim(row: Any) -> Claim:
-    return row.component, int(row.layer), int(row.head), _SAME.get(row.role, row.role), row.target
+    target = "" if row.role in _BY_RULE else row.target
+    return row.component, int(row.layer), int(row.head), _SAME.get(row.role, row.role), target
 
 
 def _peers(construction: Construction, inputs: torch.Tensor) -> set[Claim]:

@@ -27,6 +27,9 @@ ROLES = (
     "uniform",
     "local",
     "dense",
+    "fixed-position",
+    "token-comparison",
+    "positional-periodic",
 )
 """The roles of the task profile."""
 

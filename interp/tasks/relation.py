@@ -3,7 +3,9 @@
     y_t = Σ_j A_tj value(x_j),   A_tj the share that key j gets from query t
 
 A *relation* says where to look: the previous token, earlier equal tokens, the tokens after them,
-the first position, everything before, a window, or wherever a random table of token pairs says. A
+the first position, everything before, a window, or wherever a random table of token pairs says;
+one position that follows from the query's own (``mirror`` n − i, ``halved`` i // 2), smaller or
+greater symbols, every third position, or everything before but the first (``all-but-first``). A
 *value* says what is passed on: the token itself (copying), its negative, another token, or a class.
 
 These are tasks to build models for, not to learn from: each has a one-head answer by design
@@ -16,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Float, Float64, Int
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from interp.errors import Problems
@@ -25,7 +27,19 @@ from interp.tasks.base import Batch
 __all__ = ["Relation", "TokenRelation", "Value"]
 
 Relation = Literal[
-    "previous-token", "duplicate-token", "induction", "sink", "uniform", "local", "dense"
+    "previous-token",
+    "duplicate-token",
+    "induction",
+    "sink",
+    "uniform",
+    "local",
+    "dense",
+    "mirror",
+    "halved",
+    "smaller",
+    "greater",
+    "periodic",
+    "all-but-first",
 ]
 Value = Literal["copy", "negative", "relabel", "classes"]
 
@@ -50,7 +64,8 @@ class TokenRelation:
             (which of three classes the symbol is in). Token 0 is worth nothing.
         symbols: How many different symbols there are.
         length: Positions of a row.
-        window: Width of the relation ``local``: the query's own position and window − 1 before it.
+        window: Width of the relation ``local``: the query's own position and window − 1 before it;
+            of ``periodic`` the period: its own position and every window-th before it.
         seed: Seed of the exchange of symbols and of the table of ``dense``.
 
     Raises:
@@ -138,8 +153,27 @@ class TokenRelation:
             return torch.nn.functional.pad(same, (1, 0))[..., :-1].double()
         if self.relation == "dense":
             return self.table()[tokens[:, :, None], tokens[:, None, :]].exp()
-        by_lag = {"previous-token": lag == 1, "uniform": lag >= 0, "local": lag < self.window}
-        return (first if self.relation == "sink" else by_lag[self.relation]).double()[None]
+        if self.relation in ("smaller", "greater"):
+            apart = tokens[:, :, None] - tokens[:, None, :]
+            apart = apart if self.relation == "smaller" else -apart
+            return ((apart > 0) & (tokens > 0)[:, None, :]).double()
+        return self.by_position().double()[None]
+
+    def by_position(self) -> Bool[Tensor, "query key"]:
+        """Which keys are in relation with each query, for relations that positions decide."""
+        position = torch.arange(self.length)
+        lag = position[:, None] - position
+        wanted = {
+            "previous-token": lag == 1,
+            "uniform": lag >= 0,
+            "local": (lag >= 0) & (lag < self.window),
+            "sink": (position == 0).expand(self.length, -1),
+            "mirror": position == self.length - position[:, None],
+            "halved": position == position[:, None] // 2,
+            "periodic": (lag >= 0) & (lag % self.window == 0) & (position > 0),
+            "all-but-first": (lag >= 0) & (position > 0),
+        }
+        return wanted[self.relation]
 
     def _tokens(self, n: int, generator: torch.Generator) -> Int[Tensor, "batch pos"]:
         if self.relation == "induction":

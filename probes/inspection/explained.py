@@ -88,7 +88,7 @@ def _row(
         f"{word(i)} {p:.2f}" for i, p in zip(most.indices.tolist(), parts, strict=True) if p > 0
     ]
     lost = _mean(rises.without(kind, (place,)), batch.mask)
-    away = rises.kept_from([place], ~keys & keys.any(-1, keepdim=True))
+    away = rises.kept_from([place], [~keys & keys.any(-1, keepdim=True)])
     left = _mean(rises.at(kind, away), batch.mask)
     known = lost >= evidence.floors.loss
     loss = min(1.0, max(0.0, 1 - left / lost)) if known else float("nan")

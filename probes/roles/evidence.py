@@ -8,7 +8,7 @@ without a model there is behaviour and no cause.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -22,19 +22,22 @@ from torch import Tensor
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.interventions.components import components
 from interp.store import ActivationStore
-from interp.store.attention_mask import attention_mask_of
+from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows, layer_hooks, read_batches
 from interp.tasks.base import Batch
 from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
 from probes.roles.profile import Floors, Profile
 from probes.roles.reinit_null import ReinitNull
 from probes.roles.runs import Runs
-from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere
+from probes.roles.selecting import Seen
+from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone
 from probes.sampling import SampledPositions, sample_positions
 
 __all__ = ["Evidence", "Keys", "Place"]
 
 _BLOCK = 32
+_KEPT = 2**24
+"""The most numbers of patterns that are kept from a clean pass; others are computed again."""
 
 Keys = Bool[Tensor, "#row query key"]
 Place = tuple[int, int]
@@ -52,11 +55,14 @@ class Evidence:
         stores: Kind of rows → a store of these rows with the patterns in it, read instead of the
             model's pass.
         sites: Hooks that are kept, at the sampled positions of the ``given`` rows.
+        mask: Which keys a query may attend to; by default what a spec says, or else causal.
         seed: Seed of the permutations and of the freshly initialised models.
 
     Attributes:
         tables: Kind of rows → what every head does there; filled when it is asked for.
         lacks: What could not be looked at, and why: role or test → reason.
+        selected: A head and a class of keys that differs from head to head → the keys, of the
+            rows' inputs.
     """
 
     def __init__(
@@ -68,29 +74,31 @@ class Evidence:
         targets: bool = True,
         stores: Mapping[str, ActivationStore] | None = None,
         sites: Sequence[str] = (),
+        mask: AttentionMask | None = None,
         seed: int = 0,
     ) -> None:
         self.model, self.views, self.profile, self.seed = model, views, profile, seed
         self._features: dict[str, list[NDArray[np.float64]]] = {name: [] for name in sites}
         self.targets, self.stores = targets, stores or {}
+        source = model if model is not None else next(iter(self.stores.values()), None)
+        self._mask = mask or attention_mask_of(source)
         self.lacks: dict[str, str] = {}
         self._runs: dict[str, Runs] = {}
         self._elsewhere: dict[str, View] = {}
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
+        self._patterns: dict[tuple[str, int], list[Tensor]] = {}
+        self.selected: dict[tuple[Place, str], Callable[[Tensor], Keys]] = {}
 
     @property
     def floors(self) -> Floors:
         """The floors of the profile."""
         return self.profile.floors
 
-    @cached_property
+    @property
     def causal(self) -> bool:
         """Whether queries can attend to no later key."""
-        seen = attention_mask_of(
-            self.model if self.model is not None else next(iter(self.stores.values()))
-        )
-        return seen is None or seen.causal
+        return self._mask is None or self._mask.causal
 
     @cached_property
     def heads(self) -> tuple[Place, ...]:
@@ -162,7 +170,7 @@ class Evidence:
             view = self._view(kind)
             looks = None if kind in {*self.tables, *self.stores} else self._looks(kind)
             if looks is None:
-                self._runs[kind] = Runs(self.model, view.batch)
+                self._runs[kind] = Runs(self.model, view.batch, seen=self._mask)
                 return self._runs[kind]
 
             sites = self._features if kind == "given" else {}
@@ -171,9 +179,10 @@ class Evidence:
                 looks.add(rows, view.counted[some])
                 for name, pieces in sites.items():
                     pieces.append(self.at_places(some, rows.activations[name]))
+                self._keep(kind, rows.activations, len(view.batch) / len(rows))
 
             hooks = [*looked_at(self.model, behaviour=self._compared), *sites]
-            self._runs[kind] = Runs(self.model, view.batch, hooks, watch)
+            self._runs[kind] = Runs(self.model, view.batch, hooks, watch, self._mask)
             self.tables[kind] = looks.table()
         return self._runs[kind]
 
@@ -196,9 +205,44 @@ class Evidence:
         found: NDArray[np.float64] = value[which, self.places.positions[kept]].double().numpy()
         return found
 
-    def keys(self, kind: str, name: str) -> Keys:
-        """A key set on the rows of one kind."""
+    @cached_property
+    def normalised(self) -> bool:
+        """Whether attention is a share of one."""
+        spec = getattr(self.model, "spec", None)
+        return spec is None or spec.normalizer == "softmax"
+
+    def seen(self, place: Place, kind: str = "given") -> Seen:
+        """One head's attention on a model's rows of one kind."""
+        layer, head = place
+        hook, view = f"blocks.{layer}.attn.hook_pattern", self.views[kind]
+        self.runs(kind)
+        pieces = self._patterns.get((kind, layer))
+        if pieces is None:
+            others = {key: one for key, one in self._patterns.items() if key[0] != kind}
+            pieces = [self.runs(kind).inside(layer, (hook,))[hook].cpu()]
+            self._patterns = others | {(kind, layer): pieces}
+        pattern = torch.cat([some[:, head] for some in pieces])
+        inputs = view.batch.inputs
+        allowed = torch.ones(2 * (inputs.shape[1],), dtype=torch.bool)
+        allowed = allowed.tril() if self.causal else allowed
+        begun = inputs.ndim == 2 and first_alone(inputs)
+        share = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
+        return Seen(share, inputs, view.counted, allowed, begun)
+
+    def _keep(self, kind: str, activations: Mapping[str, Tensor], times: float) -> None:
+        """Keep the patterns of some rows of a task where those of all rows are few numbers."""
+        found = {n: v for n, v in activations.items() if n.endswith("attn.hook_pattern")}
+        size = times * sum(pattern.numel() for pattern in found.values())
+        if self._compared or size > _KEPT:
+            return
+        for name, pattern in found.items():
+            self._patterns.setdefault((kind, int(name.split(".")[1])), []).append(pattern)
+
+    def keys(self, kind: str, name: str, place: Place | None = None) -> Keys:
+        """A key set on the rows of one kind; a head's own, where sets differ from head to head."""
         inputs = self.batch(kind).inputs
+        if place is not None and (place, name) in self.selected:
+            return self.selected[place, name](inputs)
         if name in ("same", "after_same"):
             return token_key_sets(inputs, causal=self.causal)[name]
         window = self.floors.window

@@ -22,8 +22,8 @@ from interp.errors import ArgumentError, HookError
 from interp.hooks.capture import evaluating
 from interp.interventions.components import components
 from interp.store import ActivationStore
-from interp.store.attention_mask import attention_mask_of
-from interp.store.rows import scored_mask
+from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
+from interp.store.rows import read_batches, scored_mask
 from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
 from probes.roles.decision import decide
@@ -40,13 +40,31 @@ from probes.roles.views import View, language_views, task_views
 
 __all__ = ["candidates", "decided", "evidence_of", "find_roles"]
 
+_FEW = 4
+"""Rows on which it is seen which keys a query may attend to."""
+
 _WEIGHTS = ("blocks", "ln_final", "unembed")
 _MEMORY = ("memory-location", "memory-correction")
-_LOOSE = {"dense": ("symbol-equality", *_MEMORY), "local": _MEMORY}
+_SELECTED = ("fixed-position", "token-comparison", "positional-periodic")
+_LOOSE = {
+    "dense": ("symbol-equality", *_SELECTED, *_MEMORY),
+    "local": _MEMORY,
+    "fixed-position": _MEMORY,
+    "token-comparison": ("symbol-equality",),
+    "positional-periodic": _MEMORY,
+}
 """Role → the roles beside which it says nothing new."""
 _OWN = {
     "counting": ("dense", "uniform"),
-    "memory-mixture": ("dense", "uniform", "local", "previous-token", "sink", *_MEMORY),
+    "memory-mixture": (
+        "dense",
+        "uniform",
+        "local",
+        "previous-token",
+        "sink",
+        *_SELECTED,
+        *_MEMORY,
+    ),
 }
 """Role → the roles that say nothing new beside it where it is confirmed."""
 
@@ -125,16 +143,25 @@ def evidence_of(
     """
     first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
     _check(model, 0 if first is None else len(first), latents, profile)
+    mask = AttentionMask() if first is None else _mask_of(model, first)
     if profile.unit == "variance":
         if not isinstance(rows, Batch):
             raise ArgumentError("rows must be one batch for profile 'task', got several: give one")
-        seen = attention_mask_of(model)
-        views = task_views(rows, causal=seen is None or seen.causal, seed=seed)
+        views = task_views(rows, causal=mask.causal, seed=seed)
     else:
         views = language_views(rows, seed=seed)
     sites = [hook for _, hook in residual_sites(model)] if latents else []
     sites += [hook.replace("resid_post", "mlp_out") for hook in sites if "resid_post" in hook]
-    return Evidence(model, views, profile, targets=targets, stores=stores, sites=sites, seed=seed)
+    return Evidence(
+        model,
+        views,
+        profile,
+        targets=targets,
+        stores=stores,
+        sites=sites,
+        mask=mask,
+        seed=seed,
+    )
 
 
 def decided(
@@ -180,6 +207,17 @@ def candidates(store: ActivationStore, *, profile: Profile = TASK) -> pd.DataFra
     kind = profile.rows["own"]
     view = task_views(batch, causal=causal)["given"] if kind == "given" else View(batch, mask)
     return decided(Evidence(None, {kind: view}, profile, stores={kind: store}))
+
+
+def _mask_of(model: Any, rows: Batch) -> AttentionMask:
+    """Which keys a query may attend to: what the model's spec says, or what its patterns show."""
+    told = attention_mask_of(model)
+    if told is not None:
+        return told
+    layers = {part.layer for part in components(model) if part.kind == "head"}
+    hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in sorted(layers)]
+    (some,) = read_batches(model, rows[:_FEW], hooks, batch=_FEW)
+    return mask_from_patterns(some.activations.values())
 
 
 def _check(model: Any, rows: int, latents: bool, profile: Profile) -> None:

@@ -31,6 +31,7 @@ class Floors:
         local: Least share of attention within the window.
         elsewhere: Least share of attention that is not on the query's own position, for roles that
             look elsewhere.
+        selected: Least closeness to even attention over the keys that a rule selects.
         window: How many positions count as local, the query's own included.
         writer: Least share of attention to the previous token by which an earlier head counts as a
             writer that others may read.
@@ -76,6 +77,7 @@ class Floors:
     even: float = 0.9
     local: float = 0.9
     elsewhere: float = 0.8
+    selected: float = 0.8
     window: int = 5
     writer: float = 0.2
     fall: float = 0.3
@@ -138,6 +140,9 @@ TASK = Profile(
         "first": "given",
         "local": "given",
         "uniform": "given",
+        "fixed": "given",
+        "related": "given",
+        "periodic": "given",
         "same": "repeated",
         "after_same": "repeated",
     },

@@ -163,10 +163,11 @@ _ALL = (
     ),
     Role(
         "uniform",
-        "A head that attends evenly to everything before.",
-        ("closeness to even attention",),
+        "A head that attends evenly to everything before, or to all of it but the first position.",
+        ("closeness to even attention, over all positions or all but the first",),
         (
-            "somewhere on the way to its mean the output changes more steeply than in fresh models",
+            "somewhere on the way to its mean the output changes more steeply than in fresh "
+            "models; or, where fresh heads are not even, it is more even than they are",
             "without the head the output changes",
         ),
         ("even", "change"),
@@ -174,6 +175,51 @@ _ALL = (
         "depth §3.3",
         (attention_roles,),
         uncontrolled=_EVERYWHERE,
+    ),
+    Role(
+        "fixed-position",
+        "A head that attends to one position that follows from the query's own, i → f(i), whatever "
+        "the row holds.",
+        (
+            "share of attention to the position that was most attended to in other rows, and "
+            "beyond even attention",
+            "that is mostly neither the query's own position, the one before, nor the first",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess"),
+        "share of attention on that position",
+        "ours",
+        (attention_roles,),
+        keys="fixed",
+        control="keys",
+    ),
+    Role(
+        "token-comparison",
+        "A head that attends evenly to all tokens that are equal to, different from, smaller or "
+        "greater than the query's, by their numbers.",
+        (
+            "closeness to even attention over those tokens, and beyond that of other rows' tokens",
+            "the relation is not that of earlier equal tokens, which is duplicate-token",
+        ),
+        _WITHOUT_KEYS,
+        ("selected", "excess"),
+        "closeness to even attention over those tokens; 1 is even",
+        "Weiss et al. 2021",
+        (attention_roles,),
+        keys="related",
+        control="keys",
+    ),
+    Role(
+        "positional-periodic",
+        "A head that attends evenly to every p-th position.",
+        ("closeness to even attention over those positions, and beyond even attention",),
+        _WITHOUT_KEYS,
+        ("selected", "excess"),
+        "closeness to even attention over those positions; 1 is even",
+        "ours",
+        (attention_roles,),
+        keys="periodic",
+        control="keys",
     ),
     Role(
         "counting",

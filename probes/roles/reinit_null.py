@@ -16,6 +16,9 @@ one pass. A thousand heads are pooled over the layer's heads and over models, fe
 models (a hundred at ten million weights); p is that of their
 logarithms (:mod:`interp.stats.p_values`).
 
+Evenness itself is compared where fresh heads are not even, as with the large weights of compiled
+programs: which of the two is compared is decided by the fresh heads alone.
+
 A dense head is judged by both together: by the product of the two shares of fresh heads that reach
 its gain and its unevenness, compared with that product of each fresh head.
 
@@ -82,16 +85,17 @@ class _Passes(nn.Module):
 
 @dataclass(frozen=True)
 class Beyond:
-    """How far out a score is: its p-value and the number of draws that it rests on."""
+    """How far out a score is: its p-value, the number of draws that it rests on, and the score."""
 
     p: float
     draws: int
+    score: float
 
 
 def beyond(score: float, draws: Float[np.ndarray, " draw"]) -> Beyond:
     """The p-value of a positive score against draws of it, computed on logarithms."""
     logs = np.log(np.maximum(draws, _TINY))
-    return Beyond(from_draws(float(np.log(max(score, _TINY))), logs).p, len(draws))
+    return Beyond(from_draws(float(np.log(max(score, _TINY))), logs).p, len(draws), score)
 
 
 class ReinitNull:
@@ -142,6 +146,15 @@ class ReinitNull:
     def unevenness(self, layer: int, head: int) -> Beyond:
         """How far out the head's unevenness is among fresh heads."""
         return self._beyond(layer, head, _UNEVENNESS)[_UNEVENNESS]
+
+    def evenness(self, layer: int, head: int, even: float) -> Beyond | None:
+        """How far out the head's evenness is among fresh heads; None where most of these come at
+        least as close to even attention as that."""
+        found = self._beyond(layer, head, _UNEVENNESS)[_UNEVENNESS]
+        drawn = self._drawn[_UNEVENNESS, layer]
+        if float(np.median(drawn)) <= 1 - even:
+            return None
+        return Beyond(from_draws(-found.score, -drawn).p, len(drawn), found.score)
 
     def both(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain and unevenness are together."""

@@ -53,14 +53,14 @@ class Rises:
         """The edits on rows of one kind that take some heads' attention to a key set away, all at
         once; without a name of a key set the heads themselves are replaced by their means."""
         if name:
-            return self.kept_from(places, self.evidence.keys(kind, name))
+            return self.kept_from(places, [self.evidence.keys(kind, name, one) for one in places])
         return self.evidence.runs(kind).without([Component("head", *place) for place in places])
 
     def only(self, kind: str, places: Sequence[Place], name: str) -> Edits:
         """The edits that leave some heads nothing but their attention to a key set, at the queries
         that have such keys."""
-        keys = self.evidence.keys(kind, name)
-        return self.kept_from(places, ~keys & keys.any(-1, keepdim=True))
+        found = [self.evidence.keys(kind, name, one) for one in places]
+        return self.kept_from(places, [~keys & keys.any(-1, keepdim=True) for keys in found])
 
     def exchanged(self, kind: str, places: Sequence[Place]) -> Edits:
         """The edits that replace what some heads write on a row by what they write on the next."""
@@ -85,9 +85,11 @@ class Rises:
             edits.append((hook, partial(_replaced, heads=heads, by=mean)))
         return lambda rows: edits
 
-    def kept_from(self, places: Sequence[Place], keys: Keys) -> Edits:
-        """The edits that take some heads' attention away from some keys."""
-        edits = [knock_out(self.evidence.model, *place, keys) for place in places]
+    def kept_from(self, places: Sequence[Place], keys: Sequence[Keys]) -> Edits:
+        """The edits that take some heads' attention away from some keys, for each head its own."""
+        pairs = zip(places, keys, strict=True)
+        causal = self.evidence.causal
+        edits = [knock_out(*place, own, causal=causal) for place, own in pairs]
         return lambda rows: [edit for some in edits for edit in some(rows)]
 
     def at(self, kind: str, edits: Edits) -> Float[Tensor, "row pos"]:

@@ -28,7 +28,7 @@ from torch import Tensor
 from interp.interventions.ablation_effects import position_losses
 from interp.interventions.clean_run import CleanRun, Edit
 from interp.interventions.components import Component, components, hook_of, hooks_of, replaced
-from interp.store.attention_mask import attention_mask_of
+from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows
 from interp.tasks.base import Batch
 
@@ -56,6 +56,7 @@ class Runs:
         batch: Its inputs, their targets and where they are scored.
         hooks: The activations that the watcher is shown.
         watcher: Called with up to 32 rows at a time during the clean pass.
+        seen: Which keys a query may attend to; by default as the model's spec says.
 
     Raises:
         ArgumentError: for streams or outputs that are not finite.
@@ -63,9 +64,15 @@ class Runs:
 
     @torch.no_grad()
     def __init__(
-        self, model: Any, batch: Batch, hooks: Sequence[str] = (), watcher: Watcher | None = None
+        self,
+        model: Any,
+        batch: Batch,
+        hooks: Sequence[str] = (),
+        watcher: Watcher | None = None,
+        seen: AttentionMask | None = None,
     ) -> None:
         self.model, self.batch = model, batch
+        self._seen = seen or attention_mask_of(model)
         few = CleanRun.of(model, batch.inputs[:2])
         self._replayed = few.trace is not None
         (rows, length), width = batch.inputs.shape[:2], few.output.shape[-1]
@@ -207,7 +214,7 @@ class Runs:
             pending.append({name: kept[name] for name in hooks})
             if watcher is not None and (rows.stop % _BLOCK == 0 or rows.stop == len(batch)):
                 some = slice(start, rows.stop)
-                watcher(some, _rows_of(model, batch[some], pending))
+                watcher(some, _rows_of(model, batch[some], pending, self._seen))
                 pending, start = [], rows.stop
 
     def _kept(self, clean: CleanRun) -> CleanRun:
@@ -220,10 +227,8 @@ class Runs:
         return CleanRun(clean.model, clean.inputs, output, trace)
 
 
-def knock_out(model: Any, layer: int, head: int, keys: Keys) -> Edits:
+def knock_out(layer: int, head: int, keys: Keys, *, causal: bool = True) -> Edits:
     """The edits that take one head's attention away from ``keys``."""
-    seen = attention_mask_of(model)
-    causal = seen is None or seen.causal
 
     def edits(rows: slice) -> list[Edit]:
         own = keys if len(keys) == 1 else keys[rows]
@@ -274,11 +279,13 @@ def _keeping(names: Sequence[str], kept: dict[str, Tensor]) -> list[Edit]:
     return [(name, partial(keep, name=name)) for name in names]
 
 
-def _rows_of(model: Any, batch: Batch, pieces: Sequence[Mapping[str, Tensor]]) -> Rows:
+def _rows_of(
+    model: Any, batch: Batch, pieces: Sequence[Mapping[str, Tensor]], seen: AttentionMask | None
+) -> Rows:
     """Join the activations of several passes; heads that only pad a narrower layer are cut off."""
     found = {name: torch.cat([piece[name] for piece in pieces]) for name in pieces[0]}
     spec = getattr(model, "spec", None)
     for name, value in found.items():
         if spec is not None and name.endswith("attn.hook_pattern"):
             found[name] = value[:, : spec.heads[int(name.split(".")[1])]]
-    return Rows(batch.inputs, batch.mask, batch.latents, found, None, {}, attention_mask_of(model))
+    return Rows(batch.inputs, batch.mask, batch.latents, found, None, {}, seen)

@@ -32,6 +32,7 @@ __all__ = [
     "ELSEWHERE",
     "View",
     "elsewhere",
+    "first_alone",
     "language_views",
     "later",
     "repeated_rows",
@@ -106,7 +107,7 @@ def elsewhere(batch: Batch, *, renamed: bool, seed: int = 0) -> Batch:
         and those whose token had come before and now comes for the first time: they have lost
         what the token due follows from.
     """
-    inputs, start = batch.inputs, int(_first_alone(batch.inputs))
+    inputs, start = batch.inputs, int(first_alone(batch.inputs))
     length = inputs.shape[1]
     kept = [*range(start), *range(start + 1 + length // 8, length)]
     if renamed:
@@ -136,7 +137,7 @@ def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | 
     few tokens. A token that stands first in every row and nowhere else stays there."""
     if inputs.ndim != 2 or inputs.shape[1] < _SHORTEST:
         return None
-    seen, alone = inputs[:, 1:].unique(), _first_alone(inputs)
+    seen, alone = inputs[:, 1:].unique(), first_alone(inputs)
     length = inputs.shape[1] - alone
     if len(seen) < _FEWEST or length < _SHORTEST:
         return None
@@ -145,7 +146,7 @@ def repeated_rows(inputs: Tensor, *, seed: int = 0) -> Int[Tensor, "row pos"] | 
     return torch.cat([first.expand(len(rows), 1), rows], dim=1) if alone else rows
 
 
-def _first_alone(inputs: Int[Tensor, "row pos"]) -> bool:
+def first_alone(inputs: Int[Tensor, "row pos"]) -> bool:
     """Whether one token stands first in every row and nowhere else."""
     first = inputs[:, 0].unique()
     return len(first) == 1 and not bool((inputs[:, 1:] == first).any())
@@ -155,7 +156,7 @@ def _shuffled(batch: Batch, seed: int) -> Batch:
     """The same tokens of each row in random order, so that nothing follows from what came before;
     scored where the rows were."""
     generator = torch.Generator().manual_seed(seed)
-    start = int(_first_alone(batch.inputs))
+    start = int(first_alone(batch.inputs))
     order = torch.rand(batch.inputs[:, start:].shape, generator=generator).argsort(1) + start
     inputs = torch.cat([batch.inputs[:, :start], batch.inputs.gather(1, order)], dim=1)
     return Batch(inputs, inputs.roll(-1, 1), batch.mask)

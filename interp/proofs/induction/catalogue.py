@@ -1,4 +1,4 @@
-"""The cases that role detectors are judged on: every relation in five sizes, and decoys of each.
+"""The cases that role detectors are judged on: relations in several sizes, and decoys of each.
 
 Sizes, seeds and what is passed on differ from case to case. Rules are tuned on others
 (:data:`TUNED`): of each relation one thing that is passed on is kept for tuning, in other sizes and
@@ -28,6 +28,12 @@ _KEPT: dict[Relation, Value] = {
     "uniform": "classes",
     "local": "copy",
     "dense": "classes",
+    "mirror": "classes",
+    "halved": "negative",
+    "smaller": "classes",
+    "greater": "negative",
+    "periodic": "copy",
+    "all-but-first": "copy",
 }
 """The value of each relation that is passed on in tuning cases only."""
 
@@ -56,12 +62,22 @@ def _passed_on(relation: Relation, number: int) -> Value:
     return others[number % len(others)]
 
 
+_IN_THREE: tuple[Relation, ...] = (
+    "mirror",
+    "halved",
+    "smaller",
+    "greater",
+    "periodic",
+    "all-but-first",
+)
+"""Relations of roles that another relation shows as well, or that one size tells as much of."""
+
 CASES: tuple[Case, ...] = tuple(
     _case(relation, _passed_on(relation, number + place), size, 500 + number)
     for place, relation in enumerate(get_args(Relation))
-    for number, size in enumerate(_SIZES)
+    for number, size in enumerate(_SIZES[: 3 if relation in _IN_THREE else None])
 )
-"""Every relation in every size; the value that is passed on alternates."""
+"""Every relation in every size, some in three; the value that is passed on alternates."""
 
 TUNED: tuple[Case, ...] = tuple(
     _case(relation, _KEPT[relation], size, 300 + number)

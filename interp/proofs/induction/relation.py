@@ -3,7 +3,10 @@
 Residual coordinates: tokens ⊕ positions ⊕ previous token ⊕ answer, all one-hot. With a the
 strength of a score and s the answer's largest entry:
 
-    previous-token, local, sink   query position t meets key positions t − s that are wanted: a
+    previous-token, local, sink,  query position t meets the key positions that are wanted: a
+    mirror, halved, periodic,
+    all-but-first
+    smaller, greater              QK = a · a table of ones and zeros of token pairs
     duplicate-token               QK = a·P_tokens with self masked; the first position scores a/2
     uniform                       QK = 0: exactly 1/(t + 1)
     dense                         QK = a table of token pairs
@@ -20,12 +23,11 @@ answer with the current token's value, which needs no attention.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float64
-from torch import Tensor
 
 from interp.errors import Problems
 from interp.models.attention.heads import Attention
@@ -37,6 +39,17 @@ from interp.tasks.relation import TokenRelation
 __all__ = ["Wiring", "construct_relation"]
 
 Wiring = Literal["used", "unread", "silent", "constant"]
+
+
+_ROLES = {
+    "mirror": "fixed-position",
+    "halved": "fixed-position",
+    "smaller": "token-comparison",
+    "greater": "token-comparison",
+    "periodic": "positional-periodic",
+    "all-but-first": "uniform",
+}
+"""Relation → the role of a head that attends so, where it has another name."""
 
 
 def construct_relation(
@@ -139,26 +152,21 @@ def _write_attention(
         return
     if relation == "dense":
         queries, keys, strength = tokens @ task.table(), tokens, 1.0
+    elif relation in ("smaller", "greater"):
+        place = torch.arange(task.symbols + 1)
+        apart = place[:, None] - place if relation == "smaller" else place - place[:, None]
+        queries, keys = tokens @ ((apart > 0) & (place > 0)).double(), tokens
     elif relation == "duplicate-token":
         first = positions[:, :1] @ torch.full((1, task.symbols + 1), 0.5, dtype=torch.float64)
         queries, keys = tokens, tokens + first
     elif relation == "induction":
         queries, keys = tokens, layout.previous
     else:
-        queries, keys = positions @ _wanted(relation, task), positions
+        wanted = replace(task, relation=relation).by_position()
+        queries, keys = positions @ wanted.double(), positions
     width = queries.shape[1]
     attn.W_Q[head, :, :width] = queries * (strength * attn.W_Q.shape[-1] ** 0.5)
     attn.W_K[head, :, :width] = keys
-
-
-def _wanted(relation: str, task: TokenRelation) -> Float64[Tensor, "query key"]:
-    position = torch.arange(task.length)
-    lag = position[:, None] - position
-    if relation == "sink":
-        return (position == 0).expand(task.length, -1).double()
-    if relation == "previous-token":
-        return (lag == 1).double()
-    return ((lag >= 0) & (lag < task.window)).double()
 
 
 def _write_values(
@@ -178,7 +186,7 @@ def _write_values(
 
 def _mechanism(task: TokenRelation, places: list[int]) -> Mechanism:
     layer, place = len(places) - 1, places[-1]
-    roles: list[str] = [task.relation]
+    roles: list[str] = [_ROLES.get(task.relation, task.relation)]
     if task.relation == "duplicate-token":
         roles.append("symbol-equality")
     if task.value in ("copy", "negative"):

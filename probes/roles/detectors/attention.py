@@ -8,6 +8,7 @@
     positional                        the same attention on all rows, by no other name
     uniform                           even over all earlier positions
     dense                             uneven, and none of these (nor its own position)
+    fixed-position and others         what a rule selects (:mod:`probes.roles.detectors.selectors`)
 
 A share must be large, and larger than a null gives: permuted keys, or other rows' tokens, against
 which a head that attends by position alone has no excess. The cause is that the attention, or the
@@ -30,11 +31,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from interp.tasks.counterfactual import Variable
+from probes.roles.change import over_rows
 from probes.roles.decision import Found, Test, holds
+from probes.roles.detectors.selectors import rules, selected
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
 from probes.roles.examined import Examined
 from probes.roles.looking import NO_KEYS, single_lags
+from probes.roles.selecting import closeness
 
 __all__ = ["attention_roles"]
 
@@ -49,6 +53,7 @@ _BY_TOKEN = {
 }
 _FRESH = {
     "gain": "steeper effect than in untrained models",
+    "even": "more even than in untrained models, whose heads are not,",
     "both": "more uneven and of steeper effect than in untrained models",
 }
 
@@ -56,18 +61,26 @@ _FRESH = {
 def attention_roles(of: Examined) -> Iterator[Found]:
     """Test every head's attention roles; attention that is not normalised has none."""
     evidence, effects = of.evidence, of.effects
-    spec = getattr(evidence.model, "spec", None)
-    if spec is not None and spec.normalizer != "softmax":
+    if not evidence.normalised:
         return
     weights = [variable for variable in of.sought if variable.role == "dense"]
+    asked = rules(evidence) if "uniform" in evidence.profile.rows else {}
     for place in evidence.heads:
-        yield from _of(evidence, effects, place, weights)
+        found = list(selected(of, place, asked))
+        named = any(holds(one.behaviour) for one in found)
+        yield from found
+        yield from _of(evidence, effects, place, weights, named=named)
 
 
 def _of(
-    evidence: Evidence, effects: Effects | None, place: Place, weights: Sequence[Variable]
+    evidence: Evidence,
+    effects: Effects | None,
+    place: Place,
+    weights: Sequence[Variable],
+    *,
+    named: bool,
 ) -> Iterator[Found]:
-    rows, named = evidence.profile.rows, False
+    rows = evidence.profile.rows
     for role, (keys, _) in (_BY_POSITION | _BY_TOKEN).items():
         if keys not in rows:
             continue
@@ -84,6 +97,8 @@ def _of(
         yield from _positional(evidence, effects, place)
         return
     tests = _even(evidence, place)
+    if not holds(tests):
+        tests = _even_but_some(evidence, place) or tests
     named |= holds(tests)
     cause = _matters(evidence, effects, place, "gain") if holds(tests) else []
     yield _found(place, "uniform", tests, cause)
@@ -141,6 +156,20 @@ def _even(evidence: Evidence, place: Place) -> list[Test]:
     if share is None:
         return [Test("closeness to even attention", 0.0, evidence.floors.even, 1.0)]
     return [share.test("closeness to even attention", evidence.floors.even)]
+
+
+def _even_but_some(evidence: Evidence, place: Place) -> list[Test]:
+    """The tests that attention is even over all positions but the first, or all up to the query:
+    chosen on some rows, judged on others; none where no model can be run."""
+    if evidence.model is None:
+        return []
+    seen = evidence.seen(place)
+    chosen, judged = seen.half(0).even(), seen.half(1)
+    close = closeness(judged, chosen.selects(judged.inputs), whole=True)
+    found = over_rows(close[~close.isnan()].numpy())
+    name = f"closeness to even attention over {chosen.words}"
+    tests = [found.test(name, evidence.floors.even, "even over some")]
+    return tests if holds(tests) else []
 
 
 def _cause(
@@ -227,8 +256,12 @@ def _matters(
     cause = effects.without_head(place, over=over)
     if cause[-1].score < cause[-1].floor:
         return cause
-    found = getattr(evidence.fresh, score)(*place)
-    name = f"{_FRESH[score]} (1 − p, against {found.draws} fresh heads)"
+    found, words = None, _FRESH[score]
+    if score == "gain":
+        found, words = evidence.fresh.evenness(*place, evidence.floors.even), _FRESH["even"]
+    if found is None:
+        found, words = getattr(evidence.fresh, score)(*place), _FRESH[score]
+    name = f"{words} (1 − p, against {found.draws} fresh heads)"
     return [Test(name, 1 - found.p, 0.95, found.p, family="fresh"), *cause]
 
 

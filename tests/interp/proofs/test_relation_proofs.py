@@ -25,6 +25,12 @@ def keys_of(task: TokenRelation, row: list[int], t: int) -> dict[int, float]:
         "sink": [0],
         "uniform": list(range(t + 1)),
         "local": list(range(max(0, t - task.window + 1), t + 1)),
+        "mirror": [len(row) - t] if 0 < len(row) - t <= t else [],
+        "halved": [t // 2],
+        "smaller": [j for j in range(1, t + 1) if row[j] < row[t]],
+        "greater": [j for j in range(1, t + 1) if row[j] > row[t]],
+        "periodic": list(range(t, 0, -task.window)),
+        "all-but-first": list(range(1, t + 1)),
     }
     if task.relation == "dense":
         scores = task.table()

@@ -1,0 +1,148 @@
+"""Detect heads whose attention a rule selects: a fixed position, a relation of tokens, a period.
+
+    fixed-position        one position that follows from the query's own, i → f(i)
+    token-comparison      all keys whose token is equal to, smaller than, … the query's
+    positional-periodic   every p-th position
+
+The rule is found on every second row and judged on the others (:mod:`probes.roles.selecting`):
+attention must be close to even attention over the rule's keys, and closer than chance: to the keys
+that the rule selects in another row, or than even attention is. The cause is that attention to
+these keys is taken away.
+
+Positions are told from tokens on other rows, made of the same tokens with periods of their own: a
+rule of positions must hold there as well. Where there are none and the token at f(i) is the same
+in every row, or there are few tokens or positions, the test cannot be put, and ``missing`` says so.
+Relations are of the tokens' numbers: an order that the numbers do not have is not found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from probes.roles.change import over_rows
+from probes.roles.decision import Found, Test, holds
+from probes.roles.evidence import Evidence, Place
+from probes.roles.examined import Examined
+from probes.roles.selecting import OTHERS, Chosen, Seen, closeness
+
+__all__ = ["rules", "selected"]
+
+_KEYS = {
+    "fixed-position": "fixed",
+    "token-comparison": "related",
+    "positional-periodic": "periodic",
+}
+_SYMBOLS, _POSITIONS = 4, 8
+_ALIKE = (
+    "cause: the token there is the same in every row, so that its position and the token are not "
+    "told apart"
+)
+
+
+def rules(evidence: Evidence) -> dict[str, str]:
+    """The roles that can be looked for, with their keys; of the others it is noted why not."""
+    if evidence.model is None:
+        evidence.lacks |= dict.fromkeys(_KEYS, "no model can be run")
+        return {}
+    inputs = evidence.views["given"].batch.inputs
+    if inputs.shape[1] < _POSITIONS:
+        words = f"rows have {inputs.shape[1]} positions, and {_POSITIONS} are needed"
+        evidence.lacks |= dict.fromkeys(_KEYS, words)
+        return {}
+    symbols = len(inputs[:, 1:].unique()) if inputs.ndim == 2 else 0
+    if inputs.ndim == 2 and symbols < _SYMBOLS:
+        words = f"{symbols} tokens are in use, and {_SYMBOLS} are needed"
+        evidence.lacks["token-comparison"] = words
+    return {r: keys for r, keys in _KEYS.items() if keys != "related" or symbols >= _SYMBOLS}
+
+
+def selected(of: Examined, place: Place, asked: Mapping[str, str]) -> Iterator[Found]:
+    """Test one head against some roles' rules."""
+    if not asked:
+        return
+    seen = of.evidence.seen(place)
+    for role, keys in asked.items():
+        yield _of(of, place, role, keys, seen)
+
+
+def _of(of: Examined, place: Place, role: str, keys: str, seen: Seen) -> Found:
+    """The tests of a role's rule for one head."""
+    evidence, judged = of.evidence, seen.half(1)
+    chosen: Chosen = getattr(seen.half(0), keys)()
+    evidence.selected[place, keys] = chosen.selects
+    tests = [*_behaviour(evidence, judged, chosen, keys), *_unnamed(evidence, seen, chosen, keys)]
+    if keys != "related" and holds(tests) and "repeated" in evidence.views:
+        tests.append(_elsewhere(evidence, place, chosen, keys))
+    cause: list[Test] | None = None
+    if of.effects is not None:
+        cause = []
+        if holds(tests):
+            told = keys != "fixed" or _tokens_differ(evidence, judged, chosen)
+            untested = Test(_ALIKE, 0.0, 1.0, 1.0, untested=_ALIKE)
+            cause = of.effects.without_keys(place, keys) if told else [untested]
+    layer, head = place
+    strength = tests[0].score
+    return Found("head", layer, role, strength, tests, cause, head=head, target=chosen.words)
+
+
+def _behaviour(evidence: Evidence, judged: Seen, chosen: Chosen, keys: str) -> list[Test]:
+    """Close to even attention over the rule's keys, and closer than chance."""
+    floors, selected = evidence.floors, chosen.selects(judged.inputs)
+    close = closeness(judged, selected)
+    if keys == "related":
+        chance, words = (
+            closeness(judged, chosen.selects(judged.inputs.roll(1, 0))),
+            "other rows' tokens",
+        )
+    else:
+        even = judged.allowed / judged.allowed.sum(-1, keepdim=True).clamp_min(1)
+        even = even.to(judged.pattern).expand_as(judged.pattern)
+        chance, words = closeness(replace(judged, pattern=even), selected), "even attention"
+    kept = ~(close.isnan() | chance.isnan())
+    share, beyond = (over_rows(some[kept].numpy()) for some in (close, close - chance))
+    least = floors.share if keys == "fixed" else floors.selected
+    return [
+        share.test(f"closeness to even attention over those keys ({chosen.words})", least, keys),
+        beyond.test(f"of which beyond {words}", floors.excess, f"{keys} beyond"),
+    ]
+
+
+def _elsewhere(evidence: Evidence, place: Place, chosen: Chosen, keys: str) -> Test:
+    """The test that attention goes by the rule on other rows, too."""
+    floors, other = evidence.floors, evidence.seen(place, "repeated")
+    close = closeness(other, chosen.selects(other.inputs))
+    found = over_rows(close[~close.isnan()].numpy())
+    least = floors.share if keys == "fixed" else floors.selected
+    return found.test(
+        "the same on rows in which tokens stand elsewhere", least, f"{keys} elsewhere"
+    )
+
+
+def _unnamed(evidence: Evidence, seen: Seen, chosen: Chosen, keys: str) -> list[Test]:
+    """The test that the rule is not one that another role is about."""
+    if keys == "related":
+        other = chosen.words.startswith(OTHERS)
+        return [Test("of a relation that is no role of its own", float(not other), 1.0)]
+    if keys == "periodic":
+        return []
+    size = seen.allowed.shape[-1]
+    at, own = chosen.selects(seen.inputs)[0].long().argmax(-1), torch.arange(size)
+    named = (at == own) | (at == own - 1) | (at == 0)
+    queries = seen.counted.any(0)
+    share = float((~named[queries]).double().mean()) if bool(queries.any()) else 0.0
+    words = "of queries, those whose position is not their own, the one before or the first"
+    return [Test(words, share, 1 - evidence.floors.share)]
+
+
+def _tokens_differ(evidence: Evidence, judged: Seen, chosen: Chosen) -> bool:
+    """Whether positions are told from tokens: on other rows, or because tokens differ where a head
+    looks, for half of the queries at least."""
+    if judged.inputs.ndim != 2 or "repeated" in evidence.views:
+        return True
+    at = chosen.selects(judged.inputs)[0].long().argmax(-1)
+    there: Tensor = judged.inputs[:, at[judged.counted.any(0)]]
+    return float((there != there[:1]).any(0).double().mean()) >= 0.5

@@ -1,0 +1,224 @@
+"""Attention that a rule selects: even over the keys that the rule names, and nowhere else.
+
+A compiled head attends to all keys for which a predicate of query and key holds, in equal parts.
+How near a head comes to that is the overlap of its attention with the even one,
+
+    closeness = mean over queries of  Σ_j min(p(i, j), [j selected] / c_i)
+
+for c_i selected keys: 1 minus the total variation between the two. Predicates that are tried:
+
+    fixed      one position j = f(i), whatever f is
+    related    the key's token is smaller than, greater than, equal to, … the query's, by the
+               numbers of the tokens
+    periodic   j ≡ i + r, or j ≡ r, modulo some p ≥ 2
+    even       all keys, or all up to the query; with or without the first position
+
+A predicate is chosen on some rows and judged on others, so that trying many costs nothing. Where
+one token begins every row, predicates are tried with and without that position: compilers let heads
+rest there that select nothing else.
+
+A query counts if some key that it may attend to is selected and some other is not. Not for
+attention that is not normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+__all__ = ["OTHERS", "Chosen", "Seen", "closeness", "formula"]
+
+Selected = Bool[Tensor, "#row query key"]
+
+_FEWEST_KEYS = 3
+"""The least number of a period's positions that a row must hold."""
+
+OTHERS = "equal, itself left out"
+"""The relation of earlier equal tokens, which a role of its own is about."""
+
+_RELATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "equal": torch.eq,
+    OTHERS: torch.eq,
+    "different": torch.ne,
+    "smaller": torch.gt,
+    "smaller or equal": torch.ge,
+    "greater": torch.lt,
+    "greater or equal": torch.le,
+}
+"""What a key's token is to the query's → whether it is, of the query's token and the key's."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A predicate of query and key.
+
+    Attributes:
+        words: What it says, in a few words.
+        selects: Tokens ``[row, pos]`` → the selected keys.
+    """
+
+    words: str
+    selects: Callable[[Tensor], Selected]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One head's attention on some rows.
+
+    Attributes:
+        pattern: Attention as shares of one.
+        inputs: The rows' inputs.
+        counted: Which queries count.
+        allowed: Which keys a query may attend to.
+        begun: Whether one token begins every row, and stands nowhere else.
+    """
+
+    pattern: Float[Tensor, "row query key"]
+    inputs: Tensor
+    counted: Bool[Tensor, "row query"]
+    allowed: Bool[Tensor, "query key"]
+    begun: bool
+
+    def half(self, which: int) -> Seen:
+        """Every second row, from the first (0) or from the second (1)."""
+        rows = slice(which, None, 2)
+        return replace(
+            self,
+            pattern=self.pattern[rows],
+            inputs=self.inputs[rows],
+            counted=self.counted[rows],
+        )
+
+    def fixed(self) -> Chosen:
+        """The position to which each query attends most, over all rows."""
+        at = (self.pattern.mean(0) * self.allowed).argmax(-1)
+        table = torch.nn.functional.one_hot(at, len(at)).bool()[None]
+        queries = (self.counted.any(0) & (self.allowed.sum(-1) > 1)).nonzero()[:, 0]
+        return Chosen(formula(at[queries], queries), partial(_whatever, keys=table))
+
+    def related(self) -> Chosen:
+        """The relation of tokens to whose keys attention is closest."""
+        return self._closest(
+            one
+            for words in _RELATIONS
+            for one in self._ended(words, partial(_related, words=words))
+        )
+
+    def periodic(self) -> Chosen:
+        """The period to whose keys attention is closest, over all rows."""
+        counted = self.counted.double()
+        mean = (self.pattern * counted[..., None]).sum(0) / counted.sum(0).clamp_min(1)[:, None]
+        once = replace(
+            self, pattern=mean[None], inputs=self.inputs[:1], counted=self.counted.any(0)[None]
+        )
+        return once._closest(self._periods())
+
+    def even(self) -> Chosen:
+        """The class of positions over which attention is closest to even."""
+        return self._closest(self._classes(), whole=True)
+
+    def _closest(self, tried: Iterable[Chosen], *, whole: bool = False) -> Chosen:
+        def score(one: Chosen) -> float:
+            found = closeness(self, one.selects(self.inputs), whole=whole)
+            return float(found.nanmean().nan_to_num(-1.0))
+
+        return max(tried, key=score)
+
+    def _ended(self, words: str, selects: Callable[[Tensor], Selected]) -> Iterator[Chosen]:
+        """A predicate; without, and with, the position of a token that begins every row."""
+        if not self.begun:
+            yield Chosen(words, selects)
+            return
+        yield Chosen(words, partial(_with_first, selects=selects, first=False))
+        words = f"{words}, and the first position"
+        yield Chosen(words, partial(_with_first, selects=selects, first=True))
+
+    def _periods(self) -> Iterator[Chosen]:
+        size = self.allowed.shape[-1]
+        place = torch.arange(size)
+        for period in range(2, max(3, size // _FEWEST_KEYS + 1)):
+            every = f"every {_ORDINALS.get(period, f'{period}th')} position"
+            for shift in range(period):
+                ahead = (place - place[:, None]) % period == shift
+                words = f"{every} from {shift} after its own" if shift else f"{every} from its own"
+                yield from self._ended(words, partial(_whatever, keys=ahead[None]))
+                at = (place % period == shift).expand(size, size)
+                yield from self._ended(f"{every} from {shift}", partial(_whatever, keys=at[None]))
+
+    def _classes(self) -> Iterator[Chosen]:
+        size = self.allowed.shape[-1]
+        past = torch.ones(size, size, dtype=torch.bool).tril()
+        for words, keys in (("everything", past | True), ("everything up to itself", past)):
+            yield Chosen(words, partial(_whatever, keys=keys[None]))
+            later = keys.clone()
+            later[:, 0] = False
+            yield Chosen(f"{words} but the first position", partial(_whatever, keys=later[None]))
+
+
+_ORDINALS = {2: "second", 3: "third"}
+
+
+def closeness(
+    seen: Seen,
+    selected: Selected,
+    *,
+    whole: bool = False,
+) -> Float[Tensor, " row"]:
+    """How close attention is to even attention over the selected keys, row by row.
+
+    Args:
+        seen: A head's attention on some rows.
+        selected: The keys.
+        whole: Whether queries count that have all their keys selected.
+
+    Returns:
+        NaN for a row in which no query counts.
+    """
+    selected = selected & seen.allowed
+    count = selected.sum(-1)
+    counts = seen.counted & (count > 0) & (whole | (count < seen.allowed.sum(-1)))
+    even = selected / count.clamp_min(1)[..., None]
+    close = torch.minimum(seen.pattern, even.to(seen.pattern)).sum(-1) * counts
+    return (close.sum(1) / counts.sum(1)).double()
+
+
+def formula(keys: Int[Tensor, " query"], queries: Int[Tensor, " query"]) -> str:
+    """Which position follows from a query's own, i: a formula where a simple one holds, else the
+    positions themselves."""
+    if len(keys) == 0:
+        return ""
+    first, lag, both = int(keys[0]), int(queries[0] - keys[0]), int(queries[0] + keys[0])
+    tried = {
+        f"position {first}": torch.full_like(keys, first),
+        f"i − {lag}" if lag >= 0 else f"i + {-lag}": queries - lag,
+        f"{both} − i": both - queries,
+    }
+    for step in (2, 3, 4):
+        tried |= {f"i // {step}": queries // step}
+        tried |= {f"(i − 1) // {step}": (queries - 1) // step}
+        tried |= {f"(i − 1) // {step} + 1": (queries - 1) // step + 1}
+    simple = [words for words, found in tried.items() if bool((found == keys).all())]
+    return simple[0] if simple else "positions " + " ".join(str(key) for key in keys.tolist())
+
+
+def _whatever(inputs: Tensor, keys: Selected) -> Selected:
+    """Keys that are the same whatever the rows hold."""
+    return keys
+
+
+def _related(inputs: Tensor, words: str) -> Selected:
+    found = _RELATIONS[words](inputs[:, :, None], inputs[:, None, :])
+    if words == OTHERS:
+        found = found & ~torch.eye(inputs.shape[1], dtype=torch.bool)
+    return found
+
+
+def _with_first(inputs: Tensor, selects: Callable[[Tensor], Selected], first: bool) -> Selected:
+    found = selects(inputs).clone()
+    found[..., 0] = first
+    return found
