@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.hooks.capture import model_device
 from interp.interventions.components import Component, components, hook_of
-from interp.store.plan import model_device
 from interp.tasks.base import Batch
 from interp.tasks.counterfactual import Variable, unknown
 

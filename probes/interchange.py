@@ -31,11 +31,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
+from interp.hooks.capture import model_device
 from interp.hooks.hook_names import require_hooks
 from interp.stats.bootstrap import row_interval
 from interp.stats.head_table import adjust
 from interp.stats.nulls import paired_null
-from interp.store.plan import model_device
 from interp.tasks.base import Batch
 from probes.activations import Samples, collect
 from probes.curves import need_latents

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from interp.errors import HookError
 from interp.hooks.axes import axis_labels
-from interp.hooks.capture import attached, evaluating
+from interp.hooks.capture import attached, evaluating, model_device
 from interp.hooks.hook_names import nearest
 from interp.interventions.prefix_reuse import has_ffn
 from interp.store import ActivationStore
-from interp.store.plan import model_device
 from interp.store.rows import as_batch
 from probes.layerwise import residual_sites
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.usage import facts, shipped_models
+from analyses.cli.usage import Device, RunDtype, facts, shipped_models
 
 __all__ = ["decompile"]
 
@@ -31,6 +31,8 @@ def decompile(
     lines: Annotated[int, typer.Option(min=1, help="Longest program that is looked at.")] = 20,
     rows: Annotated[int, typer.Option(min=8, help="Rows of the model's own task.")] = 400,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out rows.")] = 0,
+    device: Device = "cpu",
+    dtype: RunDtype = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Find a short program that decides as a model does, and say how faithful it is.
@@ -56,7 +58,8 @@ def decompile(
         facts(**applied)
         typer.echo(json.dumps(applied))
     elif out is not None:
-        _decompiled(model, data, out, lines=lines, count=rows, seed=seed, overwrite=overwrite)
+        about = {"lines": lines, "count": rows, "seed": seed}
+        _decompiled(model, data, out, overwrite, about, device=device, dtype=dtype)
 
 
 def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
@@ -79,7 +82,12 @@ def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
 
 
 def _decompiled(
-    name: str, data: Path | None, out: Path, *, lines: int, count: int, seed: int, overwrite: bool
+    name: str,
+    data: Path | None,
+    out: Path,
+    overwrite: bool,
+    about: dict[str, int],
+    **place: str | None,
 ) -> None:
     from interp.errors import ArgumentError
     from interp.output import check_output
@@ -98,13 +106,13 @@ def _decompiled(
 
     step = steps()
     step(f"loading {name}")
-    model = load(name)
+    model = load(name, **place)
     if given is None and model.card.task is None:
         raise ArgumentError(
             f"data must be given for {name!r}, which knows no task of its own: --data rows.json "
             "(docs/howto-decompile says what it holds)"
         )
-    found = find_program(model, given, count=count, seed=seed, lines=lines, step=step)
+    found = find_program(model, given, step=step, **about)
     typer.echo(write_decompiled(found, model, name, out, overwrite=overwrite))
     text = (out / marker).read_text(encoding="utf-8")
     facts(answer=found.answer, program=text, report=out / "report.html")

@@ -22,11 +22,10 @@ from torch import Tensor
 
 from interp.attribution.unembedding import SCALE, has_final_norm
 from interp.errors import HookError, Problems
-from interp.hooks.capture import evaluating
+from interp.hooks.capture import evaluating, model_device
 from interp.interventions.ablate import head_hooks
 from interp.interventions.components import components
 from interp.store import ActivationStore
-from interp.store.plan import model_device
 from interp.store.rows import as_batch, scored_mask
 from interp.tasks.base import Batch
 

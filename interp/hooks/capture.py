@@ -30,7 +30,16 @@ from interp.hooks.axes import axis_labels, is_standard
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
 
-__all__ = ["Capture", "Firing", "Survey", "attached", "evaluating", "match_hooks", "survey"]
+__all__ = [
+    "Capture",
+    "Firing",
+    "Survey",
+    "attached",
+    "evaluating",
+    "match_hooks",
+    "model_device",
+    "survey",
+]
 
 Hooked = Callable[[str, Any], None]
 
@@ -101,6 +110,12 @@ def match_hooks(model: HookedModel, patterns: Sequence[str]) -> tuple[list[str],
     if not names:
         raise HookError(f"hooks: {' '.join(patterns)} leaves no hook: drop a pattern with '!'")
     return names, "*" in asked
+
+
+def model_device(model: Any) -> torch.device:
+    """The device that the model's parameters are on."""
+    first = next(iter(model.parameters()), None)
+    return torch.device("cpu") if first is None else first.device
 
 
 @contextmanager

@@ -13,15 +13,16 @@ Only heads, FFNs, layers and positions as the model uses them now are judged; se
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from interp.errors import Problems
+from interp.hooks.capture import model_device
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablate import ablated_by_rows, every_component
 from interp.interventions.components import Component
@@ -164,7 +165,7 @@ def _increases(
     options: dict[str, Any],
 ) -> Iterator[tuple[Component, Float[Tensor, " row"]]]:
     """Yield each component's loss increases, for a few rows at a time."""
-    device = next(cast("nn.Module", model).parameters()).device
+    device = model_device(model)
     for start in range(0, len(batch), rows):
         source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]
         block = batch[start : start + rows]

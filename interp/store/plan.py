@@ -21,7 +21,7 @@ import torch
 
 from interp.environment import environment
 from interp.errors import HookError, Problems, StoreError
-from interp.hooks.capture import Capture, Survey, survey
+from interp.hooks.capture import Capture, Survey, model_device, survey
 from interp.store import arrays
 from interp.store.layout import FORMAT, VERSION, digest, product_version
 from interp.store.parallel_forward import parallel_forwards_for
@@ -31,7 +31,7 @@ from interp.store.sources import Columns, Source
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
 
-__all__ = ["Plan", "differences", "make_plan", "model_device", "weights_sha256"]
+__all__ = ["Plan", "differences", "make_plan", "weights_sha256"]
 
 PART_BYTES = 64 << 20
 _MOST_PART_ROWS = 8192
@@ -48,12 +48,6 @@ def weights_sha256(model: Any) -> str:
             flat = flat.as_strided(flat.shape, (1,))
             found.update(flat.view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def model_device(model: Any) -> torch.device:
-    """The device that the model's parameters are on."""
-    first = next(iter(model.parameters()), None)
-    return torch.device("cpu") if first is None else first.device
 
 
 def _model_record(model: Any) -> dict[str, Any]:

@@ -16,10 +16,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from interp.errors import ArgumentError, HookError, Problems
-from interp.hooks.capture import Capture, survey
+from interp.hooks.capture import Capture, model_device, survey
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
-from interp.store.plan import model_device
 from interp.tasks.base import Batch
 
 __all__ = [

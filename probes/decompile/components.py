@@ -28,15 +28,16 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp.hooks.capture import model_device
 from interp.interventions.components import Component, components, hook_of, replaced
 from interp.rasp.evaluation import NONE
 from probes.decompile.catalogue import primitives
 from probes.decompile.decisions import (
     Hook,
     TokenTable,
+    activations,
     agreement,
     decided,
-    inputs_of,
     outputs_of,
 )
 from probes.decompile.primitives import Primitive, ideal
@@ -222,9 +223,7 @@ def _gain_on_content(
 def overlap(model: Any, rows: Rows, head: Component, primitive: Primitive) -> float:
     """Share of a head's attention, where something is asked, that a primitive's pattern shares."""
     name = f"blocks.{head.layer}.attn.hook_pattern"
-    with torch.no_grad():
-        _, cache = model.run_with_cache(inputs_of(rows), names_filter=[name])
-    own = cache[name][:, head.head].float().numpy()[rows.asked]
+    own = activations(model, rows, [name])[name][:, head.head].float().numpy()[rows.asked]
     return float(np.minimum(own, ideal(primitive, rows)[rows.asked]).sum(-1).mean())
 
 
@@ -293,7 +292,7 @@ def substituted(
 
 def _write_pattern(pattern: Tensor, hook: Any, head: int, weights: Tensor) -> Tensor:
     pattern = pattern.clone()
-    pattern[:, head] = weights.to(pattern.dtype)
+    pattern[:, head] = weights.to(pattern)
     return pattern
 
 
@@ -301,12 +300,9 @@ def _means(model: Any, rows: Rows, parts: Sequence[Component]) -> dict[str, Tens
     """Hook → mean over the positions of all rows, padding left out."""
     found: dict[str, Tensor] = {}
     there = torch.from_numpy(rows.tokens != NONE)
-    tokens = inputs_of(rows)
     names = sorted({hook_of(model, part) for part in parts})
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens, names_filter=names)
-    for name in names:
-        found[name] = cache[name][there].mean(0)
+    for name, values in activations(model, rows, names).items():
+        found[name] = values[there].mean(0).to(model_device(model))
     return found
 
 
@@ -321,9 +317,6 @@ def mean_patterns(
     """A head's pattern and the primitive's on the longest of some rows: for a picture."""
     longest = rows[np.argsort(-rows.lengths, kind="stable")[:1]]
     name = f"blocks.{head.layer}.attn.hook_pattern"
-    tokens = inputs_of(longest)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens, names_filter=[name])
     n = min(int(longest.lengths[0]), most)
-    own = cache[name][0, head.head, :n, :n].float().numpy()
+    own = activations(model, longest, [name])[name][0, head.head, :n, :n].float().numpy()
     return own, ideal(primitive, longest)[0, :n, :n]

@@ -25,11 +25,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from jaxtyping import Int
+from torch import Tensor
 
 from interp.crasp.evaluation import evaluate_codes
 from interp.crasp.printer import expression_text
 from interp.crasp.syntax import Program
 from interp.errors import Problems
+from interp.hooks.capture import model_device
 from interp.models.transformer import SequenceTransformer
 from probes.decompile.counting_lines import Written, write_program
 from probes.decompile.counting_machine import build_machine
@@ -118,7 +120,7 @@ def decompile_counting(
     generator = np.random.default_rng(seed)
     ids = _strings(generator, _MEASURED, length, spec.d_in)
     try:
-        machine = build_machine(read_network(model, torch.from_numpy(ids)), seed)
+        machine = build_machine(read_network(model, _tokens(model, ids)), seed)
     except NotCountingError as refusal:
         return CountingProgram(None, str(refusal))
     written = write_program(machine, words)
@@ -131,9 +133,13 @@ def decisions(
 ) -> Int[np.ndarray, "row tokens"]:
     """The model's answers, 0 or 1, at every position after BOS."""
     with torch.no_grad():
-        out = model(torch.from_numpy(ids))[:, 1:].double().cpu().numpy()
+        out = model(_tokens(model, ids))[:, 1:].double().cpu().numpy()
     yes = out[..., 0] > 0.5 if out.shape[-1] == 1 else out[..., 1] > out[..., 0]
     return np.asarray(yes.astype(np.int64))
+
+
+def _tokens(model: SequenceTransformer, ids: Int[np.ndarray, "row pos"]) -> Tensor:
+    return torch.from_numpy(ids).to(model_device(model))
 
 
 def _sources(written: Written) -> tuple[Source, ...]:

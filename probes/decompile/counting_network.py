@@ -207,9 +207,9 @@ def _entered(model: SequenceTransformer, longest: int) -> np.ndarray:
     """What each token brings into the first block, at each position after BOS where they matter."""
     tokens = model.spec.d_in
     if model.pos_embed is None:
-        ids = torch.arange(tokens)[:, None]
+        ids = torch.arange(tokens, device=model.W_E.device)[:, None]
     else:
-        ids = torch.arange(tokens)[:, None].expand(tokens, longest + 1)
+        ids = torch.arange(tokens, device=model.W_E.device)[:, None].expand(tokens, longest + 1)
     return _array(model(ids, stop_at_layer=0))
 
 

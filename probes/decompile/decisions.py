@@ -20,13 +20,14 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.hooks.capture import evaluating
+from interp.hooks.capture import evaluating, model_device
 from interp.rasp.evaluation import NONE, Decisions
 from probes.decompile.rows import Rows
 
 __all__ = [
     "Fidelity",
     "TokenTable",
+    "activations",
     "agreement",
     "decide",
     "decided",
@@ -67,7 +68,7 @@ def outputs_of(
         rows: Of tokens.
         hooks: Rows → hooks that change the run for them.
     """
-    tokens = inputs_of(rows)
+    tokens = inputs_of(rows).to(model_device(model))
     found = []
     with torch.no_grad(), evaluating(model):
         for start in range(0, len(rows), _AT_ONCE):
@@ -76,8 +77,22 @@ def outputs_of(
             output = (
                 model.run_with_hooks(tokens[which], fwd_hooks=own) if own else model(tokens[which])
             )
-            found.append(output.float().numpy())
+            found.append(output.float().cpu().numpy())
     return np.concatenate(found) if found else np.zeros((0, rows.tokens.shape[1], 1), np.float32)
+
+
+def activations(model: Any, rows: Rows, names: Sequence[str]) -> dict[str, Tensor]:
+    """What a model holds at some hooks on rows: hook → values ``[row, pos, …]``, on the CPU.
+
+    Args:
+        model: Takes token codes ``[row, pos]``.
+        rows: Of tokens.
+        names: Hooks; those that the model has not are left out.
+    """
+    tokens = inputs_of(rows).to(model_device(model))
+    with torch.no_grad(), evaluating(model):
+        _, cache = model.run_with_cache(tokens, names_filter=list(names))
+    return {name: cache[name].cpu() for name in names if name in cache}
 
 
 def inputs_of(rows: Rows) -> Tensor:

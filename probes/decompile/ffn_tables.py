@@ -22,13 +22,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.hooks.capture import evaluating
 from interp.interventions.components import Component, hook_of
 from interp.rasp import syntax
 from interp.rasp.evaluation import NONE, evaluate
 from interp.rasp.printer import expression_text
 from interp.rasp.syntax import Assignment, Expression, Program, children
-from probes.decompile.decisions import TokenTable, decided, inputs_of, outputs_of
+from probes.decompile.decisions import TokenTable, activations, decided, outputs_of
 from probes.decompile.rows import Rows
 
 __all__ = ["FfnTable", "ffn_table"]
@@ -103,9 +102,8 @@ def ffn_table(
 
 
 def _written(model: Any, part: Component, rows: Rows) -> Float[np.ndarray, "row pos d_model"]:
-    with torch.no_grad(), evaluating(model):
-        _, cache = model.run_with_cache(inputs_of(rows), names_filter=[hook_of(model, part)])
-    return np.asarray(cache[hook_of(model, part)].double().numpy())
+    name = hook_of(model, part)
+    return np.asarray(activations(model, rows, [name])[name].double().numpy())
 
 
 def _values(program: Program) -> list[Expression]:
@@ -166,4 +164,4 @@ def _looked_up(
 
 
 def _instead(activation: Tensor, hook: Any, value: Float[np.ndarray, "row pos d_model"]) -> Tensor:
-    return torch.from_numpy(value).to(activation.dtype)
+    return torch.from_numpy(value).to(activation)

@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.hooks.capture import evaluating
 from interp.rasp.evaluation import NONE
-from probes.decompile.decisions import Hook, TokenTable, decided, inputs_of, outputs_of
+from probes.decompile.decisions import Hook, TokenTable, activations, decided, outputs_of
 from probes.decompile.rows import Rows
 
 __all__ = ["Frozen", "frozen_norms"]
@@ -44,8 +43,7 @@ def frozen_norms(model: Any, fit: Rows, judged: Rows, table: TokenTable) -> Froz
     hooks = [h for h in hooks if h.removesuffix(".hook_scale") in (*norms, "ln_final")]
     if not hooks:
         return Frozen(float("nan"), float("nan"))
-    with torch.no_grad(), evaluating(model):
-        _, cache = model.run_with_cache(inputs_of(fit), names_filter=hooks)
+    cache = activations(model, fit, hooks)
     truth = decided(outputs_of(model, judged), judged)
 
     def gain(by_token: bool) -> float:
@@ -72,4 +70,4 @@ def _mean(scale: Tensor, fit: Rows, judged: Rows, by_token: bool) -> Tensor:
 
 
 def _instead(value: Tensor, hook: Any, scale: Tensor) -> Tensor:
-    return scale.to(value.dtype)
+    return scale.to(value)

@@ -30,7 +30,7 @@ from interp.attribution.residual_decomposition import residual_decomposition
 from interp.attribution.unembedding import norm_gain, norm_shift, takes_mean_out
 from interp.interventions.components import Component
 from interp.rasp.evaluation import NONE
-from probes.decompile.decisions import inputs_of
+from probes.decompile.decisions import activations, inputs_of
 from probes.decompile.primitives import Primitive, ideal
 from probes.decompile.rows import Rows
 
@@ -72,9 +72,7 @@ def score_pairs(model: Any, rows: Rows, head: Component, primitive: Primitive) -
     """
     block = f"blocks.{head.layer}"
     names = [f"{block}.attn.hook_attn_scores", f"{block}.attn.hook_pattern"]
-    inputs = inputs_of(rows)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(inputs, names_filter=names)
+    cache = activations(model, rows, names)
     scores, own = (cache[name][:, head.head].double().numpy() for name in names)
     n = rows.tokens.shape[1]
     seen = np.tril(np.ones((n, n), dtype=bool)) & (rows.tokens != NONE)[:, None, :]
@@ -120,27 +118,25 @@ def _shares(
     found = {}
     for query, q in sides[0].items():
         for key, k in sides[1].items():
-            part = _centred((q @ k.transpose(1, 2) / width).numpy(), seen)
+            part = _centred((q @ k.transpose(1, 2) / width).cpu().numpy(), seen)
             found[query, key] = float((part[seen] * whole[seen]).sum()) / variance
     return found
 
 
 def _sources(model: Any, rows: Rows, layer: int) -> dict[str, Tensor]:
     """Name → what it is to the head's queries and keys, ``[row, pos, d_model]``."""
-    inputs = inputs_of(rows)
-    parts = residual_decomposition(model, inputs, layer)
+    parts = residual_decomposition(model, inputs_of(rows), layer)
     if str(model.cfg.normalization_type or "") == "":
         read = dict(parts)
         shift: Tensor | None = None
     else:
         name, norm = f"blocks.{layer}.ln1.hook_scale", model.blocks[layer].ln1
-        with torch.no_grad():
-            _, cache = model.run_with_cache(inputs, names_filter=[name])
+        cache = activations(model, rows, [name])
         gain, shift = norm_gain(norm), norm_shift(norm)
         read = {}
         for label, part in parts.items():
             flat = part - part.mean(-1, keepdim=True) if takes_mean_out(model) else part
-            read[label] = flat / cache[name].double() * (1.0 if gain is None else gain.double())
+            read[label] = flat / cache[name].to(flat) * (1.0 if gain is None else gain.double())
     constants = read.pop("bias", torch.zeros_like(next(iter(read.values()))))
     if shift is not None:
         constants = constants + shift.double()

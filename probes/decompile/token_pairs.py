@@ -18,7 +18,6 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from interp.interventions.components import Component
@@ -37,7 +36,7 @@ from interp.rasp.syntax import (
     Table,
     Token,
 )
-from probes.decompile.decisions import inputs_of
+from probes.decompile.decisions import activations
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
 
@@ -59,10 +58,8 @@ def by_pairs(model: Any, rows: Rows, head: Component, *, positions: bool) -> Ite
     codes = np.unique(rows.tokens[rows.read])
     if not 2 <= len(codes) <= _MOST:
         return
-    with torch.no_grad():
-        name = f"blocks.{head.layer}.attn.hook_pattern"
-        _, cache = model.run_with_cache(inputs_of(rows), names_filter=[name])
-    own = cache[name][:, head.head].float().numpy()
+    name = f"blocks.{head.layer}.attn.hook_pattern"
+    own = activations(model, rows, [name])[name][:, head.head].float().numpy()
     looked = _looked_at(_weights(own, rows, codes), rows, codes)
     texts = [rows.vocabulary.texts[code] for code in codes]
     told = {texts[q]: tuple(texts[k] for k in keys) for q, keys in looked.items()}

@@ -203,6 +203,7 @@ def test_token_basis_null_covers_random_heads(tmp_path: Path) -> None:
     assert z.abs().mean() < 1.6
 
 
+@pytest.mark.slow
 def test_benchmark_measures_what_it_names(tmp_path: Path) -> None:
     synthetic_llama(tmp_path, width=32, heads=2, layers=1)
     found = measure(tmp_path, None, repeats=1)
@@ -247,6 +248,7 @@ def test_weights_of_ours_that_are_not_those_described_are_refused(tmp_path, monk
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_page_sorts_its_heads_and_draws_who_reads_whom(model, monkeypatch) -> None:
     out = model.parent / "page"
     assert run(monkeypatch, model, "--out", out) == 0

@@ -231,6 +231,7 @@ def test_templates_are_counted_and_bounded() -> None:
     assert all(p.bound >= truth for p in found.proofs)
 
 
+@pytest.mark.slow
 def test_addressed_memories_are_proved_by_the_lag_the_token_names() -> None:
     task = AdaptiveMemory((1, 2), bits=2, inputs="gaussian", length=5)
     spec = TransformerSpec(

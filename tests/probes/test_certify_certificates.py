@@ -54,7 +54,10 @@ def checked(model: Any, task: Any, **options: Any) -> tuple[Any, dict[str, Any],
         ("fixed-memory-multiplexer", FIXED, {"lags": {(0, 1): 1, (0, 0): (1, 3)}}),
         ("depth-L3-layers1", PrefixPrediction("L_3", ((3, 6),)), {}),
         ("sparse-memory-light", KernelMemory(("light(6, 1.3)",), "waves", length=2), {}),
-        ("adaptive-memory", None, {"length": 11, "strategies": ["mechanism"]}),
+        pytest.param(
+            *("adaptive-memory", None, {"length": 11, "strategies": ["mechanism"]}),
+            marks=pytest.mark.slow,
+        ),
         ("", Maximum(6, 3), {}),
     ],
 )

@@ -120,6 +120,7 @@ def test_a_deeper_layer_is_the_regression_of_what_is_written() -> None:
     assert found.sum(0)[np.abs(found.sum(0)).argmax()] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layer", [0, 1])
 def test_batches_and_stores_change_nothing(layer: int, tmp_path: Path) -> None:
     model, rows = model_and_rows()

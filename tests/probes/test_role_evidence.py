@@ -140,6 +140,7 @@ def test_few_rows_and_broken_models_are_refused() -> None:
         find_roles(broken, BATCH)
 
 
+@pytest.mark.slow
 def test_roles_do_not_depend_on_how_many_rows_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shipped = zoo.load("fixed-memory-multiplexer")
     batch = shipped.task.sample(24, seed=3)

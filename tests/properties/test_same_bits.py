@@ -49,7 +49,8 @@ def tells(found: dict[str, bytes], result: str) -> bool:
     )
 
 
-@pytest.mark.parametrize("threads", ["1", pytest.param("2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", ["1", "2"])
 def test_every_command_writes_the_same_bytes_and_what_it_was_made_with(
     threads: str, tmp_path: Path
 ) -> None:

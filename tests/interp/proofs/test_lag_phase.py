@@ -5,6 +5,7 @@ from interp.proofs.lagfits.phase import bits_needed, heads_needed, phase_table
 from interp.proofs.lagfits.sums import PRECISIONS, fit_sum, floor
 
 
+@pytest.mark.slow
 def test_fewest_heads_reach_the_error_and_fewer_do_not() -> None:
     heads, error = heads_needed(2, 0.1, positions="lin", unit_roundoff=PRECISIONS["float64"])
     assert heads == 3

@@ -93,6 +93,7 @@ def test_float32_numbers_are_float32_and_cost_more() -> None:
     assert low.error > 100 * fit_sum(1, 2).error
 
 
+@pytest.mark.slow
 def test_more_heads_select_what_the_closed_form_cannot() -> None:
     """Nine exponentials cannot select lag 8 in float64 within 0.1; fourteen can."""
     assert fit_lag(8).error > 0.1
@@ -126,6 +127,7 @@ def test_kernels_of_the_heads_own_kind_are_exact() -> None:
     assert kernel_error("log", [1.5], [2.0], MemoryKernel.parse("2 polynomial(1.5)")) < 1e-8
 
 
+@pytest.mark.slow
 def test_heavy_kernels_want_powers_and_light_ones_exponentials() -> None:
     error = {(text, positions): fit_sum(text, 2, positions=positions).fit_error  # type: ignore[arg-type]
              for text in ("heavy(2)", "light(6, 1.3)") for positions in ("lin", "log")}  # fmt: skip

@@ -252,6 +252,15 @@ def test_the_command_writes_program_result_and_page(tmp_path) -> None:
     assert "count(key.token" in (out / "program.txt").read_text()
 
 
+def test_a_program_is_found_of_a_model_that_runs_in_half_precision(tmp_path) -> None:
+    words = ["decompile", "depth-L3-layers1", "--out", str(tmp_path / "half"), "--rows", "60"]
+    told = CLI.invoke(app, [*words, "--dtype", "bfloat16"])
+    assert told.exit_code == 0, told.output
+    assert "count(key.token" in (tmp_path / "half" / "program.txt").read_text()
+    refused = CLI.invoke(app, [*words, "--device", "cuda:77", "--overwrite"])
+    assert refused.exit_code != 0
+
+
 def test_a_program_runs_without_its_model(tmp_path) -> None:
     rows = rows_of_task(pl.load("induction-attention").card.task, count=20)
     program = tmp_path / "program.txt"
