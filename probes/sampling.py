@@ -16,9 +16,10 @@ is worth.
 
 Positions are common to all rows where these are nearly all there is to sample (90 %); otherwise
 each row has its own: one at random from each of as many equal stretches of those it has, early and
-late ones alike. Their number is one that three quarters of the rows have, and the others are left
-out: samples that count twice would pass for evidence. (To a causal model the end of a short row is
-the middle of a long one.)
+late ones alike. Their number is one that three quarters of the rows and some row of each fold have,
+and the others are left out: samples that count twice would pass for evidence. (To a causal model
+the end of a short row is the middle of a long one.) So whether probes can be fitted depends on the
+rows, not on the seed.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ __all__ = [
 POSITIONS = 8
 """How many positions of a row are sampled by default."""
 
-_NEARLY, _ENOUGH = 0.9, 0.75
+_NEARLY, _ENOUGH, _DRAWS = 0.9, 0.75, 20
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,16 @@ def sample_positions(
         raise ArgumentError("mask must score a position, got none: give rows with targets")
     rng = np.random.default_rng(seed)
     prefix, groups = _prefixes(inputs), groups_of(inputs, seed=seed)
-    free = mask & _at_home(prefix, folds_of(groups), rng) if causal else mask
+    free = _free(mask, prefix, folds_of(groups), rng) if causal else mask
     if not free.any():
         raise ArgumentError("inputs must differ more, got equal ones wherever they are scored")
     common = np.flatnonzero(free.all(axis=0))
     if len(common) * len(free) >= _NEARLY * free.sum():
         chosen = _spread(common, min(count, len(common)))
         return SampledPositions(np.arange(len(free)), np.tile(chosen, (len(free), 1)), groups)
-    sizes = free.sum(axis=1)
-    count = max(1, min(count, int(np.quantile(sizes[sizes > 0], 1 - _ENOUGH))))
+    sizes, folds = free.sum(axis=1), folds_of(groups)
+    in_each = min(sizes[folds == fold].max() for fold in np.unique(folds))
+    count = max(1, min(count, in_each, int(np.quantile(sizes[sizes > 0], 1 - _ENOUGH))))
     which = np.flatnonzero(sizes >= count)
     own = np.array([_stratified(np.flatnonzero(free[row]), count, rng) for row in which])
     return SampledPositions(which, own, groups[which])
@@ -160,6 +162,21 @@ def _prefixes(inputs: np.ndarray) -> Int[np.ndarray, "row pos"]:
     for place in range(length):
         _, now = np.unique(now * (codes.max() + 1) + codes[:, place], return_inverse=True)
         found[:, place] = now
+    return found
+
+
+def _free(
+    mask: Bool[np.ndarray, "row pos"],
+    prefix: Int[np.ndarray, "row pos"],
+    folds: Int[np.ndarray, " row"],
+    rng: np.random.Generator,
+) -> Bool[np.ndarray, "row pos"]:
+    """Where a row is scored and its prefix at home; drawn again if a fold is left without any."""
+    wanted = len(np.unique(folds[mask.any(axis=1)]))
+    for _ in range(_DRAWS):
+        found = mask & _at_home(prefix, folds, rng)
+        if len(np.unique(folds[found.any(axis=1)])) == wanted:
+            break
     return found
 
 

@@ -57,6 +57,20 @@ def test_no_prefix_is_in_two_folds_and_all_of_a_row_is_read(seed: int) -> None:
     assert sorted(set(folds_of(at.groups))) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize(("letters", "scored"), [(2, [1, 2]), (3, [1])])
+def test_whether_all_folds_have_rows_is_no_matter_of_the_seed(
+    letters: int, scored: list[int]
+) -> None:
+    """Few distinct rows that share prefixes: of some seeds a fold once had no position left."""
+    rows = np.concatenate([np.array(list(np.ndindex(letters, letters, 2)))] * 3)
+    mask = np.zeros(rows.shape, dtype=bool)
+    mask[:, scored] = True
+    for seed in range(60):
+        at = sample_positions(mask, rows, seed=seed)
+        assert set(folds_of(at.groups)) == set(range(5)), seed
+        assert mask[at.rows[:, None], at.positions].all()
+
+
 def test_positions_are_seeded() -> None:
     one, same, other = (sample_positions(MASK, STRINGS, seed=seed).positions for seed in (0, 0, 1))
     np.testing.assert_array_equal(one, same)
