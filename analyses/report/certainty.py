@@ -103,7 +103,7 @@ def certainty(roles: pd.DataFrame, level: float) -> str:
     if heads.empty:
         return "Is it sure? No head's behaviour comes near a role: there was no cause to test."
     others = [f"{n} {status}" for status, n in counts.items() if status != "confirmed"]
-    left = f" Not confirmed: {in_words(others)}." if others else ""
+    left = f" Not confirmed: {'; '.join(others)}." if others else ""
     if not sure:
         return f"Is it sure? No role passes all of its tests.{left}"
     nearest = nearest_to_failing(heads[heads["status"] == "confirmed"])

@@ -102,7 +102,7 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
             some = mine[mine["status"] == status]
             if status == "candidate":
                 for why, part in some.groupby("missing", sort=False):
-                    parts.append(f"candidates (not tested: {why!s}) {_listed(part, effect)}")
+                    parts.append(f"candidates ({why!s}) {_listed(part, effect)}")
             elif len(some):
                 about = f" ({_IN_BRIEF[status]})" if status in _IN_BRIEF else ""
                 parts.append(f"{status}{about} {_listed(some, effect)}")

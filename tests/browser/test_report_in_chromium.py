@@ -203,11 +203,7 @@ def test_nothing_is_wider_than_a_small_screen(page) -> None:
 def test_a_trace_keeps_its_columns_on_a_small_screen(browser) -> None:
     program = parse_program('open = # "("\nclose = # ")"\neven = open == close\n')
     opened = browser.new_page(viewport={"width": 400, "height": 800})
-    opened.set_content(
-        trace_page(
-            program, [["(", "(", ")", ")", "(", "(", "(", ")", ")", ")", "(", ")"]], title="dyck"
-        )
-    )
+    opened.set_content(trace_page(program, [list("(())((()))()")], title="dyck"))
     places = "row => [...row.cells].map(cell => cell.getBoundingClientRect().left)"
     rows = opened.locator("table tr")
     first, last = rows.first.evaluate(places), rows.last.evaluate(places)
