@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite, isnan, nan
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.interventions.ablation_effects import loss_unit
-from interp.interventions.components import Component, hook_of
+from interp.interventions.components import Component, hook_of, replaced
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
@@ -33,6 +34,9 @@ from probes.roles.rises import Rises
 from probes.roles.runs import Edits, moved
 
 __all__ = ["Effects"]
+
+_SAME = 1e-9
+"""The largest share of a head's write that may differ between rows that it writes the same on."""
 
 _FEWEST = 8
 """The least number of rows on which losses are compared."""
@@ -84,8 +88,29 @@ class Effects:
                 self._known[place, over] = replace(found, alone=True)
             else:
                 change = self._change("given", over, [place])
+                if self.same_on_all_rows(place):
+                    words = "with the mean over positions of what it writes on every row"
+                    change = self._levelled(place, over)
                 self._known[place, over] = self._output_test(words, change)
         return [self._known[place, over]]
+
+    def same_on_all_rows(self, place: Place) -> bool:
+        """Whether a head writes the same on every given row: its mean over rows changes nothing."""
+        part = Component("head", *place)
+        hook = hook_of(self.evidence.model, part)
+        if hook not in self.evidence.model.hook_dict:
+            return False
+        own = self.evidence.runs("given").written(part.layer, hook)[:, :, part.head].double()
+        return float((own - own.mean(0)).square().sum()) <= _SAME * float(own.square().sum())
+
+    def _levelled(self, place: Place, over: str) -> Change:
+        """The change of the output when a head writes its mean over rows and positions."""
+        part = Component("head", *place)
+        hook = hook_of(self.evidence.model, part)
+        mean = self.evidence.runs("given").written(part.layer, hook).mean((0, 1), keepdim=True)
+        edits = [(hook, partial(_put, part=part, instead=mean))]
+        outputs = self.evidence.runs("given").changed(lambda rows: edits)
+        return self._compared("given", over, ((rows, output) for rows, output, _ in outputs))
 
     def losing_keys(self, place: Place, name: str) -> list[Test]:
         """That the head's attention lowers the loss on the given rows, where targets are known."""
@@ -276,3 +301,7 @@ class Effects:
         rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
         rows = rows[scored.any(1)] / (variance or 1.0)
         return over_rows(rows.cpu().numpy()) if variance > 0 else NONE
+
+
+def _put(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
+    return replaced(value, hook, part, instead.to(value))

@@ -35,9 +35,6 @@ __all__ = ["OTHERS", "Chosen", "Seen", "closeness", "formula"]
 
 Selected = Bool[Tensor, "#row query key"]
 
-_FEWEST_KEYS = 3
-"""The least number of a period's positions that a row must hold."""
-
 OTHERS = "equal, itself left out"
 """The relation of earlier equal tokens, which a role of its own is about."""
 
@@ -141,7 +138,7 @@ class Seen:
     def _periods(self) -> Iterator[Chosen]:
         size = self.allowed.shape[-1]
         place = torch.arange(size)
-        for period in range(2, max(3, size // _FEWEST_KEYS + 1)):
+        for period in range(2, max(3, (size + 1) // 2)):  # three of its positions are in a row
             every = f"every {_ORDINALS.get(period, f'{period}th')} position"
             for shift in range(period):
                 ahead = (place - place[:, None]) % period == shift

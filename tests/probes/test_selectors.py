@@ -27,8 +27,9 @@ Select = Callable[[Tensor, Tensor], Tensor]
 class Compiled(nn.Module):
     """One layer: a head that attends where a selector of query and key holds, and idle ones."""
 
-    def __init__(self, by: str, select: Select, *, first: float, heads: int = 2) -> None:
+    def __init__(self, by: str, select: Select, *, first: float, causal: bool = False) -> None:
         super().__init__()
+        self.causal, heads = causal, 2
         self.tokens, self.heads = SYMBOLS + 1, heads  # token 0 begins a row
         size = self.tokens if by == "tokens" else LENGTH + 1
         place = torch.arange(size)
@@ -57,6 +58,8 @@ class Compiled(nn.Module):
         ).float()
         x = self.layer(x)
         scores = torch.einsum("bqd,hde,bke->bhqk", x, self.scores, x)
+        if self.causal:
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), -torch.inf)
         pattern = self.pattern(scores.softmax(-1))
         z = torch.einsum("bhqk,bkd,hdo->bqho", pattern, x, self.values)
         return self.out(z.flatten(2))
@@ -115,6 +118,21 @@ def test_a_compiled_selector_has_its_name(
     idle = found[found["head"] == 1]
     assert idle[["role", "status"]].to_numpy().tolist() == [["uniform", "rejected"]]
     assert "below the floor" in idle["evidence"].iloc[0]
+
+
+def test_a_head_that_writes_the_same_on_every_row_is_tried_by_its_mean_over_positions() -> None:
+    """Even attention to a mark at the first position: its share tells how many came before."""
+    module = Compiled("tokens", lambda q, k: q + k < 0, first=0.0, causal=True)
+    module.values.data[0] = 0
+    module.values.data[0, 0, 0] = 1
+    found = roles_of(module, rows())
+    told = found[["head", "role", "status"]].to_numpy().tolist()
+    assert told == [[0, "uniform", "candidate"], [1, "uniform", "rejected"]]
+    first, idle = found.itertuples()
+    assert "with the mean over positions of what it writes on every row" in first.evidence
+    assert first.effect > 0.5
+    assert "is the same on every row" in first.missing
+    assert idle.effect == 0
 
 
 def test_a_table_of_tokens_without_a_relation_is_none() -> None:

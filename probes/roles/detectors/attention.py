@@ -57,6 +57,14 @@ _FRESH = {
     "both": "more uneven and of steeper effect than in untrained models",
 }
 
+_BEYOND = 0.95
+"""The least 1 − p against fresh heads."""
+
+_SAME_WRITE = (
+    "cause: what it writes is the same on every row, so that its effect is not compared with fresh "
+    "heads'"
+)
+
 
 def attention_roles(of: Examined) -> Iterator[Found]:
     """Test every head's attention roles; attention that is not normalised has none."""
@@ -256,13 +264,17 @@ def _matters(
     cause = effects.without_head(place, over=over)
     if cause[-1].score < cause[-1].floor:
         return cause
-    found, words = None, _FRESH[score]
+    found, words = None, _FRESH["even"]
     if score == "gain":
-        found, words = evidence.fresh.evenness(*place, evidence.floors.even), _FRESH["even"]
+        found = evidence.fresh.evenness(*place, evidence.floors.even)
+        uneven = found is None or 1 - found.p < _BEYOND
+        if uneven and effects.same_on_all_rows(place):
+            untested = Test(_SAME_WRITE, 0.0, _BEYOND, 1.0, family="fresh", untested=_SAME_WRITE)
+            return [untested, *cause]
     if found is None:
         found, words = getattr(evidence.fresh, score)(*place), _FRESH[score]
     name = f"{words} (1 − p, against {found.draws} fresh heads)"
-    return [Test(name, 1 - found.p, 0.95, found.p, family="fresh"), *cause]
+    return [Test(name, 1 - found.p, _BEYOND, found.p, family="fresh"), *cause]
 
 
 def _positional(evidence: Evidence, effects: Effects | None, place: Place) -> Iterator[Found]:
