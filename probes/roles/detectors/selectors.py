@@ -107,7 +107,7 @@ def _behaviour(evidence: Evidence, judged: Seen, chosen: Chosen, keys: str) -> l
     least = floors.share if keys == "fixed" else floors.selected
     return [
         share.test(f"closeness to even attention over those keys ({chosen.words})", least, keys),
-        beyond.test(f"of which beyond {words}", floors.excess, f"{keys} beyond"),
+        beyond.test(f"beyond {words}", floors.excess, f"{keys} beyond"),
     ]
 
 
@@ -126,7 +126,7 @@ def _unnamed(evidence: Evidence, seen: Seen, chosen: Chosen, keys: str) -> list[
     """The test that the rule is not one that another role is about."""
     if keys == "related":
         other = chosen.words.startswith(OTHERS)
-        return [Test("of a relation that is no role of its own", float(not other), 1.0)]
+        return [Test("the relation is none that another role is about,", float(not other), 1.0)]
     if keys == "periodic":
         return []
     size = seen.allowed.shape[-1]
@@ -134,7 +134,7 @@ def _unnamed(evidence: Evidence, seen: Seen, chosen: Chosen, keys: str) -> list[
     named = (at == own) | (at == own - 1) | (at == 0)
     queries = seen.counted.any(0)
     share = float((~named[queries]).double().mean()) if bool(queries.any()) else 0.0
-    words = "of queries, those whose position is not their own, the one before or the first"
+    words = "queries whose position is not their own, the one before or the first, a share of"
     return [Test(words, share, 1 - evidence.floors.share)]
 
 
