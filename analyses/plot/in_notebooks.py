@@ -23,6 +23,9 @@ def show_figures() -> None:
 
 
 def _png(figure: Any) -> bytes:
+    from interp.figures.style import style
+
     drawn = io.BytesIO()
-    figure.savefig(drawn, format="png")
+    with style():
+        figure.savefig(drawn, format="png")
     return drawn.getvalue()

@@ -58,7 +58,7 @@ def circuit_crops(
             axes.set_xticks([0, crop.shape[1] - 1])
             axes.set_yticks([0, crop.shape[0] - 1])
         if len(crops):
-            long = {"aspect": 22 * rows, "fraction": 0.15 / columns, "pad": 0.02}
+            long: Any = {"aspect": 22 * rows, "fraction": 0.15 / columns, "pad": 0.02}
             bar = figure.colorbar(image, ax=grid, label=_OFF, extend="both", **long)
             bar.outline.set_visible(False)
         figure.supxlabel("residual coordinate (right factor)", fontsize=9)
