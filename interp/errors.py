@@ -7,6 +7,7 @@ reported at once: each names the argument, the rule, the value received and what
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 __all__ = [
@@ -88,7 +89,7 @@ no layers
     def need(self, holds: bool, argument: str, rule: str, received: Any, advice: str) -> None:
         """Record ``argument rule, got received: advice`` unless ``holds`` is true."""
         if not holds:
-            said = repr(received)
+            said = repr(str(received) if isinstance(received, Path) else received)
             said = said if len(said) <= _LONGEST else said[:_LONGEST] + "…"
             self.found.append(f"{argument} {rule}, got {said}: {advice}")
             self._arguments.append(argument)

@@ -37,7 +37,12 @@ def models() -> list[str]:
 
 
 def folder_of(name: str | Path) -> str:
-    """The folder of a shipped model; any other name is returned unchanged."""
+    """The folder of a shipped model; any other name is returned unchanged.
+
+    Raises:
+        CheckpointError: for a store of activations.
+    """
+    _no_store(str(name), Path(name))
     return str(zoo.folder(str(name))) if str(name) in models() else str(name)
 
 
@@ -109,6 +114,14 @@ def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:
         bos=int((about.get("task") or {}).get("bos", -1)),
         notes=(note,) if note else (),
     )
+
+
+def _no_store(name: str, place: Path) -> None:
+    if (place / "manifest.json").is_file():
+        raise CheckpointError(
+            f"{name} is a store of activations and not a model: 'prooflens store info' says which "
+            "model it is of"
+        )
 
 
 def _check(name: str, place: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import facts, progress, shipped_models
+from analyses.cli.usage import facts, not_for, progress, shipped_models
 
 __all__ = ["certify"]
 
@@ -47,6 +47,8 @@ def certify(
     from interp.output import check_output
 
     if check is not None:
+        lost = ("out", "task", "strategy", "length", "box", "seed", "overwrite")
+        not_for("--check", "which proves nothing", *lost)
         _check(check, model)
         return
     problems = Problems("certify")

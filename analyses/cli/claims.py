@@ -58,7 +58,9 @@ def run(
     out: _Out = Path("out/claims"),
     backend: Annotated[str, typer.Option(help="local, or ray.")] = "local",
     device: Annotated[str, typer.Option(help="cpu, cuda …")] = "cpu",
-    resume: Annotated[bool, typer.Option(help="Keep the results that are there already.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the results that are there already.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results.")] = False,
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE in place of the profile's option.")

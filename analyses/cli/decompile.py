@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, shipped_models
+from analyses.cli.usage import Device, RunDtype, facts, not_for, shipped_models
 
 __all__ = ["decompile"]
 
@@ -37,7 +37,7 @@ def decompile(
 ) -> None:
     """Find a short program that decides as a model does, and say how faithful it is.
 
-    prooflens decompile MODEL --data rows.json --out DIR
+    With the word apply in the model's place a program that was found is run on rows:
     prooflens decompile apply DIR/program.txt --data rows.json
     """
     from interp.errors import Problems
@@ -54,6 +54,8 @@ def decompile(
         problems.need(out is not None, "out", "must be given", out, "name a folder")
     problems.raise_if_any()
     if applying and program is not None and data is not None:
+        lost = ("out", "lines", "rows", "seed", "device", "dtype", "overwrite")
+        not_for("apply", "which runs a program on rows", *lost)
         applied = _applied(program, data)
         facts(**applied)
         typer.echo(json.dumps(applied))

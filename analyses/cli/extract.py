@@ -64,8 +64,10 @@ def extract(
     part_rows: Annotated[int | None, typer.Option(help="Rows per part file.")] = None,
     compression: _Compression = None,
     threads: _Threads = None,
-    resume: Annotated[bool, typer.Option(help="Resume the store at --out.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace the store at --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the store at --out.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the store at --out.")
+    ] = False,
     device: Device = "cpu",
     backend: _Backend = "local",
     dry_run: Annotated[bool, typer.Option(help="Print the plan and stop.")] = False,
@@ -203,6 +205,7 @@ def _dataset(name: str, column: str, split: str, tokenizer: Any) -> Any:
         return HuggingFaceRows(JsonRows(Path(name)), column, tokenize, name)
     import datasets
 
+    datasets.utils.logging.set_verbosity(datasets.utils.logging.CRITICAL)  # told below, in a line
     rows: Any
     try:
         if kind is not None:

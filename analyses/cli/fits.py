@@ -56,7 +56,7 @@ def kernel(
     kernels: Annotated[list[str], typer.Argument(help='Kernels, e.g. "light(6, 1.3)".')],
     out: _Out,
     heads: _Heads = "1,2,3,4,6",
-    drawn: Annotated[int, typer.Option(help="Heads of the fits that are drawn.")] = 2,
+    drawn: Annotated[int, typer.Option(min=1, help="Heads of the fits that are drawn.")] = 2,
     overwrite: _Overwrite = False,
 ) -> None:
     """Kernels, the sums found for them, and the error that float64 and float32 leave."""

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, shipped_models
+from analyses.cli.usage import Device, RunDtype, facts, not_for, shipped_models
 
 __all__ = ["heads"]
 
 _MARKER = ".prooflens-heads"
+_OF_A_MODEL = ("task", "data", "rows", "dtype")
 
 
 def heads(
@@ -69,7 +70,8 @@ def heads(
         read: list[str | Path] = [model, *([data] if data is not None else [])]
         check_output(out, overwrite=overwrite, marker=_MARKER, inputs=read)
     if (Path(model) / "manifest.json").is_file():
-        _of_store(Path(model), task or data, out, overwrite, seed, asked)
+        not_for("a store", "which has its own rows and precision", *_OF_A_MODEL)
+        _of_store(Path(model), out, overwrite, seed, asked, device)
         return
     built, drawn, about = _model_and_rows(model, task, data, rows, device=device, dtype=dtype)
     options = {"rows": rows, "seed": seed, "about": about, "profile": asked}
@@ -87,7 +89,7 @@ def _model_and_rows(
         model, own = load_with_data(name, data, rows=rows, **place)
         drawn, named = own.batch, {"data": own.about}
     else:
-        model, drawn = load_with_task(name, task or "own", **place)
+        model, drawn = load_with_task(name, "own" if task is None else task, **place)
         named = {"task": drawn.to_dict()}
     _need_heads(name, model)
     return model, drawn, {"model": lasting_name(name), **named}
@@ -120,19 +122,18 @@ def _need_heads(name: str, model: Any) -> None:
 
 
 def _of_store(
-    path: Path, task: str | Path | None, out: Path | None, overwrite: bool, seed: int, profile: Any
+    path: Path, out: Path | None, overwrite: bool, seed: int, profile: Any, device: str
 ) -> None:
+    from functools import partial
+
     from analyses.report.roles import measure_store, model_of, write_files
-    from interp.errors import ArgumentError
+    from interp.models.placing import check_place
     from interp.output import output_folder
     from interp.store import ActivationStore
     from trained.loading import load
 
-    if task is not None:
-        raise ArgumentError(
-            f"rows must not be given for a store, got {str(task)!r}: it has its own"
-        )
-    model, reason = model_of(ActivationStore(path), load)
+    check_place(device, None)
+    model, reason = model_of(ActivationStore(path), partial(load, device=device))
     if model is None:
         typer.echo(f"note: no more than candidates, since no model can be run: {reason}", err=True)
     found = measure_store(path, model, seed=seed, profile=profile)

@@ -123,6 +123,8 @@ def _parsed(text: str) -> Task:
         name, equals, value = pair.partition("=")
         if not equals:
             raise ArgumentError(f"task must be KIND:ARGUMENT=VALUE,… , got {text!r}: add a '='")
+        if name.strip() in data:
+            raise ArgumentError(f"task must name {name.strip()} once, got {text!r}: drop one")
         try:
             data[name.strip()] = parse_json(value, name)
         except ArgumentError:

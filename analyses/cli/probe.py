@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, progress, shipped_models
+from analyses.cli.usage import Device, RunDtype, facts, not_for, progress, shipped_models
 
 __all__ = ["probe"]
 
@@ -87,6 +87,7 @@ def probe(
     from analyses.report.probing import write_probing
     from probes.labels import read_labels, with_labels
 
+    _check_options(model, interchange=interchange)
     given = None if labels is None else read_labels(labels)
     place = {"device": device, "dtype": dtype}
     if data is None:
@@ -100,11 +101,18 @@ def probe(
         _list_hooks(source, batch, out)
         return
     asked = {"hooks": hooks, "latents": latents, "seed": seed, "about": about}
-    found = _probed(source, batch, asked, positions, curves=curves, interchange=interchange)
+    found = _probed(source, batch, asked, positions, device, curves=curves, interchange=interchange)
     _tell(found, source, about.get("store"))
     if out is not None:
         write_probing(found, out, overwrite=overwrite)
         typer.echo(f"{len(found.table)} rows written to {out}")
+
+
+def _check_options(model: str, *, interchange: bool) -> None:
+    """Refuse what a store has no use for; a model is run only to exchange what probes read."""
+    if (Path(model) / "manifest.json").is_file():
+        lost = ("task", "data", "rows", "dtype", *(() if interchange else ("device",)))
+        not_for("a store", "which has its own rows and activations", *lost)
 
 
 def _probed(
@@ -112,6 +120,7 @@ def _probed(
     batch: Any,
     asked: dict[str, Any],
     positions: str | None,
+    device: str,
     *,
     curves: bool,
     interchange: bool,
@@ -119,7 +128,7 @@ def _probed(
     """The probes' results, with the further tables that were asked for."""
     from analyses.report import probing
 
-    run = _run(source, batch, positions) if interchange else None
+    run = _run(source, batch, positions, device) if interchange else None
     found = probing.probe_source(
         source, batch, positions=positions, watch=progress("probing"), **asked
     )
@@ -149,14 +158,11 @@ def _source(
     model: str, task: str | None, rows: int, seed: int, place: dict[str, Any]
 ) -> tuple[Any, Any, dict[str, Any]]:
     from analyses.cli.loading import load_with_task
-    from interp.errors import ArgumentError
     from interp.store import ActivationStore
 
     if (Path(model) / "manifest.json").is_file():
-        if task is not None:
-            raise ArgumentError(f"--task is not for a store, got {task!r}: it has its own rows")
         return ActivationStore(model), None, {"store": model}
-    built, chosen = load_with_task(model, task or "own", **place)
+    built, chosen = load_with_task(model, "own" if task is None else task, **place)
     about = {"model": model, "task": chosen.to_dict(), "rows": rows}
     return built, chosen.sample(rows, seed=seed), about
 
@@ -180,24 +186,26 @@ def _own(
     from analyses.cli.loading import load_with_data
     from interp.errors import ArgumentError
 
-    if task is not None or (Path(model) / "manifest.json").is_file():
-        raise ArgumentError(f"--data {data} gives rows: leave --task out, and name a model")
+    if task is not None:
+        raise ArgumentError(f"--data {data} gives rows: leave --task out")
     built, own = load_with_data(model, data, rows=rows, least=_LEAST, whole=labelled, **place)
     batch = replace(own.batch, latents={"label": own.batch.targets})
     return built, batch, {"model": model, "data": own.about}
 
 
-def _run(source: Any, batch: Any, positions: str | None) -> tuple[Any, Any]:
+def _run(source: Any, batch: Any, positions: str | None, device: str) -> tuple[Any, Any]:
     """A model and its rows; of a store, the model that it was made of and the store's own rows."""
     if batch is not None:
         return source, batch
+    from functools import partial
+
     from analyses.report.roles import model_of
     from interp.errors import ArgumentError
     from interp.store.rows import stored_batch
     from probes.positions import at_positions
     from trained.loading import load
 
-    model, reason = model_of(source, load)
+    model, reason = model_of(source, partial(load, device=device))
     if model is None:
         raise ArgumentError(f"--interchange must run the model that the store is of: {reason}")
     return model, stored_batch(at_positions(source, None, positions)[0])

@@ -122,10 +122,13 @@ def repair(
     """Move damaged files to damaged/, so that extract --resume refills them."""
     from interp.store import repair as mend
     from interp.store import verify as check
-    from interp.store.layout import index_lines
+    from interp.store.layout import DAMAGED, index_lines
 
     before = sum(1 for _ in index_lines(store))
+    aside = sorted(p.name for p in (store / DAMAGED).iterdir()) if _folder(store / DAMAGED) else []
     moved = mend(store, drop_damaged=drop)
+    for name in aside if drop else ():
+        typer.echo(f"deleted from {DAMAGED}/: {name}")
     for name in moved:
         typer.echo(f"{'deleted' if drop else 'moved to damaged/:'} {name}")
     if any(name.startswith("part-") for name in moved):
@@ -141,11 +144,15 @@ def repair(
         typer.echo(f"{store}: nothing to move" + f"; {lines} lines left the index" * bool(lines))
 
 
+def _folder(place: Path) -> bool:
+    return place.is_dir() and not place.is_symlink()
+
+
 @app.command("consolidate", example="prooflens store consolidate store --out store.h5")
 def consolidate(
     store: Folder,
     out: Annotated[Path, typer.Option(help="The HDF5 file to write.")],
-    overwrite: Annotated[bool, typer.Option(help="Replace the file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
     """Write a complete store as one HDF5 file."""
     from interp.store import ActivationStore

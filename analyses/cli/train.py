@@ -30,8 +30,12 @@ def train(
     every: Annotated[bool, typer.Option("--all", help="Train all recipes of tasks.")] = False,
     seeds: Annotated[str, typer.Option(help="One model a seed, e.g. 0,1,2.")] = "",
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the recipe's.")] = None,
-    resume: Annotated[bool, typer.Option(help="Resume an interrupted training.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace existing checkpoints.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume an interrupted training.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace existing checkpoints.")
+    ] = False,
     backend: Annotated[str, typer.Option(help="local, or ray for Ray tasks.")] = "local",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 …")] = "cpu",
     workers: Annotated[int | None, typer.Option(help="Local processes. [default: cores]")] = None,

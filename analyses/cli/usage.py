@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from interp.errors import Problems
+from interp.errors import ArgumentError, Problems
 
 __all__ = [
     "MOST",
@@ -32,13 +32,16 @@ __all__ = [
     "Device",
     "RunDtype",
     "facts",
+    "not_for",
     "progress",
     "shipped_models",
     "usage_error",
 ]
 
 _FACTS: ContextVar[dict[str, Any] | None] = ContextVar("facts", default=None)
+_GIVEN: ContextVar[frozenset[str]] = ContextVar("given", default=frozenset())
 _HELP = "Print one JSON object instead of lines."
+_TYPED = "COMMANDLINE"
 
 Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 RunDtype = Annotated[
@@ -84,7 +87,12 @@ class Command(TyperCommand):
                     advice = "lower it" if number == number else "give a number"
                     problems.need(abs(number) <= most, said, rule, number, advice)
         problems.raise_if_any()
-        return super().invoke(ctx)
+        given = (name for name in ctx.params if ctx.get_parameter_source(name).name == _TYPED)
+        token = _GIVEN.set(frozenset(given))
+        try:
+            return super().invoke(ctx)
+        finally:
+            _GIVEN.reset(token)
 
 
 class App(typer.Typer):
@@ -136,6 +144,23 @@ def facts(**found: Any) -> None:
         kept.update(found)
 
 
+def not_for(what: str, reason: str, *names: str) -> None:
+    """Refuse options that were typed and would do nothing here.
+
+    Args:
+        what: What they are not for: ``a store``.
+        reason: Why, for the refusal.
+        names: The names of the options' parameters.
+
+    Raises:
+        ArgumentError: naming those that were typed.
+    """
+    typed = [f"--{name.replace('_', '-')}" for name in names if name in _GIVEN.get()]
+    if typed:
+        verb = "is" if len(typed) == 1 else "are"
+        raise ArgumentError(f"{' and '.join(typed)} {verb} not for {what}, {reason}: leave it out")
+
+
 def progress(what: str) -> Callable[[Any], Any]:
     """A function that goes through items with a progress bar on standard error.
 
@@ -172,6 +197,7 @@ def usage_error(error: Any) -> str:
         words += f"; did you mean {near[0]}?" if near else ""
     elif context is not None:
         words = error.format_message()[:1].lower() + error.format_message()[1:].rstrip(".")
+        words = words.replace("Value error, ", "").replace("Input should", "it should")
     where = command.replace("prooflens", "", 1).strip()
     said = f"{where}: {words}" if where else words
     return f"prooflens: {said} ('{command} --help' lists what it takes)"

@@ -119,14 +119,17 @@ def _check_options(claims: Sequence[Claim], order: Order) -> None:
 
 
 def _alike(value: Any, example: Any) -> bool:
-    """Whether two values have the same type, item by item."""
+    """Whether two values have the same type, item by item, and the second's sign if it has one."""
     if isinstance(example, list):
-        return isinstance(value, list) and all(
-            any(_alike(item, one) for one in example) or not example for item in value
+        return (
+            isinstance(value, list)
+            and bool(value or not example)
+            and all(any(_alike(item, one) for one in example) or not example for item in value)
         )
-    if isinstance(example, float):
-        return type(value) in (int, float)
-    return type(value) is type(example)
+    kinds = (int, float) if isinstance(example, float) else (type(example),)
+    if type(value) not in kinds:
+        return False
+    return isinstance(value, bool | str) or value >= 0 or example < 0
 
 
 def _check_kept(claims: Sequence[Claim], order: Order, out: Path) -> None:
@@ -314,5 +317,7 @@ def _traced(error: Exception, folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / "traceback.txt"
     replace_text(place, "".join(traceback.format_exception(error)))
+    if isinstance(error, MemoryError):
+        return f"it takes more memory than is free (see {place})"
     reason = (str(error).strip().splitlines() or ["no reason given"])[0]
     return f"{type(error).__name__}: {reason} (see {place})"

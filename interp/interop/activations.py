@@ -12,6 +12,7 @@ block. Which positions count is not asked: leave out what must not be learned wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import HookError, Problems
+from interp.machine import need_bytes
 from interp.store.cache import tensor
 from interp.store.reader import ActivationStore
 
@@ -55,11 +57,16 @@ def activation_batches(
     problems = Problems("activation_batches")
     for name, value in (("size", size), ("block", block)):
         problems.need(value >= 1, name, "must be at least 1", value, "raise it")
+    good = shuffle is None or shuffle >= 0
+    problems.need(good, "shuffle", "must not be negative", shuffle, "any seed from 0 on")
     problems.need(store.rows >= 1, "store", "must hold rows", store.rows, "extract some")
     problems.raise_if_any()
     name, labels = store.canonical(hook), store.labels(hook)
     if labels[1:2] != ("pos",):
         raise HookError(f"{name} has no position axis: its axes are {', '.join(labels)}")
+    shape = store.manifest["hooks"][name]["shape"]
+    if repeat:  # a batch of more positions than the store has is filled by rows again
+        need_bytes(4 * size * math.prod(shape[1:]), f"size: a batch of {size}", "lower it")
     return _batches(store, name, size, shuffle, block, repeat)
 
 

@@ -43,7 +43,11 @@ def circuit_of_roles(model: Any, roles: pd.DataFrame) -> dict[str, Any]:
     lacking = {"component", "layer", "head", "role", "status", "effect"} - set(roles.columns)
     if lacking:
         raise ArgumentError(f"roles must be a role table, got one without {sorted(lacking)}")
-    config = model.cfg
+    config = getattr(model, "cfg", None)
+    if config is None:
+        raise ArgumentError(
+            f"model must be a hooked model, got {type(model).__name__}: pl.load one"
+        )
     layers, heads = int(config.n_layers), int(config.n_heads)
     parallel = bool(getattr(config, "parallel_attn_mlp", False))
     nodes = {name: {"in_graph": False, "score": 0.0, "roles": []} for name in _names(layers, heads)}

@@ -31,15 +31,23 @@ def write_parquet(table: pd.DataFrame, path: str | Path, *, overwrite: bool = Fa
         overwrite: Replace a file that is there.
 
     Raises:
+        ArgumentError: for a column of mixed types, or a name that stands twice.
         OutputError: if the file exists and may not be replaced, or cannot be written.
     """
     import pyarrow
     import pyarrow.parquet
 
+    if not isinstance(table, pd.DataFrame):
+        raise ArgumentError(f"table must be a pandas frame, got {type(table).__name__}: make one")
     path = Path(path)
     plain = table.copy(deep=False)
     plain.attrs = {}
-    arrow = pyarrow.Table.from_pandas(plain, preserve_index=False)
+    try:
+        arrow = pyarrow.Table.from_pandas(plain, preserve_index=False)
+    except (pyarrow.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise ArgumentError(
+            f"table must have columns that Parquet has types for, each name once: {error}"
+        ) from error
     told = {_KEY: json.dumps(environment()).encode()}
     arrow = arrow.replace_schema_metadata({**(arrow.schema.metadata or {}), **told})
     with output_file(path, overwrite=overwrite) as draft:

@@ -24,6 +24,7 @@ DTYPES = {
     "float16": torch.float16,
 }
 """The names of dtypes that a model can run in."""
+_SHORT = 120  # characters; longer refusals of PyTorch's list what it was built with
 
 
 def check_place(device: str, dtype: str | None) -> None:
@@ -66,5 +67,6 @@ def _lacking(device: str) -> str:
     try:
         torch.empty(0, device=torch.device(device))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        return str(error).strip().partition("\n")[0] or "name another"
+        told = str(error).strip().partition("\n")[0]
+        return told if 0 < len(told) <= _SHORT else "PyTorch cannot compute there"
     return "" if torch.device(device).type != "meta" else "it holds no numbers"

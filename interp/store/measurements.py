@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from interp.stats.table_format import COLUMNS, FORMAT, upgraded
 from interp.store import layout
 from interp.store.hdf5 import dataset, empty, open_hdf5, read_words, reading
 from interp.store.schemas import NAME
+from interp.store.writer import sha256_file
 
 if TYPE_CHECKING:
     import pandas
@@ -224,7 +226,20 @@ def _sealed(folder: Path, name: str) -> Path:
     if name not in entries:
         known = ", ".join(entries) or "none"
         raise StoreError(f"{folder}: has no measurement {name!r}: it has {known}")
-    return folder / str(entries[name]["file"])
+    path, hashes = folder / str(entries[name]["file"]), _hashes(entries[name])
+    if os.path.lexists(path) and reading(str(path), lambda: sha256_file(path)) not in hashes:
+        again = _entries(folder).get(name, {})  # another process may have replaced it meanwhile
+        if reading(str(path), lambda: sha256_file(path)) not in _hashes(again):
+            raise StoreError(f"{path}: is not as it was sealed: see prooflens store verify")
+    return path
+
+
+def _hashes(entry: dict[str, Any]) -> tuple[Any, Any]:
+    """SHA-256 of the table, and of the one that it is about to replace.
+
+    Text of a spoilt file is not even looked at: the library in C can read it for ever.
+    """
+    return entry.get("sha256"), entry.get("replaces", {}).get("sha256")
 
 
 def read_provenance(folder: Path, name: str) -> dict[str, Any]:

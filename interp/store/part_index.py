@@ -14,7 +14,7 @@ from interp.errors import StoreError
 from interp.reading import parse_json
 from interp.store import layout
 from interp.store.files import Files, SealedPart
-from interp.store.hdf5 import read_words
+from interp.store.hdf5 import read_words, reading
 from interp.store.schemas import consolidated_faults
 
 __all__ = ["consolidated_parts", "folder_parts"]
@@ -53,7 +53,8 @@ def consolidated_parts(files: Files, path: Path) -> tuple[dict[str, Any], list[S
         StoreError: if it is another file, damaged, or of a newer major version.
     """
     file = files.get(path)
-    if "manifest" not in file or "index" not in file:
+    lacking = reading(str(path), lambda: [n for n in ("manifest", "index") if n not in file])
+    if lacking:
         raise StoreError(f"{path}: not a consolidated store (it has no manifest and index)")
     texts = {name: read_words(file, name) for name in ("manifest", "index")}
     manifest = parse_json(texts["manifest"], f"{path}: manifest", StoreError)

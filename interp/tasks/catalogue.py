@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from interp.errors import ArgumentError, Problems
@@ -139,7 +140,9 @@ def task_from_dict(data: Mapping[str, Any]) -> Task:
     """
     problems = Problems("task")
     kind = data.get("kind")
-    rule, advice = f"must be one of {', '.join(KINDS)}", "name one, or register_task your own"
+    near = get_close_matches(str(kind), KINDS, 1)
+    advice = f"did you mean {near[0]}?" if near else "name one, or register_task your own"
+    rule = f"must be one of {', '.join(KINDS)}"
     problems.need(isinstance(kind, str) and kind in KINDS, "kind", rule, kind, advice)
     problems.raise_if_any()
     known = arguments_of(KINDS[str(kind)])

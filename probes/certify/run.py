@@ -152,7 +152,8 @@ def certify(
         elif found:
             skipped[chosen] = found
     if not proofs:
-        raise ArgumentError(f"certify: no strategy fits: {'; '.join(skipped.values())}")
+        reasons = "; ".join(skipped.values()) or f"{', '.join(wanted)} is of another kind of task"
+        raise ArgumentError(f"certify: no strategy fits: {reasons}")
     sign = 1 if domain.kind == "error" else -1
     proofs.sort(key=lambda p: (bool(p.vacuous), sign * p.bound, p.multiplications))
     measured, where = attempts.measured(proofs)

@@ -82,7 +82,7 @@ def read_rows(
     if len(kept) < _LEAST or size < 2:
         raise ArgumentError(
             f"too few rows for nulls, which exchange rows: needs {_LEAST} of equal length (at "
-            f"least 2 tokens), got {len(kept)} in {path}: give more"
+            f"least 2 tokens), got {len(kept)} of {size} in {path}: give more"
         )
     inputs = _stacked(kept, "input_ids", size)
     labels, mask = _stacked(kept, "labels", size), _stacked(kept, "mask", size).bool()

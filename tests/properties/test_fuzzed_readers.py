@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from readers import READERS
 
 from interp.errors import ProoflensError
+from interp.store.measurements import read_measurement
 
 TRIED = int(os.environ.get("PROOFLENS_FUZZ", "8"))
 VALUES = st.one_of(
@@ -110,5 +111,37 @@ def test_a_spoilt_file_is_read_or_refused(name: str, home: Path) -> None:
 
     try:
         tried()
+    finally:
+        file.write_bytes(good)
+
+
+FOUND = {
+    "language-recipe": [(b"layers = 3", b"layers.s = 3"), (b"length = 64", b"")],
+    "config": [(b'"n_layer": 1', b'"n_layer": 9223372036854775808')],
+    "index": [(b'"sha256"', b'"sha265"')],
+}
+"""What was found once, as exchanges of bytes."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_found_once_is_refused_in_words(name: str, home: Path) -> None:
+    reader, good = READERS[name], (home / READERS[name].file).read_bytes()
+    try:
+        for old, new in FOUND[name]:
+            (home / reader.file).write_bytes(good.replace(old, new))
+            with pytest.raises(ProoflensError):
+                reader.read(home)
+    finally:
+        (home / reader.file).write_bytes(good)
+
+
+def test_text_of_a_spoilt_table_is_not_looked_at(home: Path) -> None:
+    """The library in C read such a text for ever."""
+    file = home / "st/measurements-scores.h5"
+    good = file.read_bytes()
+    try:
+        file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        with pytest.raises(ProoflensError, match="is not as it was sealed"):
+            read_measurement(home / "st", "scores")
     finally:
         file.write_bytes(good)

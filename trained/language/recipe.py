@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from trained.language.model import Sizes
 
 __all__ = ["LanguageRecipe", "LanguageTraining", "Stage", "read_language_recipe"]
 
-_MOST_BYTES = 1 << 20
+_MOST_BYTES, _MOST = 1 << 20, 1 << 40
 _EXPECTED = ("gap", "induction", "previous")
 Made = TypeVar("Made")
 
@@ -199,6 +199,8 @@ def read_language_recipe(path: Path) -> LanguageRecipe:
         problems.need(False, key, "is not a key of a language recipe", data[key], "remove it")
     for key in ("name", "about", "stages"):
         problems.need(bool(data.get(key)), key, "must be given", data.get(key), "add it")
+    problems.raise_if_any()
+    _shaped(data, problems)
     corpus, expected = data.get("corpus", {}), data.get("expected", {})
     for table, keys in ((corpus, ("held_out", "folder")), (expected, _EXPECTED)):
         for key in sorted(set(table) - set(keys)):
@@ -226,7 +228,40 @@ def _made(kind: type[Made], table: Mapping[str, Any]) -> Made:
         raise ArgumentError(
             f"{', '.join(unknown)} must be among {', '.join(sorted(known))}: remove or rename it"
         )
+    problems = Problems(kind.__name__.lower())
+    for field in fields(kind):  # type: ignore[arg-type]
+        value = table.get(field.name, None if field.default is MISSING else field.default)
+        problems.need(value is not None, field.name, "must be given", value, "add it")
+        listed, whole = str(field.type).startswith("tuple"), "int" in str(field.type)
+        good = isinstance(value, list | tuple) == listed
+        numbers = value if isinstance(value, list | tuple) else [value]
+        types = (int,) if whole else (int, float)
+        good &= all(type(number) in types and abs(number) < _MOST for number in numbers)
+        rule = f"must be {field.type}" + " without infinities" * (not whole)
+        problems.need(value is None or good, field.name, rule, value, "write it as in TOML")
+    problems.raise_if_any()
     return kind(**{k: tuple(v) if isinstance(v, Sequence) else v for k, v in table.items()})
+
+
+def _shaped(data: Mapping[str, Any], problems: Problems) -> None:
+    """Note values of another type than a recipe's, before anything is made of them."""
+    tables = {key: data.get(key, {}) for key in ("corpus", "model", "training", "expected")}
+    stages = data.get("stages")
+    listed = stages if isinstance(stages, list) and stages else [None]
+    for key, table in [*tables.items(), *(("stages", stage) for stage in listed)]:
+        problems.need(isinstance(table, dict), key, "must be a table", table, "write [name]")
+    for key in ("name", "about"):
+        problems.need(
+            isinstance(data.get(key), str), key, "must be text", data.get(key), "quote it"
+        )
+    problems.raise_if_any()
+    held, bounds = tables["corpus"].get("held_out", 20), tables["expected"].values()
+    problems.need(
+        type(held) is int and 1 < held < _MOST, "held_out", "must be 2 or more", held, "20"
+    )
+    good = all(type(bound) in (int, float) for bound in bounds)
+    problems.need(good, "expected", "must be numbers", list(bounds), "mend them")
+    problems.raise_if_any()
 
 
 def _check_fit(recipe: LanguageRecipe, problems: Problems) -> None:

@@ -23,7 +23,7 @@ from interp.weights.head_weights.gpt2 import gpt2
 from interp.weights.head_weights.gpt_neo import gpt_j, gpt_neo, gpt_neox
 from interp.weights.head_weights.gpt_oss import gpt_oss
 from interp.weights.head_weights.layers import HeadWeights
-from interp.weights.head_weights.layout import Layout
+from interp.weights.head_weights.layout import Layout, at_layer
 from interp.weights.head_weights.live import live_source
 from interp.weights.head_weights.llama import gemma, llama
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
@@ -132,11 +132,16 @@ def _recognise(source: Source) -> Layout:
 
 
 def _check_complete(factors: HeadWeights) -> None:
+    if factors.n_layers > len(factors.files.names):
+        raise CheckpointError(
+            f"{factors.name} says it has {factors.n_layers} layers and has "
+            f"{len(factors.files.names)} tensors: is this the config.json that belongs to them?"
+        )
     lacking = [
         name
         for layer in factors
         for part in factors.layout.needed
-        if (name := factors.layout.parts[part].name.format(layer=layer.index)) not in factors.files
+        if (name := at_layer(factors.layout.parts[part].name, layer.index)) not in factors.files
     ]
     if lacking:
         raise CheckpointError(
@@ -151,8 +156,8 @@ def _check_understood(factors: HeadWeights) -> None:
     if not layout.attention:
         return
     layers = range(factors.n_layers)
-    read = {part.name.format(layer=i) for part in layout.parts.values() for i in layers}
-    starts = tuple(layout.attention.format(layer=i) for i in layers)
+    read = {at_layer(part.name, i) for part in layout.parts.values() for i in layers}
+    starts = tuple(at_layer(layout.attention, i) for i in layers)
     unread = [
         name
         for name in factors.files.names

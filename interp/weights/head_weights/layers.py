@@ -17,7 +17,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError, CheckpointError
 from interp.weights.head_weights.circuit import Circuit
-from interp.weights.head_weights.layout import Layout, Part, PartName
+from interp.weights.head_weights.layout import Layout, Part, PartName, at_layer
 from interp.weights.head_weights.rope import Rope
 from interp.weights.head_weights.source import Tensors
 
@@ -108,7 +108,7 @@ class LayerHeadWeights:
     def has(self, part: PartName) -> bool:
         """Whether the layer has this part (such as ``b_Q``)."""
         found = self.model.layout.parts.get(part)
-        return found is not None and found.name.format(layer=self.index) in self.model.files
+        return found is not None and at_layer(found.name, self.index) in self.model.files
 
     def read(self, name: PartName) -> Tensor:
         """Read a part, arranged as the properties below describe.
@@ -119,7 +119,7 @@ class LayerHeadWeights:
         part = self.model.layout.parts.get(name)
         if part is None:
             raise CheckpointError(f"{self.model.name}: a {self.model.layout.family} has no {name}")
-        tensor = self.model.files.read(part.name.format(layer=self.index), self.model.dtype)
+        tensor = self.model.files.read(at_layer(part.name, self.index), self.model.dtype)
         layout = self.model.layout
         trim = None if layout.trims is None else layout.trims[self.index]
         return part.arrange(tensor, layout.sizes.axes, trim)

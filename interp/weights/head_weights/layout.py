@@ -22,7 +22,7 @@ from torch import Tensor
 from interp.errors import CheckpointError
 from interp.weights.head_weights.rope import Rope
 
-__all__ = ["Layout", "Part", "PartName", "Sizes", "Tokens"]
+__all__ = ["Layout", "Part", "PartName", "Sizes", "Tokens", "at_layer"]
 
 PartName = Literal[
     "W_Q",
@@ -69,6 +69,11 @@ class Sizes:
     def axes(self) -> dict[str, int]:
         """The lengths of the einops axes."""
         return {"h": self.n_heads, "g": self.n_kv_heads, "d": self.d_model, "k": self.d_head}
+
+
+def at_layer(name: str, layer: int) -> str:
+    """A name with the layer's number for ``{layer}``; other braces in it mean nothing."""
+    return name.replace("{layer}", str(layer))
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,9 @@ def test_what_is_damaged_is_moved_and_deleted_only_on_request(store: Path) -> No
     assert repair(store) == ["part-00000.h5"]
     assert (store / "damaged" / "part-00000.h5.2").read_bytes() == b"again"
     said = CliRunner().invoke(app, ["store", "repair", str(store), "--drop"])
-    assert (said.exit_code, said.output) == (0, f"{store}: nothing to move\n")
+    names = ("part-00000.h5", "part-00000.h5.2")
+    told = "".join(f"deleted from damaged/: {name}\n" for name in names)
+    assert (said.exit_code, said.output) == (0, f"{told}{store}: nothing to move\n")
     assert not (store / "damaged").exists()
 
 
