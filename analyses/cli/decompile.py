@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -89,7 +89,7 @@ def _decompiled(
     out: Path,
     overwrite: bool,
     about: dict[str, int],
-    **place: str | None,
+    **place: Any,
 ) -> None:
     from interp.errors import ArgumentError
     from interp.output import check_output

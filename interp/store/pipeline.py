@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from interp.errors import HookError, StoreError
+from interp.hooks.capture import model_device
 from interp.store.background import Background, Pace
 from interp.store.parallel_forward import Forward, ParallelForward
-from interp.store.plan import Plan, model_device
+from interp.store.plan import Plan
 from interp.store.selection import to_array
 from interp.store.sources import Columns, Part
 from interp.store.writer import Array, PartFile
