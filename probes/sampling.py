@@ -102,7 +102,7 @@ def sample_positions(
         chosen = _spread(common, min(count, len(common)))
         return SampledPositions(np.arange(len(free)), np.tile(chosen, (len(free), 1)), groups)
     sizes, folds = free.sum(axis=1), folds_of(groups)
-    in_each = min(sizes[folds == fold].max() for fold in np.unique(folds))
+    in_each = min(int(sizes[folds == fold].max()) for fold in np.unique(folds))
     count = max(1, min(count, in_each, int(np.quantile(sizes[sizes > 0], 1 - _ENOUGH))))
     which = np.flatnonzero(sizes >= count)
     own = np.array([_stratified(np.flatnonzero(free[row]), count, rng) for row in which])
