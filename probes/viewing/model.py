@@ -40,6 +40,9 @@ _CLASSES = {
     "first": "first token",
     "local": "near tokens",
     "uniform": "closeness to even attention",
+    "fixed": "closeness to a map of positions",
+    "related": "closeness to a comparison of tokens",
+    "periodic": "closeness to a period of positions",
     "same": "same token, earlier",
     "after_same": "after the same token (induction)",
 }

@@ -12,6 +12,7 @@ from probes import fresh_models
 from probes.roles import LANGUAGE, PROFILES, ROLES, Floors, find, find_roles
 from probes.roles.decision import MEANINGS
 from probes.roles.registry import markdown
+from probes.viewing.model import _CLASSES
 from trained import zoo
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -26,6 +27,10 @@ def test_the_documentation_has_every_role_as_it_is() -> None:
 def test_the_documentation_says_of_every_status_what_it_means() -> None:
     told = "\n".join(f"| `{name}` | {about} |" for name, about in MEANINGS.items())
     assert told in (DOCS / "howto-heads.md").read_text(encoding="utf-8")
+
+
+def test_a_view_has_words_for_the_keys_of_every_role() -> None:
+    assert {role.keys for role in ROLES.values() if role.keys} <= set(_CLASSES)
 
 
 def test_roles_name_floors_and_profiles_that_there_are() -> None:
