@@ -20,7 +20,6 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +143,7 @@ def main() -> None:
     options = parser.parse_args()
     start = time.perf_counter()
     chosen = [one for one in backups(tuning=options.tune) if options.only in one.name]
-    found = list(measured(partial(measure), chosen, options.workers))
+    found = list(measured(measure, chosen, options.workers))
     decoys = sum(one["decoys"] for one in found)
     result = {
         "found": _share(found),

@@ -11,7 +11,7 @@ anyway, as a combination of averages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import cached_property
 from itertools import product
 
 from interp.crasp.syntax import (
@@ -24,14 +24,13 @@ from interp.crasp.syntax import (
     Formula,
     Larger,
     Multiple,
-    Program,
     Smaller,
     Sum,
     Term,
     TermName,
 )
 from interp.errors import ArgumentError
-from interp.proofs.depth.circuits import Affine, Circuit
+from interp.proofs.depth.circuits import Affine
 from interp.proofs.depth.formulas import FormulaCircuit, term_of
 
 __all__ = ["SignCircuit"]
@@ -44,16 +43,10 @@ Cases = list[tuple[Affine, Affine]]
 class SignCircuit(FormulaCircuit):
     """A :class:`FormulaCircuit` (see there for the arguments) with signs in place of ramps."""
 
-    def __init__(
-        self,
-        program: Program,
-        circuit: Circuit,
-        places: Mapping[Expression, int],
-        unit: Affine,
-        longest: int,
-    ) -> None:
-        super().__init__(program, circuit, places, unit, longest)
-        self._cases: dict[str, Cases] = {}
+    @cached_property
+    def _cases(self) -> dict[str, Cases]:
+        """Line → its cases, once found: others may read it many times."""
+        return {}
 
     def held_bit(self, expression: Expression) -> Affine:
         """The bit of an expression that already has a coordinate, passed through the first hidden
