@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite, isnan, nan
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.interventions.ablation_effects import loss_unit
-from interp.interventions.components import Component, hook_of, replaced
+from interp.interventions.components import Component, hook_of
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
@@ -32,11 +31,9 @@ from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.rises import Rises
 from probes.roles.runs import Edits, moved
+from probes.roles.writes import Writes
 
 __all__ = ["Effects"]
-
-_SAME = 1e-9
-"""The largest share of a head's write that may differ between rows that it writes the same on."""
 
 _FEWEST = 8
 """The least number of rows on which losses are compared."""
@@ -52,9 +49,8 @@ class Effects:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
-        self.rises = Rises(evidence)
+        self.rises, self.writes = Rises(evidence), Writes(evidence)
         self._known: dict[tuple[Place, str], Test] = {}
-        self._writes: dict[tuple[str, int], Tensor] = {}
 
     def without_keys(self, place: Place, name: str) -> list[Test]:
         """The cause of a role that says where a head looks: that attention is taken away."""
@@ -86,31 +82,15 @@ class Effects:
             if self._nats:
                 found = self.worst(words, [place], "", self.trials)
                 self._known[place, over] = replace(found, alone=True)
+            elif self.writes.same_on_all_rows(place):
+                words = "with the mean over positions of what it writes on every row"
+                outputs = self.evidence.runs("given").changed(self.writes.levelled(place))
+                change = self._compared("given", over, ((rows, out) for rows, out, _ in outputs))
+                self._known[place, over] = self._output_test(words, change)
             else:
                 change = self._change("given", over, [place])
-                if self.same_on_all_rows(place):
-                    words = "with the mean over positions of what it writes on every row"
-                    change = self._levelled(place, over)
                 self._known[place, over] = self._output_test(words, change)
         return [self._known[place, over]]
-
-    def same_on_all_rows(self, place: Place) -> bool:
-        """Whether a head writes the same on every given row: its mean over rows changes nothing."""
-        part = Component("head", *place)
-        hook = hook_of(self.evidence.model, part)
-        if hook not in self.evidence.model.hook_dict:
-            return False
-        own = self.evidence.runs("given").written(part.layer, hook)[:, :, part.head].double()
-        return float((own - own.mean(0)).square().sum()) <= _SAME * float(own.square().sum())
-
-    def _levelled(self, place: Place, over: str) -> Change:
-        """The change of the output when a head writes its mean over rows and positions."""
-        part = Component("head", *place)
-        hook = hook_of(self.evidence.model, part)
-        mean = self.evidence.runs("given").written(part.layer, hook).mean((0, 1), keepdim=True)
-        edits = [(hook, partial(_put, part=part, instead=mean))]
-        outputs = self.evidence.runs("given").changed(lambda rows: edits)
-        return self._compared("given", over, ((rows, output) for rows, output, _ in outputs))
 
     def losing_keys(self, place: Place, name: str) -> list[Test]:
         """That the head's attention lowers the loss on the given rows, where targets are known."""
@@ -179,7 +159,7 @@ class Effects:
         Their joint write, less its mean over rows, is taken from the stream after the last layer:
         every layer between sees it as before.
         """
-        outputs = self.evidence.runs("given").ended(-self.written(places))
+        outputs = self.evidence.runs("given").ended(-self.writes.together(places))
         words = "without what it writes straight to the output"
         if len(places) > 1:
             words = f"without what {len(places)} such heads of the layer write straight to it"
@@ -189,7 +169,7 @@ class Effects:
         """By how much each position does worse when later layers lose what heads of any layers
         write, and the output keeps what they write straight to it."""
         edits, layers = self.rises.away(kind, places), sorted({layer for layer, _ in places})
-        parts = [self.written([p for p in places if p[0] == at], kind) for at in layers]
+        parts = [self.writes.together([p for p in places if p[0] == at], kind) for at in layers]
         write = torch.stack(parts).sum(0)
         hook = f"blocks.{self.evidence.model.cfg.n_layers - 1}.hook_resid_post"
         return self.rises.at(
@@ -199,23 +179,9 @@ class Effects:
     def part(self, place: Place, places: Sequence[Place]) -> Test:
         """That a head has its part in what heads of its layer write together: the projection."""
         scored = self.evidence.views["given"].batch.mask
-        mine, all_ = (self.written(some)[scored] for some in ((place,), tuple(places)))
+        mine, all_ = (self.writes.together(some)[scored] for some in ((place,), tuple(places)))
         found = float((mine * all_).sum() / all_.square().sum().clamp_min(1e-30))
         return Test("its part in what they write", found, self._floors.mixed)
-
-    def written(
-        self, places: Sequence[Place], kind: str = "given"
-    ) -> Float[Tensor, "row pos feature"]:
-        """What heads of a layer write together on rows of one kind, less its mean over rows."""
-        runs, layer = self.evidence.runs(kind), places[0][0]
-        if (kind, layer) not in self._writes:
-            hook = hook_of(self.evidence.model, Component("head", *places[0]))
-            value = runs.written(layer, hook)
-            if not hook.endswith("hook_result"):
-                value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer])
-            self._writes[kind, layer] = value
-        value = self._writes[kind, layer][:, :, [head for _, head in places]].double().sum(2)
-        return value - value.mean(0)
 
     def changed(self, outputs: Iterable[tuple[slice, Tensor]], floor: float, name: str) -> Test:
         """The test that changed outputs of the given rows differ from the clean ones."""
@@ -301,7 +267,3 @@ class Effects:
         rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
         rows = rows[scored.any(1)] / (variance or 1.0)
         return over_rows(rows.cpu().numpy()) if variance > 0 else NONE
-
-
-def _put(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
-    return replaced(value, hook, part, instead.to(value))

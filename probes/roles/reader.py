@@ -188,7 +188,7 @@ class Reader:
         it. The score is the part of their effect (the change of the output without them) that this
         leaves in place.
         """
-        written = self.effects.written([(part.layer, part.head) for part in group])
+        written = self.effects.writes.together([(part.layer, part.head) for part in group])
         value, scored = self.latents[latent].double(), self.batch.mask
         moved = value - value.mean(0)
         line = (written[scored] * moved[scored][:, None]).sum(0) / moved[scored].square().sum()

@@ -268,7 +268,7 @@ def _matters(
     if score == "gain":
         found = evidence.fresh.evenness(*place, evidence.floors.even)
         uneven = found is None or 1 - found.p < _BEYOND
-        if uneven and effects.same_on_all_rows(place):
+        if uneven and effects.writes.same_on_all_rows(place):
             untested = Test(_SAME_WRITE, 0.0, _BEYOND, 1.0, family="fresh", untested=_SAME_WRITE)
             return [untested, *cause]
     if found is None:
