@@ -196,7 +196,11 @@ class TransformerSpec:
         options = {key: _as_tuples(value) for key, value in data.items()}
         _check_types({f.name: f.default for f in fields(cls)} | options, problems)
         problems.raise_if_any()
+        options |= {name: float(options[name]) for name in _NUMBERS if name in options}
         return cls(**options)
+
+
+_NUMBERS = ("identity_multiplier", "norm_eps")
 
 
 def _as_tuples(value: Any) -> Any:
@@ -243,7 +247,7 @@ def _check_types(options: Mapping[str, Any], problems: Problems) -> None:
     for name in (*flags, "identity_qk", "identity_ov", "identity_mask_self"):
         value = options[name]
         problems.need(isinstance(value, bool), name, "must be true or false", value, "give a bool")
-    for name in ("identity_multiplier", "norm_eps"):
+    for name in _NUMBERS:
         value = options[name]
         good = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
         problems.need(good, name, "must be a finite number", value, "give a float")

@@ -53,6 +53,16 @@ def test_all_problems_are_reported_at_once() -> None:
     assert "identity_multiplier" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "used"),
+    [("identity_multiplier", {"identity_qk": True}), ("norm_eps", {"norm": "layernorm"})],
+)
+def test_whole_numbers_of_a_file_are_numbers(name: str, used: dict[str, object]) -> None:
+    sizes = {"d_in": 5, "d_out": 5, "n_ctx": 4, "d_model": 4, "n_layers": 1}
+    found = getattr(TransformerSpec.from_dict({**sizes, **used, name: 2}), name)
+    assert (type(found), found) == (float, 2.0)
+
+
 def test_unknown_and_missing_keys_are_named() -> None:
     with pytest.raises(ArgumentError, match=r"width must be a known option.*n_ctx must be given"):
         TransformerSpec.from_dict({**{k: v for k, v in SIZES.items() if k != "n_ctx"}, "width": 3})
