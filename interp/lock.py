@@ -53,7 +53,7 @@ def alone(
         _sign(folder)
         yield
     finally:
-        if not keep:
+        if not keep and _holder(folder) == _own_name():  # the folder may be another's by now
             with suppress(OSError):
                 (folder / LOCK).unlink()
         lock.release()
@@ -67,13 +67,16 @@ def _holder(folder: Path) -> str:
     return said[:200] or "unknown"
 
 
+def _own_name() -> str:
+    return f"pid {os.getpid()} on {socket.gethostname()}"
+
+
 def _sign(folder: Path) -> None:
     """Not by a rename: the lock is on this very file."""
     descriptor = os.open(folder / LOCK, os.O_WRONLY)
     try:
-        said = f"pid {os.getpid()} on {socket.gethostname()}"
         os.ftruncate(descriptor, 0)
-        os.write(descriptor, said.encode())
+        os.write(descriptor, _own_name().encode())
     except OSError:
         return  # a full disk costs only the name
     finally:

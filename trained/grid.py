@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -59,6 +59,7 @@ def train(
     workers: int | None = None,
     compiled: bool = False,
     minutes: float = 5.0,
+    finish: Callable[[list[Fit]], None] = lambda fits: None,
 ) -> list[Fit]:
     """Train every run.
 
@@ -74,6 +75,7 @@ def train(
         workers: Local processes; one for each core by default if there is enough to do.
         compiled: Whether to compile the training step (``torch.compile``; needs a C++ compiler).
         minutes: Time between two saves of a stack's state.
+        finish: Called with what came out while no other process may train in ``folder``.
 
     Returns:
         What came out, in the order of the runs.
@@ -110,6 +112,7 @@ def train(
         if folder is not None:
             with output_file(where / _METRICS, overwrite=True) as draft:
                 metrics_table(wanted, fits).to_csv(draft, index=False)
+        finish(fits)
     return fits
 
 
@@ -131,7 +134,7 @@ def _place(folder: str | Path | None) -> Iterator[Path]:
         try:
             yield where
         except Exception:
-            if {path.name for path in where.iterdir()} <= {_PLAN, LOCK}:
+            if where.is_dir() and {path.name for path in where.iterdir()} <= {_PLAN, LOCK}:
                 drop(where)
             raise
 

@@ -45,7 +45,7 @@ def train(
     """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
     from interp.output import sweep
     from trained import grid
-    from trained.results import check_places, made_by, save_fit
+    from trained.results import check_places, made_by
     from trained.zoo import recipe_file
 
     if recipe is not None and is_language(recipe_file(recipe)):
@@ -65,8 +65,13 @@ def train(
         return
     todo = [place for name, place in places.items() if name not in done]
     check_places(todo, overwrite=overwrite, inputs=inputs)
+
+    def finish(fits: list[Fit]) -> None:
+        _save(recipes, fits, places, overwrite=overwrite, done=done)
+        _put_away(partial, folder, single)
+
     try:
-        fits = grid.train(
+        grid.train(
             [r.run for r in recipes],
             folder=partial,
             resume=resume,
@@ -77,10 +82,24 @@ def train(
             workers=workers,
             compiled=compiled,
             minutes=minutes,
+            finish=finish,
         )
     except KeyboardInterrupt:
         typer.echo(f"stopped; what was reached is in {partial}: go on with --resume", err=True)
         raise typer.Exit(130) from None
+
+
+def _save(
+    recipes: list[Recipe],
+    fits: list[Fit],
+    places: dict[str, Path],
+    *,
+    overwrite: bool,
+    done: set[str],
+) -> None:
+    """Write the checkpoints and say what came out."""
+    from trained.results import save_fit
+
     told = []
     for plan, fit in zip(recipes, fits, strict=True):
         place = places[plan.name]
@@ -89,7 +108,6 @@ def train(
         about = {"name": plan.name, "checkpoint": place if written else None}
         told.append(about | {"metrics": fit.metrics, "missed": plan.missed(fit.metrics)})
     facts(models=told)
-    _put_away(partial, folder, single)
 
 
 def _only_here(seeds: str, backend: str, device: str, compiled: bool) -> None:

@@ -15,6 +15,7 @@ import torch
 from small_runs import SPEC, tiny
 
 from interp.errors import ArgumentError, CheckpointError, OutputError
+from interp.lock import LOCK
 from interp.models.baselines import MLPSpec
 from interp.models.spec import TransformerSpec
 from interp.tasks.induction import RepeatedTokens
@@ -59,6 +60,19 @@ def test_a_folder_keeps_metrics_and_is_not_used_twice(tmp_path: Path) -> None:
     assert_equal(first, train(RUNS, folder=tmp_path / "g", resume=True))
     with pytest.raises(CheckpointError, match="holds another grid"):
         train(RUNS[:2], folder=tmp_path / "g", resume=True)
+
+
+def test_the_folder_is_held_until_what_came_out_is_put_away(tmp_path: Path) -> None:
+    def finish(fits: list[Fit]) -> None:
+        assert [found.model.spec for found in fits] == [RUNS[0].spec]
+        with pytest.raises(OutputError, match=r"another process \(pid \d+ on .* is training"):
+            train(RUNS[:1], folder=tmp_path / "g", resume=True)
+        (tmp_path / "g").rename(tmp_path / "away")
+        (tmp_path / "g").mkdir()
+        (tmp_path / "g" / LOCK).write_text("pid 1 on elsewhere")
+
+    train(RUNS[:1], folder=tmp_path / "g", finish=finish)
+    assert (tmp_path / "g" / LOCK).read_text() == "pid 1 on elsewhere", "the lock of another"
 
 
 def test_the_table_has_a_column_for_what_runs_differ_in() -> None:
