@@ -84,8 +84,10 @@ def test_what_was_interrupted_is_resumed(recipe: Path, monkeypatch: pytest.Monke
     train = grid.train
 
     def pressed(*args: Any, **options: Any) -> None:
-        train(*args, **options)
-        raise KeyboardInterrupt
+        def stop(fits: object) -> None:
+            raise KeyboardInterrupt
+
+        train(*args, **options | {"finish": stop})
 
     monkeypatch.setattr(grid, "train", pressed)
     result = run(recipe)
