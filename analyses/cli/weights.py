@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +12,8 @@ import typer
 from analyses.cli.usage import facts, progress, shipped_models
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from interp.weights.head_weights import HeadWeights
 
 __all__ = ["weights"]
@@ -93,20 +97,10 @@ def weights(
     names = metrics.split(",") if metrics else _default_metrics(factors, out)
     table = weight_table(factors, names, **options, seed=seed, watch=progress("working"))
     notes = [*_notes(factors, names), *_fetched([factors])]
-    _say_notes(notes)
     inspection = Inspection(factors, table, options)
-    findings = inspection.findings(top)
-    for line in findings:
-        typer.echo(line)
-    facts(findings=findings, notes=notes, rows=len(table))
-    if out is None:
-        facts(table=table)
-        return
-    if out.suffix == ".csv":
-        write_table(table, out, overwrite=overwrite)
-    else:
-        write_page(inspection, out, overwrite=overwrite, watch=progress("working"))
-    _say_place(out, len(table))
+    _say(notes, inspection.findings(top), table)
+    page = partial(write_page, inspection, overwrite=overwrite, watch=progress("working"))
+    _put(table, out, partial(write_table, table, overwrite=overwrite), page)
 
 
 def _over_training(
@@ -139,30 +133,34 @@ def _over_training(
     watch = progress("reading checkpoints")
     table = weights_over_training(model, opened, names, watch=watch, **options)
     notes = [*notes_of(first), *_fetched(list(opened.values()))]
-    _say_notes(notes)
-    findings = training_findings(table, top)
+    _say(notes, training_findings(table, top), table)
+    facts(revisions=revisions)
+    small = [*notes, f"options: {options}"]
+    about: dict[str, Any] = {"model": model, "facts": small, "overwrite": overwrite, "told": top}
+    page = partial(write_training_page, table, **about)
+    _put(table, out, partial(write_training_table, table, overwrite=overwrite), page)
+
+
+def _say(notes: list[str], findings: list[str], table: pd.DataFrame) -> None:
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
     for line in findings:
         typer.echo(line)
-    facts(findings=findings, notes=notes, rows=len(table), revisions=revisions)
+    facts(findings=findings, notes=notes, rows=len(table))
+
+
+def _put(
+    table: pd.DataFrame,
+    out: Path | None,
+    as_csv: Callable[[Path], object],
+    as_page: Callable[[Path], object],
+) -> None:
+    """Write a table where it was asked for, as CSV or as a page, and say where in the last line."""
     if out is None:
         facts(table=table)
         return
-    if out.suffix == ".csv":
-        write_training_table(table, out, overwrite=overwrite)
-    else:
-        small = [*notes, f"options: {options}"]
-        write_training_page(table, out, model=model, facts=small, overwrite=overwrite, told=top)
-    _say_place(out, len(table))
-
-
-def _say_notes(notes: list[str]) -> None:
-    for note in notes:
-        typer.echo(f"note: {note}", err=True)
-
-
-def _say_place(out: Path, rows: int) -> None:
-    """The last line: where the result is."""
-    typer.echo(f"{rows} rows written to {out}")
+    (as_csv if out.suffix == ".csv" else as_page)(out)
+    typer.echo(f"{len(table)} rows written to {out}")
     if out.suffix != ".csv":
         facts(report=out / "report.html")
         typer.echo(f"report: {out / 'report.html'}")
