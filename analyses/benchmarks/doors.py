@@ -31,7 +31,7 @@ import torch
 import typer
 
 import trained
-from analyses.benchmarks import language
+from analyses.benchmarks import by_content, language
 from analyses.benchmarks.circuits import Shared, Sizes, construct_circuit
 from analyses.benchmarks.needed import construct_needed
 from analyses.benchmarks.pool import measured
@@ -60,6 +60,7 @@ _CIRCUITS = (
     "duplicate-negative-9-20-2",
     "first-negative-20-20-2",
     "window-copy-40-20-1",
+    "copy-suppression looked-up-12-26-2",
 )
 _TASK = (
     "fixed-memory-multiplexer",
@@ -103,7 +104,7 @@ def _asked(one: Doors) -> list[tuple[str, str, list[str]]]:
 def models() -> list[Doors]:
     """The shipped models and circuits that are compared, each with its doors."""
     found = [Doors(name, partial(_language, partial(_shipped, name))) for name in _LANGUAGE]
-    circuits = {one.name: one for one in language.subjects()}
+    circuits = {one.name: one for one in (*language.subjects(), *by_content.subjects())}
     for name in _CIRCUITS:
         found.append(Doors(name, partial(_language, circuits[f"language {name}"].make)))
     found.append(Doors("two heads share induction", partial(_language, _shared)))
@@ -205,7 +206,7 @@ def _lacking(
 ) -> list[str]:
     """The differences, where the door may lack roles if it gives a reason."""
     told: Mapping[str, str] = asked.attrs.get("lacks", {})
-    reads = {"copying", "symbol-equality"} if not weights else set[str]()
+    reads = {"copying", "copy-suppression", "symbol-equality"} if not weights else set[str]()
     needs = {"duplicate-token", "positional"} if not causes else set[str]()
     unsought = {role: told.get(role, "") for role in reads | needs}
     return differences(reference, asked, causes=causes, unsought=unsought)

@@ -40,17 +40,7 @@ from interp.tasks.base import Batch
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
 from interp.tasks.walks import SuccessorWalk
 
-__all__ = ["LANGUAGE_ROLES", "Built", "LanguageSubject", "decoys", "loaded", "subjects"]
-
-LANGUAGE_ROLES = (
-    "previous-token",
-    "duplicate-token",
-    "induction",
-    "sink",
-    "positional",
-    "copying",
-)
-"""The roles of the language profile."""
+__all__ = ["Built", "Claim", "LanguageSubject", "decoys", "loaded", "subjects"]
 
 Claim = tuple[str, int, int, str, str]
 """What is claimed of a component: component, layer, head, role, target."""

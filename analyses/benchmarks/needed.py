@@ -38,7 +38,7 @@ from analyses.benchmarks.circuits import (
 )
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["NEEDED", "Claim", "construct_needed"]
+__all__ = ["NEEDED", "Claim", "blank", "construct_needed", "write_head"]
 
 _PUSH = 6.0
 """Nats by which the wrong push raises a logit."""
@@ -114,13 +114,13 @@ def construct_needed(
     if role == "induction":
         return _induction(sizes, order, seed)
     layout = Layout(sizes)
-    model = _blank(layout, 1, seed)
+    model = blank(layout, 1, seed)
     rule, share = _ONE_LAYER[role]
-    _write(model, 0, order[0], rule(layout), [(layout.tokens, layout.answer, -1.0)])
+    write_head(model, 0, order[0], rule(layout), [(layout.tokens, layout.answer, -1.0)])
     if role in ("previous-token", "sink"):  # a push on the other half's token, so that it is missed
         lag = 1 if role == "previous-token" else -1
         other = by_lag(lambda s: s == lag)(layout)  # no key is at lag −1: then it is the first
-        _write(model, 0, order[1], other, [(layout.tokens, layout.answer, 0.5 * share)])
+        write_head(model, 0, order[1], other, [(layout.tokens, layout.answer, 0.5 * share)])
     read = layout.tokens + layout.answer / share
     model.unembed.W_U.copy_(sqrt(3 / layout.width) * _PUSH * read)
     return model, _all_but(model, 0, order[0], role)
@@ -132,15 +132,15 @@ def _induction(
     """Two heads write what stood one and two positions before; of what stood before the query one
     head makes the push, and the other takes it back."""
     layout = Layout(sizes)
-    model = _blank(layout, 2, seed)
+    model = blank(layout, 2, seed)
     before = by_lag(lambda lag: lag == 1)(layout)
     earlier = by_lag(lambda lag: lag == 2)(layout)
     slot = layout.slot[:, : sizes.vocabulary]
-    _write(model, 0, order[0], before, [(layout.tokens, slot, 1.0)])
-    _write(model, 0, order[1], earlier, [(layout.tokens, layout.unread, 1.0)])
-    _write(model, 1, order[0], before, [(layout.tokens, layout.answer, 1.0)])
+    write_head(model, 0, order[0], before, [(layout.tokens, slot, 1.0)])
+    write_head(model, 0, order[1], earlier, [(layout.tokens, layout.unread, 1.0)])
+    write_head(model, 1, order[0], before, [(layout.tokens, layout.answer, 1.0)])
     both = [(slot, layout.answer, -1.0), (layout.unread, layout.answer, -1.0)]
-    _write(model, 1, order[1], _after_same_or_own(layout), both)
+    write_head(model, 1, order[1], _after_same_or_own(layout), both)
     model.unembed.W_U.copy_(sqrt(5 / layout.width) * _PUSH * layout.answer)
     return model, _all_but(model, 1, order[1], "induction")
 
@@ -166,7 +166,7 @@ def _all_but(model: SequenceTransformer, layer: int, head: int, role: str) -> fr
     return frozenset(every - {("head", layer, head, role, "")})
 
 
-def _blank(layout: Layout, layers: int, seed: int) -> SequenceTransformer:
+def blank(layout: Layout, layers: int, seed: int) -> SequenceTransformer:
     """A model whose heads write nothing."""
     model = SequenceTransformer(spec_of(layout.sizes, layout, layers), seed=seed)
     model.embed.W_E.copy_(layout.tokens.T)
@@ -177,7 +177,7 @@ def _blank(layout: Layout, layers: int, seed: int) -> SequenceTransformer:
     return model
 
 
-def _write(
+def write_head(
     model: SequenceTransformer,
     layer: int,
     head: int,

@@ -12,7 +12,7 @@ what the heads bring, so that the FFN's input decodes it already, which is not Â
 them apart; the head of a coupling counts as ``dense``: it attends in no way that has a name.
 
 *Language*: models in GPT-2's format with LayerNorm, loaded from their folders and tried on random
-tokens (:mod:`analyses.benchmarks.language`).
+tokens (:mod:`analyses.benchmarks.language`, :mod:`analyses.benchmarks.by_content`).
 
 *Trained* (``--profile trained``): trained models, judged against exchange, see
 :mod:`analyses.benchmarks.trained_roles`.
@@ -46,13 +46,13 @@ from typing import Any
 import pandas as pd
 import torch
 
-from analyses.benchmarks import cases, language
+from analyses.benchmarks import by_content, cases, language
 from analyses.benchmarks.cases import Subject
 from analyses.benchmarks.doors import measured_doors
-from analyses.benchmarks.language import LANGUAGE_ROLES, LanguageSubject, loaded
+from analyses.benchmarks.language import LanguageSubject, loaded
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
-from analyses.benchmarks.scoring import PEERS, ROLES, Claim, Outcome, score
+from analyses.benchmarks.scoring import LANGUAGE_ROLES, PEERS, ROLES, Claim, Outcome, score
 from analyses.benchmarks.trained_roles import measured_trained
 from interp.errors import ArgumentError
 from interp.proofs.mechanism import Construction
@@ -190,9 +190,10 @@ def main() -> None:
     options = parser.parse_args()
     found: dict[str, Any] = {}
     if options.profile in ("task", "all"):
-        found |= _scored(cases, measure, ROLES, options)
+        found |= _scored((cases,), measure, ROLES, options)
     if options.profile in ("language", "all"):
-        found["language"] = _scored(language, measure_language, LANGUAGE_ROLES, options)
+        models = (language, by_content)
+        found["language"] = _scored(models, measure_language, LANGUAGE_ROLES, options)
     if options.profile == "trained":
         found["trained"] = _trained(options)
     if options.doors or (options.profile == "all" and not options.tune):
@@ -209,12 +210,15 @@ def _trained(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _scored(
-    models: Any, one: Callable[[Any], Outcome], roles: Sequence[str], options: argparse.Namespace
+    sources: Sequence[Any],
+    one: Callable[[Any], Outcome],
+    roles: Sequence[str],
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     """Measure the models of one profile, and say how well their roles were found."""
     start = time.perf_counter()
-    chosen = [*models.subjects(tuning=options.tune), *models.decoys(tuning=options.tune)]
-    chosen = [subject for subject in chosen if options.only in subject.name]
+    tried = [of(tuning=options.tune) for some in sources for of in (some.subjects, some.decoys)]
+    chosen = [subject for some in tried for subject in some if options.only in subject.name]
     outcomes = list(measured(one, chosen, options.workers))
     slowest = sorted(((found["seconds"], found["name"]) for found in outcomes), reverse=True)[:10]
     result = score(outcomes, roles) | {"seconds": time.perf_counter() - start, "slowest": slowest}

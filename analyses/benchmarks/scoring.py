@@ -12,26 +12,19 @@ from typing import Any
 
 import pandas as pd
 
-__all__ = ["PEERS", "ROLES", "Claim", "Outcome", "score"]
+from probes.roles.registry import SHIPPED
 
-ROLES = (
-    "memory-location",
-    "readout",
-    "nested-round",
-    "symbol-equality",
-    "copying",
-    "previous-token",
-    "duplicate-token",
-    "induction",
-    "sink",
-    "uniform",
-    "local",
-    "dense",
-    "fixed-position",
-    "token-comparison",
-    "positional-periodic",
-)
+__all__ = ["LANGUAGE_ROLES", "PEERS", "ROLES", "Claim", "Outcome", "score"]
+
+_UNTOLD = ("memory-correction", "memory-mixture", "counting")
+"""Roles of the task profile that no construction is said to have: ``memory-correction`` counts as
+``memory-location``."""
+
+ROLES = tuple(role.name for role in SHIPPED if "task" in role.profiles and role.name not in _UNTOLD)
 """The roles of the task profile."""
+
+LANGUAGE_ROLES = tuple(role.name for role in SHIPPED if "language" in role.profiles)
+"""The roles of the language profile."""
 
 PEERS = {
     "previous-token": "previous_token_head",

@@ -47,22 +47,6 @@ __all__ = [
 
 ATTENTION = "attention-"
 _LOSS = "loss-"
-_ROLES = (
-    "previous-token",
-    "duplicate-token",
-    "induction",
-    "sink",
-    "uniform",
-    "local",
-    "fixed-position",
-    "token-comparison",
-    "positional-periodic",
-    "dense",
-    "memory-location",
-    "memory-correction",
-    "symbol-equality",
-    "copying",
-)
 _MOST = 12
 """Heads of a role that are shown: the strongest, confirmed ones first."""
 
@@ -79,7 +63,7 @@ def attention_tables(
         store: With the patterns; heads that it has not are left out.
         roles: The role table.
     """
-    heads = roles[(roles["component"] == "head") & roles["role"].isin(_ROLES)]
+    heads = roles[roles["component"] == "head"]
     for role, rows in heads.groupby("role", sort=False):
         order = rows.assign(size=rows["strength"].abs()).sort_values(
             ["status", "size"], ascending=[False, False], kind="stable"

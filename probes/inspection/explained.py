@@ -73,9 +73,9 @@ def _row(
     kind: str,
     word: Callable[[int], str],
 ) -> tuple[Any, ...]:
-    keys = evidence.keys(kind, ROLES[names[0]].keys)
+    keys = evidence.keys(kind, ROLES[names[0]].keys, place)
     for name in names[1:]:
-        keys = keys | evidence.keys(kind, ROLES[name].keys)
+        keys = keys | evidence.keys(kind, ROLES[name].keys, place)
     batch, pattern = evidence.batch(kind), _pattern(evidence, place, kind)
     share = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
     mine = float((share * keys).sum(-1)[batch.mask].mean())

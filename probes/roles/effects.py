@@ -112,7 +112,12 @@ class Effects:
         of it is then gone, and everything else that they write stays.
         """
         kind = self.evidence.profile.rows[name]
-        keys, edits = self.evidence.keys(kind, name), self.rises.away(kind, others, lost)
+        return self.falls_with(place, name, self.rises.away(kind, others, lost))
+
+    def falls_with(self, place: Place, name: str, edits: Edits) -> Change:
+        """How much a head's attention to a key set falls with some edits of an earlier place."""
+        kind = self.evidence.profile.rows[name]
+        keys = self.evidence.keys(kind, name, place)
         before = self._shares(kind, lambda rows: [], place, keys)
         return over_rows(before - self._shares(kind, edits, place, keys))
 

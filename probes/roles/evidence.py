@@ -61,8 +61,8 @@ class Evidence:
     Attributes:
         tables: Kind of rows → what every head does there; filled when it is asked for.
         lacks: What could not be looked at, and why: role or test → reason.
-        selected: A head and a class of keys that differs from head to head → the keys, of the
-            rows' inputs.
+        selected: A head and a class of keys that differs from head to head → the keys on rows of
+            a kind.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Evidence:
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
         self._patterns: dict[tuple[str, int], list[Tensor]] = {}
-        self.selected: dict[tuple[Place, str], Callable[[Tensor], Keys]] = {}
+        self.selected: dict[tuple[Place, str], Callable[[str], Keys]] = {}
 
     @property
     def floors(self) -> Floors:
@@ -240,9 +240,9 @@ class Evidence:
 
     def keys(self, kind: str, name: str, place: Place | None = None) -> Keys:
         """A key set on the rows of one kind; a head's own, where sets differ from head to head."""
-        inputs = self.batch(kind).inputs
         if place is not None and (place, name) in self.selected:
-            return self.selected[place, name](inputs)
+            return self.selected[place, name](kind)
+        inputs = self.batch(kind).inputs
         if name in ("same", "after_same"):
             return token_key_sets(inputs, causal=self.causal)[name]
         window = self.floors.window

@@ -158,6 +158,7 @@ LANGUAGE = Profile(
         "first": "repeated",
         "same": "shuffled",
         "after_same": "repeated",
+        "predicted": "shuffled",
     },
     Floors(share=0.3, elsewhere=0.0, window=4, writer=0.3, fall=0.15),
 )

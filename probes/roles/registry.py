@@ -19,10 +19,11 @@ from probes.roles.detectors.counting import counting_roles
 from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.detectors.readouts import readout_roles, round_roles
+from probes.roles.detectors.suppression import suppression_roles
 from probes.roles.profile import PROFILES, Floors
 from probes.roles.role import CONTROLS, Role, RoleCase
 
-__all__ = ["ROLES", "Role", "RoleCase", "markdown"]
+__all__ = ["ROLES", "SHIPPED", "Role", "RoleCase", "markdown"]
 
 _BOTH = ("task", "language")
 _WITHOUT_HEAD = ("without the head the output changes, or the loss rises",)
@@ -30,7 +31,7 @@ _WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",
 _EVERYWHERE = "its event happens at every position and with every key"
 _ITS_OWN = "what is lost is what the role itself names"
 
-_ALL = (
+SHIPPED = (
     Role(
         "previous-token",
         "A head that attends to the token before.",
@@ -146,6 +147,27 @@ _ALL = (
         _BOTH,
         control="straight",
         uncontrolled="its cause takes away nothing but what the head writes straight to the output",
+    ),
+    Role(
+        "copy-suppression",
+        "A head that attends to an earlier occurrence of the token that the stream before it "
+        "predicts, and lowers that token.",
+        (
+            "share of attention to earlier places of the token that is predicted before its layer, "
+            "and beyond even attention",
+            "it lowers that token's logit, and those of the tokens it attends to",
+        ),
+        (
+            "that share falls when the stream no longer predicts the token",
+            "without that attention the loss rises",
+        ),
+        ("share", "excess", "copying", "fall"),
+        "share of attention on those keys",
+        "McDougall et al. 2023",
+        (suppression_roles,),
+        ("language",),
+        keys="predicted",
+        control="keys",
     ),
     Role(
         "symbol-equality",
@@ -355,7 +377,7 @@ def _problem(name: str, role: object) -> str:
     return "; ".join(problems.found)
 
 
-ROLES: Registry[Role] = Registry({role.name: role for role in _ALL}, "prooflens.roles", _problem)
+ROLES: Registry[Role] = Registry({role.name: role for role in SHIPPED}, "prooflens.roles", _problem)
 """The name of each role → the role: the shipped ones, then those of installed packages."""
 
 
@@ -363,7 +385,7 @@ def markdown() -> str:
     """The shipped roles as a Markdown table for the documentation."""
     lines = ["| role | what it is | behaviour | cause | specific | `strength` | profiles | from |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for role in _ALL:
+    for role in SHIPPED:
         cells = (
             role.name,
             role.sentence,

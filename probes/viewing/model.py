@@ -43,6 +43,7 @@ _CLASSES = {
     "fixed": "closeness to a map of positions",
     "related": "closeness to a comparison of tokens",
     "periodic": "closeness to a period of positions",
+    "predicted": "the token that is predicted, earlier",
     "same": "same token, earlier",
     "after_same": "after the same token (induction)",
 }

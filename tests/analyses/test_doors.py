@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from analyses.benchmarks import doors, language
+from analyses.benchmarks import by_content, doors, language
 from analyses.benchmarks.circuits import Sizes, construct_circuit
 from analyses.benchmarks.language import Built
 
@@ -23,7 +23,8 @@ def test_there_are_forty_pairs_at_least_and_models_of_the_benchmark_are_known() 
     assert len(set(names)) == len(names)
     language_doors = len(doors._LANGUAGE) + len(doors._CIRCUITS)
     assert 5 * language_doors + 4 * len(doors._TASK) + 1 >= 40
-    assert {one.name for one in language.subjects()} >= {f"language {n}" for n in doors._CIRCUITS}
+    known = {one.name for one in (*language.subjects(), *by_content.subjects())}
+    assert known >= {f"language {n}" for n in doors._CIRCUITS}
 
 
 def test_the_share_counts_every_pair_and_names_what_differs(monkeypatch) -> None:

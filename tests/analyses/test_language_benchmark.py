@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from analyses.benchmarks import by_content
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, construct_circuit, with_gains
-from analyses.benchmarks.language import LANGUAGE_ROLES, decoys, loaded, subjects
+from analyses.benchmarks.language import decoys, loaded, subjects
+from analyses.benchmarks.scoring import LANGUAGE_ROLES
 from interp.proofs.random_basis import random_basis
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
 
@@ -116,7 +118,8 @@ def test_language_cases_are_many_and_none_was_tuned_on() -> None:
 
 
 def test_every_role_is_there_five_times() -> None:
-    circuits = [one.make() for one in subjects() if not one.name.startswith("trained")]
+    models = [*subjects(), *by_content.subjects()]
+    circuits = [one.make() for one in models if not one.name.startswith("trained")]
     for role in LANGUAGE_ROLES:
         assert sum(claim[3] == role for built in circuits for claim in built.truth) >= 5, role
 

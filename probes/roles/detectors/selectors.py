@@ -73,7 +73,7 @@ def _of(of: Examined, place: Place, role: str, keys: str, seen: Seen) -> Found:
     """The tests of a role's rule for one head."""
     evidence, judged = of.evidence, seen.half(1)
     chosen: Chosen = getattr(seen.half(0), keys)()
-    evidence.selected[place, keys] = chosen.selects
+    evidence.selected[place, keys] = lambda kind: chosen.selects(evidence.batch(kind).inputs)
     tests = [*_behaviour(evidence, judged, chosen, keys), *_unnamed(evidence, seen, chosen, keys)]
     if keys != "related" and holds(tests) and "repeated" in evidence.views:
         tests.append(_elsewhere(evidence, place, chosen, keys))

@@ -1,0 +1,71 @@
+"""Planted heads do what they are said to, written out by hand, and are found; decoys are not."""
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from analyses.benchmarks import by_content, language
+from analyses.benchmarks.roles import measure_language
+from interp.tasks.induction import RepeatedTokens
+
+TUNED = {one.name: one for one in by_content.subjects(tuning=True)}
+DECOYS = {one.name: one for one in by_content.decoys(tuning=True)}
+
+
+def test_models_are_others_than_those_tuned_on_and_than_the_circuits() -> None:
+    scored, tuned = (
+        [*by_content.subjects(tuning=t), *by_content.decoys(tuning=t)] for t in (False, True)
+    )
+    others = [*language.subjects(), *language.decoys()]
+    names = [one.name for one in (*scored, *others)]
+    seeds = [one.seed for one in (*scored, *others)]
+    assert len(set(names)) == len(names)
+    assert len(set(seeds)) == len(seeds)
+    assert not {one.name for one in tuned} & set(names)
+    assert not {one.seed for one in tuned} & set(seeds)
+    for role in by_content.PLANTED:
+        assert sum(f" {role} " in one.name and one.decoy for one in scored) >= 6
+
+
+@pytest.mark.parametrize("kind", ["bigram-13-26-2", "looked-up-14-27-2"])
+@torch.no_grad()
+def test_the_suppressing_head_takes_back_what_is_predicted(kind: str) -> None:
+    """The wrong prediction is read off with the head's write set to zero, its place by hand."""
+    built = TUNED[f"language copy-suppression {kind}"].make()
+    ((_, layer, head, _, _),) = (claim for claim in built.truth if claim[3] == "copy-suppression")
+    model, size = built.model, built.model.spec.d_in
+    batch = RepeatedTokens(size, 24, (6, 9), bos=0).sample(64, seed=1)
+
+    def silent(z: torch.Tensor, hook: object) -> torch.Tensor:
+        z = z.clone()
+        z[:, :, head] = 0
+        return z
+
+    logits, cache = model.run_with_cache(batch.inputs, return_cache_object=False)
+    without = model.run_with_hooks(
+        batch.inputs, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", silent)]
+    )
+    predicted = without.argmax(-1)
+    lag = torch.arange(24)[:, None] - torch.arange(24)
+    places = (batch.inputs[:, None] == predicted[..., None]) & (lag > 0)
+    wrong = places.any(-1) & batch.mask & (predicted != batch.targets)
+    wrong &= without.amax(-1) - without.mean(-1) > 1
+    assert float(wrong.double().mean()) > 0.15
+    pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, head]
+    assert float((pattern * places).sum(-1)[wrong].mean()) > 0.95
+    losses = [F.cross_entropy(some[wrong], batch.targets[wrong]) for some in (without, logits)]
+    assert float(losses[0] - losses[1]) > 2
+
+
+@pytest.mark.parametrize("name", ["language copy-suppression looked-up-14-27-2 hidden"])
+def test_a_planted_head_is_found(name: str) -> None:
+    found = measure_language(TUNED[name])
+    assert found["truth"]
+    assert found["found"] - found["exempt"] == found["truth"]
+
+
+@pytest.mark.parametrize("name", ["decoy used copy-suppression previous-13-26-2"])
+def test_what_looks_alike_is_not_taken_for_it(name: str) -> None:
+    found = measure_language(DECOYS[name])
+    assert not found["found"] - found["exempt"]
+    assert found["found"], "it is something else"
