@@ -4,21 +4,28 @@
                        the unembedding (``bigram``), or by a head that looks for g(x) and raises it
                        (``looked-up``). A head looks for what is predicted and lowers it
 
+    successor          f is a map of the tokens: the next (``next``), or a permutation (``map``).
+                       A head attends to the token before and raises its image, on rows in which
+                       the image comes two positions later; or f(x) is predicted wrongly after x,
+                       and a head at x lowers it (``taken-back``)
+
 Every model has idle heads beside it, and decoys differ from it in one thing:
 
     unread, silent, constant   the attention of the circuit, whose answer is not read, not written,
                                or the same from every key
     previous                   the token before is predicted; a head attends there by position and
                                lowers it
+    copy, random               the map is the identity; what is predicted wrongly after x, and taken
+                               back, is a random number for every token
 
 Layouts, attention and values are those of :mod:`analyses.benchmarks.circuits`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from math import inf, sqrt
+from math import inf, log, sqrt
 
 import torch
 from jaxtyping import Int
@@ -30,6 +37,7 @@ from analyses.benchmarks.needed import blank, write_head
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.random_basis import random_basis
+from interp.tasks.base import Batch
 
 __all__ = ["PLANTED", "decoys", "subjects"]
 
@@ -103,34 +111,103 @@ def _suppression(
     return model, [*parts, Part("head", 0, places[0], "unscored:copying", "")]
 
 
+@torch.no_grad()
+def _successor(
+    kind: str, sizes: Sizes, seed: int, wiring: str
+) -> tuple[SequenceTransformer, list[Part]]:
+    layout, (place,) = Layout(sizes), _places(sizes, seed, 1)
+    own, answer, model = layout.tokens, layout.answer, blank(layout, 1, seed)
+    scale, image = sqrt(3 / layout.width), _image(kind, sizes, seed)
+    looks = "previous-token"
+    if kind in ("taken-back", "random"):
+        pushed = own[:, image.argsort()]  # the column of f(x) is the coordinate of x
+        if kind == "random":
+            generator = torch.Generator().manual_seed(seed)
+            mixed = torch.randn(2 * (sizes.vocabulary,), generator=generator, dtype=torch.float64)
+            pushed = own @ (mixed / 2)
+        rule, looks = by_lag(lambda lag: lag == 0)(layout), "positional"
+        write_head(model, 0, place, rule, _values(layout, own, wiring, -1.0))
+        model.unembed.W_U.copy_(scale * _PUSH * pushed)
+    else:
+        values = _values(layout, answer[:, image], wiring, 1.0)
+        write_head(model, 0, place, by_lag(lambda lag: lag == 1)(layout), values)
+        model.unembed.W_U.copy_(scale * (log(sizes.vocabulary) + 3) * answer)
+    if kind in ("copy", "random"):
+        return model, [Part("head", 0, place, f"unscored:{r}", "") for r in (looks, "copying")]
+    target = "+1" if kind == "next" else "map"
+    return model, [Part("head", 0, place, "successor", target), Part("head", 0, place, looks, "")]
+
+
+def _image(kind: str, sizes: Sizes, seed: int) -> Int[Tensor, " token"]:
+    """The map of tokens of one kind of model."""
+    every = torch.arange(sizes.vocabulary)
+    if kind == "copy":
+        return every
+    first = int(sizes.bos)
+    following = (every - first + 1) % (sizes.vocabulary - first) + first
+    return following if kind == "next" else _permutation(sizes, seed)
+
+
+def _chains(kind: str, sizes: Sizes, seed: int) -> Batch:
+    """Rows in which each token's image comes two positions later."""
+    image, first = _image(kind, sizes, seed), int(sizes.bos)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(first, sizes.vocabulary, (32, 2), generator=generator)
+    found = [torch.zeros(32, dtype=torch.long)] * first + [*drawn.unbind(1)]
+    while len(found) <= sizes.length:
+        found.append(image[found[-2]])
+    rows = torch.stack(found, dim=1)
+    scored = (torch.arange(sizes.length) > first).expand(32, -1)
+    return Batch(rows[:, :-1], rows[:, 1:], scored)
+
+
 _SUPPRESSES = ("copy-suppression", "copying")
 PLANTED: Mapping[str, Callable[[str, Sizes, int, str], tuple[SequenceTransformer, list[Part]]]] = {
     "copy-suppression": _suppression,
+    "successor": _successor,
 }
 """Role → what builds its models: kind, sizes, seed and wiring → the model and who plays what."""
+
+_CHAINED = ("next", "map")
+"""The kinds of models that have rows of their own, for which alone they are of use."""
 
 _SCORED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("copy-suppression", "bigram"): ((11, 24, 2, True), (14, 28, 3, True), (12, 30, 1, True)),
     ("copy-suppression", "looked-up"): ((12, 26, 2, True), (15, 30, 3, True), (13, 28, 1, True)),
+    ("successor", "next"): ((16, 24, 2, False), (24, 30, 3, True), (12, 20, 1, False)),
+    ("successor", "map"): ((18, 22, 2, True), (30, 28, 3, False), (11, 26, 1, False)),
+    ("successor", "taken-back"): ((12, 24, 2, False), (20, 26, 3, False), (15, 22, 1, True)),
 }
 _TUNED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("copy-suppression", "bigram"): ((13, 26, 2, True),),
     ("copy-suppression", "looked-up"): ((14, 27, 2, True),),
+    ("successor", "next"): ((19, 25, 2, True),),
+    ("successor", "map"): ((17, 23, 2, False),),
+    ("successor", "taken-back"): ((14, 25, 2, False),),
 }
 """Vocabulary, length, heads per layer, and whether token 0 begins every row."""
 
-_ALIKE: Mapping[str, str] = {"copy-suppression": "previous"}
-"""Role → the kind of its models that looks alike and is something else."""
+_ALIKE: Mapping[str, tuple[str, ...]] = {
+    "copy-suppression": ("previous",),
+    "successor": ("copy", "random"),
+}
+"""Role → the kinds of its models that look alike and are something else."""
 
 _WIRINGS = ("unread", "silent", "constant")
 
 
 def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
     """Every model, plain and in a random basis with random gains."""
-    return [
-        LanguageSubject(f"language {name}{' hidden' * hidden}", make, seed)
-        for name, make, seed, hidden in _models(tuning, 1_000 if tuning else 61_000)
-    ]
+    start, found = 1_000 if tuning else 61_000, []
+    for number, ((role, kind), sizes) in enumerate((_TUNED if tuning else _SCORED).items()):
+        for i, one in enumerate(Sizes(*size) for size in sizes):
+            for hidden in (False, True):
+                seed = start + 20 * number + 2 * i + hidden
+                make = partial(_built, role, kind, one, seed, hidden=hidden, wiring="used")
+                name = f"language {_named(role, kind, one)}{' hidden' * hidden}"
+                own = partial(_chains, kind, one, seed) if kind in _CHAINED else None
+                found.append(LanguageSubject(name, make, seed, rows=own))
+    return found
 
 
 def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
@@ -140,23 +217,15 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
     for number, ((role, kind), sizes) in enumerate(cases):
         wirings = _WIRINGS[number % 3 :][:1] if tuning else _WIRINGS
         tried = [(kind, wiring, Sizes(*one)) for wiring in wirings for one in sizes[:1]]
-        if role in _ALIKE and (role, kind) == next(key for key, _ in cases if key[0] == role):
-            tried += [(_ALIKE[role], "used", Sizes(*one)) for one in sizes]
+        if (role, kind) == next(key for key, _ in cases if key[0] == role):
+            tried += [(alike, "used", Sizes(*one)) for alike in _ALIKE[role] for one in sizes]
         for i, (made, wiring, one) in enumerate(tried):
             seed = start + 20 * number + i
             make = partial(_built, role, made, one, seed, hidden=bool(i % 2), wiring=wiring)
             name = f"decoy {wiring} {_named(role, made, one)}"
-            found.append(LanguageSubject(name, make, seed, decoy=True))
+            own = partial(_chains, made, one, seed) if made in _CHAINED else None
+            found.append(LanguageSubject(name, make, seed, decoy=True, rows=own))
     return found
-
-
-def _models(tuning: bool, start: int) -> Iterator[tuple[str, Callable[[], Built], int, bool]]:
-    for number, ((role, kind), sizes) in enumerate((_TUNED if tuning else _SCORED).items()):
-        for i, one in enumerate(Sizes(*size) for size in sizes):
-            for hidden in (False, True):
-                seed = start + 20 * number + 2 * i + hidden
-                make = partial(_built, role, kind, one, seed, hidden=hidden, wiring="used")
-                yield _named(role, kind, one), make, seed, hidden
 
 
 def _named(role: str, kind: str, sizes: Sizes) -> str:

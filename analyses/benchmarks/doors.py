@@ -61,6 +61,7 @@ _CIRCUITS = (
     "first-negative-20-20-2",
     "window-copy-40-20-1",
     "copy-suppression looked-up-12-26-2",
+    "successor taken-back-12-24-2",
 )
 _TASK = (
     "fixed-memory-multiplexer",
@@ -206,7 +207,8 @@ def _lacking(
 ) -> list[str]:
     """The differences, where the door may lack roles if it gives a reason."""
     told: Mapping[str, str] = asked.attrs.get("lacks", {})
-    reads = {"copying", "copy-suppression", "symbol-equality"} if not weights else set[str]()
+    reads = {"copying", "copy-suppression", "successor", "symbol-equality"}
+    reads = set[str]() if weights else reads
     needs = {"duplicate-token", "positional"} if not causes else set[str]()
     unsought = {role: told.get(role, "") for role in reads | needs}
     return differences(reference, asked, causes=causes, unsought=unsought)

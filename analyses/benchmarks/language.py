@@ -73,6 +73,7 @@ class LanguageSubject:
         seed: Seed of the rows and of the nulls.
         decoy: Whether it is a decoy, in which nothing is to be found.
         needed: The role that a head of a decoy is necessary, and not specific, for.
+        rows: What draws rows of the model's own, beside the random ones.
     """
 
     name: str
@@ -80,6 +81,7 @@ class LanguageSubject:
     seed: int
     decoy: bool = False
     needed: str = ""
+    rows: Callable[[], Batch] | None = None
 
 
 def loaded(built: Built, name: str) -> Pretrained:

@@ -127,7 +127,8 @@ def measure_language(subject: LanguageSubject) -> Outcome:
     model = loaded(built, subject.name)
     start = time.perf_counter()
     trials, _ = token_trials(model, seed=subject.seed)
-    roles = find_roles(model.model, rows_of(trials), profile=LANGUAGE, seed=subject.seed)
+    rows = rows_of(trials) | ({} if subject.rows is None else {"rows": subject.rows()})
+    roles = find_roles(model.model, rows, profile=LANGUAGE, seed=subject.seed)
     return Outcome(
         name=subject.name,
         decoy=subject.decoy,

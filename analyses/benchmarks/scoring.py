@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from probes.roles.registry import SHIPPED
+from probes.roles.shipped import SHIPPED
 
 __all__ = ["LANGUAGE_ROLES", "PEERS", "ROLES", "Claim", "Outcome", "score"]
 

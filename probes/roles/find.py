@@ -55,6 +55,7 @@ _LOOSE = {
 }
 """Role → the roles beside which it says nothing new."""
 _OWN = {
+    "successor": ("copying",),
     "counting": ("dense", "uniform"),
     "memory-mixture": (
         "dense",

@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from interp.attribution.unembedding import SCALE, unembedding
-from interp.interventions.components import Component, hook_of
+from probes.roles.direct import Direct
 from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.runs import Edits
 
@@ -39,9 +38,8 @@ class Forecasts:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self._read = unembedding(evidence.model)
+        self._direct = Direct(evidence)
         self._known: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
-        self._scales: dict[str, Tensor] = {}
 
     def keys(self, kind: str, layer: int) -> Keys:
         """Earlier positions that hold the token predicted before a layer, ``[row, query, key]``."""
@@ -50,16 +48,9 @@ class Forecasts:
         earlier = torch.ones(2 * (inputs.shape[1],), dtype=torch.bool).tril(-1)
         return (inputs[:, None, :] == tokens[..., None]) & told[..., None] & earlier
 
-    @torch.no_grad()
     def raised(self, kind: str, place: Place) -> Float[Tensor, "row query"]:
         """By how much a head raises the predicted token's logit above the mean over tokens."""
-        (layer, head), runs = place, self.evidence.runs(kind)
-        hook = hook_of(self.evidence.model, Component("head", *place))
-        written = runs.written(layer, hook)[:, :, head]
-        if not hook.endswith("hook_result"):
-            written = written @ self.evidence.model.W_O[layer][head]
-        columns = self._read.T[self._tokens(kind, layer)[0]]
-        return ((written * columns).sum(-1) / self._scale(kind)).double().cpu()
+        return self._direct.at(kind, place, self._tokens(kind, place[0])[0])
 
     def forgotten(self, kind: str, layer: int) -> Edits:
         """The edits that take the predicted token's direction out of the stream before a layer, at
@@ -67,7 +58,7 @@ class Forecasts:
         tokens, asked = self._tokens(kind, layer)[0], self.keys(kind, layer).any(-1)
 
         def act(stream: Tensor, hook: Any, rows: slice) -> Tensor:
-            along = self._read.T[tokens[rows]].to(stream)
+            along = self._direct.read.T[tokens[rows]].to(stream)
             size = (stream * along).sum(-1, keepdim=True) / along.square().sum(-1, keepdim=True)
             return stream - size * along * asked[rows, :, None].to(stream)
 
@@ -87,14 +78,3 @@ class Forecasts:
             tokens, told = (torch.cat(some) for some in zip(*found, strict=True))
             self._known[kind, layer] = tokens, told & (tokens != runs.batch.inputs)
         return self._known[kind, layer]
-
-    @torch.no_grad()
-    def _scale(self, kind: str) -> Float[Tensor, "row query"]:
-        """The final norm's denominators."""
-        if kind not in self._scales:
-            runs = self.evidence.runs(kind)
-            if SCALE not in self.evidence.model.hook_dict:
-                return torch.ones(runs.batch.inputs.shape)
-            found = [kept[SCALE] for _, _, kept in runs.changed(lambda rows: [], keep=[SCALE])]
-            self._scales[kind] = torch.cat(found)[..., 0]
-        return self._scales[kind]

@@ -6,7 +6,7 @@ a score must be.
     LANGUAGE   random tokens that repeat and the same tokens in random order, in-context templates,
                text. An effect is a rise of the loss, in nats a token
 
-The rules are the same in both: a role is one entry of :mod:`probes.roles.registry`. A floor of 0
+The rules are the same in both: a role is one entry of :mod:`probes.roles.shipped`. A floor of 0
 asks nothing. Floors were chosen on other models than those that the detection of roles is scored
 on; the level bounds the false-discovery rate of every test.
 """
@@ -42,6 +42,8 @@ class Floors:
         positive: Least positive share of the circuit's eigenvalues, Σ Re λ / Σ |λ| along the
             diagonal's sign.
         copying: Least rise of the attended tokens' logits above those of other rows' tokens.
+        mapped: Least share of tokens whose image under a map must be the same on other rows and
+            another token, and of images that must be one token's alone.
         positional: Least cosine of a head's attention on different rows, above permuted attention.
         concentration: Least concentration of a layer's summed kernel at a memory (or cosine with
             the task's kernel).
@@ -85,6 +87,7 @@ class Floors:
     leading: float = 0.25
     positive: float = 0.5
     copying: float = 0.2
+    mapped: float = 0.9
     positional: float = 0.3
     concentration: float = 0.8
     kernel_share: float = 0.01

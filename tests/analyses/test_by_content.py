@@ -57,14 +57,59 @@ def test_the_suppressing_head_takes_back_what_is_predicted(kind: str) -> None:
     assert float(losses[0] - losses[1]) > 2
 
 
-@pytest.mark.parametrize("name", ["language copy-suppression looked-up-14-27-2 hidden"])
+@pytest.mark.parametrize("kind", ["next-19-25-2 hidden", "map-17-23-2"])
+@torch.no_grad()
+def test_a_map_is_all_that_the_successor_head_knows(kind: str) -> None:
+    """On rows drawn here: what is due is the image of the token before, and the head says it."""
+    subject = TUNED[f"language successor {kind}"]
+    built = subject.make()
+    ((_, _, head, _, target),) = (claim for claim in built.truth if claim[3] == "successor")
+    assert subject.rows is not None
+    batch = subject.rows()
+    images = {}
+    for row in batch.inputs[:, int(built.bos >= 0) :].tolist():
+        for token, image in zip(row, row[2:], strict=False):
+            assert images.setdefault(token, image) == image
+    steps = [image - token for token, image in images.items()]
+    assert (sum(step == 1 for step in steps) >= len(steps) - 1) == (target == "+1")
+    assert len(set(images.values())) == len(images)
+
+    def silent(z: torch.Tensor, hook: object) -> torch.Tensor:
+        z = z.clone()
+        z[:, :, head] = 0
+        return z
+
+    right = [
+        float((logits.argmax(-1) == batch.targets)[batch.mask].double().mean())
+        for logits in (
+            built.model(batch.inputs),
+            built.model.run_with_hooks(batch.inputs, fwd_hooks=[("blocks.0.attn.hook_z", silent)]),
+        )
+    ]
+    assert right[0] == 1
+    assert right[1] < 0.2
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "language copy-suppression looked-up-14-27-2 hidden",
+        "language successor next-19-25-2",
+    ],
+)
 def test_a_planted_head_is_found(name: str) -> None:
     found = measure_language(TUNED[name])
     assert found["truth"]
     assert found["found"] - found["exempt"] == found["truth"]
 
 
-@pytest.mark.parametrize("name", ["decoy used copy-suppression previous-13-26-2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "decoy used copy-suppression previous-13-26-2",
+        "decoy used successor random-19-25-2",
+    ],
+)
 def test_what_looks_alike_is_not_taken_for_it(name: str) -> None:
     found = measure_language(DECOYS[name])
     assert not found["found"] - found["exempt"]

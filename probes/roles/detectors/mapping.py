@@ -1,0 +1,159 @@
+"""Detect heads that map tokens: attending to a raises f(a), for a fixed map f of tokens.
+
+    behaviour   f is read off every second row: of what the head writes, read through the final norm
+                and the unembedding, the mean over queries that attend to a, less the mean over all
+                tokens, is largest at f(a). On the other rows f must be the same, take tokens to
+                tokens of their own, and to others; and the logits of the images of attended tokens
+                must rise above those of the images of other rows' tokens
+    cause       the loss rises without the head
+
+Strength is signed: negative where images are lowered. The map of a copying head is the identity,
+and that of a head whose value does not depend on the token differs from half to half. Tokens that
+do not come in both halves say nothing: with a large vocabulary there are too few of them in random
+rows, and the role is not looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from probes.roles.change import over_rows
+from probes.roles.decision import Found, Test, holds
+from probes.roles.direct import Direct
+from probes.roles.evidence import Evidence, Place, has_readout
+from probes.roles.examined import Examined
+from probes.roles.selecting import Seen
+
+__all__ = ["mapping_roles"]
+
+_ROLE, _KIND = "successor", "shuffled"
+_FEWEST = 6
+"""The least number of tokens of which a map is told."""
+
+
+def mapping_roles(of: Examined) -> Iterator[Found]:
+    """Test whether what every head writes is a map of the token that it attends to."""
+    evidence, effects = of.evidence, of.effects
+    if effects is None or not has_readout(evidence.model):
+        evidence.lacks[_ROLE] = "no weights are named that writes could be read with as logits"
+        return
+    inputs = evidence.batch(_KIND).inputs
+    begun = int(evidence.seen(evidence.heads[0], _KIND).begun)
+    halves = [inputs[half::2, begun:].unique() for half in range(2)]
+    tokens = halves[0][torch.isin(*halves)]
+    if len(tokens) < _FEWEST:
+        words = f"{len(tokens)} tokens come in both halves of the rows, and {_FEWEST} are needed"
+        evidence.lacks[_ROLE] = words
+        return
+    direct = Direct(evidence)
+    for place in evidence.heads:
+        found = _Mapped.of(evidence, direct, place, tokens)
+        tests = found.tests(evidence)
+        cause = effects.without_head(place) if holds(tests) else []
+        layer, head = place
+        strength = found.sign * tests[0].score
+        yield Found(
+            "head",
+            layer,
+            _ROLE,
+            strength,
+            tests,
+            cause,
+            head=head,
+            target=_words(tokens[found.image] - tokens),
+        )
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """What one head makes of tokens: the map that is read off each half of the rows.
+
+    Attributes:
+        image: Of every token the place of its image among the tokens, from the first half.
+        again: The same from the second half.
+        sign: 1 where images are raised, −1 where they are lowered.
+        rises: Logits of the images of attended tokens, above those of other rows', row by row of
+            the second half.
+    """
+
+    image: Int[Tensor, " token"]
+    again: Int[Tensor, " token"]
+    sign: int
+    rises: Float[Tensor, " row"]
+
+    @classmethod
+    def of(cls, evidence: Evidence, direct: Direct, place: Place, tokens: Tensor) -> _Mapped:
+        seen, logits = evidence.seen(place, _KIND), direct.logits(_KIND, place, tokens)
+        size = int(max(evidence.batch(_KIND).inputs.max(), tokens.max())) + 1
+        spot = torch.full((size,), len(tokens)).index_copy(0, tokens, torch.arange(len(tokens)))
+        tables = [_table(seen.half(half), logits[half::2], spot) for half in range(2)]
+        sign = 1 if float(tables[0].amax(1).mean()) >= -float(tables[0].amin(1).mean()) else -1
+        image, again = ((sign * table).argmax(1) for table in tables)
+        own, other = (
+            _reached(seen.half(1), sign * logits[1::2], at, image)
+            for at in (spot[seen.inputs[1::2]], spot[seen.inputs[1::2].roll(1, 0)])
+        )
+        return cls(image, again, sign, own - other)
+
+    def tests(self, evidence: Evidence) -> list[Test]:
+        floors, count = evidence.floors, len(self.image)
+        verb = "raises" if self.sign > 0 else "lowers"
+        other = (self.image != torch.arange(count)).double().mean()
+        shares = {
+            "tokens whose image is the same on other rows": (self.image == self.again)
+            .double()
+            .mean(),
+            "images that are one token's alone": len(self.image.unique()) / count,
+            "tokens whose image is another": other,
+        }
+        rises = over_rows(self.rises.numpy())
+        name = f"{verb} the logits of the images of the tokens it attends to by"
+        return [
+            rises.test(name, floors.copying, "mapped"),
+            *(Test(words, float(share), floors.mapped) for words, share in shares.items()),
+        ]
+
+
+def _table(
+    seen: Seen, logits: Float[Tensor, "row query token"], spot: Int[Tensor, " id"]
+) -> Float[Tensor, "token token"]:
+    """The mean logits where a token is attended to, less the mean over attended tokens."""
+    count = logits.shape[-1]
+    weight = seen.pattern.double() * seen.counted[..., None]
+    at = torch.nn.functional.one_hot(spot[seen.inputs], count + 1)[..., :count].double()
+    attended = torch.einsum("rqk,rka->rqa", weight, at)
+    table = torch.einsum("rqa,rqb->ab", attended, logits)
+    table = table / attended.sum((0, 1)).clamp_min(1e-9)[:, None]
+    return table - table.mean(0)
+
+
+def _reached(
+    seen: Seen, logits: Float[Tensor, "row query token"], at: Tensor, image: Tensor
+) -> Float[Tensor, " row"]:
+    """The mean logit, over queries, of the images of the attended tokens; ``at`` says which tokens
+    stand at the keys."""
+    count = logits.shape[-1]
+    centred = logits - logits.mean(-1, keepdim=True)
+    known = at < count
+    images = image[at.clamp_max(count - 1)]
+    of_keys = centred.gather(2, images[:, None].expand(-1, logits.shape[1], -1))
+    weight = seen.pattern.double() * known[:, None]
+    rows = (weight * of_keys).sum(-1) * seen.counted
+    return rows.sum(1) / seen.counted.sum(1).clamp_min(1)
+
+
+def _words(steps: Int[Tensor, " token"]) -> str:
+    """``+1`` where the image is the next token by its number, of nearly all; else ``map``."""
+    step = steps.mode().values
+    if float((steps == step).double().mean()) < _REGULAR:
+        return "map"
+    return f"+{int(step)}" if step > 0 else f"−{-int(step)}"
+
+
+_REGULAR = 0.85
+"""The least share of tokens whose image is the same step away; the last ones' may begin again."""

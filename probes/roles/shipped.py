@@ -1,0 +1,371 @@
+"""The roles that come with the package: what each means, what is asked of a component for it, and
+where that is from."""
+
+from __future__ import annotations
+
+from probes.roles.detectors.attention import attention_roles
+from probes.roles.detectors.circuits import circuit_roles
+from probes.roles.detectors.copying import copying_roles
+from probes.roles.detectors.counting import counting_roles
+from probes.roles.detectors.mapping import mapping_roles
+from probes.roles.detectors.memories import memory_roles
+from probes.roles.detectors.mixtures import mixture_roles
+from probes.roles.detectors.readouts import readout_roles, round_roles
+from probes.roles.detectors.suppression import suppression_roles
+from probes.roles.role import Role
+
+__all__ = ["SHIPPED"]
+
+_BOTH = ("task", "language")
+_WITHOUT_HEAD = ("without the head the output changes, or the loss rises",)
+_WITHOUT_KEYS = ("without that attention the output changes, or the loss rises",)
+_EVERYWHERE = "its event happens at every position and with every key"
+_ITS_OWN = "what is lost is what the role itself names"
+
+SHIPPED = (
+    Role(
+        "previous-token",
+        "A head that attends to the token before.",
+        (
+            "share of attention to the token before, and beyond even attention",
+            "or less of it, where an induction head's attention falls without it",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess", "writer", "fall"),
+        "share of attention on those keys",
+        "Elhage et al. 2021",
+        (attention_roles,),
+        _BOTH,
+        keys="previous",
+        control="keys",
+    ),
+    Role(
+        "sink",
+        "A head that rests on the first position.",
+        ("share of attention to the first position, and beyond even attention",),
+        _WITHOUT_KEYS,
+        ("share", "excess"),
+        "share of attention on it",
+        "Xiao et al. 2023",
+        (attention_roles,),
+        _BOTH,
+        keys="first",
+        control="keys",
+    ),
+    Role(
+        "local",
+        "A head that attends to the last few positions.",
+        (
+            "share of attention to the last few positions, and beyond even attention",
+            "no single position gets most of it",
+        ),
+        _WITHOUT_KEYS,
+        ("local", "excess", "share", "window"),
+        "share of attention within the window",
+        "memory §1.4",
+        (attention_roles,),
+        keys="local",
+        control="keys",
+    ),
+    Role(
+        "duplicate-token",
+        "A head that attends to earlier tokens equal to the query's.",
+        (
+            "share of attention to earlier equal tokens, and beyond that of other rows' tokens",
+            "little of it stays on the query itself",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess", "elsewhere"),
+        "share of attention on those keys",
+        "Wang et al. 2022",
+        (attention_roles,),
+        _BOTH,
+        keys="same",
+        control="events",
+    ),
+    Role(
+        "induction",
+        "A head that attends to what followed earlier tokens equal to the query's, and finds it by "
+        "what a previous-token head wrote there.",
+        (
+            "share of attention to what followed equal tokens, and beyond that to other rows' "
+            "tokens",
+        ),
+        (
+            "that share falls without the earlier previous-token heads",
+            "where targets are known, the loss rises without that attention",
+            *_WITHOUT_KEYS,
+        ),
+        ("share", "excess", "writer", "fall", "loss"),
+        "share of attention on those keys",
+        "Olsson et al. 2022",
+        (attention_roles,),
+        _BOTH,
+        keys="after_same",
+        control="events",
+    ),
+    Role(
+        "positional",
+        "A head whose attention is the same whatever the row holds, and neither on the token "
+        "before nor on the first.",
+        ("cosine of its attention on different rows beyond permuted attention",),
+        _WITHOUT_HEAD,
+        ("positional", "excess"),
+        "cosine of attention on different rows",
+        "ours",
+        (attention_roles,),
+        ("language",),
+        control="pattern",
+    ),
+    Role(
+        "copying",
+        "A head that raises the tokens it attends to; with a negative strength it suppresses them.",
+        (
+            "task: W_E OV W_U is as near to c·I on the tokens in use as its rank allows, "
+            "tokens lead their row, and its eigenvalues have one sign",
+            "language: the logits of attended tokens rise above those of other rows' tokens",
+        ),
+        (
+            "task: without what it writes straight to the output, alone or with such heads of its "
+            "layer, the output changes",
+            f"language: {_WITHOUT_HEAD[0]}",
+        ),
+        ("identity", "leading", "positive", "copying", "mixed"),
+        "share of the circuit that c·I explains, of what its rank allows, or logits; negative for "
+        "suppression",
+        "template §2.3",
+        (circuit_roles, copying_roles),
+        _BOTH,
+        control="straight",
+        uncontrolled="its cause takes away nothing but what the head writes straight to the output",
+    ),
+    Role(
+        "copy-suppression",
+        "A head that attends to an earlier occurrence of the token that the stream before it "
+        "predicts, and lowers that token.",
+        (
+            "share of attention to earlier places of the token that is predicted before its layer, "
+            "and beyond even attention",
+            "it lowers that token's logit, and those of the tokens it attends to",
+        ),
+        (
+            "that share falls when the stream no longer predicts the token",
+            "without that attention the loss rises",
+        ),
+        ("share", "excess", "copying", "fall"),
+        "share of attention on those keys",
+        "McDougall et al. 2023",
+        (suppression_roles,),
+        ("language",),
+        keys="predicted",
+        control="keys",
+    ),
+    Role(
+        "successor",
+        "A head that raises, of the token that it attends to, the image under a fixed map of "
+        "tokens, such as the next number; with a negative strength it lowers it.",
+        (
+            "the logits of the images of attended tokens rise above those of other rows' tokens' "
+            "images",
+            "the map is the same on other rows, takes tokens to tokens of their own, and to others",
+        ),
+        ("without the head the loss rises",),
+        ("copying", "mapped"),
+        "logits of the images of attended tokens",
+        "Gould et al. 2023",
+        (mapping_roles,),
+        ("language",),
+        control="straight",
+    ),
+    Role(
+        "symbol-equality",
+        "A head whose scores compare tokens: equal ones attend to each other.",
+        (
+            "W_E QK W_Eᵀ is as near to c·I on the tokens in use as its rank allows, with c > 0, "
+            "tokens lead their row, and its eigenvalues are positive",
+        ),
+        ("without attention to equal tokens the output changes",),
+        ("identity", "leading", "positive", "change"),
+        "share of the circuit that c·I explains, of what its rank allows",
+        "template §2.3",
+        (circuit_roles,),
+        uncontrolled=_EVERYWHERE,
+    ),
+    Role(
+        "uniform",
+        "A head that attends evenly to everything before, or to all of it but the first position.",
+        ("closeness to even attention, over all positions or all but the first",),
+        (
+            "somewhere on the way to its mean the output changes more steeply than in fresh "
+            "models; or, where fresh heads are not even, it is more even than they are",
+            "without the head the output changes",
+        ),
+        ("even", "change"),
+        "closeness to even attention; 1 is even",
+        "depth §3.3",
+        (attention_roles,),
+        uncontrolled=_EVERYWHERE,
+    ),
+    Role(
+        "fixed-position",
+        "A head that attends to one position that follows from the query's own, i → f(i), whatever "
+        "the row holds.",
+        (
+            "share of attention to the position that was most attended to in other rows, and "
+            "beyond even attention",
+            "that is mostly neither the query's own position, the one before, nor the first",
+        ),
+        _WITHOUT_KEYS,
+        ("share", "excess"),
+        "share of attention on that position",
+        "ours",
+        (attention_roles,),
+        keys="fixed",
+        control="keys",
+    ),
+    Role(
+        "token-comparison",
+        "A head that attends evenly to all tokens that are equal to, different from, smaller or "
+        "greater than the query's, by their numbers.",
+        (
+            "closeness to even attention over those tokens, and beyond that of other rows' tokens",
+            "the relation is not that of earlier equal tokens, which is duplicate-token",
+        ),
+        _WITHOUT_KEYS,
+        ("selected", "excess"),
+        "closeness to even attention over those tokens; 1 is even",
+        "Weiss et al. 2021",
+        (attention_roles,),
+        keys="related",
+        control="keys",
+    ),
+    Role(
+        "positional-periodic",
+        "A head that attends evenly to every p-th position.",
+        ("closeness to even attention over those positions, and beyond even attention",),
+        _WITHOUT_KEYS,
+        ("selected", "excess"),
+        "closeness to even attention over those positions; 1 is even",
+        "ours",
+        (attention_roles,),
+        keys="periodic",
+        control="keys",
+    ),
+    Role(
+        "counting",
+        "A head that counts what a line of the task's program asks for, evenly or not.",
+        (
+            "the line follows from the head's output at each position, by a network, and is open "
+            "before the layer",
+        ),
+        (
+            "exchanged between rows the head's output moves the answers as the line would",
+            "answers that must stay do",
+        ),
+        ("determined", "readout_gain", "exchange"),
+        "share of the way to the answers of the program with the line exchanged",
+        "depth §3.3",
+        (counting_roles,),
+        uncontrolled=_ITS_OWN,
+    ),
+    Role(
+        "dense",
+        "A head that attends unevenly in a way that has no name.",
+        ("distance from even attention, and none of the other attention roles",),
+        (
+            "unevenness and steepness together are beyond those of fresh models, or its attention, "
+            "exchanged between rows, moves the answers as the weights of the task's average would",
+            "without the head the output changes",
+        ),
+        ("even", "share", "change", "exchange"),
+        "distance from even attention",
+        "coupling §4.2",
+        (attention_roles,),
+        uncontrolled=_EVERYWHERE,
+    ),
+    Role(
+        "memory-location",
+        "A head that fetches a memory of the task, alone or with others of its layer.",
+        (
+            "the layer's heads together select the memory's lag, and the head has its share of it",
+            "the memory is decodable after them and was not before; an average more exactly than "
+            "in fresh models, or what they do to the output is done through it alone",
+        ),
+        (
+            "without the head the memory is less decodable (of an average: or the output changes)",
+            "without the memory's heads of the layer it is lost, and the output changes",
+        ),
+        (
+            "concentration",
+            "kernel_share",
+            "decodable",
+            "absent",
+            "carried",
+            "mixed",
+            "drop",
+            "memory_change",
+        ),
+        "r² of the memory lost without the memory's heads of the layer together",
+        "memory §1.4",
+        (memory_roles,),
+        uncontrolled=_ITS_OWN,
+    ),
+    Role(
+        "memory-correction",
+        "A head that cancels what the other heads of a memory let through.",
+        ("as for memory-location, but the head has no part of its own at the memory's lag",),
+        ("without the head the memory is less decodable, and the output changes",),
+        ("kernel_part", "kernel_beside", "drop", "memory_change"),
+        "r² of the memory lost without the memory's heads of the layer together",
+        "memory §1.4",
+        (memory_roles,),
+        uncontrolled=_ITS_OWN,
+    ),
+    Role(
+        "memory-mixture",
+        "A head of a group whose joint output holds several memories, unmixed by an FFN.",
+        (
+            "several memories, or the contents of all lags of a named one, are decodable after the "
+            "layer's heads and were not before",
+            "some head of the layer has a share of the kernels of two, and without it two are less "
+            "decodable",
+            "without the head itself one is",
+        ),
+        (
+            "without the group all of them are less decodable, and the output changes",
+            "without the FFN the output changes",
+        ),
+        ("decodable", "absent", "drop", "mixed", "kernel_beside", "memory_change"),
+        "least r² of the contents after the layer's heads",
+        "ours",
+        (mixture_roles,),
+        uncontrolled=_ITS_OWN,
+    ),
+    Role(
+        "nested-round",
+        "A layer that extracts one round of nested memories.",
+        ("first layer at which the round's content is decodable",),
+        ("it is not when the round before, or the first round's location, is patched away",),
+        ("decodable", "stops"),
+        "r² of the round's content lost with the round before patched away",
+        "memory §1.4",
+        (round_roles,),
+        uncontrolled=_ITS_OWN,
+    ),
+    Role(
+        "readout",
+        "An FFN that computes an answer from arguments that are there before it.",
+        (
+            "the answer is linearly decodable after the FFN, and less so before, where a network "
+            "reads it",
+            "the answer is a larger share of what the FFN writes than in fresh models",
+        ),
+        ("without the FFN the answer is lost, its arguments are not, and the output changes",),
+        ("decodable", "readout_gain", "written", "readout_drop", "kept", "memory_change"),
+        "r² of the answer lost without the FFN",
+        "memory §1.4",
+        (readout_roles,),
+        uncontrolled=_ITS_OWN,
+    ),
+)
+"""In the order in which they are listed."""
