@@ -85,6 +85,11 @@ def check_output(
             cannot be a folder.
     """
     with _told(out):
+        if str(out) == "-":
+            raise OutputError(
+                "- is not written to, nor is standard output: name a file or folder (of that name "
+                "with its whole path)"
+            )
         out = _real(out)
         parent = next((p for p in out.parents if p.exists()), None)
         if parent is not None and not (parent.is_dir() and os.access(parent, os.W_OK)):

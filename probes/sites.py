@@ -60,6 +60,7 @@ def hook_sites(source: Any, inputs: Any) -> list[Site]:
         shapes = {name: hook["shape"] for name, hook in source.manifest["hooks"].items()}
         return [Site(name, source.labels(name), tuple(shapes[name])) for name in source.hooks]
     found: dict[str, Site] = {}
+    points = source.hook_dict
     rows = as_batch(inputs).inputs[:2].to(model_device(source))
 
     def see(name: str, values: Any) -> None:
@@ -69,11 +70,11 @@ def hook_sites(source: Any, inputs: Any) -> list[Site]:
                 tuple(values.shape),
                 length=rows.shape[1],
                 n_heads=getattr(source.cfg, "n_heads", None),
-                pos_axis=getattr(source.hook_dict[name], "pos_dim", None),
+                pos_axis=getattr(points[name], "pos_dim", None),
             )
             found[name] = Site(name, labels, tuple(values.shape[1:]))
 
-    with evaluating(source), attached(source, source.hook_dict, see):
+    with evaluating(source), attached(source, points, see):
         source(rows)
     return list(found.values())
 
@@ -109,14 +110,10 @@ def chosen_hooks(source: Any, sites: list[Site], wanted: list[str]) -> list[str]
             raise HookError(
                 f"--hooks {glob} matches none of {len(known)} hooks{hint}: --hooks '*' lists them"
             )
-    place = {_point(source, site.name): at for at, site in enumerate(sites)}
+    points = {name: source.canonical(name) for name in known} if stored else source.hook_dict
+    place = {points[site.name]: at for at, site in enumerate(sites)}
     chosen = [name for name in known if any(fnmatchcase(name, glob) for glob in wanted)]
-    return sorted(chosen, key=lambda name: place.get(_point(source, name), len(place)))
-
-
-def _point(source: Any, name: str) -> Any:
-    """What identifies a hook, whichever of its names is used."""
-    return source.canonical(name) if isinstance(source, ActivationStore) else source.hook_dict[name]
+    return sorted(chosen, key=lambda name: place.get(points[name], len(place)))
 
 
 def short_name(hook: str) -> str:

@@ -21,15 +21,15 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from interp.errors import CheckpointError, OutputError, Problems
-from interp.lock import LOCK, alone
 from interp.machine import check_device
-from interp.output import DRAFT, drop, output_file, scratch_folder
+from interp.output import output_file, scratch_folder
 from interp.ray_tasks import require_ray
 from interp.reading import read_json
 from interp.schema import many, table, text, whole
 from trained.backends import BACKENDS, Job, cores, run_elsewhere
 from trained.fit import Fit, fits_of
 from trained.grouping import groups
+from trained.place import PLAN, training_place
 from trained.recipe import Recipe
 from trained.run import Run, check_runs
 from trained.stack_runner import Options, train_unit
@@ -38,7 +38,7 @@ from trained.state_files import digest
 
 __all__ = ["metrics_table", "train"]
 
-_PLAN, _METRICS = "grid.json", "metrics.csv"
+_METRICS = "metrics.csv"
 _LONG = 20_000  # steps of all runs together: about a minute for the smallest models
 _SHORT = 1_000  # seconds for the largest ones
 _MOST_WORKERS = 1024
@@ -59,6 +59,7 @@ def train(
     workers: int | None = None,
     compiled: bool = False,
     minutes: float = 5.0,
+    begin: Callable[[], None] = lambda: None,
     finish: Callable[[list[Fit]], None] = lambda fits: None,
 ) -> list[Fit]:
     """Train every run.
@@ -75,6 +76,8 @@ def train(
         workers: Local processes; one for each core by default if there is enough to do.
         compiled: Whether to compile the training step (``torch.compile``; needs a C++ compiler).
         minutes: Time between two saves of a stack's state.
+        begin: Called before anything is trained, while no other process may train in ``folder``;
+            what it raises ends the call.
         finish: Called with what came out while no other process may train in ``folder``.
 
     Returns:
@@ -94,6 +97,7 @@ def train(
     check_runs(wanted)
     options = Options(device, compiled, minutes)
     with _place(folder) as where:
+        begin()
         if overwrite and not resume:
             _forget(where)
         units = _plan(wanted, where, resume, options, together)
@@ -118,29 +122,17 @@ def train(
 
 @contextmanager
 def _place(folder: str | Path | None) -> Iterator[Path]:
-    """A folder that this process alone trains in; gone again if nothing was reached in it."""
+    """The given folder, or one that is gone afterwards."""
     if folder is None:
         with scratch_folder() as scratch:
             yield scratch
         return
-    where = Path(folder)
-    try:
-        where.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write to {where}: {error.strerror or error}") from error
-    with alone(where, "training in this folder", keep=False):
-        for path in where.glob(f".*{DRAFT}"):
-            drop(path)
-        try:
-            yield where
-        except Exception:
-            if where.is_dir() and {path.name for path in where.iterdir()} <= {_PLAN, LOCK}:
-                drop(where)
-            raise
+    with training_place(folder) as where:
+        yield where
 
 
 def _forget(where: Path) -> None:
-    for path in (where / _PLAN, where / _METRICS, *where.glob("stack-*.safetensors")):
+    for path in (where / PLAN, where / _METRICS, *where.glob("stack-*.safetensors")):
         path.unlink(missing_ok=True)
 
 
@@ -234,7 +226,7 @@ def _plan(
         OutputError: if the folder holds a grid and ``resume`` is not asked for.
         CheckpointError: if it holds another grid, or notes that cannot be read.
     """
-    file = folder / _PLAN
+    file = folder / PLAN
     if file.exists():
         if not resume:
             raise OutputError(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, not_for, shipped_models
+from analyses.cli.usage import Device, RunDtype, facts, not_for, progress, shipped_models
 
 __all__ = ["heads"]
 
@@ -75,6 +75,7 @@ def heads(
         return
     built, drawn, about = _model_and_rows(model, task, data, rows, device=device, dtype=dtype)
     options = {"rows": rows, "seed": seed, "about": about, "profile": asked}
+    options["watch"] = progress("heads")
     _of_model(built, drawn, out, overwrite, options)
 
 
@@ -136,7 +137,7 @@ def _of_store(
     model, reason = model_of(ActivationStore(path), partial(load, device=device))
     if model is None:
         typer.echo(f"note: no more than candidates, since no model can be run: {reason}", err=True)
-    found = measure_store(path, model, seed=seed, profile=profile)
+    found = measure_store(path, model, seed=seed, profile=profile, watch=progress("heads"))
     _say(found)
     if out is not None:
         with output_folder(out, overwrite=overwrite, marker=_MARKER, inputs=[path]) as folder:

@@ -45,6 +45,7 @@ def train(
     """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
     from interp.output import sweep
     from trained import grid
+    from trained.place import reached
     from trained.results import check_places, made_by
     from trained.zoo import recipe_file
 
@@ -58,18 +59,24 @@ def train(
     partial = folder.with_name(folder.name + ".partial")
     places = {r.name: folder if single else folder / r.name for r in recipes}
     inputs = [] if recipe is None else [recipe]
-    done = {r.name for r in recipes if resume and made_by(places[r.name], r)}
-    if done == set(places) and not partial.exists():
-        sweep(folder.absolute().parent)
-        typer.echo(f"{folder} holds what these recipes make: nothing is left to train")
-        return
-    todo = [place for name, place in places.items() if name not in done]
-    check_places(todo, overwrite=overwrite, inputs=inputs)
+    done: set[str] = set()
+
+    def begin() -> None:
+        """Look at what is there: before all, and when no other process may train here."""
+        done.update(r.name for r in recipes if resume and made_by(places[r.name], r))
+        if done == set(places) and not reached(partial):
+            sweep(folder.absolute().parent)
+            typer.echo(f"{folder} holds what these recipes make: nothing is left to train")
+            raise typer.Exit
+        todo = [place for name, place in places.items() if name not in done]
+        check_places(todo, overwrite=overwrite, inputs=inputs)
 
     def finish(fits: list[Fit]) -> None:
         _save(recipes, fits, places, overwrite=overwrite, done=done)
         _put_away(partial, folder, single)
 
+    if not partial.exists():
+        begin()
     try:
         grid.train(
             [r.run for r in recipes],
@@ -82,6 +89,7 @@ def train(
             workers=workers,
             compiled=compiled,
             minutes=minutes,
+            begin=begin,
             finish=finish,
         )
     except KeyboardInterrupt:

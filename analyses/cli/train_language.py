@@ -24,25 +24,35 @@ def train_language(
     file: Path, out: Path, *, seed: int | None, resume: bool, overwrite: bool, minutes: float
 ) -> None:
     """Train a language model, saving every so many minutes, and write it to ``out``."""
-    from interp.lock import alone
-    from interp.output import check_output, drop
+    from interp.lock import LOCK
+    from interp.output import check_output, drop, sweep
     from trained.language.card import made_by_language, write_language
     from trained.language.recipe import read_language_recipe
     from trained.language.train import Training, prepare, trained_steps
+    from trained.place import training_place
 
     recipe = read_language_recipe(file)
     if seed is not None:
         recipe = replace(recipe, training=replace(recipe.training, seed=seed))
-    if resume and made_by_language(out, recipe):
-        typer.echo(f"{out} holds what this recipe makes: nothing is left to train")
-        return
-    check_output(out, overwrite=overwrite, marker="training.json", inputs=[file])
+
+    def begin() -> None:
+        """Look at what is there: before all, and when no other process may train here."""
+        if resume and made_by_language(out, recipe):
+            sweep(out.absolute().parent)
+            drop(partial)
+            typer.echo(f"{out} holds what this recipe makes: nothing is left to train")
+            raise typer.Exit
+        check_output(out, overwrite=overwrite, marker="training.json", inputs=[file])
+
     partial = out.with_name(out.name + ".partial")
-    if not resume:
-        drop(partial)
-    partial.mkdir(parents=True, exist_ok=True)
+    if not partial.exists():
+        begin()
     try:
-        with alone(partial, "training in this folder", keep=False):
+        with training_place(partial):
+            begin()
+            for path in () if resume else partial.iterdir():
+                if path.name != LOCK:
+                    drop(path)
             typer.echo("reading the sources and training the vocabulary", err=True)
             prepare(recipe, partial)
             training = Training(recipe, partial, resume=True)
@@ -51,6 +61,7 @@ def train_language(
             for _ in zip(progress(recipe.name)(left), steps, strict=True):
                 pass
             metrics = write_language(training, out, overwrite=overwrite)
+            drop(partial)
     except KeyboardInterrupt:
         typer.echo(f"stopped; what was reached is in {partial}: go on with --resume", err=True)
         raise typer.Exit(130) from None
@@ -60,7 +71,6 @@ def train_language(
         typer.echo(f"note: {words}")
     about = {"name": recipe.name, "checkpoint": out, "metrics": metrics}
     facts(models=[about | {"missed": recipe.missed(metrics)}])
-    drop(partial)
 
 
 def _say(line: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, shipped_models
+from analyses.cli.usage import Device, RunDtype, facts, progress, shipped_models
 
 __all__ = ["view"]
 
@@ -67,6 +67,7 @@ def view(
         device=device,
         dtype=dtype,
         watch=steps(),
+        over=progress("heads"),
     )
     found.save(out, overwrite=overwrite)
     for line in found.findings:

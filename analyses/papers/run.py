@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -187,8 +188,12 @@ def run_claims(
         (out / WORK).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{out} cannot be a folder: {error.strerror}: name another") from error
-    with alone(out / WORK, "running claims in this folder"):
-        return _run_all(claims, functions, out, order, told)
+    try:
+        with alone(out / WORK, "running claims in this folder", keep=False):
+            return _run_all(claims, functions, out, order, told)
+    finally:
+        with suppress(OSError):  # of claims that stopped, or of another process
+            (out / WORK).rmdir()
 
 
 def _run_all(

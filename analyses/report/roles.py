@@ -32,6 +32,7 @@ from probes.head_scores import head_scores
 from probes.linear import decode, probe_for
 from probes.roles import ROLE_COLUMNS, TASK, Profile, candidates, find_roles
 from probes.roles.decision import by_status
+from probes.roles.examined import Watch
 from probes.roles.profile import PROFILES
 
 __all__ = [
@@ -74,6 +75,7 @@ def measure_model(
     seed: int,
     about: dict[str, Any],
     profile: Profile = TASK,
+    watch: Watch = iter,
 ) -> Heads:
     """Run a model on rows of a task, decide its roles and seal them with what figures need.
 
@@ -85,6 +87,7 @@ def measure_model(
         seed: Seed of the rows and of the nulls.
         about: JSON data: what the model and the task are called.
         profile: ``language`` where the task's rows are tokens that repeat.
+        watch: Wraps the loop over heads, for a progress bar.
     """
     hooks = [
         f"blocks.{layer}.attn.hook_pattern"
@@ -93,11 +96,16 @@ def measure_model(
     drawn = None if isinstance(task, Batch) else rows
     store = extract(model, task, hooks, folder, rows=drawn, seed=seed, about=about)
     said = {**about, "rows": store.rows, "seed": seed, "profile": profile.name}
-    return _measured(store, model, task, seed, said, profile)
+    return _measured(store, model, task, seed, said, profile, watch)
 
 
 def measure_store(
-    path: Path, model: Any = None, *, seed: int = 0, profile: Profile = TASK
+    path: Path,
+    model: Any = None,
+    *,
+    seed: int = 0,
+    profile: Profile = TASK,
+    watch: Watch = iter,
 ) -> Heads:
     """Find the roles on a store's rows and seal them into the store.
 
@@ -107,6 +115,7 @@ def measure_store(
             and nothing is more than a candidate.
         seed: Seed of the nulls.
         profile: ``language`` where the store's rows are tokens that repeat.
+        watch: Wraps the loop over heads, for a progress bar.
 
     Raises:
         StoreError: for a model with other weights than the store's.
@@ -120,7 +129,8 @@ def measure_store(
         task, unknown = _recorded(store)
         about = {"source": "rows of this store", "seed": seed, "note": unknown}
         about["profile"] = profile.name
-        return replace(_measured(store, model, task, seed, about, profile), note=unknown)
+        found = _measured(store, model, task, seed, about, profile, watch)
+        return replace(found, note=unknown)
     roles = candidates(store, profile=profile)
     provenance = {"source": "patterns of this store; no model was run", "profile": profile.name}
     _seal_roles(store, roles, provenance)
@@ -163,6 +173,7 @@ def _measured(
     seed: int,
     provenance: dict[str, Any],
     profile: Profile,
+    watch: Watch,
 ) -> Heads:
     batch = stored_batch(store)
     known: dict[str, Any] = {
@@ -172,7 +183,7 @@ def _measured(
     }
     known = known if profile == TASK else {}  # memories and readouts are a task's
     known |= {"targets": has_targets(store), "seed": seed}
-    roles = find_roles(model, batch, profile=profile, **known)
+    roles = find_roles(model, batch, profile=profile, watch=watch, **known)
     _seal_roles(store, roles, provenance)
     table = _layers(model, batch)
     if len(table):

@@ -28,6 +28,7 @@ from interp.output import output_file
 from interp.store import ActivationStore
 from interp.store.rows import stored_batch
 from interp.tasks.base import Batch, answers_of, memories_of
+from probes.roles.examined import Watch as Over
 from probes.roles.profile import LANGUAGE, TASK, Profile
 from probes.viewing.model import Viewed, Watch, view_model, view_store
 from probes.viewing.sequences import Chosen, Sequences, choose_rows, prompt_rows, token_texts
@@ -134,6 +135,7 @@ def view(
     device: str = "cpu",
     dtype: str | None = None,
     watch: Watch = lambda words: None,
+    over: Over = iter,
 ) -> View:
     """Look at a model's heads: all at once, and each on rows of text.
 
@@ -151,6 +153,7 @@ def view(
         seed: Of rows and nulls.
         device, dtype: Where models that are named are run, and in what, as ``load`` takes them.
         watch: Told what is being done.
+        over: Wraps loops over heads, for a progress bar.
 
     Returns:
         What a notebook shows, and ``save`` writes as one HTML file.
@@ -168,7 +171,7 @@ def view(
     problems.need(alone, "models", "must be models, or one store", len(models), "view it alone")
     problems.raise_if_any()
     loaded = partial(load, device=device, dtype=dtype)
-    options: dict[str, Any] = {"ablate": ablate, "seed": seed, "watch": watch}
+    options: dict[str, Any] = {"ablate": ablate, "seed": seed, "watch": watch, "over": over}
     if stores[0] is not None:
         return _of_store(stores[0], (text, data, prompts), rows, loaded, options)
     built = [loaded(model) if isinstance(model, str | Path) else model for model in models]

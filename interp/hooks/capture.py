@@ -135,10 +135,10 @@ def evaluating(model: Any) -> Iterator[None]:
 @contextmanager
 def attached(model: HookedModel, names: Iterable[str], function: Hooked) -> Iterator[None]:
     """Call ``function(name, tensor)`` whenever a hook fires, once per hook point."""
-    handles, seen = [], set()
+    handles, seen, points = [], set(), model.hook_dict
     try:
         for name in names:
-            point = model.hook_dict[name]
+            point = points[name]
             if id(point) not in seen:
                 seen.add(id(point))
                 handles.append((point, point.add_hook(_calling(function, name))))
@@ -170,20 +170,17 @@ def survey(model: HookedModel, inputs: Tensor, patterns: Sequence[str]) -> Surve
         StoreError: if the model fails on the rows.
     """
     wanted, whatever_fires = match_hooks(model, patterns)
-    fired = _watch(model, inputs, set(wanted))
-    silent = [n for n in wanted if _point(model, n) not in fired]
+    points = {name: id(point) for name, point in model.hook_dict.items()}
+    fired = _watch(model, inputs, points, wanted)
+    silent = [n for n in wanted if points[n] not in fired]
     if silent and not whatever_fires:
         raise HookError(
             f"hooks: the model does not fire {_some(silent)}: leave them out (with '!GLOB'),"
             " or switch them on in the model (such as model.set_use_attn_result(True))"
         )
     _refuse_unusable(fired, len(inputs))
-    found = _distinct(model, [n for n in wanted if n not in silent], fired, inputs)
+    found = _distinct(model, points, [n for n in wanted if n not in silent], fired, inputs)
     return replace(found, silent=tuple(silent))
-
-
-def _point(model: HookedModel, name: str) -> int:
-    return id(model.hook_dict[name])
 
 
 def _some(names: Sequence[str]) -> str:
@@ -201,23 +198,25 @@ class _Seen:
     echoes: list[str] = field(default_factory=list)
 
 
-def _watch(model: HookedModel, inputs: Tensor, wanted: set[str]) -> dict[int, _Seen]:
-    points = {_point(model, name) for name in wanted}
+def _watch(
+    model: HookedModel, inputs: Tensor, points: Mapping[str, int], wanted: Iterable[str]
+) -> dict[int, _Seen]:
+    asked = {points[name] for name in wanted}
     fired: dict[int, _Seen] = {}
 
     def see(name: str, values: Any) -> None:
-        point = _point(model, name)
+        point = points[name]
         version = values._version if isinstance(values, Tensor) else 0
         if point in fired:
             fired[point].times += 1
-        elif point in points:
+        elif point in asked:
             fired[point] = _Seen(name, values, len(fired), version)
         elif isinstance(values, Tensor):
             for seen in fired.values():
                 if _same_memory(seen, values):
                     seen.echoes.append(name)
 
-    with evaluating(model), attached(model, model.hook_dict, see):
+    with evaluating(model), attached(model, points, see):
         try:
             _run(model, inputs)
         except Exception as error:
@@ -257,11 +256,18 @@ def _same_memory(seen: _Seen, values: Tensor) -> bool:
 
 
 def _distinct(
-    model: HookedModel, wanted: Sequence[str], fired: Mapping[int, _Seen], inputs: Tensor
+    model: HookedModel,
+    points: Mapping[str, int],
+    wanted: Sequence[str],
+    fired: Mapping[int, _Seen],
+    inputs: Tensor,
 ) -> Survey:
+    named: dict[int, list[str]] = {}
+    for name, point in points.items():
+        named.setdefault(point, []).append(name)
     groups: dict[tuple[Any, ...], list[tuple[_Seen, str]]] = {}
     for name in wanted:
-        seen = fired[_point(model, name)]
+        seen = fired[points[name]]
         groups.setdefault((*_memory(seen.values), seen.version), []).append((seen, name))
     found: list[tuple[int, Firing]] = []
     aliases: dict[str, str] = {}
@@ -269,8 +275,7 @@ def _distinct(
         group.sort(key=lambda entry: (not is_standard(entry[1]), entry[0].order, entry[1]))
         seen, name = group[0]
         found.append((seen.order, _firing(model, name, seen, inputs)))
-        points = {_point(model, other) for _, other in group}
-        same = {other for other in model.hook_dict if _point(model, other) in points}
+        same = {other for _, member in group for other in named[points[member]]}
         same |= {echo for member, _ in group for echo in member.echoes}
         aliases |= dict.fromkeys(sorted(same - {name}), name)
     found.sort(key=lambda entry: entry[0])

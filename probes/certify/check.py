@@ -99,7 +99,7 @@ def _covered(model: Any, task: Any, domain: _Json, proof: _Json) -> tuple[float,
     makers = {"signs": _signs, "strings": _strings, "templates": _listed, "rows": _listed}
     makers |= {"averages": _averages, "addressed": _addressed}
     worst, middle, right, total, error = 0.0, 0.0, 0, 0, proof["kind"] == "error"
-    budget = 0 if proof["data"]["cover"] in ("points", "multisets") else 2**24
+    budget = {"points": 0, "multisets": 0, "boxes": 2**22}.get(proof["data"]["cover"], 2**24)
     cover = makers[domain["kind"]](model, task, domain, proof)
     for inputs, target, weight, symbols in chain([next(cover)], cover):
         ar = Arithmetic(proof["arithmetic"], budget=budget, symbols=symbols)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from interp.tasks.base import Memory
 from interp.tasks.counterfactual import Variable
@@ -11,7 +12,9 @@ from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.reader import Reader
 
-__all__ = ["Examined"]
+__all__ = ["Examined", "Watch"]
+
+Watch = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class Examined:
         memories: The contents that the task says are fetched.
         answers: Latent → what the task says that it is computed from.
         sought: Latents by whose exchange the role of a head is decided.
+        watch: Wraps the loop over heads, for a progress bar.
     """
 
     evidence: Evidence
@@ -33,3 +37,4 @@ class Examined:
     memories: Sequence[Memory] = ()
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sought: Sequence[Variable] = ()
+    watch: Watch = iter

@@ -30,7 +30,7 @@ from probes.roles.decision import decide
 from probes.roles.detectors.mixtures import lagged_contents
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
-from probes.roles.examined import Examined
+from probes.roles.examined import Examined, Watch
 from probes.roles.groups import with_groups
 from probes.roles.profile import TASK, Profile
 from probes.roles.reader import FOLDS, Reader, residual_sites
@@ -83,6 +83,7 @@ def find_roles(
     sought: Sequence[Variable] = (),
     targets: bool = True,
     seed: int = 0,
+    watch: Watch = iter,
 ) -> pd.DataFrame:
     """Find the roles of every head, FFN and layer.
 
@@ -102,6 +103,7 @@ def find_roles(
             induction head's attention the loss must rise. If they are not known, a change of the
             output must do.
         seed: Seed of the permutations, the repeated rows and the fresh models.
+        watch: Wraps the loop over heads, for a progress bar.
 
     Returns:
         Columns :data:`~probes.roles.decision.ROLE_COLUMNS`, and ``tests``: JSON text, every test
@@ -119,7 +121,7 @@ def find_roles(
         evidence = evidence_of(
             model, rows, profile, latents=any(map(bool, known)), targets=targets, seed=seed
         )
-        return decided(evidence, *known)
+        return decided(evidence, *known, watch=watch)
 
 
 def evidence_of(
@@ -170,6 +172,8 @@ def decided(
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
     sought: Sequence[Variable] = (),
+    *,
+    watch: Watch = iter,
 ) -> pd.DataFrame:
     """The role table of some evidence; see :func:`find_roles`."""
     effects = Effects(evidence) if evidence.model is not None else None
@@ -178,7 +182,7 @@ def decided(
     if read and effects is not None:
         rows = evidence.views["given"].batch
         reader = Reader(evidence, effects, lagged_contents(rows, memories))
-    of = Examined(evidence, effects, reader, memories, answers or {}, sought)
+    of = Examined(evidence, effects, reader, memories, answers or {}, sought, watch)
     asked = [role for role in ROLES.values() if evidence.profile.name in role.profiles]
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)
     names = {role.name for role in asked}

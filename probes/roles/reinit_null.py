@@ -12,9 +12,10 @@ A count is met by a threshold, and whichever step crosses it is steep, be the ma
 a fresh network answers every step alike. The null is exact for fresh models whatever the score.
 
 Fresh weights are those of :mod:`probes.fresh_models`; where the spec draws them, many models run in
-one pass. A thousand heads are pooled over the layer's heads and over models, fewer of very wide
-models (a hundred at ten million weights); p is that of their
-logarithms (:mod:`interp.stats.p_values`).
+one pass. What is moved is run on from its layer, in models that are not ours where they can be run
+from the middle (:mod:`interp.interventions.prefix_reuse`). A thousand heads are pooled over the
+layer's heads and over models, fewer of very wide models (a hundred at ten million weights); p is
+that of their logarithms (:mod:`interp.stats.p_values`).
 
 Evenness itself is compared where fresh heads are not even, as with the large weights of compiled
 programs: which of the two is compared is decided by the fresh heads alone.
@@ -41,7 +42,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from interp.errors import ArgumentError
 from interp.interventions.components import Component, components, hook_of
+from interp.interventions.prefix_reuse import Trace, can_replay
 from interp.models.transformer import SequenceTransformer
 from interp.stats.p_values import from_draws
 from probes.fresh_models import draws_of, fresh_models, stacked_models
@@ -59,8 +62,16 @@ _GAIN, _UNEVENNESS = "gain", "unevenness"
 Hooks = list[tuple[str, Callable[..., Any]]]
 Run = Callable[..., Tensor]
 """Inputs and hooks → the output; with a layer: the output, from the stream after its attention."""
-_Seen = tuple[Tensor, Mapping[str, Tensor]]
-"""The output of a pass, and what was kept: heads' writes, the stream, the pattern."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The output of a pass; what was kept: heads' writes, the stream, the pattern; and the pass
+    itself, where a model that is not ours can be run on from its middle."""
+
+    output: Tensor
+    kept: Mapping[str, Tensor]
+    trace: Trace | None = None
 
 
 class _Passes(nn.Module):
@@ -119,6 +130,8 @@ class ReinitNull:
         self.inputs, self.scored = inputs[:rows], scored[:rows]
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
         self._clean: dict[int, _Seen] = {}
+        ours = isinstance(model, SequenceTransformer)
+        self._replayed = not ours and can_replay(model, self.inputs)
 
     @torch.no_grad()
     def odds(self, hook: str, share: Callable[[Tensor], Tensor]) -> Beyond:
@@ -175,7 +188,7 @@ class ReinitNull:
             count = ceil(draws_of(self.model) / len(heads))
 
             def scores(run: Run) -> Tensor:
-                seen = _seen(run, self.model, layer, new, self.inputs)
+                seen = self._seen(run, layer, new)
                 return self._scores(run, layer, heads, new, seen)
 
             found = runs(scores, count)
@@ -184,10 +197,24 @@ class ReinitNull:
                 self._drawn[name, layer] = pooled[:, i].flatten().double().numpy()
         run = _run_of(self.model)
         if layer not in self._clean:
-            self._clean[layer] = _seen(run, self.model, layer, (_GAIN, _UNEVENNESS), self.inputs)
+            self._clean[layer] = self._seen(run, layer, (_GAIN, _UNEVENNESS))
         own = self._scores(run, layer, [head], names, self._clean[layer])[:, 0]
         pairs = zip(names, own.tolist(), strict=True)
         return {name: beyond(score, self._drawn[name, layer]) for name, score in pairs}
+
+    def _seen(self, run: Run, layer: int, names: Sequence[str]) -> _Seen:
+        """One pass, keeping what the scores of a layer's heads need."""
+        ours = isinstance(self.model, SequenceTransformer)
+        hooks = {"written": hook_of(self.model, Component("head", layer))} if _GAIN in names else {}
+        if hooks and ours:
+            hooks["stream"] = f"blocks.{layer}.hook_resid_mid"
+        if _UNEVENNESS in names:
+            hooks["pattern"] = f"blocks.{layer}.attn.hook_pattern"
+        output, kept = _kept(run, self.inputs, *hooks.values())
+        trace = None
+        if isinstance(run, _Foreign) and self._replayed and _GAIN in names:
+            trace = run.trace(self.inputs, layer)
+        return _Seen(output, dict(zip(hooks, kept, strict=True)), trace)
 
     def _scores(
         self, run: Run, layer: int, heads: Sequence[int], names: Sequence[str], seen: _Seen
@@ -198,7 +225,7 @@ class ReinitNull:
                 score = _gains(run, self.model, layer, heads, self.inputs, self.scored, seen)
             else:
                 causal = getattr(self.spec, "causal", True)
-                score = _unevenness(seen[1]["pattern"], heads, causal=causal)
+                score = _unevenness(seen.kept["pattern"], heads, causal=causal)
             found.append(score)
         return torch.stack(found)
 
@@ -218,15 +245,27 @@ class ReinitNull:
             yield measure(_run_of(model))
 
 
-def _run_of(model: Any) -> Run:
-    if isinstance(model, SequenceTransformer):
-        return _run_with(model, {})
+@dataclass(frozen=True)
+class _Foreign:
+    """A model that is not ours, from its inputs."""
 
-    def run(inputs: Tensor, hooks: Hooks) -> Tensor:
-        output: Tensor = model.run_with_hooks(inputs, fwd_hooks=hooks)
+    model: Any
+
+    def __call__(self, inputs: Tensor, hooks: Hooks) -> Tensor:
+        output: Tensor = self.model.run_with_hooks(inputs, fwd_hooks=hooks)
         return output
 
-    return run
+    def trace(self, inputs: Tensor, layer: int) -> Trace | None:
+        """A pass that can be run on from a layer; None where streams are not finite."""
+        try:
+            return Trace.of(self.model, inputs, [layer], check=False)
+        except ArgumentError:
+            return None
+
+
+def _run_of(model: Any) -> Run:
+    ours = isinstance(model, SequenceTransformer)
+    return _run_with(model, {}) if ours else _Foreign(model)
 
 
 def _run_with(model: SequenceTransformer, weights: Mapping[str, Tensor]) -> Run:
@@ -252,17 +291,6 @@ def _kept(run: Run, inputs: Tensor, *names: str) -> tuple[Tensor, list[Tensor]]:
     return output, [kept[name] for name in names]
 
 
-def _seen(run: Run, model: Any, layer: int, names: Sequence[str], inputs: Tensor) -> _Seen:
-    """One pass, keeping what the scores of a layer's heads need."""
-    hooks = {"written": hook_of(model, Component("head", layer))} if _GAIN in names else {}
-    if hooks and isinstance(model, SequenceTransformer):
-        hooks["stream"] = f"blocks.{layer}.hook_resid_mid"
-    if _UNEVENNESS in names:
-        hooks["pattern"] = f"blocks.{layer}.attn.hook_pattern"
-    output, kept = _kept(run, inputs, *hooks.values())
-    return output, dict(zip(hooks, kept, strict=True))
-
-
 def _gains(
     run: Run,
     model: Any,
@@ -272,16 +300,17 @@ def _gains(
     scored: Bool[Tensor, "row pos"],
     seen: _Seen,
 ) -> Float[Tensor, " head"]:
-    output, written = seen[0], seen[1]["written"]
+    output, written = seen.output, seen.kept["written"]
     away = written.mean(0) - written
     steps = torch.tensor(_STEPS, dtype=away.dtype)[:, None, None, None]
     found = []
     for head in heads:
         moved = steps * away[:, :, head]
-        if "stream" in seen[1]:
-            stepped = run((seen[1]["stream"] + moved).flatten(0, 1), [], layer)
+        if "stream" in seen.kept:
+            stepped = run((seen.kept["stream"] + moved).flatten(0, 1), [], layer)
         else:
-            stepped = _moved_at(run, hook_of(model, Component("head", layer)), head, inputs, moved)
+            place = hook_of(model, Component("head", layer))
+            stepped = _moved_at(run, place, layer, head, seen, inputs, moved)
         changed = stepped.unflatten(0, moved.shape[:2]) - output
         changed = changed.double().square().sum(-1) * scored
         size = moved.double().square().sum(-1) * scored
@@ -289,7 +318,9 @@ def _gains(
     return torch.stack(found)
 
 
-def _moved_at(run: Run, place: str, head: int, inputs: Tensor, moved: Tensor) -> Tensor:
+def _moved_at(
+    run: Run, place: str, layer: int, head: int, seen: _Seen, inputs: Tensor, moved: Tensor
+) -> Tensor:
     """The output for each step, with what the head writes moved where it stands by itself."""
 
     def move(value: Tensor, hook: Any) -> Tensor:
@@ -297,6 +328,10 @@ def _moved_at(run: Run, place: str, head: int, inputs: Tensor, moved: Tensor) ->
         value[:, :, head] += moved.flatten(0, 1)
         return value
 
+    if seen.trace is not None:
+        entering = seen.trace.before(layer).repeat(len(moved), 1, 1)
+        with seen.trace.model.hooks(fwd_hooks=[(place, move)]):
+            return seen.trace.finish(entering, layer)
     return run(inputs.repeat(len(moved), *(1,) * (inputs.ndim - 1)), [(place, move)])
 
 

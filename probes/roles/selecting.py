@@ -110,10 +110,12 @@ class Seen:
         """The period to whose keys attention is closest, over all rows."""
         counted = self.counted.double()
         mean = (self.pattern * counted[..., None]).sum(0) / counted.sum(0).clamp_min(1)[:, None]
-        once = replace(
-            self, pattern=mean[None], inputs=self.inputs[:1], counted=self.counted.any(0)[None]
-        )
-        return once._closest(self._periods())
+        scores, shifts = self._by_period(mean), _shifts(len(mean))
+        best = scores.nan_to_num(-1.0)
+        which = int((best >= best.max() - _TIE).nonzero()[0, 0])
+        ends = 1 + self.begun
+        period, shift, own = shifts[which // ends]
+        return list(self._period(period, shift, own=own))[which % ends]
 
     def even(self) -> Chosen:
         """The class of positions over which attention is closest to even."""
@@ -135,17 +137,45 @@ class Seen:
         words = f"{words}, and the first position"
         yield Chosen(words, partial(_with_first, selects=selects, first=True))
 
-    def _periods(self) -> Iterator[Chosen]:
-        size = self.allowed.shape[-1]
-        place = torch.arange(size)
-        for period in range(2, max(3, (size + 1) // 2)):  # three of its positions are in a row
-            every = f"every {_ORDINALS.get(period, f'{period}th')} position"
-            for shift in range(period):
-                ahead = (place - place[:, None]) % period == shift
-                words = f"{every} from {shift} after its own" if shift else f"{every} from its own"
-                yield from self._ended(words, partial(_whatever, keys=ahead[None]))
-                at = (place % period == shift).expand(size, size)
-                yield from self._ended(f"{every} from {shift}", partial(_whatever, keys=at[None]))
+    def _period(self, period: int, shift: int, *, own: bool) -> Iterator[Chosen]:
+        """Every p-th position, from one after the query's own or from one in the row."""
+        place = torch.arange(self.allowed.shape[-1])
+        keys = _remainders(place, period, own=own) == shift
+        words = f"every {_ORDINALS.get(period, f'{period}th')} position"
+        if own:
+            words += f" from {shift} after its own" if shift else " from its own"
+        else:
+            words += f" from {shift}"
+        return self._ended(words, partial(_whatever, keys=keys[None]))
+
+    def _by_period(self, mean: Float[Tensor, "query key"]) -> Float[Tensor, " tried"]:
+        """The closeness of mean attention to that over every p-th position: of :func:`_shifts` each
+        in turn, without and with the first position where one token begins every row.
+
+        A key belongs to one shift of a period: all shifts are measured at once.
+        """
+        place, counted = torch.arange(len(mean)), self.counted.any(0)
+        inner = self.allowed.double()
+        if self.begun:
+            inner[:, 0] = 0
+        found = []
+        for period in range(2, _periods(len(mean))):
+            both = []
+            for own in (True, False):
+                remainder = _remainders(place, period, own=own)
+                count = inner.new_zeros(len(mean), period).scatter_add(1, remainder, inner)
+                for first in (False, True)[: 1 + self.begun]:
+                    many = count + first * self.allowed[:, :1]
+                    even = 1 / many.clamp_min(1)
+                    part = torch.minimum(mean, even.gather(1, remainder)) * inner
+                    close = torch.zeros_like(count).scatter_add(1, remainder, part)
+                    if first:
+                        close = close + torch.minimum(mean[:, :1], even) * self.allowed[:, :1]
+                    counts = counted[:, None] & (many > 0)
+                    counts &= many < self.allowed.sum(-1, keepdim=True)
+                    both.append((close * counts).sum(0) / counts.sum(0))
+            found.append(torch.stack(both, dim=1).flatten())
+        return torch.cat(found)
 
     def _classes(self) -> Iterator[Chosen]:
         size = self.allowed.shape[-1]
@@ -158,6 +188,30 @@ class Seen:
 
 
 _ORDINALS = {2: "second", 3: "third"}
+
+_TIE = 1e-12
+"""Periods whose closeness differs by less are equally close, and the first is taken."""
+
+
+def _periods(size: int) -> int:
+    """The least period too long to be told: three of its positions are not in a row."""
+    return max(3, (size + 1) // 2)
+
+
+def _shifts(size: int) -> list[tuple[int, int, bool]]:
+    """Period, shift, and whether it is counted from the query's own position."""
+    return [
+        (period, shift, own)
+        for period in range(2, _periods(size))
+        for shift in range(period)
+        for own in (True, False)
+    ]
+
+
+def _remainders(place: Int[Tensor, " key"], period: int, *, own: bool) -> Int[Tensor, "query key"]:
+    """Which shift of a period each key belongs to, for each query."""
+    ahead = place - place[:, None] if own else place.expand(len(place), -1)
+    return ahead % period
 
 
 def closeness(

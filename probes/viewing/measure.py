@@ -34,6 +34,7 @@ from interp.interventions.ablation_effects import effect_table, loss_unit, posit
 from interp.interventions.components import Component
 from interp.store.attention_mask import AttentionMask, attention_shares, mask_from_patterns
 from interp.store.rows import Rows, layer_hooks, read_batches
+from probes.roles.examined import Watch as Over
 from probes.viewing.quantised import Quantised, quantised
 from probes.viewing.sequences import Sequences
 
@@ -43,6 +44,7 @@ CLASSES = ("previous", "own", "first", "same", "after_same")
 """Classes of keys by which rows are ordered."""
 LAGS = 32
 _BATCH = 8
+_TOKENS = 1024
 _VALUES = "attn.hook_v"
 
 Place = tuple[int, int]
@@ -196,7 +198,9 @@ def _outputs(model: Any, layers: Sequence[int]) -> dict[int, Float[Tensor, "head
 
 
 @torch.no_grad()
-def effects_on(model: Any, shown: Sequences, heads: Sequence[Place], *, seed: int = 0) -> Effects:
+def effects_on(
+    model: Any, shown: Sequences, heads: Sequence[Place], *, seed: int = 0, over: Over = iter
+) -> Effects:
     """What is lost without each head, position by position.
 
     Args:
@@ -204,6 +208,7 @@ def effects_on(model: Any, shown: Sequences, heads: Sequence[Place], *, seed: in
         shown: Rows with targets.
         heads: Which.
         seed: Of the table's intervals.
+        over: Wraps the loop over heads and pieces of rows, for a progress bar.
     """
     batch = shown.batch
     how = "mean" if len(batch) > 1 else "zero"
@@ -211,13 +216,17 @@ def effects_on(model: Any, shown: Sequences, heads: Sequence[Place], *, seed: in
     unit, mask = loss_unit(batch), batch.mask.double()
     count = mask.sum(1).clamp_min(1)
     found: dict[Component, list[Tensor]] = {part: [] for part in parts}
-    pieces = ablated_by_rows(model, batch.inputs, parts, how=how, seed=seed)
+    pieces = ablated_by_rows(model, batch.inputs, parts, how=how, seed=seed, tokens=_TOKENS)
+    a_piece = max(1, _TOKENS // batch.inputs.shape[1])
+    bar = iter(over(range(len(parts) * -(-len(batch) // a_piece))))
     for rows, clean, outputs in pieces:
         targets = batch.targets[rows]
         before = position_losses(clean, targets)
         for part, output in outputs:
+            next(bar, None)
             rise = (position_losses(output, targets) - before) / unit
             found[part].append(rise * mask[rows])
+    next(bar, None)
     whole = {part: torch.cat(rises) for part, rises in found.items()}
     by_row = {part: (rises.sum(1) / count).numpy() for part, rises in whole.items()}
     table = pd.DataFrame()

@@ -23,6 +23,7 @@ from interp.store import ActivationStore
 from interp.weights.weight_table import weight_table
 from probes.roles import ROLE_COLUMNS, candidates
 from probes.roles.evidence import Evidence
+from probes.roles.examined import Watch as Over
 from probes.roles.find import decided, evidence_of
 from probes.roles.profile import Profile
 from probes.viewing.measure import Effects, Seen, effects_on, seen_on
@@ -111,6 +112,7 @@ def view_model(
     ablate: bool = True,
     seed: int = 0,
     watch: Watch = lambda words: None,
+    over: Over = iter,
 ) -> Viewed:
     """What a page shows of a model.
 
@@ -122,6 +124,7 @@ def view_model(
             takes most of the time.
         seed: Of nulls.
         watch: Told what is being done.
+        over: Wraps loops over heads, for a progress bar.
 
     Raises:
         HookError: for a model whose attention patterns no hook shows.
@@ -133,12 +136,12 @@ def view_model(
         seen = tuple(seen_on(model, rows, model) for rows in chosen.shown)
         heads = tuple(sorted(seen[0].heads))
         watch(f"roles of {card.name}")
-        roles, shares, lacks = _roles(model, chosen, seed, notes)
+        roles, shares, lacks = _roles(model, chosen, seed, notes, over)
         effects: list[Effects | None] = []
         for rows in chosen.shown:
             watch(f"{card.name} without each head, on {rows.kind}")
             asked = ablate and rows.aimed
-            effects.append(effects_on(model, rows, heads, seed=seed) if asked else None)
+            effects.append(effects_on(model, rows, heads, seed=seed, over=over) if asked else None)
         watch(f"weights of {card.name}")
         raised, weights = _weights(model, chosen.shown, seed, notes)
     columns = [*shares, *_lost(chosen.shown, effects), *weights]
@@ -179,7 +182,7 @@ def view_store(
 
 
 def _roles(
-    model: Any, chosen: Chosen, seed: int, notes: list[str]
+    model: Any, chosen: Chosen, seed: int, notes: list[str], over: Over
 ) -> tuple[pd.DataFrame, list[Column], Mapping[str, str]]:
     """The heads' roles, their shares of attention by class, and what was not looked for."""
     nothing = pd.DataFrame(columns=[*ROLE_COLUMNS, "tests"])
@@ -190,7 +193,7 @@ def _roles(
         evidence = evidence_of(
             model, chosen.measured, chosen.profile, latents=any(map(bool, known)), seed=seed
         )
-        table = decided(evidence, *known)
+        table = decided(evidence, *known, watch=over)
     except ProoflensError as error:
         notes.append(f"roles were not decided: {error}")
         return nothing, [], {}

@@ -3,6 +3,7 @@
 import contextlib
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -262,3 +263,34 @@ def test_black_boxes_are_checked_too() -> None:
     (found,) = check(data, model, sha256_of(model))
     assert found.holds
     assert found.found == pytest.approx(found.claimed, rel=1e-6)
+
+
+def test_a_certificate_that_says_nothing_is_checked_too(tmp_path: Path) -> None:
+    """It must say no more when it is bounded again, or else it was made to say nothing."""
+    task, model = Maximum(6, 3), trained_maximum(6, 3, 1)
+    folder, file = tmp_path / "model", tmp_path / "certificate.json"
+    save_checkpoint(model, folder, about={"name": "m", "task": task.to_dict()})
+
+    def checked_again(data: Any) -> tuple[int, str]:
+        file.write_text(json.dumps(data))
+        done = CliRunner().invoke(app, ["certify", "--check", str(file), str(folder)])
+        return done.exit_code, done.output
+
+    wide = certify(model, task, strategies=["black box"]).to_dict()
+    sharp = certify(model, task, strategies=["brute force"]).to_dict()
+    (one,), (box,) = sharp["strategies"], wide["strategies"]
+    assert not one["vacuous"]
+    assert box["vacuous"]
+    code, said = checked_again(wide)
+    assert (code, "nothing is claimed" in said) == (0, True), said
+    for forged in (
+        sharp | {"strategies": [one | {"vacuous": "no better"}]},
+        sharp | {"strategies": [one | {"vacuous": "no better", "bound": 0.1}]},
+        sharp | {"strategies": [one | {"vacuous": "no better", "bound": None}]},
+        wide | {"strategies": [box | {"bound": 0.9}]},
+        wide | {"strategies": [box | {"data": {}}]},
+        wide | {"strategies": []},
+    ):
+        code, said = checked_again(forged)
+        assert code not in (0, 70), said
+        assert "nothing is claimed" not in said

@@ -1,9 +1,13 @@
 """Heads of fresh models as a null: against direct loops, and exact for fresh models."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+from interp.models.export import export_gpt2
+from interp.models.pretrained import load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.induction import construct_relation
@@ -35,6 +39,27 @@ def test_gains_of_fresh_models_against_a_loop(monkeypatch: pytest.MonkeyPatch) -
         for head in range(2)
     ]
     np.testing.assert_allclose(drawn, slow, rtol=1e-9)
+
+
+def test_gains_of_a_models_shuffled_copies_are_those_of_whole_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that is not ours is run on from the head's layer; as a whole, it gives the same."""
+    monkeypatch.setattr(fresh_models, "_DRAWS", 4)
+    spec = TransformerSpec(
+        d_in=7, d_out=7, n_ctx=10, d_model=8, n_layers=3, n_heads=2, d_head=4, ffn=(8,),
+        norm="layernorm", positions="learned", activation="gelu",
+    )  # fmt: skip
+    model = load_pretrained(export_gpt2(SequenceTransformer(spec, seed=4), tmp_path / "m")).model
+    quick, whole = (ReinitNull(model, BATCH.inputs, BATCH.mask, seed=5) for _ in range(2))
+    assert quick._replayed
+    whole._replayed = False
+    for layer in range(3):
+        first, second = quick.gain(layer, 1), whole.gain(layer, 1)
+        assert first.score == pytest.approx(second.score, rel=1e-4)
+        np.testing.assert_allclose(
+            quick._drawn["gain", layer], whole._drawn["gain", layer], rtol=1e-4
+        )
 
 
 @torch.no_grad()

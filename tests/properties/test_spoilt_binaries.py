@@ -4,6 +4,7 @@ Each is read in a forked child with little memory and time, so that a crash of t
 ``PROOFLENS_FUZZ`` says how many files with spoilt bytes are tried instead of a few.
 """
 
+import contextlib
 import os
 import sys
 import traceback
@@ -15,6 +16,7 @@ import h5py
 import pytest
 from forked_calls import Child, limited
 from readers import BINARY, Reader
+from safetensors.numpy import load_file, save_file
 from spoilt_binaries import edits, flipped
 
 from interp.errors import ProoflensError
@@ -78,6 +80,34 @@ def try_all(some: list[Case], reader: Reader, home: Path, good: bytes) -> None:
             place = traceback.extract_tb(error.__traceback__)[-1]
             told = f"{type(error).__name__} {error} at {place.filename}:{place.lineno}"
             sys.stdout.write(f"WRONG {name!r}: {told}".replace("\n", " ") + "\n")
+
+
+@pytest.mark.parametrize("spoilt", [(b"TREE", b"FREE"), (b"\x18\0\0\0\0\0\0\0\x10\0", b"\xff")])
+def test_a_one_file_store_whose_list_of_names_is_spoilt(
+    spoilt: tuple[bytes, bytes], home: Path
+) -> None:
+    """It opens, and fails when it is asked for a name."""
+    file = home / BINARY["one"].file
+    good = file.read_bytes()
+    try:
+        file.write_bytes(good.replace(spoilt[0], spoilt[1] + spoilt[0][len(spoilt[1]) :], 1))
+        with pytest.raises(ProoflensError, match=r"one\.h5"):
+            BINARY["one"].read(home)
+    finally:
+        file.write_bytes(good)
+
+
+@pytest.mark.parametrize("start", ["{}", "{0}", "{layer}", "{layer.x}", "{", "%s"])
+def test_braces_in_names_of_tensors_mean_nothing(start: str, home: Path) -> None:
+    """Names before the layers are the file's own: they are followed, or not found."""
+    file = home / BINARY["weights"].file
+    good, tensors = file.read_bytes(), load_file(file)
+    try:
+        save_file({name.replace("transformer", start): t for name, t in tensors.items()}, file)
+        with contextlib.suppress(ProoflensError):
+            BINARY["weights"].read(home)
+    finally:
+        file.write_bytes(good)
 
 
 LONG = ("one", "part-verify", "measurement-verify")

@@ -4,6 +4,7 @@ One process holds a folder's lock as a running command does; commands that write
 with its number and host, and readers work beside it. When it is killed, its lock is gone.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -13,12 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
 from forked_calls import RECIPE, Child, Ended, command
 
+import trained.grid
 from analyses.papers.base import Setting, Verdict
 from analyses.papers.ledger import Claim
 from interp.errors import ArgumentError, StoreError
@@ -242,3 +245,36 @@ def test_of_two_at_the_same_time_one_works(
         assert one.code == 0 or re.search(REFUSED, last), one
     if name == "extract":
         assert verify(root / "two") == []
+
+
+@pytest.mark.parametrize("more", ["", " --resume"])
+def test_one_that_starts_as_the_other_ends_finds_its_work(
+    more: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has the folder until the second, which had looked before, has it."""
+    monkeypatch.setattr("trained.zoo.recipes", lambda: [read_recipe(root / "r.toml")])
+    words = f"train --all --out {root}/zoo{more}".split()
+    place = trained.grid.training_place
+
+    def waited(folder: Path) -> Any:
+        trained.grid.training_place = place
+        if not (first := os.fork()):
+            with contextlib.suppress(SystemExit):
+                command(*words)()
+            os._exit(0)
+        os.waitpid(first, 0)
+        monkeypatch.setattr("trained.grid.train_unit", lambda *_: 1 / 0)
+        return place(folder)
+
+    monkeypatch.setattr("trained.grid.training_place", waited)
+    second = Child(command(*words)).end()
+    said = "nothing is left to train" if more else "exists: choose another name"
+    assert (second.code, said in second.said) == (0 if more else 2, True), second
+    assert sorted(path.name for path in root.iterdir() if "zoo" in path.name) == ["zoo"]
+
+
+def test_claims_leave_no_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)
+    assert Child(command("claims", "run", "--all", "--out", root / "claims")).end().code == 0
+    left = {path.name for path in (root / "claims").iterdir()}
+    assert left == {"memory-slow", "report.html"}

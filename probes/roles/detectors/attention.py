@@ -73,7 +73,7 @@ def attention_roles(of: Examined) -> Iterator[Found]:
         return
     weights = [variable for variable in of.sought if variable.role == "dense"]
     asked = rules(evidence) if "uniform" in evidence.profile.rows else {}
-    for place in evidence.heads:
+    for place in of.watch(evidence.heads):
         found = list(selected(of, place, asked))
         named = any(holds(one.behaviour) for one in found)
         yield from found
