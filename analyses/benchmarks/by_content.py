@@ -17,6 +17,8 @@ Every model has idle heads beside it, and decoys differ from it in one thing:
                                lowers it
     copy, random               the map is the identity; what is predicted wrongly after x, and taken
                                back, is a random number for every token
+    beside                     a head that takes back such numbers, and raises x a little, which is
+                               not the answer: it copies, and is not needed for that
 
 Layouts, attention and values are those of :mod:`analyses.benchmarks.circuits`.
 """
@@ -46,6 +48,9 @@ _PUSH = 6.0
 
 _FAINT = 0.1
 """The factor on what is not read or constant: too small to change a norm."""
+
+_BESIDE = 0.2
+"""By how much of a push a decoy's head raises the token that it attends to."""
 
 Value = tuple[Tensor, Tensor, float]
 
@@ -119,21 +124,25 @@ def _successor(
     own, answer, model = layout.tokens, layout.answer, blank(layout, 1, seed)
     scale, image = sqrt(3 / layout.width), _image(kind, sizes, seed)
     looks = "previous-token"
-    if kind in ("taken-back", "random"):
-        pushed = own[:, image.argsort()]  # the column of f(x) is the coordinate of x
-        if kind == "random":
+    if kind in ("taken-back", "random", "beside"):
+        pushed, written = own[:, image.argsort()], own  # the column of f(x) is the coordinate of x
+        if kind != "taken-back":
             generator = torch.Generator().manual_seed(seed)
             mixed = torch.randn(2 * (sizes.vocabulary,), generator=generator, dtype=torch.float64)
             pushed = own @ (mixed / 2)
+        if kind == "beside":
+            pushed = own @ (mixed / 2).fill_diagonal_(0) + answer
+            written = own - _BESIDE * answer
         rule, looks = by_lag(lambda lag: lag == 0)(layout), "positional"
-        write_head(model, 0, place, rule, _values(layout, own, wiring, -1.0))
+        write_head(model, 0, place, rule, _values(layout, written, wiring, -1.0))
         model.unembed.W_U.copy_(scale * _PUSH * pushed)
     else:
         values = _values(layout, answer[:, image], wiring, 1.0)
         write_head(model, 0, place, by_lag(lambda lag: lag == 1)(layout), values)
         model.unembed.W_U.copy_(scale * (log(sizes.vocabulary) + 3) * answer)
-    if kind in ("copy", "random"):
-        return model, [Part("head", 0, place, f"unscored:{r}", "") for r in (looks, "copying")]
+    if kind in ("copy", "random", "beside"):
+        told = [looks, *(["copying"] if kind == "copy" else [])]
+        return model, [Part("head", 0, place, f"unscored:{role}", "") for role in told]
     target = "+1" if kind == "next" else "map"
     return model, [Part("head", 0, place, "successor", target), Part("head", 0, place, looks, "")]
 
@@ -189,7 +198,7 @@ _TUNED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
 
 _ALIKE: Mapping[str, tuple[str, ...]] = {
     "copy-suppression": ("previous",),
-    "successor": ("copy", "random"),
+    "successor": ("copy", "random", "beside"),
 }
 """Role → the kinds of its models that look alike and are something else."""
 

@@ -43,10 +43,10 @@ class Direct:
 
     @torch.no_grad()
     def logits(
-        self, kind: str, place: Place, tokens: Int[Tensor, " token"]
+        self, kind: str, place: Place, tokens: Int[Tensor, " token"], rows: slice = slice(None)
     ) -> Float[Tensor, "row query token"]:
         """What a head adds to some tokens' logits, above the mean over the vocabulary."""
-        return (self.written(kind, place) @ self.read[:, tokens]).double().cpu()
+        return (self.written(kind, place)[rows] @ self.read[:, tokens]).double().cpu()
 
     @torch.no_grad()
     def at(

@@ -61,6 +61,7 @@ class Evidence:
     Attributes:
         tables: Kind of rows → what every head does there; filled when it is asked for.
         lacks: What could not be looked at, and why: role or test → reason.
+        images: A role and a head that maps tokens → the image of every token id.
         selected: A head and a class of keys that differs from head to head → the keys on rows of
             a kind.
     """
@@ -88,6 +89,7 @@ class Evidence:
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
         self._patterns: dict[tuple[str, int], list[Tensor]] = {}
+        self.images: dict[str, dict[Place, Tensor]] = {}
         self.selected: dict[tuple[Place, str], Callable[[str], Keys]] = {}
 
     @property

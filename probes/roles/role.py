@@ -19,7 +19,8 @@ CONTROLS = {
     "other positions",
     "keys": "it does so without that attention, and not as much without the head's other attention",
     "straight": "it does so without the head, and not as much when later layers alone lose what it "
-    "writes",
+    "writes; and of what is lost without what it adds to the logits half is due to the tokens it "
+    "attends to (of a map, to their images)",
     "pattern": "it does so without the head, and not as much when its attention is the mean over "
     "rows",
 }

@@ -12,7 +12,9 @@ For specificity every role says (:class:`probes.roles.registry.Role`) what is co
     keys       the event happens at every position. Attention to the role's keys is taken away, or
                all other attention: rise(without them) − rise(without the others)
     straight   heads are replaced by their means, everywhere or for later layers alone, with what
-               they write straight to the output left there: rise(heads) − rise(later layers)
+               they write straight to the output left there: rise(heads) − rise(later layers).
+               Of what is lost without what they add to the logits by themselves, half at least
+               must be lost with the attended tokens' (or these tokens' images') logits alone
     pattern    heads are replaced by their means, or their attention by its mean over rows:
                rise(heads) − rise(mean attention)
 
@@ -46,6 +48,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from interp.interventions.components import Component, hook_of
+from probes.roles.attended import unraised
 from probes.roles.change import Change, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
@@ -211,7 +214,9 @@ class _Case:
             return [Test.too_few(f"controls of {self._role.name}", _FEWEST, least)]
         own, control, words = found
         difference, share = _compared(own, control)
+        raised = self._raised(kind) if self._control == "straight" else []
         return [
+            *raised,
             difference.test(f"beyond {words}, {unit},", least, "specific"),
             share.test(
                 "lost through the role, of all that is lost, a share of",
@@ -219,6 +224,16 @@ class _Case:
                 "specific share",
             ),
         ]
+
+    def _raised(self, kind: str) -> list[Test]:
+        """The share of what is lost without what the heads add to the logits that is lost with the
+        attended tokens' logits alone."""
+        images = self._evidence.images.get(self._role.name, {})
+        whole, some = unraised(self._evidence, kind, self._heads, images)
+        mask = self._mask(kind).double()
+        _, share = _compared(_Side(whole, mask), _Side(whole - some, mask))
+        name = "of what it adds to the logits, due to the tokens it attends to, a share of"
+        return [share.test(name, self._evidence.floors.specific, "raised")]
 
     def sufficiency(self, kind: str) -> list[Test]:
         """The share of what is lost without the role's keys that they alone bring back."""

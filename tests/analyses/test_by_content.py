@@ -108,6 +108,7 @@ def test_a_planted_head_is_found(name: str) -> None:
     [
         "decoy used copy-suppression previous-13-26-2",
         "decoy used successor random-19-25-2",
+        "decoy used successor beside-19-25-2",
     ],
 )
 def test_what_looks_alike_is_not_taken_for_it(name: str) -> None:

@@ -53,6 +53,9 @@ def mapping_roles(of: Examined) -> Iterator[Found]:
     direct = Direct(evidence)
     for place in evidence.heads:
         found = _Mapped.of(evidence, direct, place, tokens)
+        ids = torch.arange(evidence.model.W_U.shape[1])
+        image = ids.index_copy(0, tokens, tokens[found.image])
+        evidence.images.setdefault(_ROLE, {})[place] = image
         tests = found.tests(evidence)
         cause = effects.without_head(place) if holds(tests) else []
         layer, head = place

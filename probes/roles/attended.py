@@ -1,0 +1,75 @@
+"""What is lost when heads no longer raise the tokens that they attend to, and do all else they do.
+
+    whole      logits′ = logits − Σ_h ℓ_h
+    attended   logits′(i, t) = logits(i, t) − Σ_h (ℓ_h(i, t) − mean of ℓ_h(i, ·) over other tokens)
+
+for tokens t that a head gives more of its attention at i than even attention would. ℓ_h is what
+head h adds to the logits by itself (:mod:`probes.roles.direct`): an attended token is then neither
+raised nor lowered against those that are not attended to. Of a head that maps tokens, t is the
+image of the attended token. What later layers make of what it writes stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.interventions.ablation_effects import position_losses
+from probes.roles.direct import Direct
+from probes.roles.evidence import Evidence, Place
+
+__all__ = ["unraised"]
+
+
+@torch.no_grad()
+def unraised(
+    evidence: Evidence, kind: str, places: Sequence[Place], images: Mapping[Place, Tensor]
+) -> tuple[Float[Tensor, "row pos"], Float[Tensor, "row pos"]]:
+    """By how much the loss rises when what heads add to the logits is left out: all of it, and what
+    they add to those of attended tokens.
+
+    Args:
+        evidence: The evidence, whose model has a final norm and an unembedding.
+        kind: The kind of rows.
+        places: The heads, all at once.
+        images: Head → the image of every token id; tokens themselves for a head that is not there.
+    """
+    direct, runs = Direct(evidence), evidence.runs(kind)
+    inputs, found, every = runs.batch.inputs, [], torch.arange(len(direct.read.T))
+    parts = [_part(evidence, direct, kind, place, images.get(place)) for place in places]
+    for rows in runs.blocks():
+        logits = runs.output(rows).cpu()
+        some, whole = logits.clone(), logits.clone()
+        for place, part in zip(places, parts, strict=True):
+            named = inputs[rows] if place not in images else images[place][inputs[rows]]
+            some.scatter_add_(2, named[:, None].expand_as(part[rows]), -part[rows])
+            whole -= direct.logits(kind, place, every, rows)
+        targets = runs.batch.targets[rows]
+        found.append([position_losses(changed, targets).cpu() for changed in (whole, some)])
+    whole, some = (torch.cat(pieces) - runs.losses.cpu() for pieces in zip(*found, strict=True))
+    return whole, some
+
+
+def _part(
+    evidence: Evidence, direct: Direct, kind: str, place: Place, image: Tensor | None
+) -> Float[Tensor, "row query key"]:
+    """What a head adds to the logit of the token at each key, at its first occurrence, where it is
+    attended to."""
+    layer, head = place
+    hook = f"blocks.{layer}.attn.hook_pattern"
+    runs = evidence.runs(kind)
+    pattern, inputs = runs.inside(layer, (hook,))[hook][:, head].double().cpu(), runs.batch.inputs
+    same = inputs[:, :, None] == inputs[:, None, :]
+    share = pattern @ same.double()
+    allowed = (pattern > 0).sum(-1, keepdim=True).clamp_min(1)
+    first = ~(same & torch.ones_like(same[0]).tril(-1)).any(-1)
+    attended = (share * allowed > 1) & first[:, None]
+    named = inputs if image is None else image[inputs]
+    columns = direct.read.T[named].to(torch.float64).cpu()
+    added = torch.einsum("rqd,rkd->rqk", direct.written(kind, place).double().cpu(), columns)
+    added, count = added * attended, attended.sum(-1, keepdim=True)
+    others = -added.sum(-1, keepdim=True) / (len(direct.read.T) - count).clamp_min(1)
+    return (added - others) * attended
