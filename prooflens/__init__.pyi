@@ -87,7 +87,7 @@ from probes.roles import find_roles as find_roles
 # go back
 from interp import rasp as rasp
 from probes.decompile.counting import decompile_counting as decompile_counting
-from probes.decompile.rows_file import read_rows as read_rows
+from probes.given_rows import read_rows as read_rows
 from probes.decompile.workflow import decompile as decompile
 
 # train and claim

@@ -41,7 +41,11 @@ def certify(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
-    """Bound a model's error or accuracy over all inputs of its task, from its weights."""
+    """Bound a model's error or accuracy over all inputs of its task, from its weights.
+
+    Bounds are computed in float64 on the CPU and speak of the weights as they are stored: there is
+    no device or precision to choose.
+    """
     from analyses.cli.loading import load_with_task
     from interp.errors import Problems
     from interp.output import check_output

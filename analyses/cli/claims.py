@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from analyses.cli.usage import App, facts, progress
+from analyses.cli.usage import App, Backend, Device, facts, progress
 
 if TYPE_CHECKING:
     from analyses.papers.ledger import Claim
@@ -53,11 +53,16 @@ def run(
     ids: Annotated[list[str] | None, typer.Argument(help="Claims, by id.")] = None,
     paper: Annotated[list[str] | None, typer.Option(help="All claims of a paper.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All claims.")] = False,
-    profile: Annotated[str, typer.Option(help="zoo, quick (two cores) or full (a GPU).")] = "quick",
+    profile: Annotated[
+        Literal["zoo", "quick", "full"],
+        typer.Option(help="On shipped models, in the time of two cores, or in that of a GPU."),
+    ] = "quick",
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     out: _Out = Path("out/claims"),
-    backend: Annotated[str, typer.Option(help="local, or ray.")] = "local",
-    device: Annotated[str, typer.Option(help="cpu, cuda …")] = "cpu",
+    backend: Annotated[
+        Backend, typer.Option(help="Ray makes what claims train tasks on your cluster.")
+    ] = "local",
+    device: Device = "cpu",
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep the results that are there already.")
     ] = False,

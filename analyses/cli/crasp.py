@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -99,7 +99,8 @@ def compile_(
     out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
     longest: Annotated[int, typer.Option(help="Tokens of the longest input.")] = 1000,
     precision: Annotated[
-        str, typer.Option(help="ramp, or sign: weights that do not depend on the length.")
+        Literal["ramp", "sign"],
+        typer.Option(help="sign for weights that do not depend on the length."),
     ] = "ramp",
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
@@ -107,22 +108,15 @@ def compile_(
 
     Programs that count the future are refused, and so are guards other than predN.
     """
-    from typing import cast, get_args
-
     from interp.crasp import program_text, read_program
-    from interp.errors import Problems
     from interp.models.checkpoint import save_checkpoint
     from interp.output import check_output
-    from interp.proofs.depth.compiler import Precision, compile_program
+    from interp.proofs.depth.compiler import compile_program
     from interp.proofs.depth.vocabulary import vocabulary_of
 
-    problems, known = Problems("compile"), get_args(Precision)
-    rule = f"must be one of {', '.join(known)}"
-    problems.need(precision in known, "--precision", rule, precision, "choose one")
-    problems.raise_if_any()
     program = read_program(file)
     check_output(out, overwrite=overwrite, marker="model.json", inputs=[file])
-    made = compile_program(program, longest=longest, precision=cast("Precision", precision))
+    made = compile_program(program, longest=longest, precision=precision)
     about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}
     save_checkpoint(made.model, out, about=about, overwrite=overwrite)
     spec = made.model.spec

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, not_for, shipped_models
+from analyses.cli.usage import OWN_ROWS, Device, RunDtype, facts, not_for, shipped_models
 
 __all__ = ["decompile"]
 
@@ -25,7 +25,7 @@ def decompile(
         Path | None, typer.Argument(help="With apply: the program to run, without any model.")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Rows (JSON); by default those of the model's own task.")
+        Path | None, typer.Option(help=f"{OWN_ROWS} Those of the model's own task by default.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of program, result and report.")] = None,
     lines: Annotated[int, typer.Option(min=1, help="Longest program that is looked at.")] = 20,
@@ -69,7 +69,7 @@ def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
     from interp.errors import Problems
     from interp.rasp import read_program, run
     from probes.decompile.decisions import agreement, decide
-    from probes.decompile.rows_file import read_rows
+    from probes.given_rows import read_rows
 
     read = read_program(program)
     rows = read_rows(data)
@@ -97,21 +97,20 @@ def _decompiled(
     marker = "program.txt"
     inputs = [path for path in (name, data) if path is not None]
     check_output(out, overwrite=overwrite, marker=marker, inputs=inputs)
-    from probes.decompile.rows_file import read_rows
-
-    given = None if data is None else read_rows(data)
 
     from analyses.cli.steps import steps
     from analyses.report.decompiled import write_decompiled
     from probes.decompile.workflow import decompile as find_program
+    from probes.given_rows import read_rows
     from trained.loading import load
 
     step = steps()
     step(f"loading {name}")
     model = load(name, **place)
+    given = None if data is None else read_rows(data, model.card)
     if given is None and model.card.task is None:
         raise ArgumentError(
-            f"data must be given for {name!r}, which knows no task of its own: --data rows.json "
+            f"data must be given for {name!r}, which knows no task of its own: --data FILE "
             "(docs/howto-decompile says what it holds)"
         )
     found = find_program(model, given, step=step, **about)

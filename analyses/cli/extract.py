@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from analyses.cli.usage import Device, facts, shipped_models
+from analyses.cli.usage import OWN_ROWS, Backend, Device, Dtype, RunDtype, facts, shipped_models
 
 __all__ = ["extract"]
 
@@ -32,17 +32,15 @@ _Dataset = Annotated[
 ]
 _Data = Annotated[
     Path | None,
-    typer.Option(
-        help="Rows of your own, of one length: .jsonl, .npy or .safetensors with ids, labels and "
-        "mask, or a text."
-    ),
+    typer.Option(help=f"{OWN_ROWS} With labels and mask if they have them."),
 ]
-_Dtype = Annotated[str | None, typer.Option(help="float64, float32, float16 or bfloat16.")]
-_Compression = Annotated[str | None, typer.Option(help="gzip, lzf, zstd, lz4 or bitshuffle.")]
+_StoredDtype = Annotated[Dtype | None, typer.Option(help="What is stored; as it runs by default.")]
+_Compression = Annotated[
+    Literal["gzip", "lzf", "zstd", "lz4", "bitshuffle"] | None,
+    typer.Option(help="Of the parts; zstd, lz4 and bitshuffle need the extra compression."),
+]
 _Threads = Annotated[int | None, typer.Option(min=1, help="PyTorch threads, part of the plan.")]
-_Backend = Annotated[
-    Literal["local", "ray"], typer.Option(help="Ray makes each part a task on your cluster.")
-]
+_Backend = Annotated[Backend, typer.Option(help="Ray makes each part a task on your cluster.")]
 
 
 def extract(
@@ -57,7 +55,7 @@ def extract(
     split: Annotated[str, typer.Option(help="The data set's split.")] = "train",
     rows: Annotated[int | None, typer.Option(help="Number of rows; needed for a task.")] = None,
     batch: Annotated[int, typer.Option(help="Rows of one forward pass.")] = 32,
-    dtype: _Dtype = None,
+    stored_dtype: _StoredDtype = None,
     positions: Annotated[str, typer.Option(help="all, last or START:STOP[:STEP].")] = "all",
     heads: Annotated[str | None, typer.Option(help="Heads to keep, such as 0,3.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the task's sampling.")] = 0,
@@ -69,6 +67,7 @@ def extract(
         bool, typer.Option("--overwrite", help="Replace the store at --out.")
     ] = False,
     device: Device = "cpu",
+    dtype: RunDtype = None,
     backend: _Backend = "local",
     dry_run: Annotated[bool, typer.Option(help="Print the plan and stop.")] = False,
 ) -> None:
@@ -86,18 +85,19 @@ def extract(
         check_output(out, overwrite=True, marker=CHECKED, inputs=read)
     if threads is not None:
         torch.set_num_threads(threads)
+    place: dict[str, Any] = {"device": device, "dtype": dtype}
     if data is None:
-        built = load(model, device=device)
+        built = load(model, **place)
         source = _source(built.card, task, tokens, dataset, column, split)
     else:
         _one_source([task, tokens, dataset, data])
-        built, own = load_with_data(model, data, device=device)
+        built, own = load_with_data(model, data, **place)
         source = own.batch
         typer.echo(f"rows: {own.about}", err=True)
     options: dict[str, Any] = {
         "rows": rows,
         "batch": batch,
-        "dtype": dtype,
+        "dtype": stored_dtype,
         "positions": positions,
         "heads": kept,
         "seed": seed,
@@ -108,7 +108,7 @@ def extract(
         typer.echo(plan_extraction(built, source, hooks, **options).describe())
         return
     how = {"resume": resume, "overwrite": overwrite, "backend": backend}
-    _stream(built, source, hooks, out, options, how)
+    _stream(built, source, hooks, out, options, how, place)
 
 
 def _stream(
@@ -118,13 +118,14 @@ def _stream(
     out: Path,
     options: dict[str, Any],
     how: dict[str, Any],
+    place: dict[str, Any],
 ) -> None:
     """Check the hooks, run the extraction, and print what was stored."""
     from analyses.cli.loading import lasting_name
     from interp.store import extract as run
 
     failed = _conformance(model, source, options["rows"], options["seed"])
-    about = {"model": lasting_name(model.card.name), "conformance": failed}
+    about = {"model": lasting_name(model.card.name), "dtype": place["dtype"], "conformance": failed}
     store = run(
         model,
         source,
@@ -132,7 +133,7 @@ def _stream(
         out,
         **options,
         **how,
-        loader=_Loader(model.card.name),
+        loader=_Loader(model.card.name, place),
         about=about,
         report=typer.echo,
     )
@@ -147,13 +148,13 @@ def _stream(
 class _Loader:
     """A function that builds the model on a worker, since a bridge cannot be pickled."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, place: dict[str, Any]) -> None:
+        self.name, self.place = name, place
 
     def __call__(self) -> Any:
         from trained.loading import load
 
-        return load(self.name)
+        return load(self.name, **self.place)
 
 
 def _source(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, not_for, progress, shipped_models
+from analyses.cli.usage import OWN_ROWS, Device, RunDtype, facts, not_for, progress, shipped_models
 
 __all__ = ["heads"]
 
@@ -29,13 +29,11 @@ def heads(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(
-            help="Rows of your own instead of a task's: .jsonl, .npy or .safetensors, or a text."
-        ),
+        typer.Option(help=f"{OWN_ROWS} In place of a task's."),
     ] = None,
     profile: Annotated[
-        str,
-        typer.Option(help="task, or language for rows of tokens that repeat (effects in nats)."),
+        Literal["task", "language"],
+        typer.Option(help="language for rows of tokens that repeat (effects in nats)."),
     ] = "task",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the table, the figures and the store.")
@@ -60,8 +58,6 @@ def heads(
     from probes.roles.profile import PROFILES
 
     problems = Problems("heads")
-    known = " or ".join(PROFILES)
-    problems.need(profile in PROFILES, "profile", f"must be {known}", profile, "pick one")
     both = None if data is None or task is None else f"--task {task} and --data {data}"
     problems.need(both is None, "rows", "must be a task's or your own", both, "give one of them")
     problems.raise_if_any()
@@ -93,6 +89,8 @@ def _model_and_rows(
         model, drawn = load_with_task(name, "own" if task is None else task, **place)
         named = {"task": drawn.to_dict()}
     _need_heads(name, model)
+    if place["dtype"] is not None:
+        named["dtype"] = place["dtype"]
     return model, drawn, {"model": lasting_name(name), **named}
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, progress, shipped_models
+from analyses.cli.usage import OWN_ROWS, Backend, Device, RunDtype, facts, progress, shipped_models
 
 __all__ = ["inspect"]
 
@@ -23,7 +23,7 @@ _Out = Annotated[Path, typer.Option(help="Folder of the report, tables and store
 _Text = Annotated[str | None, typer.Option(help="A text file, or a text, to try the model on.")]
 _Data = Annotated[
     Path | None,
-    typer.Option(help="Rows of token ids of your own (.jsonl, .npy, .safetensors), or a text."),
+    typer.Option(help=OWN_ROWS),
 ]
 _From = Annotated[
     Path | None,
@@ -66,7 +66,7 @@ def inspect(
     dtype: RunDtype = None,
     mapping: _Mapping = None,
     backend: Annotated[
-        Literal["local", "ray"],
+        Backend,
         typer.Option(help="Ray makes the losses without components tasks on your cluster."),
     ] = "local",
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
@@ -75,13 +75,13 @@ def inspect(
     """Try every head on random tokens (and a text), with nulls, and decide its roles."""
     from dataclasses import replace
 
-    from analyses.cli.loading import text_of
+    from analyses.cli.text import text_of
     from interp.output import check_output
 
+    words = None if text is None else text_of(text)
     place, rows = _folder_of(model), min(rows, _QUICK) if quick else rows
     inputs = [place, *(given for given in (text, data, tokens_from, mapping) if given is not None)]
     check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=inputs)
-    words = None if text is None else text_of(text)
     given: dict[str, Any] = {"text": words, "data": data, "tokens_from": tokens_from}
 
     from analyses.cli.steps import steps

@@ -1,4 +1,4 @@
-"""Load what a command line names: a task (own, KIND, or KIND:ARGUMENT=VALUE,…), or a text.
+"""Load what a command line names: a model, its task (own, KIND, or KIND:ARGUMENT=VALUE,…), rows.
 
 ``own`` is what the model was trained on. MODEL is whatever :func:`trained.loading.load` takes.
 """
@@ -12,13 +12,13 @@ from typing import Any
 from analyses.cli.usage import MOST
 from interp.errors import ArgumentError
 from interp.models.card import ModelCard
-from interp.reading import parse_json, read_text
+from interp.reading import parse_json
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
-from probes.roles.own_rows import OwnRows, read_rows
+from probes.own_rows import OwnRows, read_rows
 from trained.loading import load, models
 
-__all__ = ["lasting_name", "load_with_data", "load_with_task", "task_of", "text_of"]
+__all__ = ["lasting_name", "load_with_data", "load_with_task", "task_of"]
 
 _OWN = "own"
 
@@ -49,7 +49,7 @@ def load_with_data(
 
     Args:
         name: The model's.
-        file: The rows' (:mod:`probes.roles.own_rows`).
+        file: The rows' (:mod:`probes.own_rows`).
         rows: How many are taken at most.
         least: How many there must be.
         whole: Whether rows of other lengths are refused, because labels count them too.
@@ -82,20 +82,6 @@ def lasting_name(name: str) -> str:
     """
     shipped = name in models()
     return str(Path(name).resolve()) if not shipped and Path(name).is_dir() else name
-
-
-def text_of(given: str) -> str:
-    """The text that a command line gives: what a file holds, or the words themselves.
-
-    What has no space in it is a file's name.
-
-    Raises:
-        ArgumentError: if the file is not there, or is not UTF-8 text.
-    """
-    file = Path(given)
-    if any(letter.isspace() for letter in given) and not file.is_file():
-        return given
-    return read_text(file, "text")
 
 
 def task_of(text: str, card: ModelCard) -> Task:

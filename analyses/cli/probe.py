@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, not_for, progress, shipped_models
+from analyses.cli.usage import (
+    OWN_ROWS,
+    Device,
+    RunDtype,
+    facts,
+    not_for,
+    progress,
+    shipped_models,
+)
 
 __all__ = ["probe"]
 
@@ -17,8 +25,7 @@ _LEAST = 20
 _Data = Annotated[
     Path | None,
     typer.Option(
-        help="Rows of your own: .jsonl, .npy or .safetensors, or a text. Their labels (or next "
-        "tokens) are probed where --labels gives none."
+        help=f"{OWN_ROWS} Their labels (or next tokens) are probed where --labels gives none."
     ),
 ]
 _Labels = Annotated[

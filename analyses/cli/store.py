@@ -64,7 +64,8 @@ def _summary(store: ActivationStore) -> Iterator[str]:
     state = "complete" if store.complete else "not complete: resume its extraction"
     size = _bytes(store.path) if store.path.is_dir() else store.path.stat().st_size
     yield f"store     {store.path}, version {manifest['version']}, by {manifest['product']}"
-    yield f"model     {model['name'] or model['class']}, weights {model['weights_sha256'][:16]}…"
+    named = manifest.get("about", {}).get("model") or model["name"] or model["class"]
+    yield f"model     {named}, weights {model['weights_sha256'][:16]}…"
     yield f"source    {source['kind']} {source.get('name', '')}, seed {plan['seed']}"
     yield f"rows      {store.rows:,} in {len(store.parts)} parts, {state}"
     lengths = ", ".join(f"{length} ({rows:,} rows)" for length, rows in store.lengths.items())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from analyses.cli.train_language import is_language, train_language
-from analyses.cli.usage import facts
+from analyses.cli.usage import Backend, Device, facts
 
 if TYPE_CHECKING:
     from trained.fit import Fit
@@ -36,8 +36,10 @@ def train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace existing checkpoints.")
     ] = False,
-    backend: Annotated[str, typer.Option(help="local, or ray for Ray tasks.")] = "local",
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:0 …")] = "cpu",
+    backend: Annotated[
+        Backend, typer.Option(help="Ray makes each stack of models a task on your cluster.")
+    ] = "local",
+    device: Device = "cpu",
     workers: Annotated[int | None, typer.Option(help="Local processes. [default: cores]")] = None,
     compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
     minutes: Annotated[float, typer.Option(help="Minutes between two saves.")] = 5.0,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -27,9 +27,12 @@ from interp.errors import ArgumentError, Problems
 
 __all__ = [
     "MOST",
+    "OWN_ROWS",
     "App",
+    "Backend",
     "Command",
     "Device",
+    "Dtype",
     "RunDtype",
     "facts",
     "not_for",
@@ -44,10 +47,11 @@ _HELP = "Print one JSON object instead of lines."
 _TYPED = "COMMANDLINE"
 
 Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
-RunDtype = Annotated[
-    str | None,
-    typer.Option(help="What it runs in: float64, float32, bfloat16, float16; as it is by default."),
-]
+Dtype = Literal["float64", "float32", "bfloat16", "float16"]
+RunDtype = Annotated[Dtype | None, typer.Option(help="What it runs in; as it is by default.")]
+Backend = Literal["local", "ray"]
+OWN_ROWS = "Rows of your own: .jsonl, .npy, .safetensors or .json, or a text."
+"""What --data takes, of every command that has it."""
 
 _LARGEST = 2**63 - 1
 MOST = {
@@ -69,7 +73,15 @@ MOST = {
 
 
 class Command(TyperCommand):
-    """A command whose usage line shows arguments in capitals, without braces."""
+    """A command whose usage line shows arguments in capitals, and its help plain types."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        """As Typer's; a whole number is <int> and an option to repeat <str>..., not Python's."""
+        super().__init__(*args, **options)
+        for parameter in self.params:
+            named = parameter.param_type_name == "option" and not getattr(parameter, "is_flag", 0)
+            if named and parameter.metavar is None:
+                parameter.metavar = _plain_type(parameter)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words after the command's name."""
@@ -113,10 +125,11 @@ class App(typer.Typer):
             options: As for Typer.
         """
         plain = {"cls": Command, "epilog": _epilog(example)}
-        register = super().command(name, **(plain | options))
+        add = super().command
 
         def registered(function: Callable[..., None]) -> Callable[..., None]:
-            register(_with_json(function))
+            whole = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ")
+            add(name, **(plain | {"short_help": whole} | options))(_with_json(function))
             return function
 
         return registered
@@ -125,6 +138,16 @@ class App(typer.Typer):
 def _epilog(example: str) -> str | None:
     """An example as the last paragraph of a help, whose lines are kept as they are."""
     return f"\b\nExample:\n  {example}" if example else None
+
+
+def _plain_type(parameter: Any) -> str | None:
+    """What an option's help shows of its type, where Typer's words are those of a programmer."""
+    found = getattr(parameter, "type_descriptor", None)
+    if found is None:
+        return None
+    if found.is_ranged:
+        return f"<{found.ranged_type_name}>"
+    return "<str>..." if found.is_list else None
 
 
 def shipped_models(incomplete: str) -> list[str]:

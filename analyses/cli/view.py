@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from analyses.cli.usage import Device, RunDtype, facts, progress, shipped_models
+from analyses.cli.usage import OWN_ROWS, Device, RunDtype, facts, progress, shipped_models
 
 __all__ = ["view"]
 
@@ -24,9 +24,7 @@ def view(
     text: Annotated[
         str | None, typer.Option(help="A text file, or a text, to show pieces of.")
     ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Rows (JSON) to show, as 'prooflens decompile' takes them.")
-    ] = None,
+    data: Annotated[Path | None, typer.Option(help=f"{OWN_ROWS} Shown, not decided on.")] = None,
     prompt: Annotated[
         list[str] | None,
         typer.Option(help="A row to show: text, or token ids with spaces; may be repeated."),
@@ -45,7 +43,7 @@ def view(
 
     The page opens offline in any browser; nothing is fetched and no server is needed.
     """
-    from analyses.cli.loading import text_of
+    from analyses.cli.text import text_of
     from interp.output import check_output
 
     read: list[str | Path] = [*models, *(given for given in (text, data) if given is not None)]

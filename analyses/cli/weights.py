@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -54,7 +54,9 @@ def weights(
     metrics: _Metrics = None,
     fold_norm: _FoldNorm = False,
     lag: Annotated[int, typer.Option(min=0, help="QK at this lag, for rotary positions.")] = 0,
-    basis: Annotated[str, typer.Option(help="residual, or token (needs embeddings).")] = "residual",
+    basis: Annotated[
+        Literal["residual", "token"], typer.Option(help="token needs embeddings.")
+    ] = "residual",
     mapping: _Mapping = None,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
     revisions: _Revisions = None,

@@ -151,14 +151,15 @@ def _recorded(store: ActivationStore) -> tuple[Any, str]:
     return task, f"{store.path}: {unknown}{cost}" if unknown else ""
 
 
-def model_of(store: ActivationStore, load: Callable[[str], Any]) -> tuple[Any, str]:
-    """The model that a store names, if it can still be loaded and has the same weights; else None
-    and the reason."""
-    name = store.manifest.get("about", {}).get("model")
+def model_of(store: ActivationStore, load: Callable[..., Any]) -> tuple[Any, str]:
+    """The model that a store names, in the dtype that it ran in, if it can still be loaded and has
+    the same weights; else None and the reason."""
+    about = store.manifest.get("about", {})
+    name, dtype = about.get("model"), about.get("dtype")
     if not isinstance(name, str):
         return None, "the store names no model"
     try:
-        model = load(name)
+        model = load(name, dtype=dtype) if isinstance(dtype, str) else load(name)
     except ProoflensError as error:
         return None, str(error)
     if weights_sha256(model) != store.manifest["plan"]["model"]["weights_sha256"]:

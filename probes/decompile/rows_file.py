@@ -23,13 +23,13 @@ from interp.rasp.evaluation import NONE, Vocabulary
 from interp.reading import read_json
 from probes.decompile.rows import Objective, Rows
 
-__all__ = ["read_rows"]
+__all__ = ["read_worded_rows"]
 
 _PAD = "<pad>"
 _QUOTES = set('"\r\n')
 
 
-def read_rows(path: str | Path) -> Rows:
+def read_worded_rows(path: str | Path) -> Rows:
     """Rows from a JSON file.
 
     Raises:

@@ -31,7 +31,7 @@ from probes.inspection.usable import (
     positions_learned,
     tokens_repeated,
 )
-from probes.roles.own_rows import OwnRows, read_rows, token_counts
+from probes.own_rows import OwnRows, read_rows, token_counts
 from probes.roles.runs import Runs
 from probes.roles.trials import (
     LENGTH,
@@ -102,7 +102,7 @@ def inspected_rows(
         model: The model, in evaluation mode.
         text: A text, whose pieces are one more trial if the model has a tokenizer, and repeated
             passages of it another.
-        data: A file of rows of token ids (:mod:`probes.roles.own_rows`): one more trial, repeated
+        data: A file of rows of token ids (:mod:`probes.own_rows`): one more trial, repeated
             passages of it another, and the tokens from which random rows are drawn.
         tokens_from: A file of rows of token ids, from whose tokens alone random rows are drawn.
         rows, length: Rows and positions of every trial; the model's context bounds the length, and

@@ -25,7 +25,7 @@ from interp.interventions.ablation_effects import next_tokens
 from interp.models.card import ModelCard
 from interp.models.pretrained import Pretrained
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
-from probes.decompile.rows_file import read_rows
+from probes.given_rows import read_rows
 from probes.roles.profile import LANGUAGE, TASK, Profile
 from probes.roles.trials import rows_of, text_trial, token_trials
 
@@ -106,7 +106,7 @@ def choose_rows(
         length: Tokens of a row of random tokens or text, at most.
         seed: Of the draws.
         text: Pieces of it are shown, where the model has a tokenizer.
-        data: Rows to show besides: a batch, or a file as ``prooflens decompile`` takes it.
+        data: Rows to show besides: a batch, or a file (:mod:`probes.given_rows`).
         prompts: Rows to show as they are: text where the model has a tokenizer, otherwise token
             ids with spaces between.
 
@@ -190,17 +190,18 @@ def card_of(model: Any) -> ModelCard:
 
 
 def given_rows(card: ModelCard, data: Batch | str | Path, rows: int) -> Iterator[Sequences]:
-    """Rows that a user gives: a batch, or a file as ``prooflens decompile`` takes it, by length.
+    """Rows that a user gives: a batch, or a file, by length.
 
     Args:
         card: Of the model that reads them.
-        data: A batch, or the path of a JSON file.
+        data: A batch, or the path of a file (:mod:`probes.given_rows`).
         rows: How many are shown, the first ones.
     """
     if isinstance(data, Batch):
         yield _shown(card, "data", "rows that were given", data[:rows])
         return
-    found = read_rows(data)
+    found = read_rows(data, card)
+    worded = Path(data).suffix == ".json"
     asked = torch.from_numpy(found.asked[:rows])
     tokens = torch.from_numpy(found.tokens[:rows])
     aimed = found.objective == "next token" and found.labels is not None
@@ -210,8 +211,10 @@ def given_rows(card: ModelCard, data: Batch | str | Path, rows: int) -> Iterator
     for n in lengths.unique().tolist():
         own = lengths == n
         batch = Batch(tokens[own, :n], targets[own, :n], asked[own, :n])
-        words = found.vocabulary.texts
-        texts = tuple(tuple(words[i] for i in row) for row in batch.inputs.tolist())
+        texts = token_texts(batch.inputs, card.tokenizer)
+        if worded:
+            words = found.vocabulary.texts
+            texts = tuple(tuple(words[i] for i in row) for row in batch.inputs.tolist())
         yield Sequences("data", f"rows of {Path(data).name}", batch, texts, aimed)
 
 

@@ -165,4 +165,4 @@ def test_a_language_profile_asks_for_repeated_tokens(monkeypatch, capsys) -> Non
     lines = [line for line in told.splitlines() if " induction " in line]
     assert any("L1H0" in line and "confirmed" in line for line in lines), told
     assert run(monkeypatch, *asked[:2], "--profile", "speech") == 2
-    assert "profile must be task or language, got 'speech'" in capsys.readouterr().err
+    assert "'speech' is not one of 'task', 'language'" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import json
 
 import h5py
+import numpy as np
 import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from analyses.cli.loading import task_of
 from analyses.cli.main import app
+from analyses.report.roles import model_of
 from interp.errors import ArgumentError, CheckpointError, StoreError
 from interp.models.card import ModelCard
 from interp.models.checkpoint import read_metadata, save_checkpoint
@@ -88,11 +90,27 @@ def test_extract_from_a_data_set_file(run, model, tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     run(
         "extract", model, "--dataset", path, "--hooks", "hook_embed", "--out", tmp_path / "s",
-        "--dtype", "float16", "--heads", "0", "--hooks", "*.hook_q",
+        "--stored-dtype", "float16", "--heads", "0", "--hooks", "*.hook_q",
     )  # fmt: skip
     store = ActivationStore(tmp_path / "s")
     assert store.inputs().tolist() == [[1, 2, 3], [4, 5, 6]]
     assert store.activation("blocks.0.attn.hook_q").shape == (2, 3, 1, 4)
+
+
+def test_a_store_finds_its_model_in_the_precision_that_it_ran_in(run, tmp_path):
+    hook, out = "blocks.0.attn.hook_pattern", tmp_path / "s"
+    words = ("extract", "induction-attention", "--hooks", hook, "--rows", 4, "--out", out)
+    run(*words, "--dtype", "bfloat16")
+    store = ActivationStore(out)
+    rounded = load("induction-attention", dtype="bfloat16")
+    _, cache = rounded.run_with_cache(torch.from_numpy(store.inputs()), names_filter=hook)
+    assert store.manifest["hooks"][hook]["dtype"] == "bfloat16"
+    assert np.array_equal(store.activation(hook), cache[hook].float().numpy())
+    model, reason = model_of(store, load)
+    assert (model.cfg.dtype, reason) == (torch.bfloat16, "")
+    assert "model     induction-attention, weights" in run("store", "info", out).stdout
+    run(*words, "--dtype", "bfloat16", "--stored-dtype", "float32", "--overwrite")
+    assert ActivationStore(out).manifest["hooks"][hook]["dtype"] == "float32"
 
 
 def test_refusals(run, model, tokens, tmp_path):

@@ -119,7 +119,7 @@ def test_existing_output_is_refused_without_overwrite(model, monkeypatch, capsys
         (("{model}", "--metrics", "trase"), "metrics must be"),
         (("{model}", "--lag", "2"), "lag must be 0"),
         (("{model}", "--basis", "token"), "holds no embedding"),
-        (("{model}", "--basis", "letters"), "basis must be residual or token"),
+        (("{model}", "--basis", "letters"), "'letters' is not one of 'residual', 'token'"),
         (("{model}", "--mapping", "/nowhere.toml"), "cannot be read"),
         (("{model}", "--out", "/proc/no/table.csv"), "cannot write"),
         (("{model}", "--out", "x.txt"), "--out must be FILE.csv or a folder, got 'x.txt'"),

@@ -140,7 +140,7 @@ def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
         (("run", "{file}", "--file", "/nowhere.txt"), "/nowhere.txt cannot be read: No such file"),
         (("run", "/nowhere.cr", "a"), "/nowhere.cr cannot be read: No such file"),
         (("compile", "{file}", "--out", "{folder}/m", "--longest", "0"), "longest must be at"),
-        (("compile", "{file}", "--out", "{folder}/m", "--precision", "x"), "one of ramp, sign"),
+        (("compile", "{file}", "--out", "{folder}/m", "--precision", "x"), "of 'ramp', 'sign'"),
         (("compile", "{number}", "--out", "{folder}/m"), "program must end with a formula"),
         (("check", "{folder}"), "cannot be read: Is a directory"),
         (("run", "{number}", "a"), "last line must be a formula"),

@@ -81,6 +81,29 @@ def test_a_wrong_option_is_one_line_with_the_nearest(name: str) -> None:
         assert f"no such option: {slip}; did you mean {word}?" in told
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_a_value_that_is_no_choice_is_one_line_with_all_of_them(name: str) -> None:
+    for option in EVERY[name].params:
+        choices = getattr(option.type_descriptor, "choices", None) or ()
+        if choices:
+            words = [*name.split(), option.opts[0], choices[0] + "q"]
+            told = usage_error(CliRunner().invoke(app, words, standalone_mode=False).exception)
+            assert told.count("\n") == 0
+            assert "is not one of " + ", ".join(map(repr, choices)) in told
+
+
+def test_the_same_option_is_of_one_type_everywhere() -> None:
+    """``--profile`` alone means two things: of measuring, and of claims."""
+    found: dict[str, set[str]] = {}
+    for command in EVERY.values():
+        for option in command.params:
+            choices = getattr(option.type_descriptor, "choices", None)
+            for word in (word for word in option.opts if word[:2] == "--"):
+                found.setdefault(word, set()).add(str(choices and list(choices)))
+    assert {word for word, kinds in found.items() if len(kinds) > 1} == {"--profile"}
+    assert found["--backend"] == {"['local', 'ray']"}
+
+
 def completed(words: str, place: int) -> list[str]:
     """What bash would offer."""
     code = "from analyses.cli.main import main; main()"

@@ -112,7 +112,6 @@ def test_models_that_diverged_are_not_written(recipe: Path) -> None:
         ([], "RECIPE or --all must be given"),
         (["tiny.toml", "--all"], "RECIPE or --all must be given"),
         (["tiny.toml", "--seeds", "0,x"], "--seeds must be different whole numbers, got '0,x'"),
-        (["tiny.toml", "--backend", "dask"], "backend must be one of local, ray"),
         (["nothing.toml"], "recipe nothing.toml cannot be read: no such file"),
     ],
 )

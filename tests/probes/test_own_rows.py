@@ -16,7 +16,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.weights.head_weights import head_weights
 from probes.inspection.heads import inspect_heads
 from probes.inspection.inspected_rows import inspected_rows
-from probes.roles.own_rows import OwnRows, read_rows
+from probes.own_rows import OwnRows, read_rows
 from probes.roles.trials import token_trials
 
 SPEC = TransformerSpec(d_in=32, d_out=32, n_ctx=20, d_model=8, n_layers=1, n_heads=1, d_head=8)
@@ -72,7 +72,7 @@ def test_what_is_wrong_with_rows_is_told(rows: list[Any], told: str, tmp_path: P
 
 def test_files_of_other_kinds_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("words")
-    with pytest.raises(ArgumentError, match=r"must be a \.jsonl, \.npy or \.safetensors"):
+    with pytest.raises(ArgumentError, match=r"must be a \.jsonl, \.npy, \.safetensors or \.json"):
         read(tmp_path / "a.txt")
     np.save(tmp_path / "a.npy", np.zeros(3, dtype=int))
     with pytest.raises(ArgumentError, match=r"must hold input_ids \[row, pos\]"):

@@ -36,9 +36,9 @@ from interp.tasks.catalogue import task_from_dict
 from interp.weights.head_weights import head_weights
 from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
 from probes.certify.certificate import read_certificate
-from probes.decompile.rows_file import read_rows
+from probes.given_rows import read_rows
 from probes.labels import read_labels
-from probes.roles.own_rows import read_rows as read_own_rows
+from probes.own_rows import read_rows as read_own_rows
 from trained.language.recipe import read_language_recipe
 from trained.plans import read_plan
 

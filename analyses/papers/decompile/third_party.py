@@ -19,8 +19,8 @@ from analyses.papers.experiment import decide
 from interp.errors import ProoflensError
 from interp.figures.sweeps import sweep
 from probes.decompile.judging import LEAST
-from probes.decompile.rows_file import read_rows
 from probes.decompile.workflow import decompile
+from probes.given_rows import read_rows
 from trained.loading import load
 
 __all__ = ["judged", "run"]

@@ -22,9 +22,9 @@ from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
 from probes.decompile.formulas import Questions, grow
 from probes.decompile.primitives import ideal, lag
 from probes.decompile.rows import Rows, off_task, split
-from probes.decompile.rows_file import read_rows
 from probes.decompile.task_rows import rows_of_task
 from probes.decompile.workflow import decompile
+from probes.given_rows import read_rows
 
 CLI = CliRunner()
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from analyses.cli.main import app
 from interp.errors import ArgumentError
 from probes.decompile.rows import split
-from probes.decompile.rows_file import read_rows
+from probes.given_rows import read_rows
 
 WORDS = {"a": 0, "b": 1, "<pad>": 2}
 

@@ -3,6 +3,7 @@
     FILE.jsonl         a line a row: a list of ids, or {"input_ids": […], "labels": […], "mask": …}
     FILE.npy           ids [row, pos]
     FILE.safetensors   input_ids [row, pos], and optionally labels and mask of the same shape
+    FILE.json          words with a vocabulary (:mod:`probes.decompile.rows_file`), next token alone
     any other          a text, cut into rows, where the model has a tokenizer
 
 Labels stand at the tokens they are about, as Hugging Face has them: the model is scored on them a
@@ -31,13 +32,15 @@ from interp.errors import ArgumentError, CheckpointError
 from interp.models.tensor_files import read_tensors
 from interp.reading import parse_json, read_text, regular
 from interp.tasks.base import Batch
+from probes.decompile.rows_file import read_worded_rows
 
-__all__ = ["OwnRows", "read_rows", "token_counts"]
+__all__ = ["IGNORED", "OwnRows", "Row", "read_ids", "read_rows", "token_counts"]
 
-_IGNORED = -100
+IGNORED = -100
+"""The label of a token that is not scored."""
 _LEAST = 4
 _PARTS = ("input_ids", "labels", "mask")
-_FILES = (".jsonl", ".npy", ".safetensors")
+_FILES = (".jsonl", ".npy", ".safetensors", ".json")
 
 Row = dict[str, Any]
 
@@ -75,7 +78,7 @@ def read_rows(
         ArgumentError: if the file cannot be read, holds something else, or too few rows.
     """
     path = Path(path)
-    found = _checked(path, vocabulary, tokenizer, length)
+    found = read_ids(path, vocabulary, tokenizer, length)
     lengths = Counter(min(len(row["input_ids"]), length) for row in found)
     size = max(lengths, key=lambda one: (lengths[one], one), default=0)
     kept = [row for row in found if len(row["input_ids"]) >= size][:rows]
@@ -86,7 +89,7 @@ def read_rows(
         )
     inputs = _stacked(kept, "input_ids", size)
     labels, mask = _stacked(kept, "labels", size), _stacked(kept, "mask", size).bool()
-    scored = mask & (labels != _IGNORED)
+    scored = mask & (labels != IGNORED)
     targets = torch.where(scored, labels, inputs).roll(-1, 1)
     scored = scored.roll(-1, 1)
     scored[:, -1] = False
@@ -106,14 +109,30 @@ def token_counts(path: str | Path, vocabulary: int) -> Tensor:
     Raises:
         ArgumentError: if the file cannot be read, or holds something else.
     """
-    return _counted(_checked(Path(path), vocabulary), vocabulary)
+    return _counted(read_ids(Path(path), vocabulary), vocabulary)
 
 
-def _checked(path: Path, vocabulary: int, tokenizer: Any = None, length: int = 0) -> list[Row]:
+def read_ids(
+    path: str | Path, vocabulary: int, tokenizer: Any = None, length: int = 0
+) -> list[Row]:
+    """Every row of a file, with the labels and the mask that it has where none are given.
+
+    Args:
+        path: See the module.
+        vocabulary: Ids must be below it.
+        tokenizer: The model's, for a text.
+        length: Of the rows that a text is cut into.
+
+    Raises:
+        ArgumentError: if the file cannot be read, holds something else, or nothing.
+    """
+    path = Path(path)
     text = tokenizer is not None and path.suffix not in _FILES
     found = list(_pieces(path, tokenizer, length) if text else _rows(path))
     for number, row in enumerate(found, start=1):
         _check(path, number, row, vocabulary)
+    if not found:
+        raise ArgumentError(f"{path} must hold a row, got none: give more")
     return found
 
 
@@ -130,9 +149,26 @@ def _rows(path: Path) -> Iterator[Row]:
                 given = parse_json(line, f"line {number} of {path}")
                 yield _whole(given if isinstance(given, dict) else {"input_ids": given})
         return
+    if path.suffix == ".json":
+        yield from _worded(path)
+        return
     columns = _columns(path)
     for number in range(len(columns["input_ids"])):
         yield _whole({name: values[number].tolist() for name, values in columns.items()})
+
+
+def _worded(path: Path) -> Iterator[Row]:
+    """Rows of words as ids: what follows a position is the label of the token there."""
+    found = read_worded_rows(path)
+    if found.labels is None or found.objective != "next token":
+        raise ArgumentError(
+            f"objective of {path} must be 'next token' here, got {found.objective!r}: which tokens "
+            "may follow is asked by view and decompile alone"
+        )
+    for tokens, asked, labels in zip(found.tokens, found.asked, found.labels, strict=True):
+        n = int((tokens >= 0).sum())
+        told = np.where(asked, labels, IGNORED)[: n - 1].tolist()
+        yield _whole({"input_ids": tokens[:n].tolist(), "labels": [IGNORED, *told]})
 
 
 def _pieces(path: Path, tokenizer: Any, length: int) -> Iterator[Row]:
@@ -157,7 +193,8 @@ def _columns(path: Path) -> dict[str, Any]:
             raise ArgumentError(str(error)) from error
     else:
         raise ArgumentError(
-            f"data must be a .jsonl, .npy or .safetensors file of token ids, got {path.name!r}: "
+            "data must be a .jsonl, .npy, .safetensors or .json file of tokens, got "
+            f"{path.name!r}: "
             "a text needs a model with a tokenizer"
         )
     shapes = {tuple(value.shape) for value in found.values()}
@@ -191,7 +228,7 @@ def _check(path: Path, number: int, row: Row, vocabulary: int) -> None:
         if not isinstance(values, list) or len(values) != len(ids):
             raise ArgumentError(f"{name} of row {number} of {path} must be as many as its ids")
     labels = row["labels"]
-    if not all(type(i) is int and (i == _IGNORED or 0 <= i < vocabulary) for i in labels):
+    if not all(type(i) is int and (i == IGNORED or 0 <= i < vocabulary) for i in labels):
         raise ArgumentError(f"labels of row {number} of {path} must be token ids, or −100")
 
 

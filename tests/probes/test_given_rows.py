@@ -1,0 +1,88 @@
+"""Rows of one's own: every form of a file gives the same rows, to every command that takes some."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import prooflens as pl
+from analyses.cli.main import app
+from interp.errors import ArgumentError
+from probes.decompile.asking import asked
+from probes.own_rows import read_rows as own_rows
+from probes.viewing.sequences import given_rows
+
+IDS = [[3, 4, 5, 6], [4, 5, 6, 7], [5, 6, 7, 8], [6, 7, 8, 9], [9, 9]]
+MODEL = "induction-attention"
+
+
+def lines(folder: Path, rows: list) -> Path:
+    file = folder / "rows.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows))
+    return file
+
+
+def worded(folder: Path, rows: list[list[int]], objective: str = "next token") -> Path:
+    """The same rows with words; everything after the first token is asked."""
+    words = {f"w{i}": i for i in range(10)} | {"<pad>": 10}
+    told = [{"tokens": row, "label": [10, *row[1:]]} for row in rows]
+    if objective == "sets":
+        told = [{"tokens": row, "label": [[0] * 11] * len(row)} for row in rows]
+    file = folder / "rows.json"
+    file.write_text(json.dumps({"vocabulary": words, "objective": objective, "rows": told}))
+    return file
+
+
+def test_ids_and_words_are_the_same_rows(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.array(IDS[:4]))
+    known = pl.read_rows(worded(tmp_path, IDS))
+    found = pl.read_rows(lines(tmp_path, IDS))
+    for name in ("tokens", "asked", "labels"):
+        assert np.array_equal(getattr(found, name), getattr(known, name)), name
+    assert found.vocabulary.texts == tuple(str(i) for i in range(10))
+    whole = pl.read_rows(tmp_path / "rows.npy", pl.load(MODEL).card)
+    assert np.array_equal(whole.tokens, known.tokens[:4])
+    assert len(whole.vocabulary.texts) == 32  # as many as the model knows
+    sizes = {"vocabulary": 32, "rows": 9, "length": 9}
+    ids, words = (own_rows(tmp_path / f"rows.{kind}", **sizes).batch for kind in ("jsonl", "json"))
+    assert ids.inputs.tolist() == words.inputs.tolist() == IDS[:4]
+    assert ids.mask.tolist() == words.mask.tolist()
+    assert ids.targets[ids.mask].tolist() == words.targets[words.mask].tolist()
+
+
+def test_labels_and_masks_say_what_is_asked(tmp_path: Path) -> None:
+    rows = [{"input_ids": ids, "labels": [7, -100, 8, 9], "mask": [1, 1, 1, 0]} for ids in IDS[:4]]
+    found = pl.read_rows(lines(tmp_path, rows))
+    assert found.asked.tolist() == [[False, True, False, False]] * 4
+    assert found.labels[:, 1].tolist() == [8] * 4
+
+
+def test_what_may_follow_is_for_view_and_decompile_alone(tmp_path: Path) -> None:
+    file = worded(tmp_path, IDS, "sets")
+    assert pl.read_rows(file).objective == "sets"
+    with pytest.raises(ArgumentError, match="must be 'next token' here, got 'sets'"):
+        own_rows(file, vocabulary=32, rows=9, length=9)
+    empty = tmp_path / "none.jsonl"
+    empty.write_text("\n")
+    with pytest.raises(ArgumentError, match="must hold a row, got none"):
+        pl.read_rows(empty)
+
+
+def test_ids_are_shown_asked_and_decided_on(tmp_path: Path) -> None:
+    file, model = lines(tmp_path, IDS), pl.load(MODEL)
+    shown = {one.batch.inputs.shape[1]: one for one in given_rows(model.card, file, 9)}
+    assert shown[4].batch.inputs.tolist() == IDS[:4]
+    assert shown[2].texts == (("9", "9"),)
+    _, rows, task = asked(model, pl.read_rows(file, model.card), count=9, seed=0)
+    assert len(rows) == 5
+    assert task is None
+    program = tmp_path / "program.txt"
+    program.write_text("next = token + 1\n")
+    words = ("decompile", "apply", str(program), "--data", str(file), "--json")
+    told = CliRunner().invoke(app, words)
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.stdout)
+    assert found["decisions"] == 13
+    assert found["right"] == pytest.approx(12 / 13)  # 9 follows 9
