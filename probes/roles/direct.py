@@ -39,7 +39,7 @@ class Direct:
         written = runs.written(layer, hook)[:, :, head]
         if not hook.endswith("hook_result"):
             written = written @ self.evidence.model.W_O[layer][head]
-        return written / self._scale(kind)
+        return (written / self._scale(kind)).to(self.read.dtype)
 
     @torch.no_grad()
     def logits(

@@ -106,11 +106,10 @@ class _Mapped:
     def tests(self, evidence: Evidence) -> list[Test]:
         floors, count = evidence.floors, len(self.image)
         verb = "raises" if self.sign > 0 else "lowers"
-        other = (self.image != torch.arange(count)).double().mean()
+        same = float((self.image == self.again).double().mean())
+        other = float((self.image != torch.arange(count)).double().mean())
         shares = {
-            "tokens whose image is the same on other rows": (self.image == self.again)
-            .double()
-            .mean(),
+            "tokens whose image is the same on other rows": same,
             "images that are one token's alone": len(self.image.unique()) / count,
             "tokens whose image is another": other,
         }
@@ -118,7 +117,7 @@ class _Mapped:
         name = f"{verb} the logits of the images of the tokens it attends to by"
         return [
             rises.test(name, floors.copying, "mapped"),
-            *(Test(words, float(share), floors.mapped) for words, share in shares.items()),
+            *(Test(words, share, floors.mapped) for words, share in shares.items()),
         ]
 
 
