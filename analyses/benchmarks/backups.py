@@ -27,7 +27,7 @@ import pandas as pd
 import torch
 
 from analyses.benchmarks.circuits import CIRCUITS, Shared, Sizes, construct_circuit
-from analyses.benchmarks.language import Built, loaded
+from analyses.benchmarks.known import Built, loaded
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from probes.roles import LANGUAGE, find_roles

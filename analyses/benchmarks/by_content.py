@@ -34,7 +34,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from analyses.benchmarks.circuits import Layout, Sizes, by_lag, with_gains
-from analyses.benchmarks.language import Built, Claim, LanguageSubject
+from analyses.benchmarks.known import Built, Claim, LanguageSubject
 from analyses.benchmarks.needed import blank, write_head
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part

@@ -33,6 +33,7 @@ import typer
 import trained
 from analyses.benchmarks import by_content, language
 from analyses.benchmarks.circuits import Shared, Sizes, construct_circuit
+from analyses.benchmarks.known import Built
 from analyses.benchmarks.needed import construct_needed
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.same_roles import differences
@@ -114,22 +115,22 @@ def models() -> list[Doors]:
     return [*found, Doors(f"{_DEMO}, demo", _demo)]
 
 
-def _shipped(name: str) -> language.Built:
+def _shipped(name: str) -> Built:
     shipped = trained.load(name)
-    return language.Built(shipped.model, frozenset(), frozenset(), getattr(shipped.task, "bos", -1))
+    return Built(shipped.model, frozenset(), frozenset(), getattr(shipped.task, "bos", -1))
 
 
-def _shared() -> language.Built:
+def _shared() -> Built:
     made = construct_circuit("induction", Sizes(16, 18, 4, False), shared=Shared(1, 2, False))
-    return language.Built(made.model, frozenset(), frozenset(), -1)
+    return Built(made.model, frozenset(), frozenset(), -1)
 
 
-def _needed() -> language.Built:
+def _needed() -> Built:
     model, exempt = construct_needed("induction", Sizes(13, 21, 3, False))
-    return language.Built(model, frozenset(), exempt, -1)
+    return Built(model, frozenset(), exempt, -1)
 
 
-def _language(make: Callable[[], language.Built]) -> Iterator[Said]:
+def _language(make: Callable[[], Built]) -> Iterator[Said]:
     """Compare a model of the language profile through its doors."""
     built = make()
     with tempfile.TemporaryDirectory() as folder:

@@ -1,95 +1,42 @@
-"""The language models that role detectors are judged on, in GPT-2's format and with LayerNorm.
+"""The language models that role detectors are judged on.
 
     circuits   :mod:`analyses.benchmarks.circuits`: written down, with idle heads and heads that
                imitate the circuit beside it; plain, and in a random basis with random gains
     trained    two layers on random walks that come back, one layer on α β α, trained here in
-               seconds; which head does what is located by attention and ablation, with hooks of
-               our own and by levels far from the detector's (``_located``); in between, a head is
-               not scored
+               seconds; which head does what is located by attention and ablation
+               (:mod:`analyses.benchmarks.located`); where that is unclear, a head is not scored
+    rotary     :mod:`analyses.benchmarks.rotary`: circuits in the formats of Llama and Pythia
+    planted    :mod:`analyses.benchmarks.planted`: planted heads, and all else trained around them
     needed     :mod:`analyses.benchmarks.needed`: heads that look as a role says, and are needed for
                everything; decoys that must be called so
     decoys     the circuits' attention with an answer that is not read, not written, or the same
                from every key; untrained models; circuits and trained models whose weights are
                shuffled within each matrix
 
-Every model is exported as a GPT-2 folder and loaded from it as anybody's would be. Tuning and
-scored models differ in sizes, seeds and rows.
+All but the rotary ones are exported in GPT-2's format, with LayerNorm. Each is saved as a folder
+and loaded from it as anybody's would be. Tuning and scored models differ in sizes, seeds and rows.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
-from torch import Tensor
 
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, Wiring, construct_circuit, with_gains
+from analyses.benchmarks.formats import more_decoys, more_subjects
+from analyses.benchmarks.known import Built, Claim, LanguageSubject
+from analyses.benchmarks.located import located
 from analyses.benchmarks.needed import NEEDED, construct_needed
-from interp.models.export import export_gpt2
-from interp.models.pretrained import Pretrained, load_pretrained
+from analyses.benchmarks.rotary import FORMATS
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.random_basis import random_basis
-from interp.tasks.base import Batch
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
 from interp.tasks.walks import SuccessorWalk
 
-__all__ = ["Built", "Claim", "LanguageSubject", "decoys", "loaded", "subjects"]
-
-Claim = tuple[str, int, int, str, str]
-"""What is claimed of a component: component, layer, head, role, target."""
-
-
-@dataclass(frozen=True)
-class Built:
-    """A model, with what is known about its heads.
-
-    Attributes:
-        model: The model, which will be exported.
-        truth: Which head plays which role.
-        exempt: Roles that a head may be found to have or not.
-        bos: The token that begins its rows; −1 for none.
-    """
-
-    model: SequenceTransformer
-    truth: frozenset[Claim]
-    exempt: frozenset[Claim]
-    bos: int
-
-
-@dataclass(frozen=True)
-class LanguageSubject:
-    """A language model, and how it is measured.
-
-    Attributes:
-        name: A description of the model.
-        make: A function that builds or trains it.
-        seed: Seed of the rows and of the nulls.
-        decoy: Whether it is a decoy, in which nothing is to be found.
-        needed: The role that a head of a decoy is necessary, and not specific, for.
-        rows: What draws rows of the model's own, beside the random ones.
-    """
-
-    name: str
-    make: Callable[[], Built]
-    seed: int
-    decoy: bool = False
-    needed: str = ""
-    rows: Callable[[], Batch] | None = None
-
-
-def loaded(built: Built, name: str) -> Pretrained:
-    """The model as it is when loaded back from an exported GPT-2 folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = export_gpt2(built.model, Path(folder) / "model", bos=built.bos)
-        return replace(load_pretrained(place), name=name)
-
+__all__ = ["decoys", "subjects"]
 
 _SCORED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {
     "induction": ((10, 16, 1, False), (16, 20, 2, True), (40, 24, 3, False)),
@@ -149,7 +96,7 @@ def subjects(*, tuning: bool = False) -> list[LanguageSubject]:
             found.append(LanguageSubject(label, make, seed))
     for number, (name, run) in enumerate(_runs(tuning)):
         found.append(LanguageSubject(name, run, (900 if tuning else 43_000) + number))
-    return found
+    return [*found, *more_subjects(tuning=tuning)]
 
 
 def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
@@ -175,7 +122,7 @@ def decoys(*, tuning: bool = False) -> list[LanguageSubject]:
     for number, one in enumerate(_shuffled_from(tuning)):
         shuffled = partial(_shuffled, one.make, start + 300 + number)
         found.append(_decoy(f"shuffled {one.name}", shuffled, start + 300 + number))
-    return [*found, *_needed(tuning)]
+    return [*found, *_needed(tuning), *more_decoys(tuning=tuning)]
 
 
 def _needed(tuning: bool) -> Iterator[LanguageSubject]:
@@ -218,8 +165,10 @@ def _shuffled_from(tuning: bool) -> list[LanguageSubject]:
     """The models whose weights are shuffled: some two-layer circuits and some trained models."""
     found = [one for one in subjects(tuning=tuning) if "hidden" not in one.name]
     trained = [one for one in found if one.name.startswith("trained")]
-    circuits = [one for one in found if " induction" in one.name or " pointer" in one.name]
-    return [*trained[::3], *circuits[::2]]
+    deep = [one for one in found if " induction" in one.name or " pointer" in one.name]
+    circuits = [one for one in deep if one.name.startswith("language")]
+    rotary = [one for one in deep if one.name.startswith(FORMATS)]
+    return [*trained[::3], *circuits[::2], *rotary[::2]]
 
 
 def _circuit(kind: str, sizes: Sizes, seed: int, *, hidden: bool, wiring: Wiring = "used") -> Built:
@@ -293,88 +242,5 @@ def _trained(task: SuccessorWalk | InContextTemplate, layers: int, heads: int, s
     model = fit(Run(f"language-{seed}", task, spec, training)).model
     longest = min((length - 2) // 2, task.vocabulary - 2)
     repeated = RepeatedTokens(task.vocabulary, length, (max(2, longest // 3), longest), bos=-1)
-    truth, exempt = _located(model, task.sample(96, seed=78), repeated.sample(96, seed=77))
+    truth, exempt = located(model, task.sample(96, seed=78), repeated.sample(96, seed=77))
     return Built(model, truth, exempt, -1)
-
-
-@torch.no_grad()
-def _located(
-    model: SequenceTransformer, own: Batch, repeated: Batch
-) -> tuple[frozenset[Claim], frozenset[Claim]]:
-    """Who does what in a trained model, by attention on repeated tokens and by mean ablation.
-
-    A head has a role with 0.4 of its attention and 0.2 nats of loss on either rows, by itself or
-    beside all others that attend so: of heads that stand in for each other none is missed alone.
-    It has not with less than 0.15 or 0.02 nats; between these it is exempt. Induction also needs
-    an earlier head with the role previous-token. ``copying`` and ``positional`` are not located:
-    exempt.
-    """
-    truth, exempt, writers = set[Claim](), set[Claim](), False
-    shares = _shares(model, repeated)
-    for (layer, head), found in sorted(shares.items()):
-        exempt |= {("head", layer, head, role, "") for role in ("copying", "positional")}
-        for role, share in found.items():
-            claim = ("head", layer, head, role, "")
-            alike = [place for place, some in shares.items() if some[role] >= 0.15]
-            rise = max(_missed(model, (layer, head), alike, batch) for batch in (own, repeated))
-            has, may = share >= 0.4 and rise >= 0.2, share >= 0.15 and rise >= 0.02
-            if role == "induction":
-                has, may = has and writers, may and layer > 0
-            (truth if has else exempt if may else set()).add(claim)
-        writers |= any(c[3] == "previous-token" and c[1] == layer for c in truth)
-    return frozenset(truth), frozenset(exempt)
-
-
-def _shares(model: SequenceTransformer, batch: Batch) -> dict[tuple[int, int], dict[str, float]]:
-    """The mean attention of every head on the keys of each role, at scored positions."""
-    tokens, n = batch.inputs, batch.inputs.shape[1]
-    lag = torch.arange(n)[:, None] - torch.arange(n)
-    same = (tokens[:, :, None] == tokens[:, None, :]) & (lag > 0)
-    keys = {
-        "previous-token": (lag == 1).expand(len(tokens), -1, -1),
-        "sink": (torch.arange(n) == 0).expand(len(tokens), n, -1),
-        "duplicate-token": same,
-        "induction": F.pad(same, (1, 0))[..., :-1],
-    }
-    _, cache = model.run_with_cache(tokens, return_cache_object=False)
-    found = {}
-    for layer in range(model.spec.n_layers):
-        pattern: Tensor = cache[f"blocks.{layer}.attn.hook_pattern"]
-        for head in range(pattern.shape[1]):
-            found[layer, head] = {
-                role: float((pattern[:, head] * wanted).sum(-1)[batch.mask].mean())
-                for role, wanted in keys.items()
-            }
-    return found
-
-
-def _missed(
-    model: SequenceTransformer,
-    place: tuple[int, int],
-    alike: Sequence[tuple[int, int]],
-    batch: Batch,
-) -> float:
-    """How much a head is missed by itself, or when others that attend as it does are gone."""
-    others = [other for other in alike if other != place]
-    beside = _rise(model, [*others, place], batch) - _rise(model, others, batch)
-    return max(_rise(model, [place], batch), beside)
-
-
-@torch.no_grad()
-def _rise(model: SequenceTransformer, places: Sequence[tuple[int, int]], batch: Batch) -> float:
-    """The rise of the loss when the z of some heads is replaced by its mean over rows."""
-
-    def averaged(z: Tensor, hook: Any, head: int) -> Tensor:
-        z = z.clone()
-        z[:, :, head] = z[:, :, head].mean(0)
-        return z
-
-    hooks = [
-        (f"blocks.{layer}.attn.hook_z", partial(averaged, head=head)) for layer, head in places
-    ]
-    without = model.run_with_hooks(batch.inputs, fwd_hooks=hooks)
-    losses = [
-        F.cross_entropy(output[batch.mask], batch.targets[batch.mask])
-        for output in (without, model(batch.inputs))
-    ]
-    return float(losses[0] - losses[1])

@@ -36,9 +36,10 @@ from analyses.benchmarks.circuits import (
     spec_of,
     write_attention,
 )
+from analyses.benchmarks.known import Claim
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["NEEDED", "Claim", "blank", "construct_needed", "write_head"]
+__all__ = ["NEEDED", "all_but", "blank", "construct_needed", "write_head"]
 
 _PUSH = 6.0
 """Nats by which the wrong push raises a logit."""
@@ -46,7 +47,6 @@ _PUSH = 6.0
 _FAINT = 0.6
 """Nats by which the head that copies raises what it attends to."""
 
-Claim = tuple[str, int, int, str, str]
 Rule = Callable[[Layout], tuple[Tensor, Tensor]]
 
 
@@ -123,7 +123,7 @@ def construct_needed(
         write_head(model, 0, order[1], other, [(layout.tokens, layout.answer, 0.5 * share)])
     read = layout.tokens + layout.answer / share
     model.unembed.W_U.copy_(sqrt(3 / layout.width) * _PUSH * read)
-    return model, _all_but(model, 0, order[0], role)
+    return model, all_but((1, sizes.heads), (0, order[0]), role)
 
 
 def _induction(
@@ -142,7 +142,7 @@ def _induction(
     both = [(slot, layout.answer, -1.0), (layout.unread, layout.answer, -1.0)]
     write_head(model, 1, order[1], _after_same_or_own(layout), both)
     model.unembed.W_U.copy_(sqrt(5 / layout.width) * _PUSH * layout.answer)
-    return model, _all_but(model, 1, order[1], "induction")
+    return model, all_but((2, sizes.heads), (1, order[1]), "induction")
 
 
 def _copying(sizes: Sizes, seed: int) -> tuple[SequenceTransformer, frozenset[Claim]]:
@@ -152,18 +152,16 @@ def _copying(sizes: Sizes, seed: int) -> tuple[SequenceTransformer, frozenset[Cl
     layout, size = Layout(sizes), sizes.vocabulary
     faint = _FAINT / (log(size) + 3)
     made.model.blocks[0].attn.W_O[int(head or 0), :size] += faint * layout.answer.T
-    return made.model, _all_but(made.model, 0, int(head or 0), "copying")
+    return made.model, all_but((2, sizes.heads), (0, int(head or 0)), "copying")
 
 
-def _all_but(model: SequenceTransformer, layer: int, head: int, role: str) -> frozenset[Claim]:
-    """Every role of every head but one of one."""
+def all_but(shape: tuple[int, int], place: tuple[int, int], role: str) -> frozenset[Claim]:
+    """Every role of every head of (layers, heads) but one of the head at one place."""
+    layers, heads = range(shape[0]), range(shape[1])
     every = {
-        ("head", at, one, name, "")
-        for at in range(model.spec.n_layers)
-        for one in range(len(model.blocks[at].attn.W_O))
-        for name in NEEDED
+        ("head", layer, head, name, "") for layer in layers for head in heads for name in NEEDED
     }
-    return frozenset(every - {("head", layer, head, role, "")})
+    return frozenset(every - {("head", *place, role, "")})
 
 
 def blank(layout: Layout, layers: int, seed: int) -> SequenceTransformer:

@@ -49,7 +49,7 @@ import torch
 from analyses.benchmarks import by_content, cases, language
 from analyses.benchmarks.cases import Subject
 from analyses.benchmarks.doors import measured_doors
-from analyses.benchmarks.language import LanguageSubject, loaded
+from analyses.benchmarks.known import LanguageSubject, loaded
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.scoring import LANGUAGE_ROLES, PEERS, ROLES, Claim, Outcome, score

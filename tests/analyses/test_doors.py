@@ -4,7 +4,7 @@ from functools import partial
 
 from analyses.benchmarks import by_content, doors, language
 from analyses.benchmarks.circuits import Sizes, construct_circuit
-from analyses.benchmarks.language import Built
+from analyses.benchmarks.known import Built
 
 
 def built() -> Built:

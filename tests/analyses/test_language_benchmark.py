@@ -8,7 +8,8 @@ import torch.nn.functional as F  # noqa: N812
 
 from analyses.benchmarks import by_content
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, construct_circuit, with_gains
-from analyses.benchmarks.language import decoys, loaded, subjects
+from analyses.benchmarks.known import loaded
+from analyses.benchmarks.language import decoys, subjects
 from analyses.benchmarks.scoring import LANGUAGE_ROLES
 from interp.proofs.random_basis import random_basis
 from interp.tasks.induction import InContextTemplate, RepeatedTokens

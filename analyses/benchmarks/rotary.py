@@ -1,0 +1,427 @@
+"""Circuits that are written down, in the formats of Llama and of Pythia: no position is added.
+
+    residual coordinates   tokens ⊕ slot ⊕ unread ⊕ answer, the first one-hot
+    content                one-hot entries in coordinates of a head that hardly turn (Llama) or do
+                           not turn (Pythia, of whose coordinates a share turns)
+    lag                    a query that is the same everywhere, turned by its place, against keys
+                           that are the same everywhere and begin ``lag`` steps further on:
+
+        score(i, j) = Σ_f A cos(θ_f (i − j − lag)),    A < 0 keeps a head away from a lag
+
+    Llama                  RMSNorm, all coordinates turn, two heads share their keys and values, an
+                           FFN that is gated; no biases
+    Pythia                 LayerNorm, a quarter of the coordinates turns, the FFN reads what
+                           attention reads (parallel); biases
+
+Every token's entries sum to one, and that sum is the constant that lags are read from. FFNs are
+zero. The rules of attention are those of :mod:`analyses.benchmarks.circuits` as far as they can be
+said without positions: the token before, earlier equal tokens (else BOS), what follows them, BOS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, log, sqrt
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from analyses.benchmarks.circuits import Wiring
+from analyses.benchmarks.known import Claim
+from analyses.benchmarks.needed import all_but
+
+__all__ = [
+    "FORMATS",
+    "ROTARY",
+    "ROTARY_NEEDED",
+    "RotarySizes",
+    "construct_rotary",
+    "construct_rotary_needed",
+    "untrained",
+]
+
+Format = Literal["llama", "pythia"]
+
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+_SHARP = 40.0
+"""How much the score of a key that a rule names is above that of others, about."""
+
+_FAINT = 0.5
+"""By how many nats a decoy's logits differ."""
+
+_UNREAD = 0.1
+"""The factor on what is written where nobody reads."""
+
+_NEVER = 10.0
+"""Nats by which BOS, which never comes again, is less likely than all else."""
+
+_SEEKING, _AVOIDING = 0.02, 0.09
+"""The least angle a step of the coordinates that tell lags: slow ones keep far lags apart, and are
+left out where only the lag itself is to be avoided."""
+
+_BASE = {"llama": 1e6, "pythia": 1e4}
+"""The slowest turn by about one part in the base, from one place to the next."""
+
+
+@dataclass(frozen=True)
+class RotarySizes:
+    """The sizes of one model.
+
+    Attributes:
+        format: ``llama`` or ``pythia``.
+        vocabulary: How many tokens there are; the first begins every row.
+        length: How many positions a row may have.
+        heads: Of each layer: an even number.
+        idle: Layers without a job, after the others.
+    """
+
+    format: Format
+    vocabulary: int
+    length: int
+    heads: int
+    idle: int = 0
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """Where a head looks: scores of content, of lags, and of BOS.
+
+    Attributes:
+        query, key: The blocks whose one-hot entries must agree; empty for neither.
+        lag: The lag that is looked for (or kept away from).
+        lagged: The strength of lags, in units of what makes a score sharp.
+        first: The strength of BOS.
+    """
+
+    query: str = ""
+    key: str = ""
+    lag: float = 0
+    lagged: float = 0.0
+    first: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Head:
+    """A job: its rule, where it writes the token it looks at, and the roles that this is."""
+
+    rule: _Rule
+    writes: str
+    roles: tuple[str, ...]
+
+
+_PREVIOUS = _Rule(lag=1, lagged=1.0)
+_SAME = _Rule("tokens", "tokens", lag=0, lagged=-0.8, first=0.45)
+_AFTER = _Rule("tokens", "slot", first=-0.5)
+_FIRST = _Rule(first=1.0)
+
+ROTARY: Mapping[str, tuple[tuple[_Head, ...], float]] = {
+    "induction": (
+        (
+            _Head(_PREVIOUS, "slot", ("previous-token",)),
+            _Head(_AFTER, "answer", ("induction", "copying")),
+        ),
+        1.0,
+    ),
+    "previous-copy": ((_Head(_PREVIOUS, "answer", ("previous-token", "copying")),), 1.0),
+    "previous-negative": ((_Head(_PREVIOUS, "answer", ("previous-token", "copying")),), -1.0),
+    "duplicate-negative": ((_Head(_SAME, "answer", ("duplicate-token", "copying")),), -1.0),
+    "first-negative": ((_Head(_FIRST, "answer", ("sink",)),), -1.0),
+}
+"""The name of each circuit → the job of each layer, and whether the answer is raised."""
+
+ROTARY_NEEDED: Mapping[str, tuple[_Rule, float]] = {
+    "previous-token": (_Rule(lag=0.5, lagged=1.0), 0.5),  # as near to lag 0 as to lag 1
+    "duplicate-token": (_Rule("tokens", "tokens", lag=0, lagged=-0.3), 1.0),
+}
+"""Role of which a head looks as if it had it → where it looks, and the share of its attention that
+takes back a wrong push on the query's token (as in :mod:`analyses.benchmarks.needed`)."""
+
+_PUSH = 6.0
+"""Nats by which the wrong push raises a logit."""
+
+
+class _Layout:
+    """Coordinates of the stream, and of a head: those that turn fast and those for content."""
+
+    def __init__(self, sizes: RotarySizes) -> None:
+        v, heads = sizes.vocabulary, sizes.heads
+        pythia = sizes.format == "pythia"
+        self.d_head = 8 * ceil(max(64 if pythia else v + 25, 4 * v / heads) / 8)
+        self.width = heads * self.d_head
+        self.turning = self.d_head // 4 if pythia else self.d_head
+        half = self.turning // 2
+        self.angles = _BASE[sizes.format] ** (-torch.arange(half, dtype=torch.float64) / half)
+        slow = [half - 1 - i for i in range(-(-v // 2))]
+        turned = [*slow, *(half + i for i in slow)][:v]
+        self.content = list(range(self.turning, self.turning + v)) if pythia else turned
+        eye = torch.eye(self.width, dtype=torch.float64)[:, : 4 * v]
+        names = ("tokens", "slot", "unread", "answer")
+        self.blocks = dict(zip(names, eye.split(v, dim=1), strict=True))
+        mean = v / self.width if pythia else 0.0  # which LayerNorm takes from the sum
+        self.every = self.blocks["tokens"].sum(1) / (1 - mean)
+        self.sizes = sizes
+
+    def fast(self, least: float) -> tuple[Tensor, list[int], list[int]]:
+        """The angles of at least so much a step, and the two coordinates that each turns."""
+        some = [f for f, angle in enumerate(self.angles.tolist()) if angle >= least]
+        return self.angles[some], some, [self.turning // 2 + f for f in some]
+
+
+@torch.no_grad()
+def construct_rotary(
+    kind: str, sizes: RotarySizes, *, seed: int = 0, wiring: Wiring = "used", hidden: bool = False
+) -> tuple[nn.Module, frozenset[Claim]]:
+    """A model of transformers with one circuit, beside idle heads and heads that imitate it.
+
+    Args:
+        kind: One of :data:`ROTARY`.
+        sizes: The sizes of the model.
+        seed: Where the heads of the circuit stand, and the weights of the others.
+        wiring: ``used``; or a decoy with the attention of the circuit, whose logits come from the
+            current token: the answer is not read (``unread``), not written (``silent``), or written
+            alike from every key (``constant``).
+        hidden: Whether the stream is turned into a random basis, and norms get random gains.
+
+    Returns:
+        The model, and what is true of its heads.
+    """
+    jobs, sign = ROTARY[kind]
+    layout, generator = _Layout(sizes), torch.Generator().manual_seed(seed)
+    weights = _Weights(layout, len(jobs) + sizes.idle, generator)
+    claims = set[Claim]()
+    for layer, job in enumerate(jobs):
+        place = int(torch.randint(sizes.heads, (1,), generator=generator))
+        mine = wiring if layer == len(jobs) - 1 else "used"
+        weights.write(layer, place, job, mine)
+        claims |= {("head", layer, place, role, "") for role in job.roles}
+    weights.write_ends(kind, sign, len(jobs), wiring)
+    if hidden:
+        weights.hide(generator)
+    return weights.model(), frozenset(claims if wiring == "used" else ())
+
+
+@torch.no_grad()
+def construct_rotary_needed(
+    role: str, sizes: RotarySizes, *, seed: int = 0, hidden: bool = False
+) -> tuple[nn.Module, frozenset[Claim]]:
+    """A model whose head is necessary and not specific for a role.
+
+    Args:
+        role: One of :data:`ROTARY_NEEDED`.
+        sizes: The sizes of the model, of at least four heads.
+        seed: Where the head stands.
+        hidden: As for :func:`construct_rotary`.
+
+    Returns:
+        The model, and the claims that may be made of it or not: all but that role of that head.
+    """
+    layout, generator = _Layout(sizes), torch.Generator().manual_seed(seed)
+    weights = _Weights(layout, 1 + sizes.idle, generator)
+    place = int(torch.randint(sizes.heads, (1,), generator=generator))
+    rule, share = ROTARY_NEEDED[role]
+    weights.write(0, place, _Head(rule, "answer", ()), times=-1.0)
+    if role == "previous-token":  # a push on the other half's token, so that it is missed
+        other = (place + 2) % sizes.heads
+        weights.write(0, other, _Head(_PREVIOUS, "answer", ()), times=0.5 * share)
+    read = layout.blocks["tokens"] + layout.blocks["answer"] / share
+    weights.unembed = sqrt(3 / layout.width) * _PUSH * read
+    if hidden:
+        weights.hide(generator)
+    return weights.model(), all_but((1 + sizes.idle, sizes.heads), (0, place), role)
+
+
+@torch.no_grad()
+def untrained(sizes: RotarySizes, layers: int, seed: int) -> nn.Module:
+    """A model of these sizes with the weights that training begins with."""
+    torch.manual_seed(seed)
+    return _empty(_Layout(sizes), layers)
+
+
+class _Weights:
+    """Matrices of a model, by layer and head, before they are laid out as a format has them."""
+
+    def __init__(self, layout: _Layout, layers: int, generator: torch.Generator) -> None:
+        sizes = layout.sizes
+        shape = (layers, sizes.heads, layout.width, layout.d_head)
+
+        def noise() -> Tensor:
+            drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
+            return 0.3 / sqrt(layout.width) * drawn
+
+        self.layout, self.layers = layout, layers
+        self.Q, self.K, self.V = noise(), noise(), noise()
+        self.O = torch.zeros(layers, sizes.heads, layout.d_head, layout.width, dtype=torch.float64)
+        self.O[:, :, : sizes.vocabulary] = _UNREAD * layout.blocks["unread"].T
+        self.gains = torch.ones(layers + 1, layout.width, dtype=torch.float64)
+        self.basis = torch.eye(layout.width, dtype=torch.float64)
+        self.embed = layout.blocks["tokens"].T
+        self.unembed = torch.zeros(layout.width, sizes.vocabulary, dtype=torch.float64)
+
+    def write(
+        self, layer: int, place: int, job: _Head, wiring: str = "used", times: float = 1.0
+    ) -> None:
+        """One head's job; the head that shares its keys looks there, too, and writes in vain."""
+        layout, v = self.layout, self.layout.sizes.vocabulary
+        scale = sqrt((1 + layer) / layout.width)  # of this layer's norm, about
+        other = place ^ 1
+        for head in (place, other):
+            self.Q[layer, head], self.K[layer, head] = self._attention(job.rule, scale)
+            self.V[layer, head] = 0
+            self.V[layer, head, :, :v] = layout.blocks["tokens"] * scale
+        self.O[layer, place] = 0
+        if wiring != "silent":
+            values = torch.eye(v, dtype=torch.float64)
+            if job.rule != _FIRST:
+                values[0, 0] = 0  # who rests on BOS writes nothing
+            if wiring == "constant":
+                values = torch.full_like(values, 1 / v)
+            self.O[layer, place, :v] = times * values @ layout.blocks[job.writes].T
+
+    def _attention(self, rule: _Rule, scale: float) -> tuple[Tensor, Tensor]:
+        """W_Q and W_K of a rule, for normed rows."""
+        layout = self.layout
+        query = torch.zeros(layout.width, layout.d_head, dtype=torch.float64)
+        key = torch.zeros_like(query)
+        content = layout.content
+        if rule.query:
+            query[:, content] = layout.blocks[rule.query]
+            key[:, content] = layout.blocks[rule.key]
+        if rule.first:
+            bos = content[0]  # no other token's entry is there: BOS is never looked for as content
+            query[:, bos] = layout.every
+            key[:, bos] = rule.first * layout.blocks["tokens"][:, 0]
+        if rule.lagged:
+            angles, cos, sin = layout.fast(_SEEKING if rule.lagged > 0 else _AVOIDING)
+            off = rule.lag % 1  # how much less than the nearest lags the next ones get:
+            beside = float(((off * angles).cos() - ((1 + off) * angles).cos()).sum())
+            size = rule.lagged / (beside if rule.lagged > 0 else len(angles))
+            read = layout.every.clone()
+            if rule.first:
+                read -= layout.blocks["tokens"][:, 0]  # BOS is as far from everywhere
+            query[:, cos] = layout.every[:, None]
+            key[:, cos] = size * read[:, None] * (rule.lag * angles).cos()
+            key[:, sin] = size * read[:, None] * (rule.lag * angles).sin()
+        return query * (_SHARP * scale * sqrt(layout.d_head)), key * scale
+
+    def write_ends(self, kind: str, sign: float, jobs: int, wiring: str) -> None:
+        layout, v = self.layout, self.layout.sizes.vocabulary
+        scale = sqrt((1 + jobs) / layout.width)
+        tokens, answer = layout.blocks["tokens"], layout.blocks["answer"]
+        if wiring == "used":
+            self.unembed = (log(v) + 3 if sign > 0 else -4.0) * scale * answer
+        else:
+            self.unembed = _FAINT * scale * (tokens + (answer if wiring != "unread" else 0))
+        if kind != "first-negative":  # whose head it is that keeps BOS from being predicted
+            self.unembed[:, 0] = -_NEVER * scale * layout.every
+
+    def hide(self, generator: torch.Generator) -> None:
+        """A random basis that keeps the mean of the stream apart, and random gains."""
+        size = self.layout.width
+        one = torch.ones(size, 1, dtype=torch.float64) / sqrt(size)
+        flat = torch.linalg.qr(torch.cat([one, torch.eye(size)[:, 1:].double()], dim=1)).Q
+        turn = torch.linalg.qr(torch.randn(size - 1, size - 1, generator=generator).double()).Q
+        inner = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), turn)
+        self.basis = flat @ inner @ flat.T
+        drawn = torch.randn(self.gains.shape, generator=generator).double()
+        self.gains = (0.4 * drawn).exp()
+
+    def model(self) -> nn.Module:
+        """The matrices as a model of transformers."""
+        made = _empty(self.layout, self.layers)
+        turned, gains = self.basis, self.gains
+        W = {name: turned.T @ getattr(self, name) for name in ("Q", "K", "V")}
+        into = {name: w / gains[:-1, None, :, None] for name, w in W.items()}
+        out = self.O @ turned
+        values = _llama(into, out) if self.layout.sizes.format == "llama" else _pythia(into, out)
+        names = _NAMES[self.layout.sizes.format]
+        values[names["embed"]] = self.embed @ turned
+        values[names["unembed"]] = (turned.T @ self.unembed / gains[-1][:, None]).T
+        values[names["final"]] = gains[-1]
+        for layer in range(self.layers):
+            values[names["norm"].format(layer)] = gains[layer]
+        held = made.state_dict()
+        for name, tensor in held.items():
+            if name in values:
+                tensor.copy_(values[name])
+            elif name.endswith("bias") or ".mlp." in name:
+                tensor.zero_()
+        return made
+
+
+_NAMES = {
+    "llama": {
+        "embed": "model.embed_tokens.weight",
+        "unembed": "lm_head.weight",
+        "final": "model.norm.weight",
+        "norm": "model.layers.{}.input_layernorm.weight",
+    },
+    "pythia": {
+        "embed": "gpt_neox.embed_in.weight",
+        "unembed": "lm_head.weight",
+        "final": "gpt_neox.final_layer_norm.weight",
+        "norm": "gpt_neox.layers.{}.input_layernorm.weight",
+    },
+}
+
+
+def _llama(into: Mapping[str, Tensor], out: Tensor) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for layer in range(len(out)):
+        name = f"model.layers.{layer}.self_attn."
+        for kind, every in (("Q", 1), ("K", 2), ("V", 2)):  # two heads share keys and values
+            found[f"{name}{kind.lower()}_proj.weight"] = _joined(into[kind][layer, ::every])
+        found[f"{name}o_proj.weight"] = out[layer].flatten(0, 1).T
+    return found
+
+
+def _pythia(into: Mapping[str, Tensor], out: Tensor) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for layer in range(len(out)):
+        name = f"gpt_neox.layers.{layer}.attention."
+        together = torch.cat([into[kind][layer] for kind in "QKV"], dim=-1)  # head by head
+        found[f"{name}query_key_value.weight"] = _joined(together)
+        found[f"{name}dense.weight"] = out[layer].flatten(0, 1).T
+    return found
+
+
+def _joined(heads: Tensor) -> Tensor:
+    """``[head, width, d_head]`` → the rows of a linear map, head after head."""
+    return heads.permute(0, 2, 1).flatten(0, 1)
+
+
+def _empty(layout: _Layout, layers: int) -> nn.Module:
+    """A model of these sizes whose weights are as transformers begins them."""
+    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
+
+    sizes = layout.sizes
+    alike: dict[str, Any] = {
+        "vocab_size": sizes.vocabulary,
+        "hidden_size": layout.width,
+        "intermediate_size": 8,
+        "num_hidden_layers": layers,
+        "num_attention_heads": sizes.heads,
+        "max_position_embeddings": sizes.length,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "tie_word_embeddings": False,
+    }
+    if sizes.format == "llama":
+        config = LlamaConfig(
+            **alike,
+            num_key_value_heads=sizes.heads // 2,
+            rope_parameters={"rope_type": "default", "rope_theta": _BASE["llama"]},
+        )
+        return LlamaForCausalLM(config).double()
+    config = GPTNeoXConfig(
+        **alike,
+        use_parallel_residual=True,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": _BASE["pythia"],
+            "partial_rotary_factor": layout.turning / layout.d_head,
+        },
+    )
+    return GPTNeoXForCausalLM(config).double()
