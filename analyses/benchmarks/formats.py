@@ -51,7 +51,7 @@ _PLANTED = (
     Planting("induction", Sizes(20, 32, 2, True), 3, (1,)),
     Planting("pointer", Sizes(16, 26, 4, True), 3, (0, 1)),
     Planting("duplicate-negative", Sizes(12, 24, 2, True), 2, (1,)),
-    Planting("previous-copy", Sizes(20, 19, 4, True), 1, (0,)),
+    Planting("previous-copy", Sizes(26, 19, 4, True), 1, (0,)),
 )
 _PLANTED_TUNED = (Planting("induction", Sizes(17, 27, 3, True), 3, (0, 2)),)
 
@@ -64,9 +64,9 @@ def more_subjects(*, tuning: bool = False) -> Iterator[LanguageSubject]:
             make = partial(_rotary, kind, sizes, seed, hidden=hidden)
             yield LanguageSubject(f"{_named(kind, sizes)}{' hidden' * hidden}", make, seed)
     for number, one in enumerate(_PLANTED_TUNED if tuning else _PLANTED):
-        seed = (1400 if tuning else 52_000) + number
-        sizes = one.sizes
-        shape = f"{sizes.vocabulary}-{sizes.length}-{one.layers}x{sizes.heads}"
+        seed = (1400 if tuning else 54_000) + number
+        of = one.sizes
+        shape = f"{of.vocabulary}-{of.length}-{one.layers}x{of.heads}"
         name = f"planted {one.circuit}-{shape} at {' '.join(map(str, one.at))}"
         yield LanguageSubject(name, partial(planted, one, seed), seed)
 

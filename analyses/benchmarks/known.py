@@ -6,8 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-from torch import nn
+from typing import Any
 
 from interp.models.export import export_gpt2
 from interp.models.pretrained import Pretrained, load_pretrained
@@ -31,7 +30,7 @@ class Built:
         bos: The token that begins its rows; −1 for none.
     """
 
-    model: nn.Module
+    model: Any
     truth: frozenset[Claim]
     exempt: frozenset[Claim]
     bos: int

@@ -24,7 +24,7 @@ from interp.tasks.walks import SuccessorWalk
 
 __all__ = ["Planting", "planted", "train_around"]
 
-_RATE, _BATCH = 2e-3, 32
+_RATE, _BATCH, _SMALL = 2e-3, 32, 0.05
 _OF_HEADS = ("W_Q", "W_K", "W_V", "W_O")
 
 
@@ -100,6 +100,9 @@ def _plant(one: Planting, seed: int) -> tuple[SequenceTransformer, list[tuple[in
     model.embed.W_E.copy_(made.model.W_E)
     model.pos_embed.W_pos.copy_(made.model.W_pos)
     model.unembed.W_U.copy_(made.model.W_U)
+    for block in model.blocks:  # the rest begins small, so that the circuit works from the start
+        block.attn.W_O.mul_(_SMALL)
+        block.mlp.W_out.mul_(_SMALL)
     roles = {(part.layer, int(part.head or 0)) for part in made.mechanism.parts}
     mine = [(layer, head) for layer, head in sorted(roles) if layer < len(one.at)]
     for layer, head in mine:

@@ -173,7 +173,7 @@ class _Layout:
 @torch.no_grad()
 def construct_rotary(
     kind: str, sizes: RotarySizes, *, seed: int = 0, wiring: Wiring = "used", hidden: bool = False
-) -> tuple[nn.Module, frozenset[Claim]]:
+) -> tuple[Any, frozenset[Claim]]:
     """A model of transformers with one circuit, beside idle heads and heads that imitate it.
 
     Args:
@@ -206,7 +206,7 @@ def construct_rotary(
 @torch.no_grad()
 def construct_rotary_needed(
     role: str, sizes: RotarySizes, *, seed: int = 0, hidden: bool = False
-) -> tuple[nn.Module, frozenset[Claim]]:
+) -> tuple[Any, frozenset[Claim]]:
     """A model whose head is necessary and not specific for a role.
 
     Args:

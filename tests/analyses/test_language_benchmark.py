@@ -10,6 +10,7 @@ from analyses.benchmarks import by_content
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, construct_circuit, with_gains
 from analyses.benchmarks.known import loaded
 from analyses.benchmarks.language import decoys, subjects
+from analyses.benchmarks.rotary import FORMATS
 from analyses.benchmarks.scoring import LANGUAGE_ROLES
 from interp.proofs.random_basis import random_basis
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
@@ -107,8 +108,11 @@ def test_a_random_basis_and_gains_keep_the_function() -> None:
 
 def test_language_cases_are_many_and_none_was_tuned_on() -> None:
     scored, tuned = subjects(), subjects(tuning=True)
-    assert len(scored) >= 40
-    assert len(decoys()) >= 20
+    assert len(scored) >= 80
+    assert len(decoys()) >= 40
+    assert sum(bool(one.needed) for one in decoys()) >= 15
+    for form in FORMATS:
+        assert sum(one.name.startswith(form) for one in scored) >= 20
     names = [one.name for one in (*scored, *decoys())]
     assert len(set(names)) == len(names)
     assert not set(names) & {one.name for one in (*tuned, *decoys(tuning=True))}
@@ -120,7 +124,8 @@ def test_language_cases_are_many_and_none_was_tuned_on() -> None:
 
 def test_every_role_is_there_five_times() -> None:
     models = [*subjects(), *by_content.subjects()]
-    circuits = [one.make() for one in models if not one.name.startswith("trained")]
+    left = ("trained", "planted", *FORMATS)
+    circuits = [one.make() for one in models if not one.name.startswith(left)]
     for role in LANGUAGE_ROLES:
         assert sum(claim[3] == role for built in circuits for claim in built.truth) >= 5, role
 
