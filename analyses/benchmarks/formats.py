@@ -13,13 +13,12 @@ from analyses.benchmarks.circuits import Sizes, Wiring
 from analyses.benchmarks.known import Built, LanguageSubject
 from analyses.benchmarks.planted import Planting, planted
 from analyses.benchmarks.rotary import (
-    FORMATS,
     ROTARY_NEEDED,
-    RotarySizes,
     construct_rotary,
     construct_rotary_needed,
     untrained,
 )
+from analyses.benchmarks.rotary_formats import FORMATS, RotarySizes
 
 __all__ = ["more_decoys", "more_subjects"]
 

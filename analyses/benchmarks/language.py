@@ -29,7 +29,7 @@ from analyses.benchmarks.formats import more_decoys, more_subjects
 from analyses.benchmarks.known import Built, Claim, LanguageSubject
 from analyses.benchmarks.located import located
 from analyses.benchmarks.needed import NEEDED, construct_needed
-from analyses.benchmarks.rotary import FORMATS
+from analyses.benchmarks.rotary_formats import FORMATS
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.random_basis import random_basis

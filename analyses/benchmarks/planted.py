@@ -74,7 +74,7 @@ def train_around(
         output = model(batch.inputs)[batch.mask]
         loss = torch.nn.functional.cross_entropy(output, batch.targets[batch.mask])
         optimiser.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         optimiser.step()
     for hook in hooks:
         hook.remove()
@@ -98,7 +98,8 @@ def _plant(one: Planting, seed: int) -> tuple[SequenceTransformer, list[tuple[in
     spec = replace(spec_of(one.sizes, layout, one.layers), ffn=(64,), dtype="float32")
     model = SequenceTransformer(spec, seed=seed)
     model.embed.W_E.copy_(made.model.W_E)
-    model.pos_embed.W_pos.copy_(made.model.W_pos)
+    if model.pos_embed is not None:
+        model.pos_embed.W_pos.copy_(made.model.W_pos)
     model.unembed.W_U.copy_(made.model.W_U)
     for block in model.blocks:  # the rest begins small, so that the circuit works from the start
         block.attn.W_O.mul_(_SMALL)

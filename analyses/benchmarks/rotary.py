@@ -8,14 +8,10 @@
 
         score(i, j) = Σ_f A cos(θ_f (i − j − lag)),    A < 0 keeps a head away from a lag
 
-    Llama                  RMSNorm, all coordinates turn, two heads share their keys and values, an
-                           FFN that is gated; no biases
-    Pythia                 LayerNorm, a quarter of the coordinates turns, the FFN reads what
-                           attention reads (parallel); biases
-
-Every token's entries sum to one, and that sum is the constant that lags are read from. FFNs are
-zero. The rules of attention are those of :mod:`analyses.benchmarks.circuits` as far as they can be
-said without positions: the token before, earlier equal tokens (else BOS), what follows them, BOS.
+What the formats are is told in :mod:`analyses.benchmarks.rotary_formats`. Every token's entries sum
+to one, and that sum is the constant that lags are read from. The rules of attention are those of
+:mod:`analyses.benchmarks.circuits` as far as they can be said without positions: the token before,
+earlier equal tokens (else BOS), what follows them, BOS.
 """
 
 from __future__ import annotations
@@ -23,28 +19,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, log, sqrt
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from analyses.benchmarks.circuits import Wiring
 from analyses.benchmarks.known import Claim
 from analyses.benchmarks.needed import all_but
+from analyses.benchmarks.rotary_formats import (
+    BASE,
+    Matrices,
+    RotarySizes,
+    empty,
+    laid_out,
+    turning,
+)
 
 __all__ = [
-    "FORMATS",
     "ROTARY",
     "ROTARY_NEEDED",
-    "RotarySizes",
     "construct_rotary",
     "construct_rotary_needed",
     "untrained",
 ]
 
-Format = Literal["llama", "pythia"]
-
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 _SHARP = 40.0
 """How much the score of a key that a rule names is above that of others, about."""
@@ -61,28 +60,6 @@ _NEVER = 10.0
 _SEEKING, _AVOIDING = 0.02, 0.09
 """The least angle a step of the coordinates that tell lags: slow ones keep far lags apart, and are
 left out where only the lag itself is to be avoided."""
-
-_BASE = {"llama": 1e6, "pythia": 1e4}
-"""The slowest turn by about one part in the base, from one place to the next."""
-
-
-@dataclass(frozen=True)
-class RotarySizes:
-    """The sizes of one model.
-
-    Attributes:
-        format: ``llama`` or ``pythia``.
-        vocabulary: How many tokens there are; the first begins every row.
-        length: How many positions a row may have.
-        heads: Of each layer: an even number.
-        idle: Layers without a job, after the others.
-    """
-
-    format: Format
-    vocabulary: int
-    length: int
-    heads: int
-    idle: int = 0
 
 
 @dataclass(frozen=True)
@@ -151,15 +128,15 @@ class _Layout:
         pythia = sizes.format == "pythia"
         self.d_head = 8 * ceil(max(64 if pythia else v + 25, 4 * v / heads) / 8)
         self.width = heads * self.d_head
-        self.turning = self.d_head // 4 if pythia else self.d_head
+        self.turning = turning(sizes.format, self.d_head)
         half = self.turning // 2
-        self.angles = _BASE[sizes.format] ** (-torch.arange(half, dtype=torch.float64) / half)
+        self.angles = BASE[sizes.format] ** (-torch.arange(half, dtype=torch.float64) / half)
         slow = [half - 1 - i for i in range(-(-v // 2))]
         turned = [*slow, *(half + i for i in slow)][:v]
         self.content = list(range(self.turning, self.turning + v)) if pythia else turned
         eye = torch.eye(self.width, dtype=torch.float64)[:, : 4 * v]
         names = ("tokens", "slot", "unread", "answer")
-        self.blocks = dict(zip(names, eye.split(v, dim=1), strict=True))
+        self.blocks = dict(zip(names, torch.tensor_split(eye, 4, dim=1), strict=True))
         mean = v / self.width if pythia else 0.0  # which LayerNorm takes from the sum
         self.every = self.blocks["tokens"].sum(1) / (1 - mean)
         self.sizes = sizes
@@ -234,10 +211,11 @@ def construct_rotary_needed(
 
 
 @torch.no_grad()
-def untrained(sizes: RotarySizes, layers: int, seed: int) -> nn.Module:
+def untrained(sizes: RotarySizes, layers: int, seed: int) -> Any:
     """A model of these sizes with the weights that training begins with."""
     torch.manual_seed(seed)
-    return _empty(_Layout(sizes), layers)
+    layout = _Layout(sizes)
+    return empty(sizes, layers, layout.width, layout.d_head)
 
 
 class _Weights:
@@ -323,105 +301,22 @@ class _Weights:
         one = torch.ones(size, 1, dtype=torch.float64) / sqrt(size)
         flat = torch.linalg.qr(torch.cat([one, torch.eye(size)[:, 1:].double()], dim=1)).Q
         turn = torch.linalg.qr(torch.randn(size - 1, size - 1, generator=generator).double()).Q
-        inner = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), turn)
+        inner = torch.eye(size, dtype=torch.float64)
+        inner[1:, 1:] = turn
         self.basis = flat @ inner @ flat.T
         drawn = torch.randn(self.gains.shape, generator=generator).double()
         self.gains = (0.4 * drawn).exp()
 
-    def model(self) -> nn.Module:
+    def model(self) -> Any:
         """The matrices as a model of transformers."""
-        made = _empty(self.layout, self.layers)
-        turned, gains = self.basis, self.gains
-        W = {name: turned.T @ getattr(self, name) for name in ("Q", "K", "V")}
-        into = {name: w / gains[:-1, None, :, None] for name, w in W.items()}
-        out = self.O @ turned
-        values = _llama(into, out) if self.layout.sizes.format == "llama" else _pythia(into, out)
-        names = _NAMES[self.layout.sizes.format]
-        values[names["embed"]] = self.embed @ turned
-        values[names["unembed"]] = (turned.T @ self.unembed / gains[-1][:, None]).T
-        values[names["final"]] = gains[-1]
-        for layer in range(self.layers):
-            values[names["norm"].format(layer)] = gains[layer]
-        held = made.state_dict()
-        for name, tensor in held.items():
-            if name in values:
-                tensor.copy_(values[name])
-            elif name.endswith("bias") or ".mlp." in name:
-                tensor.zero_()
-        return made
-
-
-_NAMES = {
-    "llama": {
-        "embed": "model.embed_tokens.weight",
-        "unembed": "lm_head.weight",
-        "final": "model.norm.weight",
-        "norm": "model.layers.{}.input_layernorm.weight",
-    },
-    "pythia": {
-        "embed": "gpt_neox.embed_in.weight",
-        "unembed": "lm_head.weight",
-        "final": "gpt_neox.final_layer_norm.weight",
-        "norm": "gpt_neox.layers.{}.input_layernorm.weight",
-    },
-}
-
-
-def _llama(into: Mapping[str, Tensor], out: Tensor) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for layer in range(len(out)):
-        name = f"model.layers.{layer}.self_attn."
-        for kind, every in (("Q", 1), ("K", 2), ("V", 2)):  # two heads share keys and values
-            found[f"{name}{kind.lower()}_proj.weight"] = _joined(into[kind][layer, ::every])
-        found[f"{name}o_proj.weight"] = out[layer].flatten(0, 1).T
-    return found
-
-
-def _pythia(into: Mapping[str, Tensor], out: Tensor) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for layer in range(len(out)):
-        name = f"gpt_neox.layers.{layer}.attention."
-        together = torch.cat([into[kind][layer] for kind in "QKV"], dim=-1)  # head by head
-        found[f"{name}query_key_value.weight"] = _joined(together)
-        found[f"{name}dense.weight"] = out[layer].flatten(0, 1).T
-    return found
-
-
-def _joined(heads: Tensor) -> Tensor:
-    """``[head, width, d_head]`` → the rows of a linear map, head after head."""
-    return heads.permute(0, 2, 1).flatten(0, 1)
-
-
-def _empty(layout: _Layout, layers: int) -> nn.Module:
-    """A model of these sizes whose weights are as transformers begins them."""
-    from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
-
-    sizes = layout.sizes
-    alike: dict[str, Any] = {
-        "vocab_size": sizes.vocabulary,
-        "hidden_size": layout.width,
-        "intermediate_size": 8,
-        "num_hidden_layers": layers,
-        "num_attention_heads": sizes.heads,
-        "max_position_embeddings": sizes.length,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-        "tie_word_embeddings": False,
-    }
-    if sizes.format == "llama":
-        config = LlamaConfig(
-            **alike,
-            num_key_value_heads=sizes.heads // 2,
-            rope_parameters={"rope_type": "default", "rope_theta": _BASE["llama"]},
+        turn = self.basis
+        found = Matrices(
+            Q=turn.T @ self.Q,
+            K=turn.T @ self.K,
+            V=turn.T @ self.V,
+            O=self.O @ turn,
+            gains=self.gains,
+            embed=self.embed @ turn,
+            unembed=turn.T @ self.unembed,
         )
-        return LlamaForCausalLM(config).double()
-    config = GPTNeoXConfig(
-        **alike,
-        use_parallel_residual=True,
-        rope_parameters={
-            "rope_type": "default",
-            "rope_theta": _BASE["pythia"],
-            "partial_rotary_factor": layout.turning / layout.d_head,
-        },
-    )
-    return GPTNeoXForCausalLM(config).double()
+        return laid_out(found, self.layout.sizes)

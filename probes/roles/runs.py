@@ -34,7 +34,7 @@ from interp.tasks.base import Batch
 
 __all__ = ["Edits", "Runs", "Watcher", "knock_out", "moved", "without_keys"]
 
-_AT_ONCE, _HELD = 2**24, 2**26
+_AT_ONCE, _HELD = 2**23, 2**26
 """The most output numbers in one pass, and the most numbers that are kept in memory."""
 
 _BLOCK = 32

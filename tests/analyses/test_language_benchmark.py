@@ -10,7 +10,7 @@ from analyses.benchmarks import by_content
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, construct_circuit, with_gains
 from analyses.benchmarks.known import loaded
 from analyses.benchmarks.language import decoys, subjects
-from analyses.benchmarks.rotary import FORMATS
+from analyses.benchmarks.rotary_formats import FORMATS
 from analyses.benchmarks.scoring import LANGUAGE_ROLES
 from interp.proofs.random_basis import random_basis
 from interp.tasks.induction import InContextTemplate, RepeatedTokens

@@ -13,12 +13,11 @@ from analyses.benchmarks.circuits import Sizes, construct_circuit
 from analyses.benchmarks.known import Built, loaded
 from analyses.benchmarks.planted import Planting, planted, train_around
 from analyses.benchmarks.rotary import (
-    FORMATS,
     ROTARY,
-    RotarySizes,
     construct_rotary,
     construct_rotary_needed,
 )
+from analyses.benchmarks.rotary_formats import FORMATS, Format, RotarySizes
 
 SIZES = {form: RotarySizes(form, 12, 28, 2, 1) for form in FORMATS}
 RISES = {"induction": 1.0, "previous-negative": 0.02, "duplicate-negative": 0.02}
@@ -49,8 +48,8 @@ def keys(role: str, tokens: Tensor) -> Tensor:
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kind", ROTARY)
 @torch.no_grad()
-def test_every_head_attends_by_its_role(form: str, kind: str) -> None:
-    made, claims = construct_rotary(kind, SIZES[form], seed=3, hidden=True)  # type: ignore[arg-type]
+def test_every_head_attends_by_its_role(form: Format, kind: str) -> None:
+    made, claims = construct_rotary(kind, SIZES[form], seed=3, hidden=True)
     made.eval()
     made.set_attn_implementation("eager")
     tokens = rows()
@@ -64,7 +63,7 @@ def test_every_head_attends_by_its_role(form: str, kind: str) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 @torch.no_grad()
-def test_a_random_basis_keeps_the_function_and_wirings_keep_the_attention(form: str) -> None:
+def test_a_random_basis_keeps_the_function_and_wirings_keep_the_attention(form: Format) -> None:
     tokens, sizes = rows(), SIZES[form]
     plain = construct_rotary("induction", sizes, seed=5)[0].eval()
     hidden = construct_rotary("induction", sizes, seed=5, hidden=True)[0].eval()
@@ -84,9 +83,9 @@ def test_a_random_basis_keeps_the_function_and_wirings_keep_the_attention(form: 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kind", RISES)
 @torch.no_grad()
-def test_the_answer_depends_on_the_head(form: str, kind: str, tmp_path: Path) -> None:
+def test_the_answer_depends_on_the_head(form: Format, kind: str, tmp_path: Path) -> None:
     made, claims = construct_rotary(kind, SIZES[form], seed=3)
-    model = loaded(Built(made, claims, frozenset(), 0), "rotary").model
+    model: Any = loaded(Built(made, claims, frozenset(), 0), "rotary").model
     tokens = rows()
     layer, head = max((claim[1], claim[2]) for claim in claims)
 
@@ -106,7 +105,7 @@ def test_the_answer_depends_on_the_head(form: str, kind: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("form", FORMATS)
 @torch.no_grad()
-def test_a_head_that_is_needed_takes_back_a_wrong_push(form: str) -> None:
+def test_a_head_that_is_needed_takes_back_a_wrong_push(form: Format) -> None:
     sizes = replace(SIZES[form], heads=4)
     made, exempt = construct_rotary_needed("duplicate-token", sizes, seed=1)
     mine = {(0, head) for head in range(4)} - {
@@ -123,7 +122,7 @@ def test_a_head_that_is_needed_takes_back_a_wrong_push(form: str) -> None:
     assert float(pushed.min()) > 4.0
 
 
-def _output(model: Any, form: str) -> Tensor:
+def _output(model: Any, form: Format) -> Any:
     if form == "llama":
         return model.model.layers[0].self_attn.o_proj.weight
     return model.gpt_neox.layers[0].attention.dense.weight
