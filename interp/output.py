@@ -38,6 +38,7 @@ __all__ = [
     "draft_of",
     "drop",
     "fsync",
+    "need_name",
     "output_file",
     "output_folder",
     "replace_text",
@@ -85,11 +86,7 @@ def check_output(
             cannot be a folder.
     """
     with _told(out):
-        if str(out) == "-":
-            raise OutputError(
-                "- is not written to, nor is standard output: name a file or folder (of that name "
-                "with its whole path)"
-            )
+        need_name(out)
         out = _real(out)
         parent = next((p for p in out.parents if p.exists()), None)
         if parent is not None and not (parent.is_dir() and os.access(parent, os.W_OK)):
@@ -101,6 +98,16 @@ def check_output(
         if os.path.lexists(out):
             _check_replaceable(out, overwrite, marker)
         _check_apart(out, inputs)
+
+
+def need_name(out: Path) -> None:
+    """Refuse ``-``, which is no name: standard output is not written to.
+
+    Raises:
+        OutputError: for it; a file of that name is written to by its whole path.
+    """
+    if str(out) == "-":
+        raise OutputError("- is not written to, nor is standard output: name a file or folder")
 
 
 def _check_apart(out: Path, inputs: Sequence[Path | str]) -> None:

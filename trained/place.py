@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,10 +12,11 @@ from interp.errors import OutputError
 from interp.lock import LOCK, alone
 from interp.output import DRAFT, drop
 
-__all__ = ["PLAN", "reached", "training_place"]
+__all__ = ["PLAN", "partial_of", "reached", "training_place"]
 
 PLAN = "grid.json"
 """What is written before anything is reached."""
+_SUFFIX, _LONGEST = ".partial", 255
 
 
 @contextmanager
@@ -37,6 +40,22 @@ def training_place(folder: str | Path) -> Iterator[Path]:
             if where.is_dir() and not reached(where):
                 drop(where)
             raise
+
+
+def partial_of(out: Path) -> Path:
+    """Where states are kept on the way to an output: beside it, under its name; under a digest of
+    it where that is as long as a file system's names may be.
+
+    Raises:
+        OutputError: for a place that has no name.
+    """
+    there = Path(os.path.abspath(out)) if out.name in ("", "..") else out
+    if not there.name:
+        raise OutputError(f"cannot train into {out}: name a folder in it")
+    name = os.fsencode(there.name)
+    if len(name) + len(_SUFFIX) > _LONGEST:
+        return there.with_name(hashlib.sha256(name).hexdigest() + _SUFFIX)
+    return there.with_name(there.name + _SUFFIX)
 
 
 def reached(folder: Path) -> bool:

@@ -83,7 +83,7 @@ def phase(
     out: _Out,
     lags: _Lags = "1,2,3,4,6,8",
     epsilon: Annotated[float, typer.Option(help="The error allowed.")] = 0.1,
-    most: Annotated[int, typer.Option(help="Heads are tried up to this number.")] = 20,
+    most: Annotated[int, typer.Option(min=1, help="Heads are tried up to this number.")] = 20,
     overwrite: _Overwrite = False,
 ) -> None:
     """The fewest heads for an error against the lag, and the bits below which none suffice."""
@@ -111,7 +111,7 @@ def _numbers(argument: str, text: str) -> list[int]:
     good = len(words) <= _MOST_NUMBERS and all(float(word) <= most for word in words)
     problems.need(good, argument, rule, text[:200], "ask for fewer or smaller ones")
     problems.raise_if_any()
-    return [int(word) for word in words]
+    return list(dict.fromkeys(int(word) for word in words))
 
 
 @contextmanager

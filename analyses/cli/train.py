@@ -47,7 +47,7 @@ def train(
     """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
     from interp.output import sweep
     from trained import grid
-    from trained.place import reached
+    from trained.place import partial_of, reached
     from trained.results import check_places, made_by
     from trained.zoo import recipe_file
 
@@ -58,7 +58,7 @@ def train(
         train_language(recipe_file(recipe), place, **options, minutes=minutes)
         return
     recipes, folder, single = _wanted(recipe, out, every, seeds, seed)
-    partial = folder.with_name(folder.name + ".partial")
+    partial = partial_of(folder)
     places = {r.name: folder if single else folder / r.name for r in recipes}
     inputs = [] if recipe is None else [recipe]
     done: set[str] = set()

@@ -29,7 +29,7 @@ def train_language(
     from trained.language.card import made_by_language, write_language
     from trained.language.recipe import read_language_recipe
     from trained.language.train import Training, prepare, trained_steps
-    from trained.place import training_place
+    from trained.place import partial_of, training_place
 
     recipe = read_language_recipe(file)
     if seed is not None:
@@ -44,7 +44,7 @@ def train_language(
             raise typer.Exit
         check_output(out, overwrite=overwrite, marker="training.json", inputs=[file])
 
-    partial = out.with_name(out.name + ".partial")
+    partial = partial_of(out)
     if not partial.exists():
         begin()
     try:

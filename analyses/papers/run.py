@@ -32,7 +32,7 @@ from analyses.papers.results import (
 from interp.errors import OutputError, Problems, ProoflensError
 from interp.lock import alone
 from interp.machine import check_device
-from interp.output import drop, replace_text
+from interp.output import drop, need_name, replace_text
 
 __all__ = ["Failure", "Order", "run_claim", "run_claims"]
 
@@ -183,6 +183,7 @@ def run_claims(
     _check_options(claims, order)
     for claim in (claim for claim in claims if order.profile in claim.profiles):
         claim.check(order.setting(claim, out / WORK / claim.id))
+    need_name(out)
     _check_kept(claims, order, out)
     try:
         (out / WORK).mkdir(parents=True, exist_ok=True)

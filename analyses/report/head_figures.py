@@ -34,7 +34,7 @@ from interp.figures.style import save
 from interp.store import ActivationStore
 from interp.store.rows import scored_mask
 from probes.inspection.crops import CROPS
-from probes.roles.decision import STATUSES
+from probes.roles.decision import STATUSES, by_status
 
 __all__ = [
     "ATTENTION",
@@ -48,6 +48,8 @@ __all__ = [
 ATTENTION = "attention-"
 _LOSS = "loss-"
 _MOST = 12
+_COMPONENTS = 160
+"""A map of roles has a row for each of so many; a longer one is no picture any more."""
 """Heads of a role that are shown: the strongest, confirmed ones first."""
 
 
@@ -217,8 +219,14 @@ def patterns_of(table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:
-    """Component × role: the strength of what has each status."""
-    names = roles.apply(part_name, axis=1)
+    """Component × role: the strength of what has each status; of very many components those whose
+    roles are most certain and strongest."""
+    whole = roles.apply(part_name, axis=1)
+    order = roles.assign(name=whole, size=roles["strength"].abs(), at=by_status(roles["status"]))
+    order = order.sort_values(["at", "size"], ascending=[True, False], kind="stable")
+    kept = set(list(dict.fromkeys(order["name"]))[:_COMPONENTS])
+    roles, names = roles[whole.isin(kept)], whole[whole.isin(kept)]
+    left = len(set(whole)) - len(kept)
     panels = []
     kinds = list(dict.fromkeys(roles["role"]))
     parts = list(dict.fromkeys(names))
@@ -230,7 +238,8 @@ def roles_figure(roles: pd.DataFrame, *, narrow: bool = False) -> Figure:
         for name, (_, row) in zip(names[chosen], roles[chosen].iterrows(), strict=True):
             place = parts.index(name), kinds.index(row["role"])
             values[place] = np.fmax(values[place], abs(row["strength"]))
-        panels.append(Panel(title, values, parts))
+        words = f"{title} ({left} components left out)" if left else title
+        panels.append(Panel(words, values, parts))
     return share_maps(
         panels,
         [kind.replace("-", "\n") for kind in kinds],

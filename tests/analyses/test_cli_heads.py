@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from analyses.cli.main import main
-from analyses.report.head_figures import attention_tables
+from analyses.report.head_figures import attention_tables, roles_figure
 from analyses.report.roles import _layers, measure_model
 from interp.models.checkpoint import save_checkpoint
 from interp.models.transformer import SequenceTransformer
@@ -166,3 +167,16 @@ def test_a_language_profile_asks_for_repeated_tokens(monkeypatch, capsys) -> Non
     assert any("L1H0" in line and "confirmed" in line for line in lines), told
     assert run(monkeypatch, *asked[:2], "--profile", "speech") == 2
     assert "'speech' is not one of 'task', 'language'" in capsys.readouterr().err
+
+
+def test_a_map_of_very_many_heads_shows_the_most_certain() -> None:
+    heads = [
+        {"component": "head", "layer": n // 50, "head": n % 50, "role": "dense", "strength": 0.1,
+         "status": "confirmed" if n == 399 else "rejected"}
+        for n in range(400)
+    ]  # fmt: skip
+    figure = roles_figure(pd.DataFrame(heads))
+    words = {text.get_text() for text in figure.findobj(Text)}
+    assert "confirmed (240 components left out)" in words
+    assert "L7H49" in words
+    assert len({word for word in words if re.fullmatch(r"L\d+H\d+", word)}) == 160

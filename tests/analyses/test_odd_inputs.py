@@ -255,6 +255,20 @@ def found(root: Path) -> Iterator[Row]:
         long = change(root / "st/index.jsonl", **LONG)
         yield f"are free|10¹² rows: {verb}", long, split(f"{verb} {{st}}", root)
 
+    yield "cannot train|no name", lambda: None, ("train", f"{root}/r.toml", "--out=/")
+    for place in ("", "."):
+        yield f"exists|a name that is {place}", lambda: None, (
+            "train", f"{root}/r.toml", f"--out={place}"
+        )  # fmt: skip
+    yield "--most|no heads", lambda: None, split("fits phase --most=0 {out}", root)
+    for words in (
+        "train {root}/r.toml", "weights {m}", "claims run depth-programs", "view {m} --no-ablate",
+        "extract {m} --hooks=hook_embed {tokens}", "store consolidate {st}", "certify {m}",
+        "inspect {m}", "plot {st}", "crasp compile {root}/p.cr", "fits lag", "heads {m}",
+        "probe {m}", "decompile {m} {rows}",
+    ):  # fmt: skip
+        yield f"- is not written to|{words}", lambda: None, split(f"{words} --out=-", root)
+
 
 def arrange(file: Path, kind: str) -> None:
     file.unlink(missing_ok=True)

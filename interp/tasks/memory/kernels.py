@@ -105,8 +105,9 @@ class MemoryKernel:
     def values(self, s: Lags) -> Lags:
         """The values ρ(s) at lags ``s`` ≥ 0, in the shape of ``s``."""
         total = np.zeros_like(s, dtype=np.float64)
-        for term in self.terms:
-            total += term.weight * SHAPES[term.shape].formula(s, *term.parameters)
+        with np.errstate(over="ignore"):  # of what is divided by, or stands in a falling exponent
+            for term in self.terms:
+                total += term.weight * SHAPES[term.shape].formula(s, *term.parameters)
         return total
 
 

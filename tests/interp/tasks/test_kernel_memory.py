@@ -93,3 +93,11 @@ def test_round_trip_through_data(kernels: list[str], burn_in: int) -> None:
     task = KernelMemory(tuple(kernels), "mean", length=10, burn_in=burn_in)
     assert task_from_dict(task.to_dict()) == task
     assert task.name.startswith("kernel-memory-mean-")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "after"),
+    [("light(6, 1e308)", 0.0), ("heavy(1e308)", 0.0), ("bump(1, 1e-300)", 0.0)],
+)
+def test_powers_beyond_what_a_number_holds_leave_nothing(kernel: str, after: float) -> None:
+    assert MemoryKernel.parse(kernel).values(np.array([7.0, 50.0])).tolist() == [after, after]
