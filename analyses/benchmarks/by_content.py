@@ -8,6 +8,9 @@
                        A head attends to the token before and raises its image, on rows in which
                        the image comes two positions later; or f(x) is predicted wrongly after x,
                        and a head at x lowers it (``taken-back``)
+    bos-gated          the query's own token is predicted wrongly, after some tokens (``class``) or
+                       all. There, or where the token came before (``came-before``), a head takes it
+                       back; elsewhere it rests on the first position
 
 Every model has idle heads beside it, and decoys differ from it in one thing:
 
@@ -19,6 +22,7 @@ Every model has idle heads beside it, and decoys differ from it in one thing:
                                back, is a random number for every token
     beside                     a head that takes back such numbers, and raises x a little, which is
                                not the answer: it copies, and is not needed for that
+    half                       half of the attention is on the first position at every query
 
 Layouts, attention and values are those of :mod:`analyses.benchmarks.circuits`.
 """
@@ -35,7 +39,7 @@ from torch import Tensor
 
 from analyses.benchmarks.circuits import Layout, Sizes, by_lag, with_gains
 from analyses.benchmarks.known import Built, Claim, LanguageSubject
-from analyses.benchmarks.needed import blank, write_head
+from analyses.benchmarks.needed import blank, own_and_first, write_head
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.random_basis import random_basis
@@ -170,10 +174,36 @@ def _chains(kind: str, sizes: Sizes, seed: int) -> Batch:
     return Batch(rows[:, :-1], rows[:, 1:], scored)
 
 
+@torch.no_grad()
+def _gated(
+    kind: str, sizes: Sizes, seed: int, wiring: str
+) -> tuple[SequenceTransformer, list[Part]]:
+    layout, (place,) = Layout(sizes), _places(sizes, seed, 1)
+    own, at, model = layout.tokens, layout.positions, blank(layout, 1, seed)
+    order = torch.randperm(sizes.vocabulary, generator=torch.Generator().manual_seed(seed))
+    waits = torch.zeros(sizes.vocabulary).double().index_fill(0, order[::2], 1)
+    rule = own_and_first(layout)
+    told = [f"unscored:{role}" for role in ("sink", "copying", "positional")]
+    if kind == "class":
+        rests = 2 * (own * (1 - waits)).sum(1, keepdim=True)
+        rule = torch.cat([at, rests], dim=1), torch.cat([at, at[:, :1]], dim=1)
+        told.append("bos-gated")
+    if kind == "came-before":
+        every = 0.5 * own.sum(1, keepdim=True)
+        rule = torch.cat([own, at, every], dim=1), torch.cat([own, -2 * at, at[:, :1]], dim=1)
+        told = ["bos-gated", "duplicate-token", "copying", "unscored:sink"]
+    factor = -2.0 if kind == "half" else -1.0
+    write_head(model, 0, place, rule, _values(layout, own, wiring, factor))
+    pushed = own * waits if kind == "class" else own
+    model.unembed.W_U.copy_(sqrt(3 / layout.width) * _PUSH * pushed)
+    return model, [Part("head", 0, place, role, "") for role in told]
+
+
 _SUPPRESSES = ("copy-suppression", "copying")
 PLANTED: Mapping[str, Callable[[str, Sizes, int, str], tuple[SequenceTransformer, list[Part]]]] = {
     "copy-suppression": _suppression,
     "successor": _successor,
+    "bos-gated": _gated,
 }
 """Role → what builds its models: kind, sizes, seed and wiring → the model and who plays what."""
 
@@ -186,6 +216,8 @@ _SCORED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("successor", "next"): ((16, 24, 2, False), (24, 30, 3, True), (12, 20, 1, False)),
     ("successor", "map"): ((18, 22, 2, True), (30, 28, 3, False), (11, 26, 1, False)),
     ("successor", "taken-back"): ((12, 24, 2, False), (20, 26, 3, False), (15, 22, 1, True)),
+    ("bos-gated", "class"): ((14, 24, 2, True), (22, 28, 3, True), (12, 20, 1, True)),
+    ("bos-gated", "came-before"): ((13, 26, 2, True), (18, 22, 3, True), (24, 30, 1, True)),
 }
 _TUNED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("copy-suppression", "bigram"): ((13, 26, 2, True),),
@@ -193,12 +225,15 @@ _TUNED: Mapping[tuple[str, str], tuple[tuple[int, int, int, bool], ...]] = {
     ("successor", "next"): ((19, 25, 2, True),),
     ("successor", "map"): ((17, 23, 2, False),),
     ("successor", "taken-back"): ((14, 25, 2, False),),
+    ("bos-gated", "class"): ((15, 25, 2, True),),
+    ("bos-gated", "came-before"): ((16, 24, 2, True),),
 }
 """Vocabulary, length, heads per layer, and whether token 0 begins every row."""
 
 _ALIKE: Mapping[str, tuple[str, ...]] = {
     "copy-suppression": ("previous",),
     "successor": ("copy", "random", "beside"),
+    "bos-gated": ("half",),
 }
 """Role → the kinds of its models that look alike and are something else."""
 

@@ -94,8 +94,8 @@ def _lowers(vocabulary: int) -> float:
     return -4.0
 
 
-def _one(attends: str, role: str, raises: Callable[[int], float]) -> _Circuit:
-    return _Circuit((_Head(attends, "tokens", "answer", (role, "copying")),), raises)
+def _one(attends: str, role: str, raises: Callable[[int], float], *more: str) -> _Circuit:
+    return _Circuit((_Head(attends, "tokens", "answer", (role, "copying", *more)),), raises)
 
 
 CIRCUITS: Mapping[str, _Circuit] = {
@@ -108,14 +108,14 @@ CIRCUITS: Mapping[str, _Circuit] = {
     ),
     "pointer": _Circuit(
         (
-            _Head("same", "positions", "slot", ("duplicate-token",)),
+            _Head("same", "positions", "slot", ("duplicate-token", "unscored:bos-gated")),
             _Head("pointed", "tokens", "answer", ("copying", "unscored:induction")),
         ),
         _wins,
     ),
     "previous-copy": _one("previous", "previous-token", _wins),
     "previous-negative": _one("previous", "previous-token", _lowers),
-    "duplicate-negative": _one("same", "duplicate-token", _lowers),
+    "duplicate-negative": _one("same", "duplicate-token", _lowers, "unscored:bos-gated"),
     "first-negative": _Circuit((_Head("first", "tokens", "answer", ("sink",)),), _lowers),
     "window-copy": _one("periods", "positional", _wins),
     "window-negative": _one("recent", "positional", _lowers),

@@ -63,6 +63,7 @@ _CIRCUITS = (
     "window-copy-40-20-1",
     "copy-suppression looked-up-12-26-2",
     "successor taken-back-12-24-2",
+    "bos-gated class-14-24-2",
 )
 _TASK = (
     "fixed-memory-multiplexer",
@@ -210,7 +211,7 @@ def _lacking(
     told: Mapping[str, str] = asked.attrs.get("lacks", {})
     reads = {"copying", "copy-suppression", "successor", "symbol-equality"}
     reads = set[str]() if weights else reads
-    needs = {"duplicate-token", "positional"} if not causes else set[str]()
+    needs = {"duplicate-token", "positional", "bos-gated"} if not causes else set[str]()
     unsought = {role: told.get(role, "") for role in reads | needs}
     return differences(reference, asked, causes=causes, unsought=unsought)
 

@@ -113,7 +113,8 @@ def _rotary(
     kind: str, sizes: RotarySizes, seed: int, *, hidden: bool, wiring: Wiring = "used"
 ) -> Built:
     made, truth = construct_rotary(kind, sizes, seed=seed, hidden=hidden, wiring=wiring)
-    return Built(made, truth, frozenset(), 0)
+    rests = frozenset((*c[:3], "bos-gated", "") for c in truth if c[3] == "duplicate-token")
+    return Built(made, truth, rests, 0)
 
 
 def _untrained(sizes: RotarySizes, layers: int, seed: int) -> Built:

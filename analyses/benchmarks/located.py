@@ -19,6 +19,9 @@ from interp.tasks.base import Batch
 
 __all__ = ["located"]
 
+_UNLOCATED = ("copying", "positional", "bos-gated")
+"""Roles that are not located."""
+
 
 @torch.no_grad()
 def located(
@@ -29,13 +32,12 @@ def located(
     A head has a role with 0.4 of its attention and 0.2 nats of loss on either rows, by itself or
     beside all others that attend so: of heads that stand in for each other none is missed alone.
     It has not with less than 0.15 or 0.02 nats; between these it is exempt. Induction also needs
-    an earlier head with the role previous-token. ``copying`` and ``positional`` are not located:
-    exempt.
+    an earlier head with the role previous-token. :data:`_UNLOCATED` roles are exempt.
     """
     truth, exempt, writers = set[Claim](), set[Claim](), False
     shares = _shares(model, repeated)
     for (layer, head), found in sorted(shares.items()):
-        exempt |= {("head", layer, head, role, "") for role in ("copying", "positional")}
+        exempt |= {("head", layer, head, role, "") for role in _UNLOCATED}
         for role, share in found.items():
             claim = ("head", layer, head, role, "")
             alike = [place for place, some in shares.items() if some[role] >= 0.15]

@@ -39,7 +39,7 @@ from analyses.benchmarks.circuits import (
 from analyses.benchmarks.known import Claim
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["NEEDED", "all_but", "blank", "construct_needed", "write_head"]
+__all__ = ["NEEDED", "all_but", "blank", "construct_needed", "own_and_first", "write_head"]
 
 _PUSH = 6.0
 """Nats by which the wrong push raises a logit."""
@@ -50,7 +50,8 @@ _FAINT = 0.6
 Rule = Callable[[Layout], tuple[Tensor, Tensor]]
 
 
-def _own_and_first(layout: Layout) -> tuple[Tensor, Tensor]:
+def own_and_first(layout: Layout) -> tuple[Tensor, Tensor]:
+    """Queries and keys for three parts of the attention on the first position, two on the own."""
     table = torch.eye(layout.sizes.length, dtype=torch.float64)
     mean = 2 / layout.width  # which the norm takes from every entry
     table[:, 0] = (1.0 + log(1.5) / 40) * (1 - mean) / (1 - mean * len(table))
@@ -84,7 +85,7 @@ def _after_same_or_own(layout: Layout) -> tuple[Tensor, Tensor]:
 
 _ONE_LAYER: Mapping[str, tuple[Rule, float]] = {
     "previous-token": (by_lag(lambda lag: (lag == 0) | (lag == 1)), 0.5),
-    "sink": (_own_and_first, 0.4),
+    "sink": (own_and_first, 0.4),
     "positional": (_same_and_recent, 0.3),
     "duplicate-token": (_same_or_own, 1.0),
 }

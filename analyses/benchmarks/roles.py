@@ -70,7 +70,7 @@ _SAME = {
 }
 """Roles of mechanisms → the roles that they count as."""
 
-_BY_RULE = ("fixed-position", "token-comparison", "positional-periodic")
+_BY_RULE = ("fixed-position", "token-comparison", "positional-periodic", "bos-gated")
 """Roles whose target is a rule in words, which mechanisms do not tell."""
 
 

@@ -44,6 +44,8 @@ class Floors:
         copying: Least rise of the attended tokens' logits above those of other rows' tokens.
         mapped: Least share of tokens whose image under a map must be the same on other rows and
             another token, and of images that must be one token's alone.
+        gated: Least AUC with which attention on the first position tells an event, and least share
+            of queries that give nearly all of their attention to it, or nearly none.
         positional: Least cosine of a head's attention on different rows, above permuted attention.
         concentration: Least concentration of a layer's summed kernel at a memory (or cosine with
             the task's kernel).
@@ -88,6 +90,7 @@ class Floors:
     positive: float = 0.5
     copying: float = 0.2
     mapped: float = 0.9
+    gated: float = 0.9
     positional: float = 0.3
     concentration: float = 0.8
     kernel_share: float = 0.01
@@ -162,6 +165,7 @@ LANGUAGE = Profile(
         "same": "shuffled",
         "after_same": "repeated",
         "predicted": "shuffled",
+        "moved": "shuffled",
     },
     Floors(share=0.3, elsewhere=0.0, window=4, writer=0.3, fall=0.15),
 )

@@ -7,6 +7,7 @@ from probes.roles.detectors.attention import attention_roles
 from probes.roles.detectors.circuits import circuit_roles
 from probes.roles.detectors.copying import copying_roles
 from probes.roles.detectors.counting import counting_roles
+from probes.roles.detectors.gating import gating_roles
 from probes.roles.detectors.mapping import mapping_roles
 from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import mixture_roles
@@ -176,6 +177,24 @@ SHIPPED = (
         (mapping_roles,),
         ("language",),
         control="straight",
+    ),
+    Role(
+        "bos-gated",
+        "A head that rests on the first position unless its event happens: the query's token came "
+        "before, or is of a class.",
+        (
+            "attention on the first position tells whether the event happens, and more than "
+            "another row's event",
+            "it is nearly all of its attention or nearly none, and both are common",
+        ),
+        _WITHOUT_KEYS,
+        ("gated", "excess", "mixed"),
+        "AUC with which resting tells the event",
+        "Guo et al. 2024",
+        (gating_roles,),
+        ("language",),
+        keys="moved",
+        control="events",
     ),
     Role(
         "symbol-equality",

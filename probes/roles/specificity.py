@@ -293,7 +293,10 @@ class _Case:
 
     def _happens(self, kind: str) -> tuple[Marks, Marks]:
         """Where the role's event happens, and where it does not."""
-        batch, keys = self._evidence.batch(kind), self._evidence.keys(kind, self._role.keys)
+        batch, name = self._evidence.batch(kind), self._role.keys
+        keys = self._evidence.keys(kind, name, self._heads[0])
+        for place in self._heads[1:]:
+            keys = keys | self._evidence.keys(kind, name, place)
         any_, first = keys.any(-1), torch.arange(keys.shape[1]) == 0
         happens = any_ & batch.mask
         if self._role.keys == "after_same":

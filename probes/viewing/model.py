@@ -44,6 +44,7 @@ _CLASSES = {
     "fixed": "closeness to a map of positions",
     "related": "closeness to a comparison of tokens",
     "periodic": "closeness to a period of positions",
+    "moved": "all but the first token, where its event happens",
     "predicted": "the token that is predicted, earlier",
     "same": "same token, earlier",
     "after_same": "after the same token (induction)",

@@ -90,11 +90,43 @@ def test_a_map_is_all_that_the_successor_head_knows(kind: str) -> None:
     assert right[1] < 0.2
 
 
+@pytest.mark.parametrize("kind", ["class-15-25-2 hidden", "came-before-16-24-2"])
+@torch.no_grad()
+def test_the_gated_head_rests_and_is_of_no_use_where_it_rests(kind: str) -> None:
+    """Of rows drawn here: all or nothing on the first position, by the token alone or by whether it
+    came before; without the head something is lost only where it does not rest."""
+    built = TUNED[f"language bos-gated {kind}"].make()
+    ((_, _, head, _, _),) = (claim for claim in built.truth if claim[3] == "bos-gated")
+    tokens = torch.randint(1, built.model.spec.d_in, (64, 24), generator=torch.manual_seed(2))
+    tokens[:, 0] = 0
+
+    def silent(z: torch.Tensor, hook: object) -> torch.Tensor:
+        z = z.clone()
+        z[:, :, head] = 0
+        return z
+
+    logits, cache = built.model.run_with_cache(tokens, return_cache_object=False)
+    rests = cache["blocks.0.attn.hook_pattern"][:, head, 1:, 0]
+    event = rests < 0.5
+    assert float(((rests < 0.1) | (rests > 0.9)).double().mean()) > 0.99
+    if "class" in kind:
+        assert not {*tokens[:, 1:][event].tolist()} & {*tokens[:, 1:][~event].tolist()}
+    else:
+        earlier = torch.ones(24, 24, dtype=torch.bool).tril(-1)
+        before = ((tokens[:, :, None] == tokens[:, None]) & earlier).any(-1)[:, 1:]
+        assert torch.equal(event, before)
+    without = built.model.run_with_hooks(tokens, fwd_hooks=[("blocks.0.attn.hook_z", silent)])
+    moved = (without.log_softmax(-1) - logits.log_softmax(-1))[:, 1:].abs().amax(-1)
+    assert float(moved[event].min()) > 1
+    assert float(moved[~event].max()) < 0.2, "means of norms write a little"
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "language copy-suppression looked-up-14-27-2 hidden",
         "language successor next-19-25-2",
+        "language bos-gated class-15-25-2",
     ],
 )
 def test_a_planted_head_is_found(name: str) -> None:
@@ -109,6 +141,7 @@ def test_a_planted_head_is_found(name: str) -> None:
         "decoy used copy-suppression previous-13-26-2",
         "decoy used successor random-19-25-2",
         "decoy used successor beside-19-25-2",
+        "decoy used bos-gated half-15-25-2",
     ],
 )
 def test_what_looks_alike_is_not_taken_for_it(name: str) -> None:

@@ -1,0 +1,131 @@
+"""Detect heads that rest on the first position until something happens.
+
+    event       the query's token came before; or the query's token is of a class, those on which
+                the head rests less than half of the time
+    behaviour   attention on the first position is nearly all or nearly none of it; how much it is
+                tells whether the event happens, and more than the event of another row does
+    cause       without its attention elsewhere, where the event happens, the loss rises
+
+Event and class are chosen on every second row and judged on the others. How well attention tells
+the event is the area under the curve (AUC): how often, of two queries of a row, the one without the
+event rests more. Other rows' events know of positions alone. A head that rests always, or half of
+the time whatever happens, is none, and neither is one whose event has another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from interp.attention.key_sets import token_key_sets
+from probes.roles.change import over_rows
+from probes.roles.decision import Found, Test, holds
+from probes.roles.evidence import Evidence, Keys
+from probes.roles.examined import Examined
+from probes.roles.selecting import Seen
+
+__all__ = ["gating_roles"]
+
+_ROLE, _KEYS = "bos-gated", "moved"
+_FEWEST = 8
+"""The least number of rows with queries of both kinds."""
+
+_RESTS = 0.8
+"""The least attention on the first position of a head that rests, and what is left of one that does
+not."""
+
+Marks = Bool[Tensor, "row query"]
+Happens = Callable[[Tensor], Marks]
+
+
+def gating_roles(of: Examined) -> Iterator[Found]:
+    """Test whether every head rests on the first position unless an event happens."""
+    evidence, effects = of.evidence, of.effects
+    if effects is None:
+        evidence.lacks[_ROLE] = "no model can be run"
+        return
+    kind = evidence.profile.rows[_KEYS]
+    for place in evidence.heads:
+        seen = evidence.seen(place, kind)
+        event = _Event.of(seen.half(0))
+        evidence.selected[place, _KEYS] = partial(_moved, evidence, happens=event.happens)
+        tests = _behaviour(evidence, seen.half(1), event)
+        cause = effects.without_keys(place, _KEYS) if holds(tests) else []
+        layer, head = place
+        strength = tests[0].score
+        yield Found("head", layer, _ROLE, strength, tests, cause, head=head, target=event.words)
+
+
+@dataclass(frozen=True)
+class _Event:
+    """What a head waits for: in words, and where it happens, of the rows' tokens."""
+
+    words: str
+    happens: Happens
+
+    @classmethod
+    def of(cls, seen: Seen) -> _Event:
+        """The event that attention on the first position tells best."""
+        rests, inputs = seen.pattern[..., 0].double()[:, 1:], seen.inputs[:, 1:]
+        size = int(seen.inputs.max()) + 1
+        count = torch.bincount(inputs.flatten(), minlength=size)
+        total = torch.bincount(inputs.flatten(), rests.flatten(), minlength=size)
+        members = ((total < 0.5 * count) & (count > 0)).nonzero()[:, 0]
+        words = f"its token is one of {len(members)}"
+        tried = (
+            cls("its token came before", _came_before),
+            cls(words, partial(torch.isin, test_elements=members)),
+        )
+        return max(tried, key=lambda one: float(_told(seen, one.happens(seen.inputs)).nanmean()))
+
+
+def _behaviour(evidence: Evidence, seen: Seen, event: _Event) -> list[Test]:
+    """Attention on the first position tells the event, and is all or nothing."""
+    floors, rests = evidence.floors, seen.pattern[:, 1:, 0]
+    happens = event.happens(seen.inputs)
+    shifts = range(1, len(happens))
+    told = _told(seen, happens)
+    other = torch.stack([_told(seen, happens.roll(by, 0)) for by in shifts]).nanmean(0)
+    kept = ~(told.isnan() | other.isnan())
+    words = f"AUC with which attention on the first position tells that {event.words}"
+    if int(kept.sum()) < _FEWEST:
+        return [Test.too_few(words, _FEWEST, floors.gated)]
+    told, other = told[kept], other[kept]
+    open_ = float((1 - other).mean())
+    clear = float(((rests >= _RESTS) | (rests <= 1 - _RESTS)).double().mean())
+    state = float((rests >= 0.5).double().mean())
+    return [
+        over_rows(told.numpy()).test(words, floors.gated, "gated"),
+        over_rows(((told - other) / max(open_, 1e-9)).numpy()).test(
+            "beyond other rows' events, of what these leave open,", floors.excess, "gated beyond"
+        ),
+        Test("queries that rest clearly or clearly do not, a share of", clear, floors.gated),
+        Test("queries that do what fewer do, a share of", min(state, 1 - state), floors.mixed),
+    ]
+
+
+def _told(seen: Seen, happens: Marks) -> Float[Tensor, " row"]:
+    """Row by row, how often of two queries the one without the event rests more; NaN where the row
+    has queries of one kind alone."""
+    rests, happens = seen.pattern[:, 1:, 0].double(), happens[:, 1:]
+    pairs = (~happens[:, :, None] & happens[:, None, :]).double()
+    difference = rests[:, :, None] - rests[:, None, :]
+    wins = (difference > 0).double() + 0.5 * (difference == 0)
+    return (wins * pairs).sum((1, 2)) / pairs.sum((1, 2))
+
+
+def _came_before(inputs: Tensor) -> Marks:
+    return token_key_sets(inputs)["same"].any(-1)
+
+
+def _moved(evidence: Evidence, kind: str, happens: Happens) -> Keys:
+    """All keys but the first, of queries at which the event happens."""
+    inputs = evidence.batch(kind).inputs
+    found = happens(inputs)[:, :, None].repeat(1, 1, inputs.shape[1])
+    found[:, 0] = found[:, :, 0] = False
+    return found & torch.ones_like(found[0]).tril()
