@@ -69,7 +69,7 @@ def extract(
     device: Device = "cpu",
     dtype: RunDtype = None,
     backend: _Backend = "local",
-    dry_run: Annotated[bool, typer.Option(help="Print the plan and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
 ) -> None:
     """Stream a model's activations into a store that can be interrupted and resumed."""
     import torch
