@@ -112,8 +112,8 @@ class App(typer.Typer):
 
     def __init__(self, *, example: str = "", **options: Any) -> None:
         """As :class:`typer.Typer`, with an example at the end of the group's help."""
-        whole = {"short_help": options.get("help")}
-        super().__init__(epilog=_epilog(example), **(whole | options))
+        options = {"short_help": options.get("help"), "epilog": _epilog(example)} | options
+        super().__init__(**options)
 
     def command(
         self, name: str | None = None, *, example: str = "", **options: Any
