@@ -97,6 +97,34 @@ def test_a_one_file_store_whose_list_of_names_is_spoilt(
         file.write_bytes(good)
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("part", b"\xff" * 16 + b"L\0\0\0", b"\xff" * 16 + bytes(4)),
+        ("part", b"\xff" * 16 + b"L\0\0\0", b"\xff" * 16 + b"\3\0\0\0"),
+        ("part", b"\xff" * 16 + b"L\0\0\0", b"\xff" * 20),
+        ("one", b"\x70\x04", b"\x00\x04"),
+        ("one", b"GCOL", b"GCOK"),
+    ],
+)
+def test_what_ended_the_library_or_never_ended_is_refused(
+    name: str, old: bytes, new: bytes, home: Path
+) -> None:
+    """A piece of no bytes, and a heap of text whose free place is not its end."""
+    file = home / BINARY[name].file
+    good = file.read_bytes()
+    assert old in good
+
+    def spoil(path: Path) -> None:
+        path.write_bytes(good.replace(old, new))
+        with pytest.raises(ProoflensError, match=r"size that no writer|its text"):
+            BINARY[name].read(home)
+
+    ended = Child(lambda: try_all([("spoilt", spoil)], BINARY[name], home, good)).end()
+    file.write_bytes(good)
+    assert (ended.code, "WRONG" in ended.said) == (0, False), ended.said
+
+
 @pytest.mark.parametrize("start", ["{}", "{0}", "{layer}", "{layer.x}", "{", "%s"])
 def test_braces_in_names_of_tensors_mean_nothing(start: str, home: Path) -> None:
     """Names before the layers are the file's own: they are followed, or not found."""

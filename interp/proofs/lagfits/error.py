@@ -14,6 +14,7 @@ counts as one of one sign. It is an estimate, good to what the beyond hides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = ["kernel_error", "lag_error", "lags_beyond"]
 
 _FAR = 4096
 _KERNEL_LAGS = 20_000
+_NOTHING = 1e4  # e to the minus this is below every float
 
 
 def lag_error(
@@ -112,6 +114,8 @@ def lags_beyond(kernel: MemoryKernel, start: int) -> float:
 
 
 def _gamma_tail(x: float, scale: float, power: float) -> float:
+    if power * math.log(x / scale) > math.log(_NOTHING):
+        return 0.0
     with mpmath.workdps(30):
         inside = (mpmath.mpf(x) / scale) ** power
         return float(scale / mpmath.mpf(power) * mpmath.gammainc(1 / mpmath.mpf(power), inside))

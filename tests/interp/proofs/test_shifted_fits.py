@@ -5,6 +5,7 @@ import pytest
 
 from interp.errors import ArgumentError
 from interp.proofs.lagfits.curves import error_curves, fit_panels
+from interp.proofs.lagfits.error import lags_beyond
 from interp.proofs.lagfits.shifted import fit_shifted_log
 from interp.tasks.memory.kernels import MemoryKernel
 
@@ -43,3 +44,9 @@ def test_panels_hold_the_kernel_and_both_fits() -> None:
     assert np.allclose(values, MemoryKernel.parse(title).values(np.arange(5.0)))
     lin = next(held for name, held in fits.items() if name.startswith("lin"))
     assert np.abs(lin - values).max() < 0.05
+
+
+@pytest.mark.parametrize("power", ["40", "1e4", "1e308"])
+def test_what_a_steep_kernel_leaves_is_nothing(power: str) -> None:
+    """Above its scale it is 0; the rest that is bounded then is e to the minus a huge number."""
+    assert lags_beyond(MemoryKernel.parse(f"light(6, {power})"), 20_000) == 0.0
