@@ -260,7 +260,11 @@ def _span(chosen: Indices | None, size: int) -> tuple[slice, Indices | None]:
 
 def _read(dataset: h5py.Dataset, at: tuple[slice, ...]) -> NDArray[Any]:
     def read() -> NDArray[Any]:
-        return np.asarray(dataset[at])
+        found = np.asarray(dataset[at])
+        size = os.fstat(dataset.file.id.get_vfd_handle()).st_size
+        if size < dataset.file.id.get_filesize():  # HDF5 reads zeros behind the end
+            raise OSError("the file was cut while it was read")
+        return found
 
     try:
         return read()
