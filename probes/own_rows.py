@@ -210,6 +210,8 @@ def _columns(path: Path) -> dict[str, Any]:
 def _whole(given: dict[str, Any]) -> Row:
     ids = given.get("input_ids")
     size = len(ids) if isinstance(ids, list) else 0
+    if ids is None and given:
+        ids = f"the keys {', '.join(sorted(map(str, given)))} and no input_ids"
     defaults = {"input_ids": ids, "labels": ids, "mask": [1] * size}
     return {name: given.get(name, default) for name, default in defaults.items()}
 

@@ -62,6 +62,7 @@ def test_labels_stand_at_their_tokens_and_masks_say_what_is_scored(tmp_path: Pat
         ([{"input_ids": [1, 2], "mask": [1]}] * 4, "mask of row 1 .* must be as many"),
         ([{"input_ids": [1, 2], "labels": [0, "x"]}] * 4, "labels of row 1 .* must be token ids"),
         ([{"input_ids": [1, 2], "mask": [1, 0]}] * 4, "must score some token"),
+        ([{"tokens": [1, 2]}] * 4, "got the keys tokens and no input_ids"),
         ([{"text": "no ids"}] * 4, "row 1 of .* must be token ids"),
     ],
 )
