@@ -135,6 +135,7 @@ def test_a_planted_head_is_found(name: str) -> None:
     assert found["found"] - found["exempt"] == found["truth"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

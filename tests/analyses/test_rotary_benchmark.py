@@ -80,6 +80,7 @@ def test_a_random_basis_keeps_the_function_and_wirings_keep_the_attention(form: 
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("kind", RISES)
 @torch.no_grad()
@@ -146,6 +147,7 @@ def test_planted_heads_are_what_they_were_and_all_else_has_learned() -> None:
     assert float((model.blocks[0].mlp.W_in - start.blocks[0].mlp.W_in).abs().max()) > 1e-3
 
 
+@pytest.mark.slow
 def test_a_planted_circuit_is_located() -> None:
     built = planted(Planting("induction", Sizes(12, 20, 2, True), 2, (0, 1), steps=5), 3)
     assert {"previous-token", "induction"} <= {claim[3] for claim in built.truth}
