@@ -19,7 +19,7 @@ from interp.models.card import ModelCard
 from interp.rasp.evaluation import NONE, Vocabulary
 from probes.decompile.rows import Rows
 from probes.decompile.rows_file import read_worded_rows
-from probes.own_rows import IGNORED, Row, read_ids
+from probes.own_rows import IGNORED, Row, kind_of, read_ids
 
 __all__ = ["read_rows"]
 
@@ -38,11 +38,11 @@ def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
     Raises:
         ArgumentError: if the file cannot be read or breaks a rule; for a text without a tokenizer.
     """
-    if Path(path).suffix == ".json":
+    tokenizer = None if card is None else card.tokenizer
+    if (tokenizer is None and kind_of(Path(path)) == ".json") or Path(path).suffix == ".json":
         return read_worded_rows(path)
     size = _LARGEST if card is None else card.vocabulary
     longest = None if card is None else card.n_ctx
-    tokenizer = None if card is None else card.tokenizer
     found = read_ids(path, size, tokenizer, longest or 0)
     return _arrays([{name: part[:longest] for name, part in row.items()} for row in found], card)
 

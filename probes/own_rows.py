@@ -4,7 +4,8 @@
     FILE.npy           ids [row, pos]
     FILE.safetensors   input_ids [row, pos], and optionally labels and mask of the same shape
     FILE.json          words with a vocabulary (:mod:`probes.decompile.rows_file`), next token alone
-    any other          a text, cut into rows, where the model has a tokenizer
+    any other          a text, cut into rows, where the model has a tokenizer; else one of these
+                       files under another name, told by how it begins
 
 Labels stand at the tokens they are about, as Hugging Face has them: the model is scored on them a
 position earlier, −100 is not scored, and without labels a row's own tokens are. A mask is true at
@@ -34,7 +35,7 @@ from interp.reading import parse_json, read_text, regular
 from interp.tasks.base import Batch
 from probes.decompile.rows_file import read_worded_rows
 
-__all__ = ["IGNORED", "OwnRows", "Row", "read_ids", "read_rows", "token_counts"]
+__all__ = ["IGNORED", "OwnRows", "Row", "kind_of", "read_ids", "read_rows", "token_counts"]
 
 IGNORED = -100
 """The label of a token that is not scored."""
@@ -128,7 +129,7 @@ def read_ids(
     """
     path = Path(path)
     text = tokenizer is not None and path.suffix not in _FILES
-    found = list(_pieces(path, tokenizer, length) if text else _rows(path))
+    found = list(_pieces(path, tokenizer, length) if text else _rows(path, kind_of(path)))
     for number, row in enumerate(found, start=1):
         _check(path, number, row, vocabulary)
     if not found:
@@ -136,23 +137,41 @@ def read_ids(
     return found
 
 
+def kind_of(path: Path) -> str:
+    """The suffix that a file of rows has, or would have by how it begins; empty for neither.
+
+    Raises:
+        ArgumentError: for anything but a regular file.
+    """
+    if path.suffix in _FILES:
+        return path.suffix
+    regular(path, "data", ArgumentError)
+    with path.open("rb") as file:
+        begins = file.read(64)
+    if begins.startswith(b"\x93NUMPY"):
+        return ".npy"
+    if begins[8:9] == b"{" and begins[6:8] == b"\0\0":  # the length of a header, then the header
+        return ".safetensors"
+    return ".json" if begins.lstrip()[:1] == b"{" else ""
+
+
 def _counted(rows: list[Row], vocabulary: int) -> Tensor:
     ids = torch.tensor([token for row in rows for token in row["input_ids"]], dtype=torch.long)
     return torch.bincount(ids, minlength=vocabulary)
 
 
-def _rows(path: Path) -> Iterator[Row]:
-    """The rows of a file, with labels and mask filled in."""
-    if path.suffix == ".jsonl":
+def _rows(path: Path, kind: str) -> Iterator[Row]:
+    """The rows of a file of some kind, with labels and mask filled in."""
+    if kind == ".jsonl":
         for number, line in enumerate(read_text(path, "data").splitlines(), start=1):
             if line.strip():
                 given = parse_json(line, f"line {number} of {path}")
                 yield _whole(given if isinstance(given, dict) else {"input_ids": given})
         return
-    if path.suffix == ".json":
+    if kind == ".json":
         yield from _worded(path)
         return
-    columns = _columns(path)
+    columns = _columns(path, kind)
     for number in range(len(columns["input_ids"])):
         yield _whole({name: values[number].tolist() for name, values in columns.items()})
 
@@ -178,15 +197,15 @@ def _pieces(path: Path, tokenizer: Any, length: int) -> Iterator[Row]:
         yield _whole({"input_ids": list(ids[start : start + length])})
 
 
-def _columns(path: Path) -> dict[str, Any]:
+def _columns(path: Path, kind: str) -> dict[str, Any]:
     """The arrays ``[row, pos]`` of a file."""
     regular(path, "data", ArgumentError)
-    if path.suffix == ".npy":
+    if kind == ".npy":
         try:
             found: dict[str, Any] = {"input_ids": np.load(path, allow_pickle=False)}
         except Exception as error:  # NumPy's parser of headers has errors of many kinds
             raise ArgumentError(f"{path} cannot be read as an array: {error}") from error
-    elif path.suffix == ".safetensors":
+    elif kind == ".safetensors":
         try:
             found = dict(read_tensors(path)[0])
         except CheckpointError as error:

@@ -163,7 +163,9 @@ WRITERS = (
 
 def outputs(root: Path) -> Iterator[Row]:
     """Outputs whose names are at the file system's limits, which have to work."""
-    for name, verb in product(NAMES, WRITERS):
+    for number, (name, verb) in enumerate(product(NAMES, WRITERS)):
+        if (number // len(WRITERS) + number) % 2:
+            continue  # every command gets every second name, and every name every second command
         given = tuple(word.replace("NAME", name) for word in split(verb, root))
         yield f"{name!r}: {verb}", lambda: None, given
 

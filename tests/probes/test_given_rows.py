@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import prooflens as pl
@@ -86,3 +88,19 @@ def test_ids_are_shown_asked_and_decided_on(tmp_path: Path) -> None:
     found = json.loads(told.stdout)
     assert found["decisions"] == 13
     assert found["right"] == pytest.approx(12 / 13)  # 9 follows 9
+
+
+@pytest.mark.parametrize("name", ["rows", "$x^2$ {{ 7*7 }}", "rows.v2"])
+def test_a_file_under_another_name_is_told_by_how_it_begins(name: str, tmp_path: Path) -> None:
+    expected = pl.read_rows(worded(tmp_path, IDS[:4])).tokens
+    (tmp_path / "words").mkdir()
+    worded(tmp_path, IDS[:4]).rename(tmp_path / "words" / name)
+    assert np.array_equal(pl.read_rows(tmp_path / "words" / name).tokens, expected)
+    np.save(tmp_path / "rows.npy", np.array(IDS[:4]))
+    (tmp_path / "rows.npy").rename(tmp_path / name)
+    assert np.array_equal(pl.read_rows(tmp_path / name).tokens, expected)
+    save_file({"input_ids": torch.tensor(IDS[:4])}, tmp_path / name)
+    assert np.array_equal(pl.read_rows(tmp_path / name).tokens, expected)
+    (tmp_path / name).write_text("def f(x): return x")
+    with pytest.raises(ArgumentError, match="a text needs a model with a tokenizer"):
+        pl.read_rows(tmp_path / name)
