@@ -127,6 +127,7 @@ def test_a_model_of_random_weights_has_no_roles(tmp_path: Path) -> None:
     assert found.roles.empty
 
 
+@pytest.mark.slow
 def test_of_large_models_heads_without_behaviour_are_not_ablated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +226,7 @@ def write_llama(folder: Path) -> None:
     )).save_pretrained(folder)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(tmp_path: Path) -> None:
     write_llama(tmp_path / "model")
     (tmp_path / "words.txt").write_text("some words")
@@ -315,7 +317,7 @@ def test_refusals_are_one_line(tmp_path: Path) -> None:
     assert "cannot be read" in str(done.exception)
 
 
-@pytest.mark.parametrize("size", [6, 8])
+@pytest.mark.parametrize("size", [pytest.param(6, marks=pytest.mark.slow), 8])
 def test_a_model_of_few_positions_is_inspected(size: int, tmp_path: Path) -> None:
     model = SequenceTransformer(replace(SPEC, n_ctx=size), seed=0)
     export_gpt2(model, tmp_path / "model", bos=0)

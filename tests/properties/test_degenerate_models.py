@@ -90,6 +90,7 @@ SEEDS = (3, 26, 43, 50)
 """bfloat16; equal heads of rank one, inspected too; heads of nothing; products that overflow."""
 
 
+@pytest.mark.slow
 def test_degenerate_models(tmp_path: Path) -> None:
     found = []
     for seed in SEEDS:
