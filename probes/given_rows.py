@@ -39,7 +39,7 @@ def read_rows(path: str | Path, card: ModelCard | None = None) -> Rows:
         ArgumentError: if the file cannot be read or breaks a rule; for a text without a tokenizer.
     """
     tokenizer = None if card is None else card.tokenizer
-    if (tokenizer is None and kind_of(Path(path)) == ".json") or Path(path).suffix == ".json":
+    if kind_of(Path(path), tokenizer) == ".json":
         return read_worded_rows(path)
     size = _LARGEST if card is None else card.vocabulary
     longest = None if card is None else card.n_ctx

@@ -35,10 +35,14 @@ from interp.reading import parse_json, read_text, regular
 from interp.tasks.base import Batch
 from probes.decompile.rows_file import read_worded_rows
 
-__all__ = ["IGNORED", "OwnRows", "Row", "kind_of", "read_ids", "read_rows", "token_counts"]
+__all__ = ["IGNORED", "TEXT", "OwnRows", "Row", "kind_of", "read_ids", "read_rows", "token_counts"]
 
 IGNORED = -100
 """The label of a token that is not scored."""
+
+TEXT = "text"
+"""The kind of a file that is none of the others."""
+
 _LEAST = 4
 _PARTS = ("input_ids", "labels", "mask")
 _FILES = (".jsonl", ".npy", ".safetensors", ".json")
@@ -128,8 +132,9 @@ def read_ids(
         ArgumentError: if the file cannot be read, holds something else, or nothing.
     """
     path = Path(path)
-    text = tokenizer is not None and path.suffix not in _FILES
-    found = list(_pieces(path, tokenizer, length) if text else _rows(path, kind_of(path)))
+    kind = kind_of(path, tokenizer)
+    text = kind == TEXT and tokenizer is not None
+    found = list(_pieces(path, tokenizer, length) if text else _rows(path, kind))
     for number, row in enumerate(found, start=1):
         _check(path, number, row, vocabulary)
     if not found:
@@ -137,14 +142,19 @@ def read_ids(
     return found
 
 
-def kind_of(path: Path) -> str:
-    """The suffix that a file of rows has, or would have by how it begins; empty for neither.
+def kind_of(path: Path, tokenizer: Any = None) -> str:
+    """What a file of rows is: the suffix of one of the forms, or ``TEXT``.
+
+    Any other file is a text for a model with a tokenizer; without one it is what it begins as, and
+    a text, which cannot be read, if it begins as none.
 
     Raises:
         ArgumentError: for anything but a regular file.
     """
     if path.suffix in _FILES:
         return path.suffix
+    if tokenizer is not None:
+        return TEXT
     regular(path, "data", ArgumentError)
     with path.open("rb") as file:
         begins = file.read(64)
@@ -152,7 +162,10 @@ def kind_of(path: Path) -> str:
         return ".npy"
     if begins[8:9] == b"{" and begins[6:8] == b"\0\0":  # the length of a header, then the header
         return ".safetensors"
-    return ".json" if begins.lstrip()[:1] == b"{" else ""
+    begins = begins.lstrip()
+    if begins.startswith(b"[") or b'"input_ids"' in begins:
+        return ".jsonl"
+    return ".json" if begins.startswith(b"{") else TEXT
 
 
 def _counted(rows: list[Row], vocabulary: int) -> Tensor:

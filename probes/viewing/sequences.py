@@ -26,6 +26,7 @@ from interp.models.card import ModelCard
 from interp.models.pretrained import Pretrained
 from interp.tasks.base import Batch, Memory, answers_of, memories_of
 from probes.given_rows import read_rows
+from probes.own_rows import kind_of
 from probes.roles.profile import LANGUAGE, TASK, Profile
 from probes.roles.trials import rows_of, text_trial, token_trials
 
@@ -201,7 +202,7 @@ def given_rows(card: ModelCard, data: Batch | str | Path, rows: int) -> Iterator
         yield _shown(card, "data", "rows that were given", data[:rows])
         return
     found = read_rows(data, card)
-    worded = Path(data).suffix == ".json"
+    worded = kind_of(Path(data), card.tokenizer) == ".json"
     asked = torch.from_numpy(found.asked[:rows])
     tokens = torch.from_numpy(found.tokens[:rows])
     aimed = found.objective == "next token" and found.labels is not None

@@ -101,6 +101,15 @@ def test_a_file_under_another_name_is_told_by_how_it_begins(name: str, tmp_path:
     assert np.array_equal(pl.read_rows(tmp_path / name).tokens, expected)
     save_file({"input_ids": torch.tensor(IDS[:4])}, tmp_path / name)
     assert np.array_equal(pl.read_rows(tmp_path / name).tokens, expected)
+    lines(tmp_path, [{"input_ids": IDS[0]}, *IDS[1:4]]).rename(tmp_path / name)
+    assert np.array_equal(pl.read_rows(tmp_path / name).tokens, expected)
     (tmp_path / name).write_text("def f(x): return x")
     with pytest.raises(ArgumentError, match="a text needs a model with a tokenizer"):
         pl.read_rows(tmp_path / name)
+
+
+def test_words_under_another_name_are_shown_as_words(tmp_path: Path) -> None:
+    card = pl.load(MODEL).card
+    worded(tmp_path, IDS[:4]).rename(tmp_path / "mine")
+    (shown,) = given_rows(card, tmp_path / "mine", 4)
+    assert shown.texts[0] == tuple(f"w{i}" for i in IDS[0])

@@ -81,16 +81,17 @@ class _Event:
             cls("its token came before", _came_before),
             cls(words, partial(torch.isin, test_elements=members)),
         )
-        return max(tried, key=lambda one: float(_told(seen, one.happens(seen.inputs)).nanmean()))
+        wins = _wins(seen)
+        return max(tried, key=lambda one: float(_told(wins, one.happens(seen.inputs)).nanmean()))
 
 
 def _behaviour(evidence: Evidence, seen: Seen, event: _Event) -> list[Test]:
     """Attention on the first position tells the event, and is all or nothing."""
     floors, rests = evidence.floors, seen.pattern[:, 1:, 0]
     happens = event.happens(seen.inputs)
-    shifts = range(1, len(happens))
-    told = _told(seen, happens)
-    other = torch.stack([_told(seen, happens.roll(by, 0)) for by in shifts]).nanmean(0)
+    of_others = torch.stack([happens.roll(by, 0) for by in range(1, len(happens))])
+    wins = _wins(seen)
+    told, other = _told(wins, happens), _told(wins, of_others).nanmean(0)
     kept = ~(told.isnan() | other.isnan())
     words = f"AUC with which attention on the first position tells that {event.words}"
     if int(kept.sum()) < _FEWEST:
@@ -109,14 +110,23 @@ def _behaviour(evidence: Evidence, seen: Seen, event: _Event) -> list[Test]:
     ]
 
 
-def _told(seen: Seen, happens: Marks) -> Float[Tensor, " row"]:
+def _wins(seen: Seen) -> Float[Tensor, "row one other"]:
+    """Whether one query, of those after the first, rests more than another; a half where both rest
+    alike."""
+    rests = seen.pattern[:, 1:, 0].double()
+    difference = rests[:, :, None] - rests[:, None, :]
+    return (difference > 0).double() + 0.5 * (difference == 0)
+
+
+def _told(
+    wins: Float[Tensor, "row one other"], happens: Bool[Tensor, "*event row query"]
+) -> Float[Tensor, "*event row"]:
     """Row by row, how often of two queries the one without the event rests more; NaN where the row
     has queries of one kind alone."""
-    rests, happens = seen.pattern[:, 1:, 0].double(), happens[:, 1:]
-    pairs = (~happens[:, :, None] & happens[:, None, :]).double()
-    difference = rests[:, :, None] - rests[:, None, :]
-    wins = (difference > 0).double() + 0.5 * (difference == 0)
-    return (wins * pairs).sum((1, 2)) / pairs.sum((1, 2))
+    with_event = happens[..., 1:].double()
+    without = 1 - with_event
+    won = torch.einsum("rqp,...rq->...rp", wins, without) * with_event
+    return won.sum(-1) / (without.sum(-1) * with_event.sum(-1))
 
 
 def _came_before(inputs: Tensor) -> Marks:
