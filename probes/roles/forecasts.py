@@ -68,11 +68,10 @@ class Forecasts:
     def _tokens(self, kind: str, layer: int) -> tuple[Int[Tensor, "row query"], Marks]:
         """The token predicted before a layer, and where one other than the query's own is."""
         if (kind, layer) not in self._known:
-            model, hook = self.evidence.model, f"blocks.{layer}.hook_resid_pre"
-            runs, found = self.evidence.runs(kind), []
-            stream = runs.inside(layer, (hook,))[hook]
-            for rows in runs.blocks():
-                logits = model.unembed(model.ln_final(stream[rows])).float().cpu()
+            model, runs = self.evidence.model, self.evidence.runs(kind)
+            found = []
+            for _, stream in runs.entering(layer):
+                logits = model.unembed(model.ln_final(stream)).float().cpu()
                 most = logits.max(-1)
                 found.append((most.indices, most.values - logits.mean(-1) >= _TOLD))
             tokens, told = (torch.cat(some) for some in zip(*found, strict=True))

@@ -163,6 +163,18 @@ class Runs:
                 yield rows, clean.edited([(hook, partial(moved, by=some))])[0]
 
     @torch.no_grad()
+    def entering(self, layer: int) -> Iterator[tuple[slice, Tensor]]:
+        """Yield some rows at a time, with the clean stream before a layer; no layer is run again
+        where streams are kept."""
+        hook = f"blocks.{layer}.hook_resid_pre"
+        for rows in self.blocks():
+            clean = self._clean[rows.start // self._size]
+            if clean.trace is not None:
+                yield rows, clean.trace.before(layer)
+            else:
+                yield rows, clean.edited([], [hook])[1][hook]
+
+    @torch.no_grad()
     def inside(self, layer: int, hooks: Sequence[str]) -> dict[str, Tensor]:
         """The clean activations of one layer's hooks on all rows, computed again."""
         found: dict[str, list[Tensor]] = {name: [] for name in hooks}
