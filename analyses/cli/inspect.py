@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from analyses.cli.usage import OWN_ROWS, Backend, Device, RunDtype, facts, progress, shipped_models
+
+if TYPE_CHECKING:
+    from interp.models.pretrained import Pretrained
+    from interp.weights.head_weights import HeadWeights
 
 __all__ = ["inspect"]
 
@@ -73,8 +78,6 @@ def inspect(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Try every head on random tokens (and a text), with nulls, and decide its roles."""
-    from dataclasses import replace
-
     from analyses.cli.text import text_of
     from interp.output import check_output
 
@@ -86,21 +89,13 @@ def inspect(
 
     from analyses.cli.steps import steps
     from analyses.report.inspection import write_inspection
-    from interp.models.pretrained import load_pretrained
-    from interp.weights.head_weights import head_weights
-    from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
     from probes.inspection.heads import inspect_heads, inspection_folder
     from probes.inspection.inspected_rows import inspected_rows
 
-    layout = None if mapping is None else read_mapping(mapping)
-    if layout is not None:
-        layout_of_mapping(layout)  # refused before the model is loaded
     step = steps()
-    step(f"loading {model}")
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype}
-    found = replace(load_pretrained(place, **how), name=model)
-    factors = head_weights(place, mapping=layout, revision=revision)
+    found, factors = _loaded(model, place, mapping, how, step)
     with inspection_folder(out, resume=resume, overwrite=overwrite) as folder:
         chosen = inspected_rows(found, **given, rows=rows, length=length, seed=seed)
         inspected = inspect_heads(
@@ -123,6 +118,29 @@ def inspect(
         typer.echo(f"note: {note}", err=True)
     facts(findings=said, notes=inspected.notes, report=out / "report.html")
     typer.echo(f"report: {out / 'report.html'}")
+
+
+def _loaded(
+    model: str,
+    place: str,
+    mapping: Path | None,
+    how: dict[str, Any],
+    step: Callable[[str], None],
+) -> tuple[Pretrained, HeadWeights]:
+    """The model under the name that was given, and the weights of its heads; a mapping is refused
+    before the model is loaded."""
+    from dataclasses import replace
+
+    from interp.models.pretrained import load_pretrained
+    from interp.weights.head_weights import head_weights
+    from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
+
+    layout = None if mapping is None else read_mapping(mapping)
+    if layout is not None:
+        layout_of_mapping(layout)
+    step(f"loading {model}")
+    found = replace(load_pretrained(place, **how), name=model)
+    return found, head_weights(place, mapping=layout, revision=how["revision"])
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,18 @@ __all__ = ["probe"]
 
 _LEAST = 20
 
-
+_Model = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped model, a checkpoint's folder, or a store.", autocompletion=shipped_models
+    ),
+]
+_Task = Annotated[
+    str | None,
+    typer.Option(
+        help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default. Not for a store."
+    ),
+]
 _Data = Annotated[
     Path | None,
     typer.Option(
@@ -32,51 +43,44 @@ _Labels = Annotated[
     Path | None,
     typer.Option(help="Probe these instead of latents: .csv, .npz or .safetensors, a row each."),
 ]
+_Hooks = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A hook or glob; repeat for more. '*' alone lists the hooks, in the "
+        "order in which they fire. The residual stream by default."
+    ),
+]
+_Positions = Annotated[
+    str | None,
+    typer.Option(
+        help="Sample these only: 5, last or START:STOP[:STEP]. All that are scored by default."
+    ),
+]
+_Curves = Annotated[
+    bool, typer.Option("--curves", help="Learning curves: the score against training rows.")
+]
+_Interchange = Annotated[
+    bool,
+    typer.Option(
+        "--interchange",
+        help="Exchange what probes read between rows, and see whether the output follows.",
+    ),
+]
 
 
 def probe(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A shipped model, a checkpoint's folder, or a store.",
-            autocompletion=shipped_models,
-        ),
-    ],
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default. Not for a store."
-        ),
-    ] = None,
+    model: _Model,
+    task: _Task = None,
     data: _Data = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the table and the map.")] = None,
-    hooks: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A hook or glob; repeat for more. '*' alone lists the hooks, in the "
-            "order in which they fire. The residual stream by default."
-        ),
-    ] = None,
+    hooks: _Hooks = None,
     latents: Annotated[
         list[str] | None, typer.Option(help="A latent; repeat for more. All by default.")
     ] = None,
     labels: _Labels = None,
-    positions: Annotated[
-        str | None,
-        typer.Option(
-            help="Sample these only: 5, last or START:STOP[:STEP]. All that are scored by default."
-        ),
-    ] = None,
-    curves: Annotated[
-        bool, typer.Option("--curves", help="Learning curves: the score against training rows.")
-    ] = False,
-    interchange: Annotated[
-        bool,
-        typer.Option(
-            "--interchange",
-            help="Exchange what probes read between rows, and see whether the output follows.",
-        ),
-    ] = False,
+    positions: _Positions = None,
+    curves: _Curves = False,
+    interchange: _Interchange = False,
     rows: Annotated[int, typer.Option(min=_LEAST, help="Number of rows of the task.")] = 256,
     seed: Annotated[int, typer.Option(min=0, help="Seed of rows, controls, nulls.")] = 0,
     device: Device = "cpu",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -45,10 +46,8 @@ def train(
     minutes: Annotated[float, typer.Option(help="Minutes between two saves.")] = 5.0,
 ) -> None:
     """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
-    from interp.output import sweep
     from trained import grid
-    from trained.place import partial_of, reached
-    from trained.results import check_places, made_by
+    from trained.place import partial_of
     from trained.zoo import recipe_file
 
     if recipe is not None and is_language(recipe_file(recipe)):
@@ -59,26 +58,9 @@ def train(
         return
     recipes, folder, single = _wanted(recipe, out, every, seeds, seed)
     partial = partial_of(folder)
-    places = {r.name: folder if single else folder / r.name for r in recipes}
-    inputs = [] if recipe is None else [recipe]
-    done: set[str] = set()
-
-    def begin() -> None:
-        """Look at what is there: before all, and when no other process may train here."""
-        done.update(r.name for r in recipes if resume and made_by(places[r.name], r))
-        if done == set(places) and not reached(partial):
-            sweep(folder.absolute().parent)
-            typer.echo(f"{folder} holds what these recipes make: nothing is left to train")
-            raise typer.Exit
-        todo = [place for name, place in places.items() if name not in done]
-        check_places(todo, overwrite=overwrite, inputs=inputs)
-
-    def finish(fits: list[Fit]) -> None:
-        _save(recipes, fits, places, overwrite=overwrite, done=done)
-        _put_away(partial, folder, single)
-
+    outputs = _Outputs(recipes, folder, single, partial, recipe, resume, overwrite)
     if not partial.exists():
-        begin()
+        outputs.look()
     try:
         grid.train(
             [r.run for r in recipes],
@@ -91,33 +73,77 @@ def train(
             workers=workers,
             compiled=compiled,
             minutes=minutes,
-            begin=begin,
-            finish=finish,
+            begin=outputs.look,
+            finish=outputs.save,
         )
     except KeyboardInterrupt:
         typer.echo(f"stopped; what was reached is in {partial}: go on with --resume", err=True)
         raise typer.Exit(130) from None
 
 
-def _save(
-    recipes: list[Recipe],
-    fits: list[Fit],
-    places: dict[str, Path],
-    *,
-    overwrite: bool,
-    done: set[str],
-) -> None:
-    """Write the checkpoints and say what came out."""
-    from trained.results import save_fit
+@dataclass
+class _Outputs:
+    """Where checkpoints go, and which of them are there already.
 
-    told = []
-    for plan, fit in zip(recipes, fits, strict=True):
-        place = places[plan.name]
-        written = save_fit(plan, fit, place, overwrite=overwrite or plan.name in done)
-        _tell(plan, place, fit, written)
-        about = {"name": plan.name, "checkpoint": place if written else None}
-        told.append(about | {"metrics": fit.metrics, "missed": plan.missed(fit.metrics)})
-    facts(models=told)
+    Attributes:
+        recipes: What is trained.
+        folder: The folder of all checkpoints, or of the only one.
+        single: Whether it is the only one's.
+        partial: Where states are kept meanwhile.
+        source: The file that recipes were read from.
+        resume, overwrite: As the command was told.
+        done: The names of recipes whose checkpoints are there.
+    """
+
+    recipes: list[Recipe]
+    folder: Path
+    single: bool
+    partial: Path
+    source: Path | None
+    resume: bool
+    overwrite: bool
+    done: set[str] = field(default_factory=set)
+
+    def place(self, name: str) -> Path:
+        """Where the checkpoint of a recipe goes."""
+        return self.folder if self.single else self.folder / name
+
+    def look(self) -> None:
+        """Look at what is there: before all, and when no other process may train here.
+
+        Raises:
+            Exit: if nothing is left to train.
+            OutputError: for a place that may not be written to.
+        """
+        from interp.output import sweep
+        from trained.place import reached
+        from trained.results import check_places, made_by
+
+        names = [r.name for r in self.recipes]
+        self.done |= {
+            r.name for r in self.recipes if self.resume and made_by(self.place(r.name), r)
+        }
+        if self.done == set(names) and not reached(self.partial):
+            sweep(self.folder.absolute().parent)
+            typer.echo(f"{self.folder} holds what these recipes make: nothing is left to train")
+            raise typer.Exit
+        todo = [self.place(name) for name in names if name not in self.done]
+        inputs = [] if self.source is None else [self.source]
+        check_places(todo, overwrite=self.overwrite, inputs=inputs)
+
+    def save(self, fits: list[Fit]) -> None:
+        """Write the checkpoints, say what came out, and put the states away."""
+        from trained.results import save_fit
+
+        told = []
+        for plan, fit in zip(self.recipes, fits, strict=True):
+            place, again = self.place(plan.name), self.overwrite or plan.name in self.done
+            written = save_fit(plan, fit, place, overwrite=again)
+            _tell(plan, place, fit, written)
+            about = {"name": plan.name, "checkpoint": place if written else None}
+            told.append(about | {"metrics": fit.metrics, "missed": plan.missed(fit.metrics)})
+        facts(models=told)
+        _put_away(self.partial, self.folder, self.single)
 
 
 def _only_here(seeds: str, backend: str, device: str, compiled: bool) -> None:

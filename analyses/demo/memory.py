@@ -112,8 +112,6 @@ def lead_picture(comparison: Comparison, folder: Path) -> Picture:
 
 def sections(comparison: Comparison, folder: Path) -> list[Section]:
     """The evidence, then, folded, everything else; figures are written to ``folder``."""
-    task = comparison.trained.task
-    arguments = ", ".join(task.arguments)
     return [
         Section(
             "Which models do what the proof does?",
@@ -137,29 +135,7 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
             tuple(words.looking(study) for study in _drawn(comparison)),
             [_kernel_picture(comparison, folder)],
         ),
-        Section(
-            "Which component does what",
-            (
-                f"{STATUS_WORDS} Every test has a floor, and all but the belonging to a group of "
-                "heads have a null that must be beaten (q is the false-discovery rate).",
-                *[
-                    f"Without a role in the {study.name} model: {_without_role(study)}."
-                    for study in comparison.studies
-                ],
-            ),
-            tables=tuple(
-                Table(
-                    _role_table(study),
-                    f"Roles in the {study.name} model. Strength: r² of the "
-                    "target lost without the component (for heads: without its group) or, where no "
-                    "target is named, the share of attention that names the role; effect: change "
-                    "of the output, as a share of its variance.",
-                )
-                for study in comparison.studies
-                if len(study.roles)
-            ),
-            folded=True,
-        ),
+        _roles(comparison),
         Section(
             "What becomes readable where, and what ablation removes",
             (
@@ -169,19 +145,53 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
             _layer_pictures(comparison, folder),
             folded=True,
         ),
-        Section(
-            "The task and the models",
-            (
-                f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
-                "one layer was trained on it; a second model is the constructive proof that one "
-                "layer can do it, written down as weights.",
-                *[_describe(study) for study in comparison.studies],
-                words.margins(comparison.construction.certificate),
-            ),
-            tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
-            folded=True,
-        ),
+        _models(comparison),
     ]
+
+
+def _roles(comparison: Comparison) -> Section:
+    """Who has which role, model by model."""
+    return Section(
+        "Which component does what",
+        (
+            f"{STATUS_WORDS} Every test has a floor, and all but the belonging to a group of "
+            "heads have a null that must be beaten (q is the false-discovery rate).",
+            *[
+                f"Without a role in the {study.name} model: {_without_role(study)}."
+                for study in comparison.studies
+            ],
+        ),
+        tables=tuple(
+            Table(
+                _role_table(study),
+                f"Roles in the {study.name} model. Strength: r² of the "
+                "target lost without the component (for heads: without its group) or, where no "
+                "target is named, the share of attention that names the role; effect: change "
+                "of the output, as a share of its variance.",
+            )
+            for study in comparison.studies
+            if len(study.roles)
+        ),
+        folded=True,
+    )
+
+
+def _models(comparison: Comparison) -> Section:
+    """What was asked of whom, and how well each did."""
+    task = comparison.trained.task
+    arguments = ", ".join(task.arguments)
+    return Section(
+        "The task and the models",
+        (
+            f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
+            "one layer was trained on it; a second model is the constructive proof that one "
+            "layer can do it, written down as weights.",
+            *[_describe(study) for study in comparison.studies],
+            words.margins(comparison.construction.certificate),
+        ),
+        tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
+        folded=True,
+    )
 
 
 def _by_whom(agreement: pd.DataFrame) -> pd.DataFrame:
