@@ -31,21 +31,29 @@ _Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 @app.command("list", example="prooflens claims list --paper memory --rules")
 def list_claims(
     paper: Annotated[list[str] | None, typer.Option(help="Only claims of this paper.")] = None,
-    rules: Annotated[bool, typer.Option(help="Show each claim's rule too.")] = False,
+    rules: Annotated[
+        bool, typer.Option(help="Show each claim's rule too, and those that it had before.")
+    ] = False,
 ) -> None:
-    """Print every claim of the ledger: id, source, statement, profiles."""
+    """Print every claim of the ledger: id, source, statement, what would refute it, profiles."""
     from analyses.papers.ledger import chosen, read_ledger
 
     ledger = read_ledger()
     listed = chosen(ledger, [], paper or [], not paper)
-    keys = ("id", "source", "statement", "rule")
+    keys = ("id", "source", "statement", "refuted_by", "rule")
     facts(claims=[{key: getattr(claim, key) for key in keys} for claim in listed])
     for claim in listed:
         profiles = ", ".join(claim.profiles)
         typer.echo(f"{claim.id}  [{claim.source}; {profiles}]")
         typer.echo(f"    {claim.statement}")
+        typer.echo(f"    would refute it: {claim.refuted_by}")
         if rules:
             typer.echo(f"    rule: {claim.rule}")
+            for before in claim.history:
+                typer.echo(f"    before: {before.status} ({before.key}), {before.profile}")
+                typer.echo(f"        changed because: {before.reason}")
+                typer.echo(f"        rule then: {before.rule}")
+                typer.echo(f"        settings then: {before.shown}")
 
 
 @app.command("run", example="prooflens claims run depth-frontier --profile zoo --out claims")

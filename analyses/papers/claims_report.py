@@ -13,12 +13,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from analyses.papers.base import Status
-from analyses.papers.ledger import PAPERS, Claim
+from analyses.papers.ledger import PAPERS, Before, Claim
 from analyses.papers.models import ModelPage, comparison, model_pages, short_table
 from analyses.papers.results import THUMBNAIL, Result, read_failure, read_results
 from analyses.report.findings import in_words
@@ -91,11 +91,18 @@ class _Entry:
 
     @property
     def stale(self) -> bool:
-        return self.result is not None and self.result.rule_sha256 != self.claim.rule_sha256
+        return self.result is not None and self.result.outdated(self.claim)
 
     @property
-    def earlier(self) -> tuple[Mapping[str, str], ...]:
-        return self.result.earlier if self.result else ()
+    def earlier(self) -> list[Before]:
+        """The ledger's history, then what this folder's own results said before."""
+        names = ("rule", "profile", "status", "key", "settings")
+        mine = [
+            Before(**{name: entry[name] for name in names if name in entry})
+            for entry in (self.result.earlier if self.result else ())
+        ]
+        known = [replace(one, reason="") for one in self.claim.history]
+        return [*self.claim.history, *(one for one in mine if one not in known)]
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -243,5 +250,5 @@ def _doubts(entries: list[_Entry]) -> list[str]:
         said.append(f"Run with other options than the ledger's: {in_words(changed)}.")
     stale = [entry.claim.id for entry in entries if entry.stale]
     if stale:
-        said.append(f"Judged by an earlier rule than the ledger's: {in_words(stale)}.")
+        said.append(f"Judged by an earlier rule or settings than the ledger's: {in_words(stale)}.")
     return said

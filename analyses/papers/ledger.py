@@ -1,32 +1,62 @@
 """The ledger of claims: each with its source and the rule for its verdict.
 
 ``analyses/papers/claims.toml`` holds one table a claim. The rule is text for people; what ties a
-verdict to it is its SHA-256, stored with the result. Changing a rule after having seen results is
-possible and visible: the report shows the earlier rule and what it said.
+verdict to it is its SHA-256, stored with the result. ``refuted_by`` names the outcome that would
+speak against the claim itself: a rule that nothing could fail tests nothing. A rule or a setting
+may be changed after a look at results, with the reason written first and judged on fresh seeds: the
+one before, its settings and what they said stay in the claim's ``history``, which the report shows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from analyses.papers.base import Setting, Verdict
+from analyses.papers.base import Setting, Status, Verdict
 from interp.errors import ArgumentError, Problems
 
-__all__ = ["PAPERS", "PROFILES", "Claim", "chosen", "read_ledger"]
+__all__ = ["PAPERS", "PROFILES", "Before", "Claim", "chosen", "read_ledger"]
 
 PAPERS = ("memory", "template", "depth", "coupling", "compact", "decompile", "training")
 PROFILES = ("zoo", "quick", "full")
 
-_WORDS = ("paper", "source", "statement", "rule", "run")
+_WORDS = ("paper", "source", "statement", "rule", "refuted_by", "run")
+_HISTORY = ("rule", "profile", "status", "key", "reason")
 _RUN = re.compile(r"[a-z_][\w.]*:[a-z_]\w*")
+
+
+@dataclass(frozen=True)
+class Before:
+    """A rule or settings that a claim had before, and what they said.
+
+    Attributes:
+        rule: The rule as it was.
+        profile: The profile that was run.
+        status: The verdict.
+        key: The number that was quoted.
+        settings: The profile's seeds and options as they were.
+        reason: Why the rule or the settings were changed; written before the next run.
+    """
+
+    rule: str
+    profile: str
+    status: str
+    key: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def shown(self) -> str:
+        """The settings as text."""
+        return json.dumps(dict(self.settings), ensure_ascii=False)[1:-1]
 
 
 @dataclass(frozen=True)
@@ -39,9 +69,11 @@ class Claim:
         source: The place in the paper where it is stated.
         statement: The statement that is claimed.
         rule: The rule that decides the verdict.
+        refuted_by: The outcome that would have spoken against the claim itself.
         run: The function that runs it, as ``module:function``.
         profiles: Profile → its options; one that is missing cannot answer the claim.
         yours: Options that no profile gives: the user's text, model or images.
+        history: The rules and settings before today's, oldest first.
     """
 
     id: str
@@ -49,9 +81,11 @@ class Claim:
     source: str
     statement: str
     rule: str
+    refuted_by: str
     run: str
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     yours: tuple[str, ...] = ()
+    history: tuple[Before, ...] = ()
 
     @property
     def options(self) -> set[str]:
@@ -113,14 +147,43 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
             **{word: " ".join(table[word].split()) for word in _WORDS},
             profiles={profile: table[profile] for profile in PROFILES if profile in table},
             yours=tuple(table.get("yours", ())),
+            history=tuple(map(_before, table.get("history", ()))),
         )
         for name, table in tables.items()
     }
 
 
+def _before(table: Mapping[str, Any]) -> Before:
+    words = {word: " ".join(table[word].split()) for word in _HISTORY}
+    return Before(**words, settings=table["settings"])
+
+
+def _check_history(name: str, entries: Any, problems: Problems) -> None:
+    """Every entry has the rule, the settings and the verdict of before, and a reason."""
+    need, place = problems.need, f"{name}.history"
+    listed = isinstance(entries, list) and all(isinstance(one, dict) for one in entries)
+    need(listed, place, "must be a list of tables", entries, "write [[claims.ID.history]]")
+    for entry in entries if listed else ():
+        for key in sorted(set(entry) - {*_HISTORY, "settings"}):
+            need(False, f"{place}.{key}", "must be a known key", entry[key], "remove it")
+        for key in _HISTORY:
+            value = entry.get(key)
+            good = isinstance(value, str) and bool(value.strip())
+            need(good, f"{place}.{key}", "must be given as text", value, "write it")
+        profile, status = entry.get("profile"), entry.get("status")
+        rule = f"must be one of {', '.join(PROFILES)}"
+        need(profile in PROFILES, f"{place}.profile", rule, profile, "choose one")
+        rule = f"must be one of {', '.join(get_args(Status))}"
+        need(status in get_args(Status), f"{place}.status", rule, status, "choose one")
+        settings = entry.get("settings")
+        good = isinstance(settings, dict) and bool(settings)
+        need(good, f"{place}.settings", "must be a table", settings, "keep what was there")
+
+
 def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
     need = problems.need
-    for key in sorted(set(table) - {*_WORDS, *PROFILES, "yours"}):
+    _check_history(name, table.get("history", []), problems)
+    for key in sorted(set(table) - {*_WORDS, *PROFILES, "yours", "history"}):
         need(False, f"{name}.{key}", "must be a known key", table[key], "remove it")
     for key in _WORDS:
         value = table.get(key)

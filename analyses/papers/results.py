@@ -6,8 +6,9 @@
     OUT/ID/thumbnail.png        the first figure, small
     OUT/.work/ID/stopped.txt    why a claim that was last run has no result
 
-A folder appears whole or not at all. Where one is replaced whose rule was another, the new result
-keeps the earlier rule with what it said, for the report to show.
+A folder appears whole or not at all. Where one is replaced whose rule was another, or that was run
+with the settings that the ledger had then, the new result keeps that rule and those settings with
+what they said, for the report to show.
 """
 
 from __future__ import annotations
@@ -49,6 +50,10 @@ WORK, STOPPED = ".work", "stopped.txt"
 _THUMBNAIL_WIDTH = 360
 _FORMAT = 1
 _WORDS = many(text())
+_EARLIER = table(
+    dict.fromkeys(("rule", "rule_sha256", "status", "key", "profile"), text()),
+    {"settings": table({})},
+)
 _FORMATTED = table({"format": whole(1)})
 _SCHEMA = table(
     {
@@ -64,7 +69,7 @@ _SCHEMA = table(
         "figures": each(text()),
         "tables": many(text(r"[\w.+=-]+", rule="a plain name")),
     },
-    {"changed": table({}), "earlier": many(each(text()))},
+    {"changed": table({}), "earlier": many(_EARLIER)},
 )
 
 
@@ -90,7 +95,8 @@ class Result:
         tables: The names of the tables.
         changed: Options (and ``seeds``) that are not the ledger's, with the ledger's values; the
             user's own data is none of them.
-        earlier: Verdicts by other rules that this one replaced, oldest first.
+        earlier: Verdicts by other rules, or with other settings of the ledger, that this one
+            replaced, oldest first; each with its rule and settings.
         folder: The folder that it is stored in.
     """
 
@@ -110,13 +116,26 @@ class Result:
     figures: Mapping[str, str]
     tables: tuple[str, ...]
     changed: Mapping[str, Any] = field(default_factory=dict)
-    earlier: tuple[Mapping[str, str], ...] = ()
+    earlier: tuple[Mapping[str, Any], ...] = ()
     folder: Path = field(default=Path(), compare=False)
 
     @property
     def verdict(self) -> str:
         """The status, marked if it was reached with other options than the ledger's."""
         return f"{self.status}, with other options" if self.changed else self.status
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The seeds and options that were run."""
+        return {"seeds": list(self.seeds), **self.options}
+
+    def outdated(self, claim: Claim) -> bool:
+        """Whether the ledger's rule, or the settings that it gave then, are others today."""
+        if self.rule_sha256 != claim.rule_sha256:
+            return True
+        listed = plain(claim.profiles.get(self.profile, {}))
+        moved = any(self.settings.get(name) != value for name, value in listed.items())
+        return moved and not self.changed and self.status != "not run"
 
     def table(self, name: str) -> pd.DataFrame:
         """One of the result's tables."""
@@ -171,15 +190,15 @@ def _changed(claim: Claim, setting: Setting) -> dict[str, Any]:
     return {name: table[name] for name in table if now.get(name) != table[name]}
 
 
-def _earlier(place: Path, claim: Claim) -> list[dict[str, str]]:
-    """The earlier rules and their verdicts, from the result that is about to be replaced."""
+def _earlier(place: Path, claim: Claim) -> list[dict[str, Any]]:
+    """Earlier rules and settings with their verdicts, from the result that is to be replaced."""
     if not (place / RESULT).exists():
         return []
     old = read_result(place)
     history = [dict(entry) for entry in old.earlier]
-    if old.rule_sha256 != claim.rule_sha256:
+    if old.outdated(claim):
         kept = {"rule": old.rule, "rule_sha256": old.rule_sha256, "status": old.status}
-        history.append({**kept, "key": old.key, "profile": old.profile})
+        history.append({**kept, "key": old.key, "profile": old.profile, "settings": old.settings})
     return history
 
 

@@ -3,8 +3,8 @@
 A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
 is kept but its working folder, with the reason and the traceback. With ``resume``, a claim whose
 result has the same rule, profile, seeds and options is not run again, and one that was interrupted
-goes on in its working folder. A result by today's rule is replaced only with ``overwrite``; a
-verdict that was reached is not replaced by "not run".
+goes on in its working folder. A result by today's rule and settings is replaced only with
+``overwrite``; a verdict that was reached is not replaced by "not run".
 """
 
 from __future__ import annotations
@@ -134,14 +134,15 @@ def _alike(value: Any, example: Any) -> bool:
 
 
 def _check_kept(claims: Sequence[Claim], order: Order, out: Path) -> None:
-    """Results by today's rule are there to stay, unless they are to be kept or replaced."""
+    """Results by today's rule and settings are there to stay, unless they are to be kept or
+    replaced."""
     if order.overwrite:
         return
     there = []
     for claim in claims:
         old = _reached(claim, out)
         answers = order.profile in claim.profiles  # otherwise nothing would be replaced
-        if old is None or not answers or old.rule_sha256 != claim.rule_sha256:
+        if old is None or not answers or old.outdated(claim):
             continue
         if not order.resume or _kept(claim, order.setting(claim, out), out) is None:
             there.append(f"{claim.id} ({old.profile}: {old.status})")

@@ -73,7 +73,7 @@ def test_a_model_without_heads_has_no_roles_and_no_maps() -> None:
 @pytest.mark.slow
 def test_the_report_links_model_proof_and_claim(measured, tmp_path):
     (tmp_path / "models").symlink_to(measured)
-    claim = Claim("memory-x", "memory", "s", "Statement.", "Rule.", "m:f")
+    claim = Claim("memory-x", "memory", "s", "Statement.", "Rule.", "No.", "m:f")
     page = write_report({"memory-x": claim}, tmp_path).read_text()
     pages = pages_of({NAME: ["memory-x"]}, measured)
     for model in pages:

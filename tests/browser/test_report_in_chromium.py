@@ -36,7 +36,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three claims that were run, one that was not, and a model with its proof."""
     out = tmp_path_factory.mktemp("claims")
     ledger = {
-        name: Claim(name, name.split("-")[0], "source", f"Statement {name}.", "A rule.", "m:f")
+        name: Claim(
+            name, name.split("-")[0], "source", f"Statement {name}.", "A rule.", "No.", "m:f"
+        )
         for name in (*CLAIMS, "depth-unrun")
     }
     for name, (status, key) in CLAIMS.items():

@@ -56,7 +56,9 @@ def claim(setting: Setting) -> Verdict:
 def ledger() -> dict[str, Claim]:
     profiles = {"quick": {"seeds": [1, 2]}}
     rule = "It must be so."
-    one = Claim("memory-one", "memory", "§1", "It is so.", rule, f"{__name__}:claim", profiles)
+    one = Claim(
+        "memory-one", "memory", "§1", "It is so.", rule, "No.", f"{__name__}:claim", profiles
+    )
     return {one.id: one, "memory-two": replace(one, id="memory-two")}
 
 

@@ -206,7 +206,7 @@ def slow(setting: Setting) -> Verdict:
 
 def ledger() -> dict[str, Claim]:
     profiles = {"quick": {"seeds": [1]}}
-    one = Claim("memory-slow", "memory", "§1", "So.", "So.", f"{__name__}:slow", profiles)
+    one = Claim("memory-slow", "memory", "§1", "So.", "So.", "No.", f"{__name__}:slow", profiles)
     return {one.id: one}
 
 

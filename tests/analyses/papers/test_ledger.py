@@ -24,6 +24,7 @@ paper = "depth"
 source = "nowhere"
 statement = "One and one is two."
 rule = "Reproduced if the sum is 2."
+refuted_by = "Another sum than that."
 run = "made_up_claims:addition"
 yours = ["broken"]
 [claims.depth-made-up.quick]
@@ -89,6 +90,47 @@ def test_all_problems_of_a_ledger_at_once(tmp_path):
         ledger(tmp_path, text.replace('run = "made_up', 'ran = 1\nrun = "made up'))
     for part in ("paper must be one of", "must start with dept-", "quick.seeds", ".ran", ".run"):
         assert part in str(error.value)
+
+
+BEFORE = """
+[[claims.depth-made-up.history]]
+rule = "Reproduced if the sum is 3."
+profile = "quick"
+status = "partly"
+key = "sum 2.5"
+reason = "One and one is no 3."
+[claims.depth-made-up.history.settings]
+seeds = [1]
+first = 2
+"""
+
+
+def test_history_keeps_rule_settings_and_verdict(tmp_path):
+    (claim,) = ledger(tmp_path, TABLE + BEFORE).values()
+    (before,) = claim.history
+    assert (before.rule, before.status, before.key) == (
+        "Reproduced if the sum is 3.", "partly", "sum 2.5",
+    )  # fmt: skip
+    assert before.settings == {"seeds": [1], "first": 2}
+    assert before.shown == '"seeds": [1], "first": 2'
+    assert claim.profiles["quick"]["first"] == 1
+
+
+@pytest.mark.parametrize(("old", "new", "words"), [
+    ('refuted_by = "Another sum than that."\n', "", "refuted_by must be given as text"),
+    ('reason = "One and one is no 3."\n', "", "history.reason must be given as text"),
+    ('status = "partly"', 'status = "proved"', "history.status must be one of reproduced"),
+    ('"quick"\nstatus', '"slow"\nstatus', "history.profile must be one of zoo"),
+    ("[claims.depth-made-up.history.settings]\nseeds = [1]\nfirst = 2\n", "",
+     "history.settings must be a table"),
+    ("first = 2\n", "[claims.depth-made-up.history.more]\n", "history.more must be a known key"),
+    ("[[claims.depth-made-up.history]]", "[claims.depth-made-up.history]", "must be a list of"),
+])  # fmt: skip
+def test_a_claim_without_what_refutes_it_or_half_a_history_is_refused(tmp_path, old, new, words):
+    text = TABLE + BEFORE
+    assert old in text
+    with pytest.raises(ArgumentError, match=words):
+        ledger(tmp_path, text.replace(old, new))
 
 
 def test_unreadable_ledger(tmp_path):
@@ -278,15 +320,47 @@ def test_changed_rule_is_kept_and_shown(tmp_path):
     out = tmp_path / "out"
     run(ledger(tmp_path).values(), out)
     changed = ledger(tmp_path, TABLE.replace("the sum is 2", "the sum is 3"))
-    assert "has changed since" in write_report(changed, out).read_text()
+    assert "have changed since" in write_report(changed, out).read_text()
     (result,), _, told = run(changed.values(), out, resume=True)
     assert told == [False]
     assert [entry["rule"] for entry in result.earlier] == ["Reproduced if the sum is 2."]
     page = write_report(changed, out).read_text()
-    assert "An earlier rule said <em>reproduced</em> (sum 2)" in page
-    assert "has changed since" not in page
+    assert "Before, profile quick: <em>reproduced</em> (sum 2)" in page
+    assert "have changed since" not in page
     (again,), _, _ = run(changed.values(), out, overwrite=True)
     assert again.earlier == result.earlier
+
+
+def test_changed_settings_are_kept_and_shown(tmp_path):
+    out = tmp_path / "out"
+    run(ledger(tmp_path).values(), out)
+    changed = ledger(tmp_path, TABLE.replace("first = 1", "first = 0"))
+    assert "have changed since" in write_report(changed, out).read_text()
+    (result,), _, told = run(changed.values(), out)
+    assert (told, result.status) == ([False], "not reproduced")
+    (before,) = result.earlier
+    assert (before["status"], before["settings"]) == ("reproduced", {"seeds": [3, 4], "first": 1})
+    page = write_report(changed, out).read_text()
+    assert "Before, profile quick: <em>reproduced</em> (sum 2)" in page
+    assert "Settings: &#34;seeds&#34;: [3, 4], &#34;first&#34;: 1" in page
+
+
+def test_a_users_own_options_are_no_history(tmp_path):
+    known, out = ledger(tmp_path), tmp_path / "out"
+    run(known.values(), out, options=(("first", 5),))
+    (result,), _, _ = run(known.values(), out, overwrite=True)
+    assert result.earlier == ()
+
+
+def test_what_would_refute_a_claim_and_its_history_are_on_the_page(tmp_path):
+    known, out = ledger(tmp_path, TABLE + BEFORE), tmp_path / "out"
+    unanswered = write_report(known, out).read_text()
+    run(known.values(), out)
+    for page in (unanswered, write_report(known, out).read_text()):
+        assert "Would have refuted it: Another sum than that." in page
+        assert page.count("Before, profile quick: <em>partly</em> (sum 2.5)") == 1
+        assert "Changed because: One and one is no 3." in page
+        assert "Rule: Reproduced if the sum is 3." in page
 
 
 def test_report_is_one_file_with_everything(tmp_path):
@@ -355,6 +429,8 @@ def test_list_prints_every_claim():
     for claim in read_ledger().values():
         assert claim.id in done.output
         assert claim.rule in done.output
+        assert claim.refuted_by in done.output
+        assert all(before.reason in done.output for before in claim.history)
 
 
 def test_options_of_the_command_line_are_toml_values():
