@@ -6,9 +6,10 @@
                         minus without it; the probe is refitted, so what is lost is what a linear
                         probe can read and not the old probe's direction
 
-The null of the first is that rows' differences have mean 0, that of the second exchanges a row's
-two predictions. A drop shows that the component carries the information at present; another one
-might take over after training.
+The null of the first is that rows' differences have mean 0 or are as large with other rows' targets
+(:func:`interp.stats.nulls.need_null`), that of the second exchanges a row's two predictions. A drop
+shows that the component carries the information at present; another one might take over after
+training.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
-from interp.interventions.ablation_effects import loss_unit, row_losses
+from interp.interventions.ablation_effects import loss_unit, losses_with_targets
 from interp.interventions.components import Component, components
 from interp.stats.head_table import head_table, score_row
-from interp.stats.nulls import paired_null, swaps_null
+from interp.stats.nulls import need_null, swaps_null
+from interp.tasks.base import Batch
 from probes.activations import POSITIONS, sampled_positions
 from probes.linear import Decoding, decode
 from probes.roles.runs import Runs
@@ -77,13 +80,14 @@ def _rows(
         for site, stream in runs.inside(layer, sites).items():
             whole[site] = _decode(stream[:, positions], truth)
     unit = loss_unit(batch)
+    clean = torch.cat([_losses(runs.output(rows), batch, rows) for rows in runs.blocks()])
     for where, ablated in _ablations(parts, groups):
         site, after, kept = site_after(ablated[0]), [], []
         for rows, output, held in runs.changed(runs.without(ablated), [site]):
-            after.append(row_losses(output, batch[rows]))
+            after.append(_losses(output, batch, rows))
             kept.append(held[site][:, positions])
-        lost = _beyond_rounding((torch.cat(after) - runs.row_losses).numpy() / unit)
-        rise, null = float(lost.mean()), paired_null(lost)
+        lost = _beyond_rounding((torch.cat(after) - clean).numpy() / unit)
+        rise, null = float(np.diagonal(lost).mean()), need_null([lost])
         yield score_row("loss_increase", rise, null, target="output", method="mean", **where)
         for name, without in _decode(torch.cat(kept), truth).items():
             before = whole[site][name]
@@ -103,6 +107,12 @@ def _ablations(
     for name, heads in groups.items():
         if heads:
             yield {"component": "group", "layer": heads[0].layer, "group": name}, heads
+
+
+def _losses(output: Tensor, batch: Batch, rows: slice) -> Tensor:
+    """The losses of some rows with the targets of every row, ``[row, other]``."""
+    some = batch[rows]
+    return losses_with_targets(output[some.mask], some, batch)
 
 
 def _beyond_rounding(scores: np.ndarray) -> np.ndarray:

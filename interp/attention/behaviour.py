@@ -120,7 +120,7 @@ class Copying:
             return
         embedded = unembedding.T[rows.inputs]  # [row, key, d_model]
         counts = self._sums.counts.draw(len(rows))
-        for layer, share in _shares(rows).items():
+        for layer, share in _shares(rows):
             named = _named(rows, share)
             real = [i for i, head in enumerate(named) if head < _heads(model, layer)]
             heads = [named[i] for i in real]
@@ -148,7 +148,7 @@ class Alike:
         """Add a batch, whose rows are compared in pairs."""
         pairs = len(rows) // 2
         counts = self._sums.counts.draw(pairs)
-        for layer, share in _shares(rows).items() if pairs else ():
+        for layer, share in _shares(rows) if pairs else ():
             seen = _seen(rows).sum(-1)
             one, two = share[: 2 * pairs : 2], share[1 : 2 * pairs : 2]
             score, mean, variance = _alike(one, two, seen)
@@ -268,13 +268,12 @@ def _alike(
     return score, (1 / n / size).mean(-1), variance
 
 
-def _shares(rows: Rows) -> dict[int, Float[Tensor, "row head query key"]]:
-    """Layer → attention patterns, normalised so that a query's weights sum to one."""
+def _shares(rows: Rows) -> Iterator[tuple[int, Float[Tensor, "row head query key"]]]:
+    """Yield each layer with its attention patterns, normalised so that a query's weights sum to
+    one."""
     patterns, seen = _patterns(rows), _seen(rows)
-    return {
-        layer: attention_shares(layer, pattern, seen, _named(rows, pattern))
-        for layer, pattern in patterns.items()
-    }
+    for layer, pattern in patterns.items():
+        yield layer, attention_shares(layer, pattern, seen, _named(rows, pattern))
 
 
 def _seen(rows: Rows) -> Bool[Tensor, "query key"]:

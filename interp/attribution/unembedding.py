@@ -23,6 +23,9 @@ __all__ = ["SCALE", "has_final_norm", "logit_offset", "unembedding"]
 SCALE = "ln_final.hook_scale"
 """The hook with the final norm's denominator ``[row, pos, 1]``."""
 
+_AT_ONCE = 4096
+"""Tokens whose columns are in float64 at the same time."""
+
 
 @torch.no_grad()
 def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model vocab"]:
@@ -37,16 +40,21 @@ def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model v
         R with (resid / scale) @ R = (centred) logits − :func:`offset`, in the weights' dtype,
         float32 at least.
     """
-    norm, unembedding = model.ln_final, model.W_U.detach()
-    wide = torch.promote_types(unembedding.dtype, torch.float32)
-    unembedding = unembedding.double()
-    if (gain := norm_gain(norm)) is not None:
-        unembedding = gain.double()[:, None] * unembedding
-    if takes_mean_out(model):
-        unembedding = unembedding - unembedding.mean(0, keepdim=True)
-    if centred:
-        unembedding = unembedding - unembedding.mean(1, keepdim=True)
-    return unembedding.to(wide)
+    unembedding, gain = model.W_U.detach(), norm_gain(model.ln_final)
+    found = torch.empty_like(
+        unembedding, dtype=torch.promote_types(unembedding.dtype, torch.float32)
+    )
+    pieces = [slice(i, i + _AT_ONCE) for i in range(0, unembedding.shape[1], _AT_ONCE)]
+
+    def read(some: slice) -> Tensor:
+        piece = unembedding[:, some].double()
+        piece = piece if gain is None else gain.double()[:, None] * piece
+        return piece - piece.mean(0, keepdim=True) if takes_mean_out(model) else piece
+
+    total = sum(read(some).sum(1, keepdim=True) for some in pieces) if centred else 0.0
+    for some in pieces:
+        found[:, some] = read(some) - total / unembedding.shape[1]
+    return found
 
 
 @torch.no_grad()

@@ -3,8 +3,9 @@
     loss_increase = mean over rows of (loss without the component − loss with it)
 
 The loss of a row is the mean over scored positions of the squared error, as a share of the
-target's variance (real targets), or of the cross-entropy in nats (tokens). The null is that rows'
-differences have mean 0; the interval is a bootstrap over rows.
+target's variance (real targets), or of the cross-entropy in nats (tokens). The null is that the
+rows' differences have mean 0, or are what they would be with other rows' targets
+(:func:`interp.stats.nulls.need_null`); the interval is a bootstrap over rows.
 
 Only heads, FFNs, layers and positions as the model uses them now are judged; see
 :mod:`interp.interventions.ablate` for what an ablation does not show.
@@ -13,6 +14,7 @@ Only heads, FFNs, layers and positions as the model uses them now are judged; se
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,10 +31,19 @@ from interp.interventions.components import Component
 from interp.interventions.prefix_reuse import not_finite
 from interp.stats.bootstrap import row_interval
 from interp.stats.head_table import ANY_TARGET, head_table, score_row
-from interp.stats.nulls import paired_null
+from interp.stats.nulls import need_null, paired_null
+from interp.stats.p_values import Null
 from interp.tasks.base import Batch
 
-__all__ = ["ablate", "effect_table", "loss_unit", "next_tokens", "position_losses", "row_losses"]
+__all__ = [
+    "ablate",
+    "effect_table",
+    "loss_unit",
+    "losses_with_targets",
+    "next_tokens",
+    "position_losses",
+    "row_losses",
+]
 
 
 _ROUNDING = 1e-6  # what another batch size can make of the same loss
@@ -74,11 +85,39 @@ def position_losses(output: Tensor, targets: Tensor) -> Float[Tensor, "*place"]:
     return (total - output.gather(-1, targets.long()[..., None])[..., 0].double()).cpu()
 
 
-def _row_losses_at(output: Float[Tensor, "scored output"], batch: Batch) -> Float[Tensor, " row"]:
-    """The same as :func:`row_losses`, of an output at the scored positions alone."""
-    losses, mask = position_losses(output, batch.targets[batch.mask]), batch.mask.double()
-    rows = torch.zeros_like(mask).masked_scatter(batch.mask, losses)
-    return rows.sum(1) / mask.sum(1).clamp_min(1)
+def losses_with_targets(
+    output: Float[Tensor, "scored output"], batch: Batch, others: Batch
+) -> Float[Tensor, "row other"]:
+    """Each row's mean loss with the targets of each of the other rows.
+
+    Args:
+        output: The output at the scored positions of the batch.
+        batch: Rows; where they are scored says where the output is from.
+        others: Rows as long whose targets stand in. A row and another are compared at positions
+            where both are scored; where there are none, the mean over the others is taken.
+    """
+    rows, places = torch.nonzero(batch.mask, as_tuple=True)
+    weights = others.mask.T[places].double()
+    losses = _losses_of(output.detach(), others.targets.transpose(0, 1)[places]) * weights
+    shape = len(batch), len(others)
+    total = torch.zeros(shape, dtype=torch.float64).index_add_(0, rows, losses)
+    count = torch.zeros(shape, dtype=torch.float64).index_add_(0, rows, weights)
+    mean = total.sum(1, keepdim=True) / count.sum(1, keepdim=True).clamp_min(1)
+    return torch.where(count > 0, total / count.clamp_min(1), mean)
+
+
+def _losses_of(
+    output: Float[Tensor, "scored output"], targets: Tensor
+) -> Float[Tensor, "scored other"]:
+    """The loss of each output with each of several targets, ``[scored, other(, output)]``."""
+    if not targets.is_floating_point():
+        first = position_losses(output, targets[:, 0])[:, None]
+        picked = output.gather(-1, targets.long().to(output.device)).double().cpu()
+        return first + picked[:, :1] - picked
+    each = output.double().cpu(), targets.double()
+    cross = torch.einsum("so,sno->sn", *each)
+    squares = [one.square().sum(-1) for one in each]
+    return (squares[0][:, None] - 2 * cross + squares[1]) / output.shape[-1]
 
 
 @torch.no_grad()
@@ -130,8 +169,9 @@ def ablate(
     rule, advice = f"must leave a finite loss with how={how!r}", "replace them in another way"
     problems.need(not lost, "parts", rule, lost, advice)
     problems.raise_if_any()
-    joined = {part: np.concatenate(pieces) for part, pieces in found.items()}
-    return effect_table(joined, batch, how, seed)
+    joined = {part: np.concatenate([np.diagonal(p) for p in ps]) for part, ps in found.items()}
+    nulls = {part: need_null(pieces) for part, pieces in found.items()}
+    return effect_table(joined, batch, how, seed, nulls=nulls)
 
 
 def effect_table(
@@ -141,6 +181,7 @@ def effect_table(
     seed: int,
     *,
     site: str = "",
+    nulls: Mapping[Component, Null] | None = None,
 ) -> pd.DataFrame:
     """Turn each component's loss increases on the rows of a batch into a head table.
 
@@ -150,9 +191,13 @@ def effect_table(
         how: What replaced the components' writes.
         seed: Seed of the bootstrap.
         site: Where the components' writes were replaced, if not everywhere.
+        nulls: Component → the null of its increases; that their mean is 0 by default.
     """
     unit = loss_unit(batch)
-    rows = (_line(part, lost / unit, how, seed) | {"site": site} for part, lost in found.items())
+    rows = (
+        _line(part, lost / unit, how, seed, (nulls or {}).get(part)) | {"site": site}
+        for part, lost in found.items()
+    )
     return head_table(rows, family=ANY_TARGET)
 
 
@@ -163,8 +208,9 @@ def _increases(
     corrupted: Tensor | None,
     rows: int,
     options: dict[str, Any],
-) -> Iterator[tuple[Component, Float[Tensor, " row"]]]:
-    """Yield each component's loss increases, for a few rows at a time."""
+) -> Iterator[tuple[Component, Float[Tensor, "row other"]]]:
+    """Yield each component's loss increases with the targets of each row, for some rows at a
+    time."""
     device = model_device(model)
     for start in range(0, len(batch), rows):
         source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]
@@ -173,12 +219,16 @@ def _increases(
         pieces = ablated_by_rows(
             model, inputs, parts, reference=reference, scored=block.mask, **options
         )
+        found: dict[Component, list[Tensor]] = {}
         for few, clean, outputs in pieces:
-            some, whole = block[few], _row_losses_at(clean, block[few])
+            some, whole = block[few], losses_with_targets(clean, block[few], block)
             if not _finite(whole):
                 raise not_finite(model, inputs[few])
             for part, output in outputs:
-                yield part, _row_losses_at(output, some) - whole
+                risen = losses_with_targets(output, some, block) - whole
+                found.setdefault(part, []).append(risen)
+        for part, risen_by_rows in found.items():
+            yield part, torch.cat(risen_by_rows)
 
 
 def _finite(values: Tensor | np.ndarray) -> bool:
@@ -204,11 +254,18 @@ def _check(batch: Batch, how: str, corrupted: Tensor | None, rows: int) -> None:
 
 
 def _line(
-    part: Component, increases: Float[np.ndarray, " row"], how: str, seed: int
+    part: Component,
+    increases: Float[np.ndarray, " row"],
+    how: str,
+    seed: int,
+    null: Null | None,
 ) -> dict[str, Any]:
     increases = np.where(np.abs(increases) <= _ROUNDING, 0.0, increases)
     score = float(increases.mean())
-    null = paired_null(increases)
+    tested = paired_null(increases)
+    if null is not None:
+        tested = replace(tested, p=max(tested.p, null.p), name=null.name)
+    null = tested
     target = str(part.position) if part.kind == "position" else "output"
     return score_row(
         "loss_increase",

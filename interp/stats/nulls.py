@@ -2,6 +2,8 @@
 
     rows       decodability when rows (sequences) of the latent are permuted against predictions
     paired     a mean of paired differences whose expectation is 0 (Student's t)
+    paired and targets
+               a mean rise of the loss that is 0, or the same with other rows' targets
     swaps      a paired difference in decodability when each row's two versions are exchanged
 
 Rows are what is drawn independently: permutations move whole rows and differences are taken row by
@@ -12,6 +14,7 @@ drawn. A score beyond its null is not yet a mechanism.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import factorial
 
 import numpy as np
@@ -30,6 +33,7 @@ __all__ = [
     "correlation_interval",
     "correlation_squared",
     "decodability_null",
+    "need_null",
     "others_moments",
     "paired_null",
     "permutations_least",
@@ -55,6 +59,28 @@ def paired_null(differences: Float[np.ndarray, " row"]) -> Null:
     error = float(differences.std(ddof=1)) / count**0.5
     p = float(stdtr(count - 1, -mean / error)) if error > 0 else float(mean <= 0)
     return Null(0.0, error, max(p, LEAST_P), "paired")
+
+
+def need_null(blocks: Sequence[Float[np.ndarray, "_ _"]]) -> Null:
+    """The null that a loss does not rise, or that it rises as much with other rows' targets.
+
+    A change of the output moves the loss whether or not the output has to do with the targets: of a
+    model that nobody trained too, and then in either direction. That a component is *needed for the
+    targets* says more: the loss rises (:func:`paired_null`), and further than that of the same two
+    outputs where rows are paired with other rows' targets at random, whose moments are exact. p is
+    the larger of the two, so it is too large rather than too small where both nulls hold.
+
+    Args:
+        blocks: For some rows at a time, by how much the loss of each is higher with the targets of
+            each of them, ``[row, other]``; its own on the diagonal.
+    """
+    found = paired_null(np.concatenate([np.diagonal(rises) for rises in blocks]))
+    moments = [others_moments(torch.from_numpy(rises)[..., None]) for rises in blocks]
+    mean, variance = (float(sum(values)) for values in zip(*moments, strict=True))
+    score = float(sum(np.trace(rises) for rises in blocks))
+    least = permutations_least(max(map(len, blocks)))
+    own = from_moments(score, mean, variance**0.5, least=least)
+    return Null(found.mean, found.std, max(found.p, own.p), "paired and targets")
 
 
 def decodability_null(predicted: Predictions, actual: Predictions) -> Null:

@@ -256,7 +256,7 @@ def _control(evidence: Evidence, trial: Trial) -> Runs | None:
         return None
     if trial.name == "repeated":
         return evidence.runs("shuffled")
-    return Runs(evidence.model, trial.control)
+    return Runs(evidence.model, trial.control, room=0)
 
 
 def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:

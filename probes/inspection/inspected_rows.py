@@ -126,7 +126,7 @@ def inspected_rows(
         made, notes = _made(model, given, rows, asked, seed)
     whole, used = rows_of(made), asked
     for some in _told_by_position(model, given, made, asked, seed):
-        used = min(used, positions_learned(Runs(model.model, some).losses, some.mask))
+        used = min(used, positions_learned(Runs(model.model, some, room=0).losses, some.mask))
     if used < asked:
         more.append(
             f"rows have {used} tokens, not {asked}: from position {used} on the loss is higher "
@@ -230,7 +230,7 @@ def _known_tokens(model: Pretrained, repeated: Batch) -> tuple[Tensor | None, st
     known = learned_tokens(model.model)
     if known is not None:
         return known, "whose embeddings look as if the model had never read them"
-    losses = Runs(model.model, repeated).losses
+    losses = Runs(model.model, repeated, room=0).losses
     known = tokens_repeated(losses, repeated.targets, repeated.mask)
     return known, "which the model does not repeat where it repeats the others"
 
@@ -257,8 +257,8 @@ def _most_noticed(model: Pretrained, trials: Sequence[Trial]) -> list[Trial]:
     random = trials[0]
     gains = []
     for trial in (random, passages):
-        control = None if trial.control is None else Runs(model.model, trial.control)
-        found = performance(Runs(model.model, trial.batch), trial.name, control, draws=1)
+        control = None if trial.control is None else Runs(model.model, trial.control, room=0)
+        found = performance(Runs(model.model, trial.batch, room=0), trial.name, control, draws=1)
         gains.append(found.control - found.loss)
     if gains[1] < gains[0] + _MORE:
         return list(trials)

@@ -26,7 +26,7 @@ from interp.interventions.components import Component, hook_of
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
-from probes.roles.change import NONE, Change, over_rows
+from probes.roles.change import NONE, Change, beyond, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.rises import Rises
@@ -190,7 +190,7 @@ class Effects:
 
     def changed(self, outputs: Iterable[tuple[slice, Tensor]], floor: float, name: str) -> Test:
         """The test that changed outputs of the given rows differ from the clean ones."""
-        return self._compared("given", "all", outputs).test(name, floor, "changed")
+        return self._compared("given", "all", outputs, floor).test(name, floor, "changed")
 
     def worse(self, losses: Float[Tensor, "row pos"], words: str) -> Test:
         """The test that changed losses of the given rows are above the clean ones."""
@@ -251,11 +251,19 @@ class Effects:
     def _change(self, kind: str, over: str, places: Sequence[Place], name: str = "") -> Change:
         """How much the output changes without some heads or their attention to a key set."""
         share = self.rises.spread(kind, "all")[1] or 1.0
-        return self._shared(kind, over, self.rises.without(kind, places, name) * share)
+        squared = self.rises.without(kind, places, name) * share
+        return self._shared(kind, over, squared, self._floors.change)
 
-    def _compared(self, kind: str, over: str, outputs: Iterable[tuple[slice, Tensor]]) -> Change:
+    def _compared(
+        self,
+        kind: str,
+        over: str,
+        outputs: Iterable[tuple[slice, Tensor]],
+        floor: float | None = None,
+    ) -> Change:
         """How much outputs differ from the clean ones."""
-        return self._shared(kind, over, self._squared(kind, outputs))
+        least = self._floors.change if floor is None else floor
+        return self._shared(kind, over, self._squared(kind, outputs), least)
 
     def _squared(
         self, kind: str, outputs: Iterable[tuple[slice, Tensor]]
@@ -266,9 +274,12 @@ class Effects:
             [(output.double() - runs.output(rows)).square().sum(-1) for rows, output in outputs]
         )
 
-    def _shared(self, kind: str, over: str, squared: Float[Tensor, "row pos"]) -> Change:
+    def _shared(
+        self, kind: str, over: str, squared: Float[Tensor, "row pos"], floor: float
+    ) -> Change:
         """The squared distances where the output counts, as a share of the output's variance."""
         scored, variance = self.rises.spread(kind, over)
         rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
         rows = rows[scored.any(1)] / (variance or 1.0)
-        return over_rows(rows.cpu().numpy()) if variance > 0 else NONE
+        than = beyond(floor, squared=True)
+        return over_rows(rows.cpu().numpy(), than=than) if variance > 0 else NONE

@@ -28,7 +28,7 @@ from interp.tasks.base import Batch
 from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
 from probes.roles.profile import Floors, Profile
 from probes.roles.reinit_null import ReinitNull
-from probes.roles.runs import Runs
+from probes.roles.runs import HELD, Runs, Watcher
 from probes.roles.selecting import Seen
 from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone
 from probes.sampling import SampledPositions, sample_positions
@@ -171,22 +171,24 @@ class Evidence:
         if kind not in self._runs:
             view = self._view(kind)
             looks = None if kind in {*self.tables, *self.stores} else self._looks(kind)
-            if looks is None:
-                self._runs[kind] = Runs(self.model, view.batch, seen=self._mask)
-                return self._runs[kind]
-
-            sites = self._features if kind == "given" else {}
-
-            def watch(some: slice, rows: Rows) -> None:
-                looks.add(rows, view.counted[some])
-                for name, pieces in sites.items():
-                    pieces.append(self.at_places(some, rows.activations[name]))
-                self._keep(kind, rows.activations, len(view.batch) / len(rows))
-
-            hooks = [*looked_at(self.model, behaviour=self._compared), *sites]
-            self._runs[kind] = Runs(self.model, view.batch, hooks, watch, self._mask)
-            self.tables[kind] = looks.table()
+            hooks, watcher = ((), None) if looks is None else self._watched(kind, view, looks)
+            room = HELD - sum(runs.kept for runs in self._runs.values())
+            self._runs[kind] = Runs(self.model, view.batch, hooks, watcher, self._mask, room=room)
+            if looks is not None:
+                self.tables[kind] = looks.table()
         return self._runs[kind]
+
+    def _watched(self, kind: str, view: View, looks: Looks) -> tuple[Sequence[str], Watcher]:
+        """What is looked at in the clean pass over rows of one kind: hooks, and what reads them."""
+        sites = self._features if kind == "given" else {}
+
+        def watch(some: slice, rows: Rows) -> None:
+            looks.add(rows, view.counted[some])
+            for name, pieces in sites.items():
+                pieces.append(self.at_places(some, rows.activations[name]))
+            self._keep(kind, rows.activations, len(view.batch) / len(rows))
+
+        return [*looked_at(self.model, behaviour=self._compared), *sites], watch
 
     @cached_property
     def places(self) -> SampledPositions:

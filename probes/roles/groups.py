@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from interp.interventions.components import Component
-from probes.roles.change import over_rows
+from probes.roles.change import beyond, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
@@ -93,10 +93,10 @@ class _Search:
     def __init__(self, effects: Effects, role: Role, mine: dict[Place, Found]) -> None:
         self._heads, self._mine, self._role = tuple(sorted(mine)), mine, role
         self._effects, self._rises = effects, effects.rises
-        floors, nats = effects.evidence.floors, effects.evidence.profile.unit == "nats"
-        self._floor = floors.loss if nats else floors.change
+        floors, self._nats = effects.evidence.floors, effects.evidence.profile.unit == "nats"
+        self._floor = floors.loss if self._nats else floors.change
         self._unit = "the loss rises, in nats, by"
-        if not nats:
+        if not self._nats:
             self._unit = "the output changes by a share of its variance of"
         self._kind = ""
 
@@ -160,13 +160,15 @@ class _Search:
         joint = self._lost(group).judged
         alone = torch.stack([self._lost([head]).judged for head in group]).sum(0)
         names = " and ".join(_name(head) for head in group)
+        than = beyond(self._floor, squared=not self._nats)
+        changes = over_rows((joint - alone).numpy()), over_rows(joint.numpy(), than=than)
         told = (
-            (f"of which without one at a time {self._unit} less", joint - alone, "excess"),
-            (f"without {names} together {self._unit}", joint, "joint"),
+            (f"of which without one at a time {self._unit} less", "excess"),
+            (f"without {names} together {self._unit}", "joint"),
         )
         return [
-            replace(over_rows(rows.numpy()).test(name, self._floor, family), rows=self._kind)
-            for name, rows, family in told
+            replace(change.test(name, self._floor, family), rows=self._kind)
+            for change, (name, family) in zip(changes, told, strict=True)
         ]
 
     def _told(self, group: tuple[Place, ...], tests: list[Test]) -> Iterator[Found]:

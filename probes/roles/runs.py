@@ -32,9 +32,9 @@ from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows
 from interp.tasks.base import Batch
 
-__all__ = ["Edits", "Runs", "Watcher", "knock_out", "moved", "without_keys"]
+__all__ = ["HELD", "Edits", "Runs", "Watcher", "knock_out", "moved", "without_keys"]
 
-_AT_ONCE, _HELD = 2**23, 2**26
+_AT_ONCE, HELD = 2**23, 2**26
 """The most output numbers in one pass, and the most numbers that are kept in memory."""
 
 _BLOCK = 32
@@ -57,6 +57,11 @@ class Runs:
         hooks: The activations that the watcher is shown.
         watcher: Called with up to 32 rows at a time during the clean pass.
         seen: Which keys a query may attend to; by default as the model's spec says.
+        room: The most numbers of streams and outputs that are kept. Where streams are more, every
+            changed run is one of the whole model.
+
+    Attributes:
+        kept: The number of streams' and outputs' numbers that are kept.
 
     Raises:
         ArgumentError: for streams or outputs that are not finite.
@@ -70,6 +75,7 @@ class Runs:
         hooks: Sequence[str] = (),
         watcher: Watcher | None = None,
         seen: AttentionMask | None = None,
+        room: int = HELD,
     ) -> None:
         self.model, self.batch = model, batch
         self._seen = seen or attention_mask_of(model)
@@ -79,8 +85,12 @@ class Runs:
         wanted = max(1, min(_BLOCK, _AT_ONCE // (length * width)))
         self._size = 1 << (wanted.bit_length() - 1)  # a divisor of what watchers see together
         stream = few.trace.before(0).shape[-1] * (model.cfg.n_layers + 1) if few.trace else 0
-        self._held = rows * length * width <= _HELD, 0 < rows * length * stream <= _HELD
+        streams, outputs = rows * length * stream, rows * length * width
+        self.kept = streams if streams <= room else 0
+        self._held = outputs <= room - self.kept, self.kept > 0
+        self.kept += outputs if self._held[0] else 0
         self._clean: list[CleanRun] = []
+        self._losses: list[Tensor] = []
         self._sums: dict[str, Tensor] = {}
         self._written: dict[str, list[Tensor]] = {}
         self._pass(list(hooks), watcher)
@@ -105,9 +115,10 @@ class Runs:
     @cached_property
     def losses(self) -> Float[Tensor, "row pos"]:
         """The clean loss at each position: squared error, or nats for token targets."""
-        return torch.cat(
-            [position_losses(self.output(rows), self.batch[rows].targets) for rows in self.blocks()]
-        )
+        found = self._losses or [
+            position_losses(self.output(rows), self.batch[rows].targets) for rows in self.blocks()
+        ]
+        return torch.cat(found)
 
     @cached_property
     def expected_losses(self) -> Float[Tensor, "row pos"]:
@@ -220,9 +231,12 @@ class Runs:
             for hook in written:
                 total = kept[hook].sum(0, dtype=torch.float64)
                 self._sums[hook] = self._sums[hook] + total if hook in self._sums else total
-                if kept[hook][0].numel() * len(batch) * len(written) <= _HELD // 4:
+                if kept[hook][0].numel() * len(batch) * len(written) <= HELD // 4:
                     self._written.setdefault(hook, []).append(kept[hook])
             self._clean.append(self._kept(clean))
+            if not self._held[0]:  # where they must be computed again they are wanted once, here
+                output = clean.output.double()
+                self._losses.append(position_losses(output, batch[rows].targets))
             pending.append({name: kept[name] for name in hooks})
             if watcher is not None and (rows.stop % _BLOCK == 0 or rows.stop == len(batch)):
                 some = slice(start, rows.stop)
@@ -232,7 +246,7 @@ class Runs:
     def _kept(self, clean: CleanRun) -> CleanRun:
         """A clean run without what is too large to be kept in memory."""
         outputs, streams = self._held
-        output = clean.output if outputs else clean.output[:0]
+        output = clean.output if outputs else clean.output[:0].clone()  # a slice keeps all of it
         trace = clean.trace if streams else None
         if trace is not None:
             trace = replace(trace, output=output)

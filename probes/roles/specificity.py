@@ -49,7 +49,7 @@ from torch.nn import functional
 
 from interp.interventions.components import Component, hook_of
 from probes.roles.attended import unraised
-from probes.roles.change import Change, over_rows
+from probes.roles.change import Change, beyond, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
@@ -177,7 +177,7 @@ class _Case:
             )
         without = self._rises.without(kind, self._heads, self._role.keys)
         rises = (without * mask).sum(1) / mask.sum(1).clamp_min(1)
-        again = over_rows(rises[chosen].numpy())
+        again = over_rows(rises[chosen].numpy(), than=beyond(found.floor, squared=not self._nats))
         return again.test(found.name, found.floor, family="elsewhere")
 
     def necessity(self, kind: str, found: Test) -> list[Test]:
@@ -195,7 +195,9 @@ class _Case:
         tests = []
         for values, name, family in zip(rises, words, ("mean", "resampled"), strict=True):
             rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
-            tests.append(over_rows(rows[mask.any(1)].numpy()).test(name, found.floor, family))
+            than = beyond(found.floor, squared=not self._nats)
+            change = over_rows(rows[mask.any(1)].numpy(), than=than)
+            tests.append(change.test(name, found.floor, family))
         return tests if self._role.keys else tests[1:]
 
     def _untested(self, floor: float) -> Test:

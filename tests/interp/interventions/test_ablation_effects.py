@@ -1,16 +1,25 @@
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from by_hooks import mean_outputs, run_without
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from interp.errors import ArgumentError
-from interp.interventions.ablation_effects import ablate, next_tokens, row_losses
+from interp.interventions.ablation_effects import (
+    ablate,
+    losses_with_targets,
+    next_tokens,
+    position_losses,
+    row_losses,
+)
 from interp.interventions.components import Component, components
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.stats.nulls import others_moments
+from interp.stats.nulls import need_null, others_moments, paired_null
 from interp.tasks.base import Batch
 
 GEN = torch.Generator().manual_seed(0)
@@ -112,3 +121,39 @@ def test_moments_of_pairing_with_others_are_those_of_all_permutations() -> None:
     torch.testing.assert_close(variance, sums.var(0, correction=0) * 25 / 16)
     off = [paired[r, s] for r in range(5) for s in range(5) if r != s]
     torch.testing.assert_close(mean, 5 * torch.stack(off).mean(0))
+
+
+@pytest.mark.parametrize("kind", ["tokens", "real"])
+def test_losses_with_other_rows_targets(kind: str) -> None:
+    """Against a loop; a row's own targets give its own loss."""
+    generator = torch.Generator().manual_seed(0)
+    output = torch.randn(5, 7, 11, generator=generator)
+    targets = torch.randn(5, 7, 11, generator=generator)
+    if kind == "tokens":
+        targets = torch.randint(11, (5, 7), generator=generator)
+    mask = torch.rand(5, 7, generator=generator) > 0.3
+    batch = Batch(torch.zeros(5, 7, dtype=torch.long), targets, mask)
+    found = losses_with_targets(output[mask], batch, batch)
+    assert found.diagonal().tolist() == pytest.approx(row_losses(output, batch).tolist())
+    for i, j in product(range(5), repeat=2):
+        both = mask[i] & mask[j]
+        losses = position_losses(output[i][both], targets[j][both])
+        assert float(found[i, j]) == pytest.approx(float(losses.mean()), abs=1e-6)
+
+
+def test_a_loss_that_rises_whatever_the_targets_is_no_need() -> None:
+    """Writes of other rows make a model that learned nothing worse on all targets alike."""
+    generator = torch.Generator().manual_seed(0)
+    clean, away = torch.randn(2, 40, 5, 3, generator=generator)
+    targets = torch.randn(40, 5, 3, generator=generator)
+    mask = torch.ones(40, 5, dtype=torch.bool)
+    batch = Batch(torch.zeros(40, 5, 1), targets, mask)
+
+    def rises(of: Tensor) -> np.ndarray:
+        before = losses_with_targets(of[mask], batch, batch)
+        return (losses_with_targets((of + away)[mask], batch, batch) - before).numpy()
+
+    assert paired_null(np.diagonal(rises(clean))).p < 1e-6 < 0.05 < need_null([rises(clean)]).p
+    lost = losses_with_targets(0 * targets[mask], batch, batch)
+    known = losses_with_targets(targets[mask], batch, batch)
+    assert need_null([(lost - known).numpy()]).p < 1e-6
