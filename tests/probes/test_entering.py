@@ -8,23 +8,18 @@ import torch
 import trained
 from interp.models.export import export_gpt2
 from interp.models.pretrained import load_pretrained
-from probes.roles import runs as of_runs
-from probes.roles.runs import Runs
+from probes.roles.runs import HELD, Runs
 
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("bridge", [True, False])
-def test_streams_are_those_of_the_hook(
-    kept: bool, bridge: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streams_are_those_of_the_hook(kept: bool, bridge: bool, tmp_path: Path) -> None:
     shipped = trained.load("induction-attention")
     batch = shipped.task.sample(70, seed=1)
     model = shipped.model
     if bridge:
         model = load_pretrained(export_gpt2(model, tmp_path / "model", bos=0)).model
-    if not kept:
-        monkeypatch.setattr(of_runs, "_HELD", 0)
-    runs, ran = Runs(model, batch), []
+    runs, ran = Runs(model, batch, room=HELD if kept else 0), []
     for layer in range(2):
         hook = f"blocks.{layer}.hook_resid_pre"
         _, cache = model.run_with_cache(batch.inputs, names_filter=[hook])

@@ -13,7 +13,9 @@ from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
 from interp.tasks.relation import TokenRelation
 from probes import fresh_models
-from probes.roles import find_roles
+from probes.roles import find_roles, profile
+from probes.roles.evidence import Evidence
+from probes.roles.views import View
 from trained import zoo
 
 TASK = TokenRelation("induction", "copy", symbols=12, length=17)
@@ -147,7 +149,7 @@ def test_roles_do_not_depend_on_how_many_rows_run_at_once(monkeypatch: pytest.Mo
     known = {"memories": shipped.task.memories(), "answers": shipped.task.answers()}
     whole = find_roles(shipped.model, batch, **known), find_roles(proof(), BATCH)
     monkeypatch.setattr("probes.roles.runs._AT_ONCE", 1000)
-    monkeypatch.setattr("probes.roles.runs._HELD", 0)
+    monkeypatch.setattr("probes.roles.evidence.HELD", 0)
     parts = find_roles(shipped.model, batch, **known), find_roles(proof(), BATCH)
     numbers = ["strength", "effect"]
     for one, other in zip(whole, parts, strict=True):
@@ -155,3 +157,16 @@ def test_roles_do_not_depend_on_how_many_rows_run_at_once(monkeypatch: pytest.Mo
         assert one[numbers].to_numpy() == pytest.approx(
             other[numbers].to_numpy(), rel=1e-4, abs=1e-5, nan_ok=True
         )
+
+
+def test_passes_over_all_kinds_of_rows_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is bounded in all, and what is not kept is let go of."""
+    monkeypatch.setattr("probes.roles.evidence.HELD", 3000)
+    shipped = zoo.load("induction-attention")
+    batch = shipped.task.sample(4, seed=1)
+    views = {kind: View(batch, batch.mask) for kind in ("given", "a", "b")}
+    evidence = Evidence(shipped.model, views, profile.TASK)
+    kept = [evidence.runs(kind).kept for kind in views]
+    assert kept[-1] == 0 < sum(kept) <= 3000
+    assert evidence.runs("b").losses.equal(evidence.runs("given").losses)
+    assert all(clean.output.untyped_storage().nbytes() == 0 for clean in evidence.runs("b")._clean)
