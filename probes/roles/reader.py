@@ -203,6 +203,25 @@ class Reader:
         name = f"of what they do to the output, kept with {latent} alone of what they write"
         return Test(name, 1 - left.score / whole if whole > 0 else 0.0, self.floors.carried)
 
+    def located(self, part: Component, keys: Tensor) -> Test:
+        """The test that a head acts on the output by its attention to some keys alone.
+
+        All its attention goes there. The score is the part of its effect (the change of the output
+        without it) that this leaves in place.
+
+        Args:
+            part: The head.
+            keys: ``[row, query, key]``; queries without keys keep their attention.
+        """
+        place, others = (part.layer, part.head), ~keys & keys.any(-1, keepdim=True)
+        changed = self.evidence.runs("given").changed(
+            self.effects.rises.kept_from([place], [others])
+        )
+        left = self.effects.changed(((rows, output) for rows, output, _ in changed), 0.0, "")
+        whole = self.needed([part])[-1].score
+        name = "of what it does to the output, kept with its attention at the location alone"
+        return Test(name, 1 - left.score / whole if whole > 0 else 0.0, self.floors.carried)
+
     def needed(self, without: Sequence[Component]) -> list[Test]:
         """The tests that the loss rises, where targets are known, and that the output changes."""
         found = self._run(without)

@@ -311,7 +311,8 @@ SHIPPED = (
             "in fresh models, or what they do to the output is done through it alone",
         ),
         (
-            "without the head the memory is less decodable (of an average: or the output changes)",
+            "without the head the memory is less decodable (of an average: or the output changes; "
+            "where others hold it too: or the output takes it from the head's attention to it)",
             "without the memory's heads of the layer it is lost, and the output changes",
         ),
         (

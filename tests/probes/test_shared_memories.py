@@ -1,6 +1,8 @@
-"""Mixtures of memories and counters: what is known of shipped models and of constructions."""
+"""Memories that several heads hold, and counters: what is known of shipped models, of constructions
+and of a shipped model with a spare head."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -15,6 +17,7 @@ from interp.tasks.memory import AdaptiveMemory, FixedMemory
 from probes.roles import TASK
 from probes.roles.decision import Found, decide
 from probes.roles.detectors.counting import counting_roles
+from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import lagged_contents, mixture_roles
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
@@ -51,6 +54,34 @@ def test_a_memory_a_head_is_no_mixture() -> None:
 def test_a_group_of_heads_for_each_memory_is_no_mixture() -> None:
     proof = construct_fixed_memory(FixedMemory((1, 3), "multiplexer", length=14))
     assert not len(asked(mixture_roles, proof.model, proof.task))
+
+
+def spared(name: str, layer: int) -> SequenceTransformer:
+    """A shipped model of width 32 with a second head, which fetches what the first one does and
+    writes it to 32 more channels that nobody reads."""
+    own = load(name).model
+    spec = replace(own.spec, d_model=64, n_heads=tuple(2 * n for n in own.spec.heads))
+    model = SequenceTransformer(spec)
+    weights = model.state_dict()
+    for key, value in weights.items():
+        value.zero_()
+        part = own.state_dict()[key]
+        value[tuple(slice(size) for size in part.shape)] = part
+    for key in ("W_Q", "b_Q", "W_V", "b_V", "terms.relative_keys.r"):
+        value = weights[f"blocks.{layer}.attn.{key}"]
+        value[1] = value[0]
+    w_o = weights[f"blocks.{layer}.attn.W_O"]
+    w_o[1, :, 32:] = w_o[0, :, :32]
+    return model.eval()
+
+
+def test_of_two_heads_that_hold_a_memory_the_one_that_the_output_takes_it_from_is_named() -> None:
+    task, model = load("adaptive-memory").task, spared("adaptive-memory", 1)
+    rows = task.sample(8, seed=0).inputs
+    torch.testing.assert_close(model(rows), load("adaptive-memory").model(rows))
+    found = asked(memory_roles, model, task)
+    assert found[["layer", "head", "target"]].to_numpy().tolist() == [[1, 0, "x[t-t_1]"]]
+    assert "lost without L1H0" not in found["evidence"].item(), "it is read from L1H1 as well"
 
 
 def test_contents_of_a_named_location_are_those_of_all_its_lags() -> None:

@@ -8,7 +8,9 @@ the tokens name it is aligned query by query.
                summed kernel concentrates at o = 0 (of an essentially sparse memory: has the shape
                of ρ), and the head has its share of it
     cause      without its group the memory is less decodable and the output changes; without the
-               head alone it is less decodable too
+               head alone it is less decodable too, or, where spare heads hold it as well, the head
+               has a tenth of what the group does to the output, and does it by its attention at
+               the location alone
 
 A head with a share of the kernel and no part at the memory itself only cancels what others leak: it
 is a ``memory-correction``. A head whose part in another memory of the layer is a hundred times as
@@ -29,7 +31,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from interp.attention.patterns import kernel_by_offset
 from interp.interventions.components import Component, components
@@ -106,11 +110,15 @@ def _of(
     for head in np.flatnonzero(enough).tolist():
         part = Component("head", layer, head)
         alone = lost(without=[part])
-        if carried and not holds([alone]):
-            alone = _share(reader, part, together[-1])
+        cause = [alone]
+        if not holds([alone]):
+            if carried:
+                cause = [_share(reader, part, together[-1])]
+            elif not averaged:
+                cause = _taken(reader, part, memory, together[-1]) or cause
         corrects = at[head] < floors.kernel_part
         with_others = reader.needed([part]) if corrects else together
-        cause = [alone, *(test for test in with_others if test != alone)]  # a group of one head
+        cause += [test for test in with_others if test not in cause]  # a group of one head
         yield Found(
             "head",
             layer,
@@ -138,6 +146,21 @@ def _share(reader: Reader, part: Component, whole: Test) -> Test:
     share = alone.score / whole.score if whole.score > 0 else 0.0
     name = f"of the change of the output without its group, without {part.name} alone"
     return Test(name, share, reader.floors.mixed, alone.p)
+
+
+def _taken(reader: Reader, part: Component, memory: Memory, whole: Test) -> list[Test]:
+    """That the output takes a memory from a head, though others hold it as well: the head has its
+    part in what the group does to the output, and does it by its attention at the location alone;
+    nothing where it fails."""
+    share = _share(reader, part, whole)
+    tests = [share, reader.located(part, _keys(reader.batch, memory))] if holds([share]) else []
+    return tests if holds(tests) else []
+
+
+def _keys(batch: Batch, memory: Memory) -> Tensor:
+    """Where a memory lies, ``[row, query, key]``."""
+    at = torch.arange(batch.mask.shape[1])
+    return at == (at - torch.from_numpy(_distances(batch, memory)).long())[..., None]
 
 
 def _where(memory: Memory) -> str:
@@ -211,8 +234,7 @@ def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
         lags = np.zeros(mask.shape)
     else:
         shape[n - 1] = 1.0
-        fixed = not isinstance(memory.location, str)
-        lags = np.full(mask.shape, float(memory.location)) if fixed else _lags(batch, memory)
+        lags = _distances(batch, memory)
     folds = [
         kernel_by_offset(pattern[rows], values[rows], mask[rows], lags[rows]).sum(0)
         for rows in np.array_split(np.arange(len(mask)), FOLDS)
@@ -221,6 +243,9 @@ def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
     return Kernels(mean, np.stack(folds), shape / np.linalg.norm(shape))
 
 
-def _lags(batch: Batch, memory: Memory) -> NDArray[np.float64]:
-    found: NDArray[np.float64] = batch.latents[str(memory.location)].double().numpy()
+def _distances(batch: Batch, memory: Memory) -> NDArray[np.float64]:
+    """How far back a memory lies, ``[row, pos]``."""
+    if not isinstance(memory.location, str):
+        return np.full(batch.mask.shape, float(memory.location))
+    found: NDArray[np.float64] = batch.latents[memory.location].double().numpy()
     return found
