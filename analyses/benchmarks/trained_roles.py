@@ -2,9 +2,13 @@
 
     python -m analyses.benchmarks.roles --profile trained --folder FOLDER [--seeds N] [--tune]
 
-Families of recipes are trained (or read from the folder), a model a seed; ``pl.locate`` says what
-each component holds, on rows of its own, and roles are found on others. Decoys are untrained models
-of every family's shape, on the same rows.
+Families of recipes are trained, a model a seed; ``pl.locate`` says what each component holds, on
+rows of its own, and roles are found on others. Decoys are untrained models of every family's shape,
+on the same rows, one for two trained ones.
+
+It goes on two seeds of a family at a time and says after each what it found and about how long the
+rest takes. Models and what was measured of them stay in the folder: an interrupted run goes on, and
+after a change of detectors roles alone are found anew.
 
 JSON keys of ``trained``: those of the other profiles, and ``unsolved`` (models that did not learn
 their task and are left out), ``models`` (those that are scored), ``families`` (of each the number
@@ -13,21 +17,26 @@ of models, of claims and of mistakes).
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
+from rich.console import Console
 
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.scoring import ROLES, Claim, Outcome, score
+from analyses.benchmarks.trained_kept import depends_on, kept
 from analyses.benchmarks.trained_models import (
     FAMILIES,
     SCORED,
     TUNED,
+    Family,
     runs_of,
     solved,
     trained_family,
@@ -38,6 +47,7 @@ from interp.tasks.base import answers_of, memories_of
 from interp.tasks.counterfactual import sought_of
 from probes.locate import locate
 from probes.roles import find_roles
+from trained.run import Run
 
 __all__ = ["TRAINED_ROLES", "TrainedSubject", "measure_trained", "measured_trained", "subjects"]
 
@@ -47,6 +57,9 @@ TRAINED_ROLES = (
     "counting",
 )
 _ROWS, _PAIRS = 96, 192
+_COUNTED = ("models", "claims", "mistakes")
+_READ = 5.0
+"""Seconds: a pair of models that is read from the folder takes less."""
 _TARGETED = ("memory-location", "readout", "nested-round")
 
 
@@ -56,45 +69,64 @@ class TrainedSubject:
 
     family: str
     model: Any
-    task: Any
-    seed: int
+    run: Run
+    folder: Path
     decoy: bool = False
 
     @property
     def name(self) -> str:
         """The family's with the seed."""
-        return f"{'untrained ' * self.decoy}{self.family}-{self.seed}"
+        return f"{'untrained ' * self.decoy}{self.run.name}"
 
 
 def subjects(
-    folder: Path, seeds: Sequence[int], only: str = ""
+    family: Family, seeds: Sequence[int], folder: Path, *, progress: bool = False
 ) -> tuple[list[TrainedSubject], list[str]]:
-    """Solved models and a decoy a family, and the names of those that did not learn."""
+    """A family's solved models and a decoy of its shape, and the names of those that did not
+    learn."""
     found, left = [], []
-    for family in (family for family in FAMILIES if only in family.name):
-        for pair in (seeds[i : i + 2] for i in range(0, len(seeds), 2)):
-            for run, fit in trained_family(family, pair, folder):
-                if solved(family, fit):
-                    one = TrainedSubject(family.name, fit.model, run.task, run.training.seed)
-                    found.append(one)
-                else:
-                    left.append(run.name)
-        (run,) = runs_of(family, seeds[:1])
-        fresh = build(run.spec, seed=run.training.seed + 1000).eval()
-        found.append(TrainedSubject(family.name, fresh, run.task, run.training.seed, decoy=True))
-    return found, left
+    for run, fit in trained_family(family, seeds, folder, progress=progress):
+        if solved(family, fit):
+            found.append(TrainedSubject(family.name, fit.model, run, folder))
+        else:
+            left.append(run.name)
+    (run,) = runs_of(family, seeds[:1])
+    fresh = build(run.spec, seed=run.training.seed + 1000).eval()
+    return [*found, TrainedSubject(family.name, fresh, run, folder, decoy=True)], left
 
 
 def measure_trained(subject: TrainedSubject) -> Outcome:
     """Locate one model's latents, find its roles on other rows, and set one beside the other."""
     torch.set_num_threads(1)
-    start, task, seed = time.perf_counter(), subject.task, subject.seed
+    start, run = time.perf_counter(), subject.run
+    file = subject.folder / "measured" / f"{subject.name}.json"
     truth: set[Claim] = set()
     unknown: set[tuple[str, int, int]] = set()
     also: set[Claim] = set()
     if not subject.decoy:
-        table = locate(subject.model, task, rows=_PAIRS, seed=seed)
-        truth, unknown, also = claims_of(table, task)
+        of = depends_on(run, detectors=False, given=[_PAIRS])
+        located = kept(file, "located", of, lambda: _located(subject))
+        truth, unknown, also = claims_of(pd.DataFrame(located), run.task)
+    of = depends_on(run, detectors=True, given=[_ROWS])
+    return Outcome(
+        name=subject.name,
+        decoy=subject.decoy,
+        truth=truth,
+        found=set(map(tuple, kept(file, "roles", of, lambda: _confirmed(subject)))),
+        unscored=unknown,
+        exempt=also,
+        peers=None,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _located(subject: TrainedSubject) -> list[dict[Any, Any]]:
+    task, seed = subject.run.task, subject.run.training.seed
+    return locate(subject.model, task, rows=_PAIRS, seed=seed).to_dict("records")
+
+
+def _confirmed(subject: TrainedSubject) -> list[Claim]:
+    task, seed = subject.run.task, subject.run.training.seed
     roles = find_roles(
         subject.model,
         task.sample(_ROWS, seed=seed + 5000),
@@ -104,17 +136,7 @@ def measure_trained(subject: TrainedSubject) -> Outcome:
         targets=False,
         seed=seed,
     )
-    sure = roles[roles["status"] == "confirmed"]
-    return Outcome(
-        name=subject.name,
-        decoy=subject.decoy,
-        truth=truth,
-        found={_claim(row) for row in sure.itertuples()},
-        unscored=unknown,
-        exempt=also,
-        peers=None,
-        seconds=time.perf_counter() - start,
-    )
+    return [_claim(row) for row in roles[roles["status"] == "confirmed"].itertuples()]
 
 
 def _claim(row: Any) -> Claim:
@@ -127,9 +149,26 @@ def measured_trained(
     folder: Path, *, seeds: int, tuning: bool, workers: int, only: str = ""
 ) -> dict[str, Any]:
     """The ``trained`` block."""
-    start = time.perf_counter()
-    chosen, left = subjects(folder, TUNED if tuning else SCORED[:seeds], only)
-    outcomes = list(measured(measure_trained, chosen, workers))
+    start, console = time.perf_counter(), Console(stderr=True)
+    asked = TUNED if tuning else SCORED[:seeds]
+    families = [family for family in FAMILIES if only in family.name]
+    parts = [(asked[i : i + 2], f) for i in range(0, len(asked), 2) for f in families]
+    chosen: list[TrainedSubject] = []
+    outcomes: list[Outcome] = []
+    left: list[str] = []
+    took: list[float] = []
+    for number, (pair, family) in enumerate(parts, 1):
+        began = time.perf_counter()
+        models, unsolved = subjects(family, pair, folder, progress=console.is_terminal)
+        found = list(measured(measure_trained, models, workers))
+        chosen, outcomes, left = [*chosen, *models], [*outcomes, *found], [*left, *unsolved]
+        took.append(time.perf_counter() - began)
+        done = _families(models, found).get(family.name, dict.fromkeys(_COUNTED, 0))
+        console.print(
+            _told(family, pair, done) + _rest(took, number, len(parts)),
+            highlight=False,
+            soft_wrap=True,
+        )
     result = score(outcomes, TRAINED_ROLES)
     return result | {
         "models": sum(not one.decoy for one in chosen),
@@ -137,6 +176,22 @@ def measured_trained(
         "families": _families(chosen, outcomes),
         "seconds": time.perf_counter() - start,
     }
+
+
+def _told(family: Family, seeds: Sequence[int], done: Mapping[str, int]) -> str:
+    models, claims, mistakes = (done[name] for name in _COUNTED)
+    which = ", ".join(map(str, seeds))
+    return (
+        f"{family.name} {which}: {models} of {len(seeds)} learned their task, {claims} claims, "
+        f"{mistakes} mistakes"
+    )
+
+
+def _rest(took: Sequence[float], done: int, of: int) -> str:
+    """How much is left, by what took longer than reading it from the folder."""
+    worked = [seconds for seconds in took if seconds > _READ]
+    mean = sum(worked) / max(len(worked), 1)
+    return f" ({done} of {of}, about {math.ceil((of - done) * mean / 60)} min left)"
 
 
 def _families(
@@ -148,7 +203,7 @@ def _families(
         if subject.decoy:
             continue
         told = {c for c in one["found"] if c[:3] not in one["unscored"]} - one["exempt"]
-        row = found.setdefault(subject.family, Counter())
+        row = found.setdefault(subject.family, Counter(dict.fromkeys(_COUNTED, 0)))
         row["models"] += 1
         row["claims"] += len(one["truth"])
         row["mistakes"] += len(told ^ one["truth"])
