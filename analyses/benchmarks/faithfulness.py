@@ -9,18 +9,18 @@ confirmed role is replaced by its mean over rows, all at once:
 
 1 is as good as the whole model, 0 as bad as without heads and FFNs. The same is done with other
 sets of as many components, drawn at random (all of them, where they are few), and with all
-components but those that have a role. A model is left out if it does not solve its task, and told
-apart if every component has a role: there keeping them changes nothing.
+components but those that have a role. ``among = heads`` asks the same of heads alone, all FFNs left
+as they are: there are roles for what heads do, and few for FFNs. A model is left out if it does not
+solve its task, and told apart if every component has a role: there keeping them changes nothing.
+Models without attention (baselines, and a transformer without layers) are not asked.
 
 That confirmed roles carry a model does not say that each is needed, nor that its name tells all it
 does; necessity is the roles' own test.
 
-Models without attention (baselines, and a transformer without layers) are not asked.
-
-JSON keys: ``models`` (how many were asked), ``faithful`` (how many keep 0.95), ``least`` (the least
-``kept``), ``random`` (the mean over models of what random sets keep), ``told`` (of how many models
-random sets keep 0.5 at most), ``whole`` (models of which every component has a role), ``unsolved``,
-and ``rows``.
+JSON keys, of ``all`` components and of ``heads``: ``models`` (how many were asked), ``faithful``
+(how many keep 0.95), ``median`` and ``least`` of ``kept``, ``random`` (the mean over models of what
+random sets keep), ``told`` (of how many models random sets keep 0.5 at most), ``whole`` (models of
+which every component has a role); and ``unsolved``, ``rows``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
-from math import comb, nan
+from math import comb, isfinite, nan
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from interp.hooks.capture import evaluating
 from interp.interventions.ablation_effects import loss_unit, position_losses
 from interp.interventions.components import Component, components
 from interp.models.spec import TransformerSpec
-from interp.tasks.base import answers_of, memories_of
+from interp.tasks.base import Batch, answers_of, memories_of
 from interp.tasks.counterfactual import sought_of
 from interp.threads import one_thread
 from probes.roles import find_roles
@@ -66,8 +66,9 @@ class Faithfulness:
 
     Attributes:
         model: Its name.
-        roles: How many components have a confirmed role.
-        components: How many heads and FFNs there are.
+        among: Whether ``all`` heads and FFNs are kept or replaced, or ``heads`` alone.
+        roles: How many of these have a confirmed role.
+        components: How many of them there are.
         kept: The share of what they do together that those with a role do alone.
         random: The mean over other sets of as many; NaN where there are none.
         others: The share that all components without a role do; NaN where there are none.
@@ -75,6 +76,7 @@ class Faithfulness:
     """
 
     model: str
+    among: str
     roles: int
     components: int
     kept: float
@@ -108,7 +110,13 @@ def confirmed_parts(
 
 @torch.no_grad()
 def faithfulness_of(
-    name: str, model: Any, batch: Any, own: set[Component], *, seed: int = 0
+    name: str,
+    model: Any,
+    batch: Batch,
+    own: set[Component],
+    *,
+    among: str = "all",
+    seed: int = 0,
 ) -> Faithfulness:
     """What a model keeps on some rows with some of its components.
 
@@ -117,9 +125,11 @@ def faithfulness_of(
         model: A hooked model.
         batch: Rows with targets, on which these components were not chosen.
         own: The components that are kept.
+        among: ``all``, or ``heads`` where FFNs stay.
         seed: Seed of the random sets.
     """
-    every = components(model)
+    every = [one for one in components(model) if among == "all" or one.kind == "head"]
+    own = own & set(every)
     with evaluating(model):
         runs = Runs(model, batch)
         full, none = float(runs.row_losses.mean()), _loss(runs, every)
@@ -131,6 +141,7 @@ def faithfulness_of(
         rest = set(every) - own
         return Faithfulness(
             name,
+            among,
             len(own),
             len(every),
             share(own),
@@ -188,19 +199,30 @@ def faithfulness(only: str = "") -> dict[str, Any]:
         shipped = zoo.load(name)
         batch = shipped.task.sample(_KEPT_ON, seed=2)
         own = confirmed_parts(shipped.model, shipped.task)
-        found.append(faithfulness_of(name, shipped.model, batch, own))
+        for among in ("all", "heads"):
+            found.append(faithfulness_of(name, shipped.model, batch, own, among=among))
     solved = [one for one in found if one.error <= _ERROR]
-    asked = [one for one in solved if one.roles < one.components]
     return {
-        "models": len(asked),
-        "faithful": sum(one.kept >= _FAITHFUL for one in asked),
-        "least": min((one.kept for one in asked), default=nan),
-        "random": float(np.nanmean([one.random for one in asked])) if asked else nan,
-        "told": sum(one.random <= _CHANCE for one in asked),
-        "whole": [one.model for one in solved if one.roles == one.components],
-        "unsolved": [one.model for one in found if one not in solved],
+        "all": _summary([one for one in solved if one.among == "all"]),
+        "heads": _summary([one for one in solved if one.among == "heads"]),
+        "unsolved": sorted({one.model for one in found if one not in solved}),
         "rows": [asdict(one) for one in found],
         "seconds": time.perf_counter() - started,
+    }
+
+
+def _summary(solved: Sequence[Faithfulness]) -> dict[str, Any]:
+    asked = [one for one in solved if one.roles < one.components]
+    kept = [one.kept for one in asked] or [nan]
+    random = [one.random for one in asked if isfinite(one.random)] or [nan]
+    return {
+        "models": len(asked),
+        "faithful": sum(one >= _FAITHFUL for one in kept),
+        "median": float(np.median(kept)),
+        "least": min(kept),
+        "random": float(np.mean(random)),
+        "told": sum(one <= _CHANCE for one in random),
+        "whole": [one.model for one in solved if one.roles == one.components],
     }
 
 
