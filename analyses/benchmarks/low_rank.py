@@ -98,9 +98,8 @@ def planted_low_rank(seed: int) -> LowRank:
     with torch.no_grad():
         model.W_E.copy_(embedded)
         model.W_U.copy_(embedded.mT)
-        model.pos_embed.W_pos[:] = torch.eye(_LENGTH, spec.d_model, dtype=torch.float64).roll(
-            2 * half, 1
-        )
+        places = torch.eye(_LENGTH, spec.d_model, dtype=torch.float64).roll(2 * half, 1)
+        model.get_parameter("pos_embed.W_pos").copy_(places)
         attn = model.blocks[0].attn
         for head, (qk, ov) in zip(order, plans, strict=True):
             query, key = sides.circuit(qk)
