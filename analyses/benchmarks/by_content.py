@@ -29,7 +29,7 @@ Layouts, attention and values are those of :mod:`analyses.benchmarks.circuits`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, log, sqrt
 
@@ -45,7 +45,7 @@ from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.random_basis import random_basis
 from interp.tasks.base import Batch
 
-__all__ = ["PLANTED", "decoys", "subjects"]
+__all__ = ["PLANTED", "decoys", "finished", "looked_up", "subjects"]
 
 _PUSH = 6.0
 """Nats by which a wrong prediction raises a logit."""
@@ -71,7 +71,7 @@ def _permutation(sizes: Sizes, seed: int) -> Int[Tensor, " token"]:
     return image
 
 
-def _looked_up(layout: Layout, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+def looked_up(layout: Layout, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Attention to positions whose ``key`` block is what the query's ``query`` block says, else to
     the first position."""
     every = layout.tokens.sum(1, keepdim=True)
@@ -101,12 +101,12 @@ def _suppression(
     if kind == "bigram":
         moved = own[:, image.argsort()]  # the column of g(x) is the coordinate of x
         values = _values(layout, moved, wiring, -1.0)
-        write_head(model, 0, places[0], _looked_up(layout, moved, own), values)
+        write_head(model, 0, places[0], looked_up(layout, moved, own), values)
         model.unembed.W_U.copy_(scale * moved)
         return model, [Part("head", 0, places[0], role, "") for role in _SUPPRESSES]
     before = by_lag(lambda lag: lag == 1)(layout)
-    finds = before if kind == "previous" else _looked_up(layout, own[:, image.argsort()], own)
-    suppresses = before if kind == "previous" else _looked_up(layout, answer, own)
+    finds = before if kind == "previous" else looked_up(layout, own[:, image.argsort()], own)
+    suppresses = before if kind == "previous" else looked_up(layout, answer, own)
     write_head(model, 0, places[0], finds, _values(layout, answer, "used", 1.0))
     write_head(model, 1, places[1], suppresses, _values(layout, answer, wiring, -1.0))
     model.unembed.W_U.copy_(scale * answer)
@@ -278,7 +278,20 @@ def _named(role: str, kind: str, sizes: Sizes) -> str:
 
 def _built(role: str, kind: str, sizes: Sizes, seed: int, *, hidden: bool, wiring: str) -> Built:
     model, parts = PLANTED[role](kind, sizes, seed, wiring)
-    made = Construction(role, None, model, Mechanism(tuple(parts)), Certificate(inf, {}, "none"))
+    return finished(model, parts, sizes, seed, hidden=hidden, wiring=wiring)
+
+
+def finished(
+    model: SequenceTransformer,
+    parts: Sequence[Part],
+    sizes: Sizes,
+    seed: int,
+    *,
+    hidden: bool,
+    wiring: str,
+) -> Built:
+    """A model with what is known of it; in a random basis with random gains where it is hidden."""
+    made = Construction("", None, model, Mechanism(tuple(parts)), Certificate(inf, {}, "none"))
     if hidden:
         made = random_basis(made, seed)
         with_gains(made.model, seed)

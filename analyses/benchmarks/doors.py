@@ -31,12 +31,13 @@ import torch
 import typer
 
 import trained
-from analyses.benchmarks import by_content, language
+from analyses.benchmarks import by_content, composed, language
 from analyses.benchmarks.circuits import Shared, Sizes, construct_circuit
 from analyses.benchmarks.known import Built
 from analyses.benchmarks.needed import construct_needed
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.same_roles import differences
+from analyses.benchmarks.scoring import COMPOSED
 from interp.models.checkpoint import save_checkpoint
 from interp.models.export import export_gpt2
 from interp.models.pretrained import load_pretrained
@@ -64,6 +65,8 @@ _CIRCUITS = (
     "copy-suppression looked-up-12-26-2",
     "successor taken-back-12-24-2",
     "bos-gated class-14-24-2",
+    "composed found-14-26-2",
+    "composed looked-for-12-26-2",
 )
 _TASK = (
     "fixed-memory-multiplexer",
@@ -107,7 +110,8 @@ def _asked(one: Doors) -> list[tuple[str, str, list[str]]]:
 def models() -> list[Doors]:
     """The shipped models and circuits that are compared, each with its doors."""
     found = [Doors(name, partial(_language, partial(_shipped, name))) for name in _LANGUAGE]
-    circuits = {one.name: one for one in (*language.subjects(), *by_content.subjects())}
+    built = (language, by_content, composed)
+    circuits = {one.name: one for some in built for one in some.subjects()}
     for name in _CIRCUITS:
         found.append(Doors(name, partial(_language, circuits[f"language {name}"].make)))
     found.append(Doors("two heads share induction", partial(_language, _shared)))
@@ -209,7 +213,7 @@ def _lacking(
 ) -> list[str]:
     """The differences, where the door may lack roles if it gives a reason."""
     told: Mapping[str, str] = asked.attrs.get("lacks", {})
-    reads = {"copying", "copy-suppression", "successor", "symbol-equality"}
+    reads = {"copying", "copy-suppression", "successor", "symbol-equality", *COMPOSED}
     reads = set[str]() if weights else reads
     needs = {"duplicate-token", "positional", "bos-gated"} if not causes else set[str]()
     unsought = {role: told.get(role, "") for role in reads | needs}

@@ -14,12 +14,13 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from analyses.benchmarks.known import Claim
+from analyses.benchmarks.scoring import COMPOSED
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
 
 __all__ = ["located"]
 
-_UNLOCATED = ("copying", "positional", "bos-gated")
+_UNLOCATED = ("copying", "positional", "bos-gated", *COMPOSED)
 """Roles that are not located."""
 
 

@@ -37,6 +37,7 @@ from analyses.benchmarks.circuits import (
     write_attention,
 )
 from analyses.benchmarks.known import Claim
+from analyses.benchmarks.scoring import COMPOSED
 from interp.models.transformer import SequenceTransformer
 
 __all__ = ["NEEDED", "all_but", "blank", "construct_needed", "own_and_first", "write_head"]
@@ -160,7 +161,10 @@ def all_but(shape: tuple[int, int], place: tuple[int, int], role: str) -> frozen
     """Every role of every head of (layers, heads) but one of the head at one place."""
     layers, heads = range(shape[0]), range(shape[1])
     every = {
-        ("head", layer, head, name, "") for layer in layers for head in heads for name in NEEDED
+        ("head", layer, head, name, "")
+        for layer in layers
+        for head in heads
+        for name in (*NEEDED, *COMPOSED)
     }
     return frozenset(every - {("head", *place, role, "")})
 

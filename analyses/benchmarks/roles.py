@@ -12,7 +12,8 @@ what the heads bring, so that the FFN's input decodes it already, which is not Â
 them apart; the head of a coupling counts as ``dense``: it attends in no way that has a name.
 
 *Language*: models in GPT-2's format with LayerNorm, loaded from their folders and tried on random
-tokens (:mod:`analyses.benchmarks.language`, :mod:`analyses.benchmarks.by_content`).
+tokens (:mod:`analyses.benchmarks.language`, :mod:`analyses.benchmarks.by_content`,
+:mod:`analyses.benchmarks.composed`).
 
 *Trained* (``--profile trained``): trained models, judged against exchange, see
 :mod:`analyses.benchmarks.trained_roles`.
@@ -46,7 +47,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from analyses.benchmarks import by_content, cases, language
+from analyses.benchmarks import by_content, cases, composed, language
 from analyses.benchmarks.cases import Subject
 from analyses.benchmarks.doors import measured_doors
 from analyses.benchmarks.known import LanguageSubject, loaded
@@ -193,7 +194,7 @@ def main() -> None:
     if options.profile in ("task", "all"):
         found |= _scored((cases,), measure, ROLES, options)
     if options.profile in ("language", "all"):
-        models = (language, by_content)
+        models = (language, by_content, composed)
         found["language"] = _scored(models, measure_language, LANGUAGE_ROLES, options)
     if options.profile == "trained":
         found["trained"] = _trained(options)

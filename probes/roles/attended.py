@@ -6,7 +6,8 @@
 for tokens t that a head gives more of its attention at i than even attention would. ℓ_h is what
 head h adds to the logits by itself (:mod:`probes.roles.direct`): an attended token is then neither
 raised nor lowered against those that are not attended to. Of a head that maps tokens, t is the
-image of the attended token. What later layers make of what it writes stays.
+image of the attended token; of one that copies what an earlier head fetched, what that head fetched
+where it attends. What later layers make of what it writes stays.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.interventions.ablation_effects import position_losses
@@ -26,7 +27,10 @@ __all__ = ["unraised"]
 
 @torch.no_grad()
 def unraised(
-    evidence: Evidence, kind: str, places: Sequence[Place], images: Mapping[Place, Tensor]
+    evidence: Evidence,
+    kind: str,
+    places: Sequence[Place],
+    named: Mapping[Place, Int[Tensor, "row key"]],
 ) -> tuple[Float[Tensor, "row pos"], Float[Tensor, "row pos"]]:
     """By how much the loss rises when what heads add to the logits is left out: all of it, and what
     they add to those of attended tokens.
@@ -35,17 +39,20 @@ def unraised(
         evidence: The evidence, whose model has a final norm and an unembedding.
         kind: The kind of rows.
         places: The heads, all at once.
-        images: Head → the image of every token id; tokens themselves for a head that is not there.
+        named: Head → the tokens that it raises for its keys, −1 for none; the keys' own for a head
+            that is not there.
     """
     direct, runs = Direct(evidence), evidence.runs(kind)
-    inputs, found, every = runs.batch.inputs, [], torch.arange(len(direct.read.T))
-    parts = [_part(evidence, direct, kind, place, images.get(place)) for place in places]
+    found, every = [], torch.arange(len(direct.read.T))
+    tokens = [named.get(place, runs.batch.inputs) for place in places]
+    some_of = zip(places, tokens, strict=True)
+    parts = [_part(evidence, direct, kind, place, mine) for place, mine in some_of]
     for rows in runs.blocks():
         logits = runs.output(rows).cpu()
         some, whole = logits.clone(), logits.clone()
-        for place, part in zip(places, parts, strict=True):
-            named = inputs[rows] if place not in images else images[place][inputs[rows]]
-            some.scatter_add_(2, named[:, None].expand_as(part[rows]), -part[rows])
+        for place, mine, part in zip(places, tokens, parts, strict=True):
+            at = mine[rows].clamp_min(0)[:, None].expand_as(part[rows])
+            some.scatter_add_(2, at, -part[rows])
             whole -= direct.logits(kind, place, every, rows)
         targets = runs.batch.targets[rows]
         found.append([position_losses(changed, targets).cpu() for changed in (whole, some)])
@@ -54,21 +61,18 @@ def unraised(
 
 
 def _part(
-    evidence: Evidence, direct: Direct, kind: str, place: Place, image: Tensor | None
+    evidence: Evidence, direct: Direct, kind: str, place: Place, named: Int[Tensor, "row key"]
 ) -> Float[Tensor, "row query key"]:
-    """What a head adds to the logit of the token at each key, at its first occurrence, where it is
-    attended to."""
+    """What a head adds to the logit of the token that is named at each key, at its first
+    occurrence, where it is attended to."""
     layer, head = place
-    hook = f"blocks.{layer}.attn.hook_pattern"
-    runs = evidence.runs(kind)
-    pattern, inputs = runs.inside(layer, (hook,))[hook][:, head].double().cpu(), runs.batch.inputs
-    same = inputs[:, :, None] == inputs[:, None, :]
+    pattern = torch.cat([some[:, head] for some in evidence.patterns(kind, layer)]).double()
+    same = (named[:, :, None] == named[:, None, :]) & (named >= 0)[:, None]
     share = pattern @ same.double()
     allowed = (pattern > 0).sum(-1, keepdim=True).clamp_min(1)
     first = ~(same & torch.ones_like(same[0]).tril(-1)).any(-1)
     attended = (share * allowed > 1) & first[:, None]
-    named = inputs if image is None else image[inputs]
-    columns = direct.read.T[named].to(torch.float64).cpu()
+    columns = direct.read.T[named.clamp_min(0)].to(torch.float64).cpu()
     added = torch.einsum("rqd,rkd->rqk", direct.written(kind, place).double().cpu(), columns)
     added, count = added * attended, attended.sum(-1, keepdim=True)
     others = -added.sum(-1, keepdim=True) / (len(direct.read.T) - count).clamp_min(1)

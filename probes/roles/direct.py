@@ -32,11 +32,14 @@ class Direct:
         self._scales: dict[str, Tensor] = {}
 
     @torch.no_grad()
-    def written(self, kind: str, place: Place) -> Float[Tensor, "row query feature"]:
-        """What a head writes, over the final norm's scale."""
+    def written(
+        self, kind: str, place: Place, value: Float[Tensor, "row query part"] | None = None
+    ) -> Float[Tensor, "row query feature"]:
+        """What a head writes, over the final norm's scale; by default in the clean pass, else with
+        this ``value`` at the hook at which it can be replaced."""
         (layer, head), runs = place, self.evidence.runs(kind)
         hook = hook_of(self.evidence.model, Component("head", *place))
-        written = runs.written(layer, hook)[:, :, head]
+        written = runs.written(layer, hook)[:, :, head] if value is None else value
         if not hook.endswith("hook_result"):
             written = written @ self.evidence.model.W_O[layer][head]
         return (written / self._scale(kind)).to(self.read.dtype)

@@ -11,7 +11,7 @@ Every effect is measured once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from math import isfinite, isnan, nan
@@ -223,10 +223,15 @@ class Effects:
             name: The key set to which they lose their attention; empty for the heads themselves.
             kinds: The kinds of rows that are tried; p is taken times their number.
         """
+        return self.worst_of(words, lambda kind: self.rises.without(kind, places, name), kinds)
+
+    def worst_of(
+        self, words: str, rise: Callable[[str], Float[Tensor, "row pos"]], kinds: Sequence[str]
+    ) -> Test:
+        """The same of rises that are given, for rows of each kind."""
         rises = {}
         for kind in kinds:
-            without, scored = self.rises.without(kind, places, name), self.evidence.batch(kind).mask
-            found = self._rise(kind, without, scored)
+            found = self._rise(kind, rise(kind), self.evidence.batch(kind).mask)
             if found is not None:
                 rises[kind] = found
         if not rises:

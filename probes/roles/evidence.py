@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -61,7 +61,8 @@ class Evidence:
     Attributes:
         tables: Kind of rows → what every head does there; filled when it is asked for.
         lacks: What could not be looked at, and why: role or test → reason.
-        images: A role and a head that maps tokens → the image of every token id.
+        named: A role and a head that raises other tokens than those at its keys → these tokens on
+            rows of a kind, ``[row, key]``; −1 for none.
         selected: A head and a class of keys that differs from head to head → the keys on rows of
             a kind.
     """
@@ -89,7 +90,7 @@ class Evidence:
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
         self._patterns: dict[tuple[str, int], list[Tensor]] = {}
-        self.images: dict[str, dict[Place, Tensor]] = {}
+        self.named: dict[str, dict[Place, Callable[[str], Int[Tensor, "row key"]]]] = {}
         self.selected: dict[tuple[Place, str], Callable[[str], Keys]] = {}
 
     @property
@@ -218,20 +219,21 @@ class Evidence:
     def seen(self, place: Place, kind: str = "given") -> Seen:
         """One head's attention on a model's rows of one kind."""
         layer, head = place
-        hook, view = f"blocks.{layer}.attn.hook_pattern", self.views[kind]
-        self.runs(kind)
-        pieces = self._patterns.get((kind, layer))
-        if pieces is None:
-            others = {key: one for key, one in self._patterns.items() if key[0] != kind}
-            pieces = [self.runs(kind).inside(layer, (hook,))[hook].cpu()]
-            self._patterns = others | {(kind, layer): pieces}
-        pattern = torch.cat([some[:, head] for some in pieces])
-        inputs = view.batch.inputs
+        view, inputs = self.views[kind], self.views[kind].batch.inputs
+        pattern = torch.cat([some[:, head] for some in self.patterns(kind, layer)])
         allowed = torch.ones(2 * (inputs.shape[1],), dtype=torch.bool)
         allowed = allowed.tril() if self.causal else allowed
         begun = inputs.ndim == 2 and first_alone(inputs)
         share = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
         return Seen(share, inputs, view.counted, allowed, begun)
+
+    def patterns(self, kind: str, layer: int) -> list[Float[Tensor, "row head query key"]]:
+        """The attention of a layer's heads on a model's rows of one kind, some rows at a time."""
+        runs, hook = self.runs(kind), f"blocks.{layer}.attn.hook_pattern"
+        if (kind, layer) not in self._patterns:
+            others = {key: one for key, one in self._patterns.items() if key[0] != kind}
+            self._patterns = others | {(kind, layer): [runs.inside(layer, (hook,))[hook].cpu()]}
+        return self._patterns[kind, layer]
 
     def _keep(self, kind: str, activations: Mapping[str, Tensor], times: float) -> None:
         """Keep the patterns of some rows of a task where those of all rows are few numbers."""

@@ -166,6 +166,7 @@ LANGUAGE = Profile(
         "after_same": "repeated",
         "predicted": "shuffled",
         "moved": "shuffled",
+        "matched": "shuffled",
     },
     Floors(share=0.3, elsewhere=0.0, window=4, writer=0.3, fall=0.15),
 )

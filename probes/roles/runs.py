@@ -186,12 +186,15 @@ class Runs:
                 yield rows, clean.edited([], [hook])[1][hook]
 
     @torch.no_grad()
-    def inside(self, layer: int, hooks: Sequence[str]) -> dict[str, Tensor]:
-        """The clean activations of one layer's hooks on all rows, computed again."""
+    def inside(
+        self, layer: int, hooks: Sequence[str], edits: Edits = lambda rows: ()
+    ) -> dict[str, Tensor]:
+        """The activations of one layer's hooks on all rows, computed again: in the clean pass, or
+        with edits in that layer."""
         found: dict[str, list[Tensor]] = {name: [] for name in hooks}
-        for clean in self._clean:
+        for rows, clean in zip(self.blocks(), self._clean, strict=True):
             kept: dict[str, Tensor] = {}
-            with self.model.hooks(fwd_hooks=_keeping(hooks, kept)):
+            with self.model.hooks(fwd_hooks=[*edits(rows), *_keeping(hooks, kept)]):
                 if clean.trace is None:
                     self.model(clean.inputs)
                 else:

@@ -230,8 +230,9 @@ class _Case:
     def _raised(self, kind: str) -> list[Test]:
         """The share of what is lost without what the heads add to the logits that is lost with the
         attended tokens' logits alone."""
-        images = self._evidence.images.get(self._role.name, {})
-        whole, some = unraised(self._evidence, kind, self._heads, images)
+        of_role = self._evidence.named.get(self._role.name, {})
+        named = {place: of_role[place](kind) for place in self._heads if place in of_role}
+        whole, some = unraised(self._evidence, kind, self._heads, named)
         mask = self._mask(kind).double()
         _, share = _compared(_Side(whole, mask), _Side(whole - some, mask))
         name = "of what it adds to the logits, due to the tokens it attends to, a share of"

@@ -36,21 +36,18 @@ class Writes:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self._projected: dict[tuple[str, int], Tensor] = {}
         self._levels: dict[int, tuple[Bool[Tensor, " head"], Tensor]] = {}
 
     def together(
         self, places: Sequence[Place], kind: str = "given"
     ) -> Float[Tensor, "row pos feature"]:
         """What heads of a layer write together on rows of one kind, less its mean over rows."""
-        runs, layer = self.evidence.runs(kind), places[0][0]
-        if (kind, layer) not in self._projected:
-            hook = hook_of(self.evidence.model, Component("head", *places[0]))
-            value = runs.written(layer, hook)
-            if not hook.endswith("hook_result"):
-                value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer])
-            self._projected[kind, layer] = value
-        value = self._projected[kind, layer][:, :, [head for _, head in places]].double().sum(2)
+        layer, heads = places[0][0], [head for _, head in places]
+        hook = hook_of(self.evidence.model, Component("head", *places[0]))
+        value = self.evidence.runs(kind).written(layer, hook)[:, :, heads]
+        if not hook.endswith("hook_result"):
+            value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer][heads])
+        value = value.double().sum(2)
         return value - value.mean(0)
 
     def same_on_all_rows(self, place: Place) -> bool:

@@ -45,6 +45,7 @@ _CLASSES = {
     "related": "closeness to a comparison of tokens",
     "periodic": "closeness to a period of positions",
     "moved": "all but the first token, where its event happens",
+    "matched": "what an earlier head fetched",
     "predicted": "the token that is predicted, earlier",
     "same": "same token, earlier",
     "after_same": "after the same token (induction)",

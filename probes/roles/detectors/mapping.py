@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -55,7 +56,8 @@ def mapping_roles(of: Examined) -> Iterator[Found]:
         found = _Mapped.of(evidence, direct, place, tokens)
         ids = torch.arange(evidence.model.W_U.shape[1])
         image = ids.index_copy(0, tokens, tokens[found.image])
-        evidence.images.setdefault(_ROLE, {})[place] = image
+        named = partial(_images, evidence, image=image)
+        evidence.named.setdefault(_ROLE, {})[place] = named
         tests = found.tests(evidence)
         cause = effects.without_head(place) if holds(tests) else []
         layer, head = place
@@ -70,6 +72,11 @@ def mapping_roles(of: Examined) -> Iterator[Found]:
             head=head,
             target=_words(tokens[found.image] - tokens),
         )
+
+
+def _images(evidence: Evidence, kind: str, image: Tensor) -> Int[Tensor, "row key"]:
+    """The images of the tokens of rows of one kind."""
+    return image[evidence.batch(kind).inputs]
 
 
 @dataclass(frozen=True)
