@@ -110,7 +110,8 @@ def _suppression(
     write_head(model, 0, places[0], finds, _values(layout, answer, "used", 1.0))
     write_head(model, 1, places[1], suppresses, _values(layout, answer, wiring, -1.0))
     model.unembed.W_U.copy_(scale * answer)
-    parts = [Part("head", 1, places[1], role, "") for role in _SUPPRESSES]
+    told = (*_SUPPRESSES, "unscored:composed-equality")
+    parts = [Part("head", 1, places[1], role, "") for role in told]
     if kind == "previous":
         parts = [
             Part("head", layer, place, f"unscored:{role}", "")

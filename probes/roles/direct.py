@@ -61,10 +61,13 @@ class Direct:
     @torch.no_grad()
     def _scale(self, kind: str) -> Tensor:
         """The final norm's denominators, ``[row, query, 1]``; 1 where there is no such norm."""
-        if kind not in self._scales:
-            runs = self.evidence.runs(kind)
+        model, runs = self.evidence.model, self.evidence.runs(kind)
+        if kind not in self._scales and SCALE not in model.hook_dict:
             self._scales[kind] = torch.ones(())
-            if SCALE in self.evidence.model.hook_dict:
-                found = [kept[SCALE] for _, _, kept in runs.changed(lambda rows: [], keep=[SCALE])]
-                self._scales[kind] = torch.cat(found)
+        if kind not in self._scales:
+            found: list[Tensor] = []
+            for _, stream in runs.entering(model.cfg.n_layers):
+                with model.hooks(fwd_hooks=[(SCALE, lambda value, hook: found.append(value))]):
+                    model.ln_final(stream)
+            self._scales[kind] = torch.cat(found)
         return self._scales[kind]

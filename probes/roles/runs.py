@@ -175,9 +175,10 @@ class Runs:
 
     @torch.no_grad()
     def entering(self, layer: int) -> Iterator[tuple[slice, Tensor]]:
-        """Yield some rows at a time, with the clean stream before a layer; no layer is run again
-        where streams are kept."""
-        hook = f"blocks.{layer}.hook_resid_pre"
+        """Yield some rows at a time, with the clean stream before a layer, or that after the last
+        one for their number; no layer is run again where streams are kept."""
+        last = layer == self.model.cfg.n_layers
+        hook = f"blocks.{layer - last}.hook_resid_{'post' if last else 'pre'}"
         for rows in self.blocks():
             clean = self._clean[rows.start // self._size]
             if clean.trace is not None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from probes.roles.detectors.attention import attention_roles
 from probes.roles.detectors.circuits import circuit_roles
+from probes.roles.detectors.composition import composition_roles
 from probes.roles.detectors.copying import copying_roles
 from probes.roles.detectors.counting import counting_roles
 from probes.roles.detectors.gating import gating_roles
 from probes.roles.detectors.mapping import mapping_roles
-from probes.roles.detectors.matching import matching_roles
-from probes.roles.detectors.relaying import relaying_roles
 from probes.roles.detectors.suppression import suppression_roles
 from probes.roles.role import Role
 from probes.roles.shipped_latents import ITS_OWN, LATENT
@@ -212,7 +211,7 @@ SHIPPED = (
         ("copying", "specific", "fall"),
         "logits of those tokens",
         "Elhage et al. 2021",
-        (relaying_roles,),
+        (composition_roles,),
         ("language",),
         control="straight",
     ),
@@ -233,7 +232,7 @@ SHIPPED = (
         ("share", "excess", "fall"),
         "share of attention on those keys",
         "Elhage et al. 2021",
-        (matching_roles,),
+        (composition_roles,),
         ("language",),
         keys="matched",
         control="keys",

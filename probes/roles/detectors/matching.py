@@ -31,12 +31,11 @@ from torch import Tensor
 from probes.roles.change import Change, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
-from probes.roles.evidence import Evidence, Keys, Place, has_readout
-from probes.roles.examined import Examined
+from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.fetched import Fetching
 from probes.roles.reading import Input, Reading
 
-__all__ = ["matching_roles"]
+__all__ = ["Match", "closest", "matched"]
 
 _ROLE, _KEYS = "composed-equality", "matched"
 _FEWEST = 8
@@ -45,30 +44,11 @@ _FEWEST = 8
 _TRIED = 6
 """The most earlier heads that fetch the same and are tried one by one."""
 
-_ROLLS = 3
-"""With how many other rows' keys attention is compared."""
-
 Shares = Float[Tensor, "row head writer"]
 
 
-def matching_roles(of: Examined) -> Iterator[Found]:
-    """Test whether every head compares what earlier heads fetched."""
-    evidence, effects = of.evidence, of.effects
-    if effects is None or not has_readout(evidence.model):
-        evidence.lacks[_ROLE] = "no weights are named that heads' writes could be read with"
-        return
-    reading, fetching = Reading(effects), Fetching(evidence)
-    lacking = reading.lacks()
-    if lacking:
-        evidence.lacks[_ROLE] = f"the model has no hook {lacking[0]}"
-        return
-    matched = [best for layer in _layers(evidence) for best in _best(evidence, fetching, layer)]
-    for one in matched:
-        yield _found(effects, reading, fetching, one)
-
-
 @dataclass(frozen=True)
-class _Match:
+class Match:
     """The earlier heads whose fetched token a head may compare, and how much it attends so.
 
     Attributes:
@@ -86,11 +66,7 @@ class _Match:
     beyond: Float[Tensor, "row writer"]
 
 
-def _layers(evidence: Evidence) -> list[int]:
-    return sorted({layer for layer, _ in evidence.heads})
-
-
-def _best(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[_Match]:
+def closest(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[Match]:
     """Of each head of a layer the earlier heads whose keys it attends to most, on every second
     row."""
     heads = [place for place in evidence.heads if place[0] == layer]
@@ -110,30 +86,26 @@ def _best(evidence: Evidence, fetching: Fetching, layer: int) -> Iterator[_Match
         alike = [at for at in order if tried[at][0] == side and float(mine[at]) >= least][:_TRIED]
         share = own[:, place[1], alike]
         writers = tuple(tried[at][1] for at in alike)
-        yield _Match(place, side, writers, share, share - other[:, place[1], alike])
+        yield Match(place, side, writers, share, share - other[:, place[1], alike])
 
 
 def _attended(
     evidence: Evidence, fetching: Fetching, layer: int, side: Input
 ) -> tuple[Shares, Shares]:
-    """Every head's share of attention on the keys of every earlier head, and on those of other
-    rows."""
+    """Every head's share of attention on the keys of every earlier head, and on those of the next
+    row."""
     kind = evidence.profile.rows[_KEYS]
     pattern = torch.cat(evidence.patterns(kind, layer)).float()
     pattern = pattern / pattern.sum(-1, keepdim=True).clamp_min(1e-12)
     counted, inputs = evidence.views[kind].counted, evidence.batch(kind).inputs
     owns, others = [], []
-    for before in (one for one in _layers(evidence) if one < layer):
+    for before in sorted({one for one, _ in evidence.heads if one < layer}):
         fetched = fetching.by(kind, before)
         keys, asked = _keys(inputs, fetched.tokens, fetched.places, side)
         asked = (asked & counted[:, None]).float()
         weight = keys * (asked / asked.sum(-1, keepdim=True))[..., None]  # NaN: none is asked
         owns.append(torch.einsum("rhij,reij->rhe", pattern, weight))
-        away = [
-            torch.einsum("rhij,reij->rhe", pattern, weight.roll(by, 0))
-            for by in range(1, 1 + _ROLLS)
-        ]
-        others.append(torch.stack(away).nanmean(0))
+        others.append(torch.einsum("rhij,reij->rhe", pattern, weight.roll(1, 0)))
     return torch.cat(owns, dim=2), torch.cat(others, dim=2)
 
 
@@ -163,7 +135,8 @@ def _keys_of(fetching: Fetching, kind: str, writer: Place, side: Input) -> Keys:
     return (keys & asked[..., None])[:, 0]
 
 
-def _found(effects: Effects, reading: Reading, fetching: Fetching, one: _Match) -> Found:
+def matched(effects: Effects, reading: Reading, fetching: Fetching, one: Match) -> Found:
+    """The tests of one head, and of what it reads where its attention is as it should be."""
     evidence, (layer, head) = effects.evidence, one.place
     tests, cause, target = _behaviour(evidence, one, one.writers[0]), list[Test](), ""
     if holds(tests):
@@ -179,7 +152,7 @@ def _found(effects: Effects, reading: Reading, fetching: Fetching, one: _Match) 
     return Found("head", layer, _ROLE, strength, tests, cause, head=head, target=target)
 
 
-def _behaviour(evidence: Evidence, one: _Match, writer: Place) -> list[Test]:
+def _behaviour(evidence: Evidence, one: Match, writer: Place) -> list[Test]:
     """Attention to one earlier head's keys, on the rows that nothing was chosen on."""
     floors, at = evidence.floors, one.writers.index(writer)
     side = "where {} fetched the query's token" if one.read_as == "k" else "what {} fetched for it"
@@ -199,7 +172,7 @@ def _behaviour(evidence: Evidence, one: _Match, writer: Place) -> list[Test]:
 class _Fallen:
     """By how much a head's attention to its keys falls without what earlier heads wrote."""
 
-    def __init__(self, reading: Reading, fetching: Fetching, one: _Match) -> None:
+    def __init__(self, reading: Reading, fetching: Fetching, one: Match) -> None:
         self._reading, self._one = reading, one
         self._floors = reading.evidence.floors
         self._kind = reading.evidence.profile.rows[_KEYS]

@@ -31,12 +31,11 @@ from probes.roles.change import over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.direct import Direct
 from probes.roles.effects import Effects
-from probes.roles.evidence import Evidence, Place, has_readout
-from probes.roles.examined import Examined
+from probes.roles.evidence import Evidence, Place
 from probes.roles.fetched import Fetching
 from probes.roles.reading import Reading
 
-__all__ = ["relaying_roles"]
+__all__ = ["Relayed", "Rises", "relayed"]
 
 _ROLE, _KIND = "virtual-copying", "shuffled"
 
@@ -46,20 +45,8 @@ _TRIED = 6
 Rows = Float[Tensor, " row"]
 
 
-def relaying_roles(of: Examined) -> Iterator[Found]:
-    """Test whether every head copies what earlier heads fetched."""
-    evidence, effects = of.evidence, of.effects
-    if effects is None or not has_readout(evidence.model):
-        evidence.lacks[_ROLE] = "no weights are named that writes could be read with as logits"
-        return
-    rises, first = _Rises(evidence, Fetching(evidence)), min(layer for layer, _ in evidence.heads)
-    later = [place for place in evidence.heads if place[0] > first]
-    for one in [rises.best(place) for place in later]:
-        yield _found(effects, rises, one)
-
-
 @dataclass(frozen=True)
-class _Relayed:
+class Relayed:
     """The earlier heads whose fetched tokens a head may copy.
 
     Attributes:
@@ -75,7 +62,7 @@ class _Relayed:
     rows: Float[Tensor, "row writer"]
 
 
-class _Rises:
+class Rises:
     """By how much heads raise the tokens that earlier heads fetched at their keys, above those of
     other rows."""
 
@@ -85,10 +72,15 @@ class _Rises:
         inputs = evidence.batch(_KIND).inputs
         self._columns = self._direct.read.T[inputs].cpu()
 
-    def best(self, place: Place) -> _Relayed:
-        """The earlier heads whose fetched tokens a head raises, or lowers, most on every second
-        row."""
-        earlier = [other for other in self.evidence.heads if other[0] < place[0]]
+    def best(self, layer: int) -> Iterator[Relayed]:
+        """Of each head of a layer the earlier heads whose fetched tokens it raises, or lowers, most
+        on every second row."""
+        earlier = [other for other in self.evidence.heads if other[0] < layer]
+        for place in self.evidence.heads:
+            if place[0] == layer and earlier:
+                yield self._best(place, earlier)
+
+    def _best(self, place: Place, earlier: Sequence[Place]) -> Relayed:
         found = self._of(place, earlier)
         mean = found[::2].mean(0)
         best = int(mean.abs().argmax())
@@ -96,9 +88,9 @@ class _Rises:
         size = sign * mean
         order, least = size.argsort(descending=True).tolist(), float(size[best]) / 2
         alike = [at for at in order if float(size[at]) >= least][:_TRIED]
-        return _Relayed(place, tuple(earlier[at] for at in alike), sign, sign * found[:, alike])
+        return Relayed(place, tuple(earlier[at] for at in alike), sign, sign * found[:, alike])
 
-    def without(self, reading: Reading, one: _Relayed, lost: Sequence[Place]) -> Rows:
+    def without(self, reading: Reading, one: Relayed, lost: Sequence[Place]) -> Rows:
         """The rise of what the first earlier head fetched, when the head's values lack what some
         wrote."""
         value = reading.written(_KIND, one.place, lost)
@@ -136,11 +128,12 @@ class _Rises:
         return (logits.gather(2, places) * (named >= 0)).sum(1)
 
 
-def _found(effects: Effects, rises: _Rises, one: _Relayed) -> Found:
+def relayed(effects: Effects, reading: Reading, rises: Rises, one: Relayed) -> Found:
+    """The tests of one head, and of what it reads where it raises, or lowers, such tokens."""
     evidence, (layer, head) = effects.evidence, one.place
     test, cause, target = _behaviour(evidence, one, one.writers[0]), list[Test](), ""
     if holds([test]):
-        path = _Path(Reading(effects), rises, one)
+        path = _Path(reading, rises, one)
         read = path.read()
         test, target = _behaviour(evidence, one, read[0]), _names(read)
         evidence.named.setdefault(_ROLE, {})[one.place] = partial(rises.named, writer=read[0])
@@ -151,7 +144,7 @@ def _found(effects: Effects, rises: _Rises, one: _Relayed) -> Found:
     return Found("head", layer, _ROLE, strength, [test], cause, head=head, target=target)
 
 
-def _behaviour(evidence: Evidence, one: _Relayed, writer: Place) -> Test:
+def _behaviour(evidence: Evidence, one: Relayed, writer: Place) -> Test:
     """The rise of what one earlier head fetched, on the rows that nothing was chosen on."""
     verb = "raises" if one.sign > 0 else "lowers"
     name = f"{verb} the logits of what {_names([writer])} fetched where it attends by"
@@ -170,8 +163,8 @@ class _Path:
     """
 
     reading: Reading
-    rises: _Rises
-    one: _Relayed
+    rises: Rises
+    one: Relayed
 
     def read(self) -> tuple[Place, ...]:
         """Of the heads that fetch the same, those whose write is read, on every second row; all
