@@ -74,7 +74,9 @@ class _Model:
         self.layout, self.sizes = Layout(sizes), sizes
         self.model = blank(self.layout, 2, seed)
         generator = torch.Generator().manual_seed(seed)
-        self.order = [torch.randperm(sizes.heads, generator=generator).tolist() for _ in range(2)]
+        self.order: list[list[int]] = [
+            torch.randperm(sizes.heads, generator=generator).tolist() for _ in range(2)
+        ]
         self._next = [0, 0]
 
     def head(
