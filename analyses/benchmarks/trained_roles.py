@@ -112,7 +112,7 @@ def measure_trained(subject: TrainedSubject) -> Outcome:
         name=subject.name,
         decoy=subject.decoy,
         truth=truth,
-        found=set(map(tuple, kept(file, "roles", of, lambda: _confirmed(subject)))),
+        found=_singles(kept(file, "roles", of, lambda: _confirmed(subject))),
         unscored=unknown,
         exempt=also,
         peers=None,
@@ -137,6 +137,12 @@ def _confirmed(subject: TrainedSubject) -> list[Claim]:
         seed=seed,
     )
     return [_claim(row) for row in roles[roles["status"] == "confirmed"].itertuples()]
+
+
+def _singles(claims: Sequence[Sequence[Any]]) -> set[Claim]:
+    """The claims about single components; a group's row names what its members' rows say."""
+    found = {(str(c), int(layer), int(head), str(r), str(t)) for c, layer, head, r, t in claims}
+    return {claim for claim in found if claim[0] != "group"}
 
 
 def _claim(row: Any) -> Claim:
@@ -190,8 +196,8 @@ def _told(family: Family, seeds: Sequence[int], done: Mapping[str, int]) -> str:
 def _rest(took: Sequence[float], done: int, of: int) -> str:
     """How much is left, by what took longer than reading it from the folder."""
     worked = [seconds for seconds in took if seconds > _READ]
-    mean = sum(worked) / max(len(worked), 1)
-    return f" ({done} of {of}, about {math.ceil((of - done) * mean / 60)} min left)"
+    minutes = math.ceil((of - done) * sum(worked) / max(len(worked), 1) / 60)
+    return f" ({done} of {of}, about {minutes} min left)" if worked else f" ({done} of {of})"
 
 
 def _families(

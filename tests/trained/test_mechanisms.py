@@ -4,6 +4,7 @@ Judged by exchanging components between rows, which knows nothing of roles.
 """
 
 import pytest
+import torch
 from pandas import DataFrame
 
 from interp.tasks.base import answers_of, memories_of
@@ -44,7 +45,11 @@ CONTROLS = {
     "fixed-memory-multiplexer-mixed": ("x[t-1]", "x[t-3]"),
     "adaptive-memory-gated": ("t_1", "x[t-t_1]"),
     "nested-memory-2-gated": ("t_1", "token[t-t_1]", "t_2", "x[t-t_2]"),
+    "nested-memory-3-gated": ("t_1", "t_3", "x[t-t_3]"),
     "sparse-memory-light-layers": ("rho_1*x",),
+    "coupling-rank-2-layers": ("attention",),
+    "coupling-rank-6-layers": ("attention",),
+    "depth-L4-layers2-heads": ("E2",),
     "induction-mlp-table": ("previous", "source"),
 }
 """Model → latents that no component holds."""
@@ -75,6 +80,18 @@ def test_a_control_is_as_accurate_and_holds_none_of_the_latents(name: str) -> No
 def test_what_a_gated_memory_holds_instead_is_every_lag_at_once() -> None:
     table = located("adaptive-memory-gated", ("window",)).set_index(["component", "circuit"])
     assert table.loc[("L0 heads", "output"), "share"] >= HOLDS
+
+
+def test_copying_without_b_is_by_weights_that_grew_to_the_identity() -> None:
+    name = "template-copying-b-grown"
+    shipped, symbols = load(name), range(256, 512)
+    assert not shipped.model.spec.identity_ov
+    assert "L0H0" in holders(located(name, ("answer",)))["where"].item().split(", ")
+    factor = shipped.model.blocks[0].attn
+    with torch.no_grad():
+        tokens = shipped.model.embed.W_E[symbols.start : symbols.stop]
+        circuit = tokens @ factor.W_V[0] @ factor.W_O[0] @ tokens.T
+    assert circuit.argmax(1).tolist() == list(range(len(symbols))), "of symbols never trained on"
 
 
 def test_every_control_has_the_model_it_is_the_control_of() -> None:
