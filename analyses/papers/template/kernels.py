@@ -3,7 +3,7 @@
     conditioning  tasks and models in the order of N's condition number and in that of the samples
                   that trained models need
     blocks        the kernel matrix of a sample is N blown up, and kernel regression gives each
-                  unseen string its template's label mean
+                  unseen string what N and the ridge that strings bring along predict
     features      full training against regression with the limit's kernel, with the features of
                   the initial model (its readout alone) and with its tangent kernel
 
@@ -39,6 +39,7 @@ from interp.proofs.nngp import (
     block_spread,
     feature_kernel,
     kernel_predict,
+    quadrature_kernel,
     tangent_kernel,
     template_matrix,
     template_prediction,
@@ -50,6 +51,8 @@ from interp.tasks.template.named import aabb_abab, aba_abb, same_different
 __all__ = ["blocks", "conditioning", "features"]
 
 _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
+_SHARE, _GAP, _GAP_OF_SIZE = 0.1, 0.1, 0.25
+_NODES = 12
 
 
 def conditioning(setting: Setting) -> Verdict:
@@ -105,70 +108,99 @@ def blocks(setting: Setting) -> Verdict:
     """Test that kernels are constant on blocks of templates (ledger:
     ``template-kernel-blocks``)."""
     options = setting.options
-    results = [_blocks(options, seed) for seed in setting.seeds]
-    shares, gaps, between, within = (
-        [float(found[key]) for found, _ in results] for key in ("share", "gap", "between", "within")
+    alphabets = [options["symbols"], *options["fewer_symbols"]]
+    table = pd.DataFrame(
+        [_blocks(options, symbols, seed) for symbols in alphabets for seed in setting.seeds]
     )
-    good = max(shares) <= 0.1 and max(gaps) <= 0.1
-    half = max(shares) <= 0.1 or max(gaps) <= 0.1
-    status = decide(good, half)
+    judged = table[table["symbols"] == options["symbols"]]
+    constant = float(judged["share"].max()) <= _SHARE
+    gaps, sizes = judged["gap"], judged["size"]
+    told_by_n = bool(((gaps <= _GAP) & (gaps <= _GAP_OF_SIZE * sizes)).all())
+    fewer = table[table["symbols"] != options["symbols"]].groupby("symbols", sort=False)
     words = (
-        f"Within-block variance is {max(shares):.3f} of the kernel's at most, and kernel ridge "
-        f"regression is within {max(gaps):.3f} of the templates' prediction from N alone. Blocks "
-        f"differ by {np.mean(between):.1e} of the kernel's size, symbols that strings share move "
-        f"entries by {np.mean(within):.1e}."
+        f"With {options['symbols']} symbols the within-block variance is "
+        f"{judged['share'].max():.3f} of the kernel's at most; kernel ridge regression, {sizes.mean():.2f} in size, is within "
+        f"{gaps.max():.3f} of N (N + (λ + δ) r/n)⁻¹ y, and {judged['gap_without'].mean():.2f} from "
+        f"it without δ. With fewer symbols strings share some: "
+        + "; ".join(
+            f"{n}: share {rows['share'].mean():.2f}, gap {rows['gap'].mean():.3f}"
+            for n, rows in fewer
+        )
+        + "."
     )
-    kernel, order, task = results[0][1]
-    n = template_matrix(task, NNGPKernel(a=options["a"]), nodes=12).value
-    figure = kernel_matrices({"sample": kernel}, labels=[], bounds=order)
-    small = kernel_matrices({"N": n}, labels=task.templates)
+    columns = ("share", "gap", "gap_without", "size", "within", "between")
+    numbers = {name: by_seed(table, ["symbols"], name) for name in columns}
     return Verdict(
-        status,
+        decide(constant and told_by_n, constant or told_by_n),
         words,
-        f"within-block share {np.mean(shares):.3f}, gap to N's prediction {np.mean(gaps):.3f}",
-        {"within_block_share": shares, "gap": gaps, "between": between, "within": within},
-        {},
-        {
-            "kernel": Drawing(figure, "Kernel matrix of a sample, in blocks by template."),
-            "n": Drawing(small, "The matrix N between templates."),
-        },
+        f"within-block share {judged['share'].mean():.3f}, gap to N's prediction {gaps.mean():.3f} "
+        f"of {sizes.mean():.2f}",
+        numbers,
+        {"blocks": table},
+        _block_drawings(options, setting.seeds[0]),
     )
 
 
-def _blocks(
-    options: Any, seed: int
-) -> tuple[dict[str, float], tuple[Any, list[int], TemplateTask]]:
-    """A sample's kernel matrix, sorted by template, with numbers that describe it.
+def _blocks(options: Any, symbols: int, seed: int) -> dict[str, float]:
+    """Numbers about the kernel matrix of a sample.
 
-    ``share`` of the variance within blocks, ``gap`` of regression to N's prediction, and the spread
+    ``share`` of the variance within blocks, ``gap`` of regression to N's prediction (and without
+    the ridge δ that the kernel brings along), the prediction's mean ``size``, and the spread
     ``between`` block means and ``within`` blocks, relative to the mean entry.
     """
-    task = aba_abb(**task_sizes(options))
-    kernel = NNGPKernel(a=options["a"])
-    train = task.sample(options["rows"], seed=seed)
-    test = task.unseen().sample(options["tests"], seed=seed)
-    template = train.latents["template"][:, 0].numpy()
-    strings = torch.cat((train.inputs, test.inputs)).numpy()
-    full = transformer_kernel(strings, kernel, samples=options["samples"], seed=seed).value
+    task = aba_abb(**task_sizes({"symbols": symbols}))
+    full, template, asked, labels = _sampled(task, options, seed)
     n = len(template)
-    off = full[:n, :n][~np.eye(n, dtype=bool)]
-    _, share = block_spread(full[:n, :n], template)
-    spread = float(off.std() / off.mean())
-    labels = train.targets[:, -1, 0].double().numpy()
-    found = kernel_predict(full[:n, :n], labels, full[n:, :n], ridge=options["ridge"])
-    matrix = template_matrix(task, kernel, nodes=12).value
     ridge = options["ridge"] * float(np.diag(full[:n, :n]).mean())
-    means = template_prediction(matrix, np.asarray(task.labels, float), rows=n, ridge=ridge)
-    gap = float(np.abs(found - means[test.latents["template"][:, 0].numpy()]).mean())
-    order = np.argsort(template, kind="stable")
-    bounds = np.flatnonzero(np.diff(template[order])) + 1
-    numbers = {
+    found = kernel_predict(full[:n, :n], labels, full[n:, :n], ridge=options["ridge"])
+    limit = template_matrix(task, NNGPKernel(a=options["a"]), nodes=_NODES)
+    y = np.asarray(task.labels, float)
+    expected, without = (
+        template_prediction(limit.value, y, rows=n, ridge=own)[asked]
+        for own in (ridge + limit.surplus, ridge)
+    )
+    off = full[:n, :n][~np.eye(n, dtype=bool)]
+    spread = float(off.std() / off.mean())
+    _, share = block_spread(full[:n, :n], template)
+    return {
+        "symbols": symbols,
+        "seed": seed,
         "share": share,
-        "gap": gap,
+        "gap": float(np.abs(found - expected).mean()),
+        "gap_without": float(np.abs(found - without).mean()),
+        "size": float(np.abs(expected).mean()),
         "between": spread * max(1 - share, 0) ** 0.5,
         "within": spread * share**0.5,
     }
-    return numbers, (full[:n, :n][np.ix_(order, order)], bounds.tolist(), task)
+
+
+def _sampled(
+    task: TemplateTask, options: Any, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The kernel between training and unseen strings, both strings' templates, and labels."""
+    train = task.sample(options["rows"], seed=seed)
+    test = task.unseen().sample(options["tests"], seed=seed)
+    strings = torch.cat((train.inputs, test.inputs)).numpy()
+    full = quadrature_kernel(strings, NNGPKernel(a=options["a"]), nodes=_NODES)
+    template, asked = (one.latents["template"][:, 0].numpy() for one in (train, test))
+    return full, template, asked, train.targets[:, -1, 0].double().numpy()
+
+
+def _block_drawings(options: Any, seed: int) -> dict[str, Drawing]:
+    """The kernel matrix of a sample, sorted by template, where few strings share a symbol; N."""
+    task = aba_abb(**task_sizes({"symbols": options["fewer_symbols"][-1]}))
+    full, template, _, _ = _sampled(task, options, seed)
+    order = np.argsort(template, kind="stable")
+    bounds = (np.flatnonzero(np.diff(template[order])) + 1).tolist()
+    sample = kernel_matrices({"sample": full[np.ix_(order, order)]}, labels=[], bounds=bounds)
+    n = template_matrix(task, NNGPKernel(a=options["a"]), nodes=_NODES).value
+    small = kernel_matrices({"N": n}, labels=task.templates)
+    return {
+        "kernel": Drawing(
+            sample, f"Kernel matrix of a sample of {task.train[1]} symbols, in blocks by template."
+        ),
+        "n": Drawing(small, "The matrix N between templates."),
+    }
 
 
 def features(setting: Setting) -> Verdict:

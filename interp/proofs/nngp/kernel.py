@@ -165,6 +165,9 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 def quadrature_kernel(strings: Strings, kernel: NNGPKernel, *, nodes: int = 24) -> Square:
     """The kernel K by Gauss–Hermite quadrature over the 2(k − 1) score differences of a pair.
 
+    A pair's value depends on which tokens are equal alone: pairs with the same equalities are
+    computed once.
+
     Args:
         strings: Token ids, of two or three positions.
         kernel: The options of the infinitely wide model.
@@ -177,17 +180,31 @@ def quadrature_kernel(strings: Strings, kernel: NNGPKernel, *, nodes: int = 24) 
     rule = f"must have 2 to {_MOST} positions"
     problems.need(2 <= k <= _MOST, "strings", rule, k, "use transformer_kernel")
     problems.raise_if_any()
-    same = (strings[:, :, None, None] == strings[None, None]).astype(np.float64)
-    gram = same + kernel.gamma**2 * np.eye(k)[None, :, None, :]
-    bias = _identity(strings, kernel)
-    attention = np.empty((len(strings), len(strings)))
+    ids = np.unique(strings, return_inverse=True)[1].reshape(strings.shape)
+    bias = _identity(ids, kernel)
     points, weights = _grid(2 * (k - 1), nodes)
-    for i in range(len(strings)):
-        for j in range(i + 1):
-            blocks = gram[i, :, i], gram[i, :, j], gram[j, :, j]
-            found = _pair(blocks, (bias[i], bias[j]), kernel.beta, points, weights)
-            attention[i, j] = attention[j, i] = found
-    return kernel.outputs(attention)
+    code = _equalities(ids)
+    _, firsts, where = np.unique(code, return_index=True, return_inverse=True)
+    values = np.empty(len(firsts))
+    for n, (i, j) in enumerate(zip(*np.divmod(firsts, len(ids)), strict=True)):
+        pairs = ((i, i), (i, j), (j, j))
+        own, cross, other = (
+            (ids[a][:, None] == ids[b]) + kernel.gamma**2 * np.eye(k) for a, b in pairs
+        )
+        values[n] = _pair((own, cross, other), (bias[i], bias[j]), kernel.beta, points, weights)
+    return kernel.outputs(values[where].reshape(code.shape))
+
+
+def _equalities(ids: Strings) -> Int64[np.ndarray, "string string"]:
+    """A number for every pair of strings that tells which of its tokens are equal."""
+    k = ids.shape[1]
+    places = 2 ** np.arange(k * k)
+    own = (ids[:, :, None] == ids[:, None]).reshape(len(ids), -1) @ places
+    code: Int64[np.ndarray, "string string"] = own[:, None] * 4 ** (k * k) + own * 2 ** (k * k)
+    for s in range(k):
+        for t in range(k):
+            code += (ids[:, s, None] == ids[None, :, t]) * places[s * k + t]
+    return code
 
 
 def _grid(dimensions: int, nodes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,8 +4,10 @@
 
 N nonsingular means that a kernel method with this kernel tells the templates apart on unseen
 symbols; its condition number drives how many samples that takes. With many symbols the kernel
-matrix of a sample is N blown up into blocks, and kernel ridge regression gives every unseen string
-nearly N (N + λ r/n)⁻¹ y: the templates' label means, shrunk along N's small eigenvalues.
+matrix of n strings is N blown up into blocks, and on the diagonal δ = K(x, x) − N_ii more: a string
+is more like itself than like another one of its template. Kernel ridge regression meets δ as a
+ridge and gives every unseen string nearly N (N + (λ + δ) r/n)⁻¹ y: the templates' label means,
+shrunk along N's small eigenvalues.
 
 An MLP on one-hot input sees shared regular tokens at equal positions and nothing else, so its N is
 singular as soon as two templates have the same ones at the same places.
@@ -40,6 +42,7 @@ class TemplateMatrix:
         condition: |largest eigenvalue| / |smallest|; infinite if singular to rounding.
         condition_error: The standard error of the condition number.
         eigenvalues: The eigenvalues of N, smallest first.
+        surplus: For each template, δ = K(x, x) − N_ii of one of its strings x.
     """
 
     value: Matrix
@@ -47,6 +50,7 @@ class TemplateMatrix:
     condition: float
     condition_error: float
     eigenvalues: Float64[np.ndarray, " template"]
+    surplus: Float64[np.ndarray, " template"]
 
 
 def template_matrix(
@@ -91,6 +95,7 @@ def template_matrix(
         condition=_condition(value),
         condition_error=float(jackknife(conditions)),
         eigenvalues=np.linalg.eigvalsh(value),
+        surplus=np.diag(full.mean(0)).reshape(2, r).mean(0) - np.diag(value),
     )
 
 
@@ -133,14 +138,26 @@ def block_spread(
 
 
 def template_prediction(
-    matrix: Matrix, labels: Float64[np.ndarray, " template"], *, rows: int, ridge: float
+    matrix: Matrix,
+    labels: Float64[np.ndarray, " template"],
+    *,
+    rows: int,
+    ridge: float | Float64[np.ndarray, " template"],
 ) -> Float64[np.ndarray, " template"]:
     """The prediction of kernel ridge regression for unseen strings, with many training symbols.
 
-    N (N + λ r/n I)⁻¹ y for n rows spread evenly over r templates.
+    N (N + (λ + δ) r/n)⁻¹ y for n rows spread evenly over r templates.
+
+    Args:
+        matrix: The matrix N.
+        labels: The templates' labels y.
+        rows: The number n of training strings.
+        ridge: λ, or λ + δ for each template: δ, the ``surplus`` of :class:`TemplateMatrix`, is a
+            ridge that the kernel brings along.
     """
     r = len(labels)
-    return np.asarray(matrix @ np.linalg.solve(matrix + ridge * r / rows * np.eye(r), labels))
+    own = np.diag(np.broadcast_to(np.asarray(ridge, dtype=np.float64), r)) * r / rows
+    return np.asarray(matrix @ np.linalg.solve(matrix + own, labels))
 
 
 def _condition(matrix: Matrix) -> float:

@@ -30,7 +30,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "template-norms": {"rows": 8},
     "template-depth": {"rows": 8, "depths": [1, 2]},
     "template-conditioning": {"rows": [8]},
-    "template-kernel-blocks": {"rows": 12},
+    "template-kernel-blocks": {"rows": 12, "fewer_symbols": [4]},
     "template-finite-width": {"widths": [8, 16]},
     "template-feature-learning": {"rows": [8]},
     "template-head-specialisation": {"rows": 8, "steps": 8},

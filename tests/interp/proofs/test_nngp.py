@@ -180,3 +180,25 @@ def test_what_is_wrong_is_named() -> None:
         template_matrix(aba_abb(), NNGPKernel(), method="exact")
     with pytest.raises(ArgumentError, match="samples must be at least the 20 batches"):
         transformer_kernel(np.array([[0, 1]]), NNGPKernel(), samples=3)
+
+
+def test_strings_bring_a_ridge_of_their_own() -> None:
+    """A surplus on the diagonal, one for each template, is a ridge: solved directly."""
+    matrix, own = np.array([[1.0, 0.6], [0.6, 0.9]]), np.array([0.3, 0.5])
+    template = np.arange(40) % 2
+    labels = np.array([1.0, -1.0])
+    full = matrix[template][:, template] + np.diag(own[template])
+    found = matrix[:, template] @ np.linalg.solve(full + 0.05 * np.eye(40), labels[template])
+    expected = template_prediction(matrix, labels, rows=40, ridge=0.05 + own)
+    assert found == pytest.approx(expected, rel=1e-9)
+    without = template_prediction(matrix, labels, rows=40, ridge=0.05)
+    assert np.abs(found - without).min() > 0.01
+
+
+def test_surplus_is_what_a_string_has_with_itself_alone() -> None:
+    task = aba_abb()
+    found = template_matrix(task, NNGPKernel(a=1.0), nodes=12)
+    strings = np.array([[0, 1, 0], [2, 3, 3], [4, 5, 4], [6, 7, 7]])
+    full = quadrature_kernel(strings, NNGPKernel(a=1.0), nodes=12)
+    assert found.surplus == pytest.approx(np.diag(full)[:2] - np.diag(full[:2, 2:]), abs=1e-12)
+    assert (found.surplus > 0).all()
