@@ -119,8 +119,8 @@ def blocks(setting: Setting) -> Verdict:
     fewer = table[table["symbols"] != options["symbols"]].groupby("symbols", sort=False)
     words = (
         f"With {options['symbols']} symbols the within-block variance is "
-        f"{judged['share'].max():.3f} of the kernel's at most; kernel ridge regression, {sizes.mean():.2f} in size, is within "
-        f"{gaps.max():.3f} of N (N + (λ + δ) r/n)⁻¹ y, and {judged['gap_without'].mean():.2f} from "
+        f"{judged['share'].max():.3f} of the kernel's at most; kernel ridge regression, "
+        f"{sizes.mean():.2f} in size, is within {gaps.max():.3f} of N (N + (λ + δ) r/n)⁻¹ y, and {judged['gap_without'].mean():.2f} from "
         f"it without δ. With fewer symbols strings share some: "
         + "; ".join(
             f"{n}: share {rows['share'].mean():.2f}, gap {rows['gap'].mean():.3f}"
