@@ -9,7 +9,9 @@ gradient descent is one of optimisation and of float32, not of expressivity. The
 minimise the ℓ1 error over all lags instead (:mod:`interp.proofs.lagfits`), which bounds the error
 for *every* bounded input: a smaller norm here does not contradict a larger one there.
 
-The search is a search: a smaller error may exist.
+The search is a search: a smaller error may exist. :func:`descend` is what gradient descent makes of
+the slopes alone, from where training starts, if the linear part is solved at every step: it may get
+stuck, as training does, but not because coefficients that cancel each other are slow to learn.
 """
 
 from __future__ import annotations
@@ -23,10 +25,11 @@ from scipy.optimize import least_squares
 from interp.proofs.lagfits.positions import Positions, phi_values
 from interp.proofs.lagfits.sums import grid
 
-__all__ = ["Projected", "grid_start", "project", "search"]
+__all__ = ["Projected", "descend", "grid_start", "project", "search"]
 
 _SCALES, _SPREADS = (-4.0, -2.0, 0.0, 2.0, 4.0), {"lin": (0.0, 1.0), "log": (0.37, 1.2)}
 _EVALUATIONS = 60
+_MEANS, _TINY = (0.9, 0.999), 1e-12  # Adam's
 _PRICE = 1e-4
 
 Lags = Float64[np.ndarray, "lag"]
@@ -60,6 +63,36 @@ def search(target: Lags, heads: int, positions: Positions) -> Projected:
     ranked = _ranked(target, heads, positions)
     found = [_improved(target, one.slopes, positions) for one in ranked[:3]]
     return min((*ranked, *found), key=lambda one: one.error)
+
+
+def descend(
+    target: Lags,
+    slopes: Float64[np.ndarray, " head"],
+    positions: Positions,
+    *,
+    steps: int,
+    learning_rate: float,
+) -> Projected:
+    """Adam on the logarithms of the slopes, from ``slopes``, with coefficients solved at each step.
+
+    At the best coefficients the gradient of E is that at fixed coefficients. The rate falls to 0
+    like a cosine.
+    """
+    phi = phi_values(positions, np.arange(len(target), dtype=np.float64))
+    log_slopes, first, second = np.log(slopes), np.zeros(len(slopes)), np.zeros(len(slopes))
+    for step in range(steps):
+        one = project(target, np.exp(log_slopes), positions)
+        basis = _basis(len(target), one.slopes, positions)
+        left = target - basis @ one.coefficients
+        gradient = 2 * one.slopes * one.coefficients * ((left * phi) @ basis) / (target**2).sum()
+        first = _MEANS[0] * first + (1 - _MEANS[0]) * gradient
+        second = _MEANS[1] * second + (1 - _MEANS[1]) * gradient**2
+        mean, square = (
+            m / (1 - rate ** (step + 1)) for m, rate in zip((first, second), _MEANS, strict=True)
+        )
+        rate = learning_rate * (1 + np.cos(np.pi * step / steps)) / 2
+        log_slopes = np.clip(log_slopes - rate * mean / (np.sqrt(square) + _TINY), -9.0, 5.0)
+    return project(target, np.exp(log_slopes), positions)
 
 
 def grid_start(target: Lags, heads: int, positions: Positions) -> Projected:

@@ -33,6 +33,7 @@ from analyses.papers.template.models import (
 )
 from interp.figures.nngp import kernel_matrices
 from interp.figures.sweeps import accuracy_sweep
+from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.nngp import (
     NNGPKernel,
@@ -43,7 +44,6 @@ from interp.proofs.nngp import (
     tangent_kernel,
     template_matrix,
     template_prediction,
-    transformer_kernel,
 )
 from interp.tasks.template import TemplateTask
 from interp.tasks.template.named import aabb_abab, aba_abb, same_different
@@ -52,7 +52,7 @@ __all__ = ["blocks", "conditioning", "features"]
 
 _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
 _SHARE, _GAP, _GAP_OF_SIZE = 0.1, 0.1, 0.25
-_NODES = 12
+_NODES, _STRINGS = 12, 256
 
 
 def conditioning(setting: Setting) -> Verdict:
@@ -113,20 +113,20 @@ def blocks(setting: Setting) -> Verdict:
         [_blocks(options, symbols, seed) for symbols in alphabets for seed in setting.seeds]
     )
     judged = table[table["symbols"] == options["symbols"]]
+    asked = table[table["symbols"] == options["fewer_symbols"][0]]
     constant = float(judged["share"].max()) <= _SHARE
-    gaps, sizes = judged["gap"], judged["size"]
+    gaps, sizes = asked["gap"], asked["size"]
     told_by_n = bool(((gaps <= _GAP) & (gaps <= _GAP_OF_SIZE * sizes)).all())
     fewer = table[table["symbols"] != options["symbols"]].groupby("symbols", sort=False)
+    told = "; ".join(
+        f"{n}: share {rows['share'].mean():.2f}, gap {rows['gap'].mean():.3f}" for n, rows in fewer
+    )
     words = (
         f"With {options['symbols']} symbols the within-block variance is "
-        f"{judged['share'].max():.3f} of the kernel's at most; kernel ridge regression, "
-        f"{sizes.mean():.2f} in size, is within {gaps.max():.3f} of N (N + (λ + δ) r/n)⁻¹ y, and {judged['gap_without'].mean():.2f} from "
-        f"it without δ. With fewer symbols strings share some: "
-        + "; ".join(
-            f"{n}: share {rows['share'].mean():.2f}, gap {rows['gap'].mean():.3f}"
-            for n, rows in fewer
-        )
-        + "."
+        f"{judged['share'].max():.3f} of the kernel's at most. With {options['fewer_symbols'][0]} "
+        f"kernel ridge regression, {sizes.mean():.2f} in size, is within {gaps.max():.3f} of "
+        f"N (N + diag((λ + δ)/n_i))⁻¹ y, and {asked['gap_without'].mean():.2f} from it without δ. "
+        f"With fewer symbols strings share some: {told}."
     )
     columns = ("share", "gap", "gap_without", "size", "within", "between")
     numbers = {name: by_seed(table, ["symbols"], name) for name in columns}
@@ -154,9 +154,9 @@ def _blocks(options: Any, symbols: int, seed: int) -> dict[str, float]:
     ridge = options["ridge"] * float(np.diag(full[:n, :n]).mean())
     found = kernel_predict(full[:n, :n], labels, full[n:, :n], ridge=options["ridge"])
     limit = template_matrix(task, NNGPKernel(a=options["a"]), nodes=_NODES)
-    y = np.asarray(task.labels, float)
+    y, counts = np.asarray(task.labels, float), np.bincount(template)
     expected, without = (
-        template_prediction(limit.value, y, rows=n, ridge=own)[asked]
+        template_prediction(limit.value, y, rows=counts, ridge=own)[asked]
         for own in (ridge + limit.surplus, ridge)
     )
     off = full[:n, :n][~np.eye(n, dtype=bool)]
@@ -208,19 +208,14 @@ def features(setting: Setting) -> Verdict:
     ``template-feature-learning``)."""
     options = setting.options
     task = aba_abb(**task_sizes(options))
-    experiment = on_unseen(setting)
+    spec, experiment = spec_of(task, options, norm="layernorm"), on_unseen(setting)
     for n in options["rows"]:
-        experiment.add({"model": "trained", "n": n}, task, spec_of(task, options), rows=n)
+        experiment.add({"model": "trained", "n": n}, task, spec, rows=n)
     table, _ = experiment.run()
     if (nothing := unanswered(table)) is not None:
         return nothing
     lost, table = unfitted(table), fitted(table)
-    rows = [
-        row
-        for n in options["rows"]
-        for seed in setting.seeds
-        for row in _lazy(task, options, n, seed)
-    ]
+    rows = [row for seed in setting.seeds for row in _lazy(task, spec, options, seed)]
     table = pd.concat([table, pd.DataFrame(rows)], ignore_index=True)
     means = table.groupby(["model", "n"], sort=False)["accuracy"].mean().unstack()
     lead = {
@@ -239,6 +234,7 @@ def features(setting: Setting) -> Verdict:
     numbers = {
         "lead": lead,
         "not_fitted": lost,
+        "inverse_temperature": [_limit_of(spec, seed).beta for seed in setting.seeds],
         "accuracy": by_seed(table, ["model", "n"], "accuracy", between=" "),
     }
     least = min(lead, key=lambda name: lead[name])
@@ -253,24 +249,44 @@ def features(setting: Setting) -> Verdict:
     )
 
 
-def _lazy(task: TemplateTask, options: Any, n: int, seed: int) -> list[dict[str, Any]]:
+def _limit_of(spec: TransformerSpec, seed: int) -> NNGPKernel:
+    """The limit's kernel with the inverse temperature and the position codes of the model.
+
+    The kernel's scores have variance β² (1 + γ²)² where tokens have length 1 and positions γ; a
+    LayerNorm makes the length of their sum 1, so β (1 + γ²) is the spread of the model's scores.
+    """
+    model = SequenceTransformer(spec, seed=seed)
+    strings = torch.arange(_STRINGS * spec.n_ctx).reshape(_STRINGS, -1) % spec.d_in
+    name = "blocks.0.attn.hook_attn_scores"
+    with torch.no_grad():
+        _, cache = model.run_with_cache(strings, names_filter=name, return_cache_object=False)
+        gamma = float(model.W_pos.norm() / model.embed.W_E.norm())
+    gamma *= (spec.d_in / spec.n_ctx) ** 0.5
+    return NNGPKernel(beta=float(cache[name][:, :, -1].std()) / (1 + gamma**2), gamma=gamma)
+
+
+def _lazy(
+    task: TemplateTask, spec: TransformerSpec, options: Any, seed: int
+) -> list[dict[str, Any]]:
     """The accuracy of kernel regression with the limit, initial features and tangent kernel."""
-    train, test = task.sample(n, seed=seed), task.unseen().sample(options["tests"], seed=seed)
+    most = max(options["rows"])
+    train, test = task.sample(most, seed=seed), task.unseen().sample(options["tests"], seed=seed)
     strings = torch.cat((train.inputs, test.inputs))
-    model = SequenceTransformer(spec_of(task, options), seed=seed)
-    limit = transformer_kernel(strings.numpy(), NNGPKernel(), samples=options["samples"], seed=seed)
+    model = SequenceTransformer(spec, seed=seed)
     kernels = {
-        "limit (NNGP)": limit.value,
+        "limit (NNGP)": quadrature_kernel(strings.numpy(), _limit_of(spec, seed), nodes=_NODES),
         "initial features": feature_kernel(model, strings),
-        "tangent kernel": tangent_kernel(model, strings, strings),
+        "tangent kernel": tangent_kernel(model, strings, train.inputs),
     }
     labels = train.targets[:, -1, 0].double().numpy()
     answers = test.targets[:, -1, 0].double().numpy()
     found = []
     for name, kernel in kernels.items():
-        predicted = [
-            kernel_predict(kernel[:n, :n], labels, kernel[n:, :n], ridge=ridge) for ridge in _RIDGES
-        ]
-        accuracy = max(float((np.sign(p) == answers).mean()) for p in predicted)
-        found.append({"model": name, "n": n, "seed": seed, "accuracy": accuracy})
+        for n in options["rows"]:
+            predicted = [
+                kernel_predict(kernel[:n, :n], labels[:n], kernel[most:, :n], ridge=ridge)
+                for ridge in _RIDGES
+            ]
+            accuracy = max(float((np.sign(p) == answers).mean()) for p in predicted)
+            found.append({"model": name, "n": n, "seed": seed, "accuracy": accuracy})
     return found

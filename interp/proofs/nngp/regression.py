@@ -81,17 +81,18 @@ def feature_kernel(model: SequenceTransformer, strings: Tokens) -> Square:
     return np.asarray(features @ features.T / features.shape[1])
 
 
-def tangent_kernel(model: SequenceTransformer, strings: Tokens, others: Tokens) -> np.ndarray:
+def tangent_kernel(
+    model: SequenceTransformer, strings: Tokens, others: Int[Tensor, "other pos"]
+) -> np.ndarray:
     """The tangent kernel ⟨∂f/∂θ, ∂f/∂θ⟩ of the first output at the last position, ``[string,
     other]``.
 
-    Memory is (strings + others) × parameters numbers.
+    Memory is others × parameters numbers of eight bytes.
     """
     weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    rows = [_gradients(model, weights, part) for part in torch.cat((strings, others)).split(_ROWS)]
-    gradients = torch.cat(rows).double()
-    products = gradients[: len(strings)] @ gradients[len(strings) :].T
-    return np.asarray(products.numpy())
+    right = torch.cat([_gradients(model, weights, part) for part in others.split(_ROWS)]).double()
+    products = [_gradients(model, weights, p).double() @ right.T for p in strings.split(_ROWS)]
+    return np.asarray(torch.cat(products).numpy())
 
 
 def _gradients(model: SequenceTransformer, weights: dict[str, Tensor], rows: Tensor) -> Tensor:

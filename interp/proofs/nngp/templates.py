@@ -6,8 +6,8 @@ N nonsingular means that a kernel method with this kernel tells the templates ap
 symbols; its condition number drives how many samples that takes. With many symbols the kernel
 matrix of n strings is N blown up into blocks, and on the diagonal δ = K(x, x) − N_ii more: a string
 is more like itself than like another one of its template. Kernel ridge regression meets δ as a
-ridge and gives every unseen string nearly N (N + (λ + δ) r/n)⁻¹ y: the templates' label means,
-shrunk along N's small eigenvalues.
+ridge and gives every unseen string nearly N (N + (λ + δ)/n_i)⁻¹ y with n_i strings of template i:
+the templates' label means, shrunk along N's small eigenvalues.
 
 An MLP on one-hot input sees shared regular tokens at equal positions and nothing else, so its N is
 singular as soon as two templates have the same ones at the same places.
@@ -141,23 +141,24 @@ def template_prediction(
     matrix: Matrix,
     labels: Float64[np.ndarray, " template"],
     *,
-    rows: int,
+    rows: int | Int64[np.ndarray, " template"],
     ridge: float | Float64[np.ndarray, " template"],
 ) -> Float64[np.ndarray, " template"]:
     """The prediction of kernel ridge regression for unseen strings, with many training symbols.
 
-    N (N + (λ + δ) r/n)⁻¹ y for n rows spread evenly over r templates.
+    N (N + diag((λ + δ)/n_i))⁻¹ y for n_i rows of template i.
 
     Args:
         matrix: The matrix N.
         labels: The templates' labels y.
-        rows: The number n of training strings.
+        rows: The number of training strings, spread evenly, or that of each template.
         ridge: λ, or λ + δ for each template: δ, the ``surplus`` of :class:`TemplateMatrix`, is a
             ridge that the kernel brings along.
     """
     r = len(labels)
-    own = np.diag(np.broadcast_to(np.asarray(ridge, dtype=np.float64), r)) * r / rows
-    return np.asarray(matrix @ np.linalg.solve(matrix + own, labels))
+    counts = np.asarray(rows) if np.ndim(rows) else np.asarray(rows) / r
+    own = np.broadcast_to(np.asarray(ridge, dtype=np.float64) / counts, r)
+    return np.asarray(matrix @ np.linalg.solve(matrix + np.diag(own), labels))
 
 
 def _condition(matrix: Matrix) -> float:

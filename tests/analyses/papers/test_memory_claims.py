@@ -19,7 +19,7 @@ from analyses.papers.memory.lags import bound_shape, heads_needed
 from analyses.papers.memory.language import dot_product
 from analyses.papers.memory.manifold import ManifoldMemory
 from analyses.papers.memory.nested import in_order
-from analyses.papers.memory.projection import grid_start, project, search
+from analyses.papers.memory.projection import descend, grid_start, project, search
 from analyses.papers.memory.tails import statements
 from interp.errors import ArgumentError
 from interp.models import build
@@ -50,6 +50,17 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-gating-cost": {"candidates": [2, 3], "neurons": [2], "largest": 3},
     "memory-rounds": {"rounds": [1, 2], "candidates": 2},
 }
+
+
+def test_slopes_descend_with_the_linear_part_solved() -> None:
+    """Two exponentials hold x[t−1] in the limit of equal slopes; one start is far from there."""
+    target = np.eye(8)[1]
+    start = np.array([1.0, 0.5])
+    found = descend(target, start, "lin", steps=300, learning_rate=0.05)
+    assert found.error < 0.01 < project(target, start, "lin").error
+    again = project(target, found.slopes, "lin")
+    assert again.error == pytest.approx(found.error)
+    assert found.error >= search(target, 2, "lin").error - 1e-9
 
 
 @pytest.mark.parametrize("name", sorted(SMALLER))

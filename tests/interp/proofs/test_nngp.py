@@ -185,11 +185,11 @@ def test_what_is_wrong_is_named() -> None:
 def test_strings_bring_a_ridge_of_their_own() -> None:
     """A surplus on the diagonal, one for each template, is a ridge: solved directly."""
     matrix, own = np.array([[1.0, 0.6], [0.6, 0.9]]), np.array([0.3, 0.5])
-    template = np.arange(40) % 2
-    labels = np.array([1.0, -1.0])
+    template = np.arange(40) % 3 % 2
+    labels, counts = np.array([1.0, -1.0]), np.bincount(template)
     full = matrix[template][:, template] + np.diag(own[template])
     found = matrix[:, template] @ np.linalg.solve(full + 0.05 * np.eye(40), labels[template])
-    expected = template_prediction(matrix, labels, rows=40, ridge=0.05 + own)
+    expected = template_prediction(matrix, labels, rows=counts, ridge=0.05 + own)
     assert found == pytest.approx(expected, rel=1e-9)
     without = template_prediction(matrix, labels, rows=40, ridge=0.05)
     assert np.abs(found - without).min() > 0.01
