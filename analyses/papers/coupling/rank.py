@@ -1,13 +1,14 @@
 """Does the error vanish at m_h = r, and fall like m_h^{−(2α−1)} where r is infinite?
 
-Finite rank: models with heads of width r − 1, r and more, beside the construction. Infinite rank:
+Finite rank: models with heads of width r − 1, r and more, beside the construction; all singular
+values are 1, so that the last one matters as much as the first. Infinite rank:
 the closed form, which is finite only between different positions, so positions do not attend to
 themselves here; where they do, a finite r_max has to stand for ∞ and the truncated POD's own slope
 moves from −1.2 to −0.4 as r_max goes from 32 to 20 000 (its diagonal diverges): a table of it is
 part of the verdict.
 
-The theorem bounds the error from above. A model that falls faster does not contradict it, and the
-claim is about the slope that is seen; it says nothing about widths beyond those trained.
+The theorem bounds the error from above: the best error falls at least like the bound, and faster is
+no contradiction. Nothing is said about widths beyond those trained.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _ROUNDING = 1e-20
 def finite(setting: Setting) -> Verdict:
     """Test that the error vanishes from m_h = r on (ledger: ``coupling-finite-rank``)."""
     ranks, features = setting.options["ranks"], setting.options["features"]
-    tasks = {f"rank {rank}": PodCoupling(rank, features=features) for rank in ranks}
+    tasks = {
+        f"rank {rank}": PodCoupling(rank, sigmas=(1.0,) * rank, features=features) for rank in ranks
+    }
     steps = setting.options["steps_from_rank"]
     widths = {n: sorted({1, *(int(t.rank) + s for s in steps)}) for n, t in tasks.items()}
     experiment = Experiment(setting)
@@ -93,8 +96,7 @@ def infinite(setting: Setting) -> Verdict:
     rows = _trained(experiment)
     slopes = seed_slopes(_frame(rows))
     low, high = _interval(slopes)
-    covers = low <= -1 <= high or (low >= -1 - _TOLERANCE and high <= -1 + _TOLERANCE)
-    narrow = high - low <= 4 * _TOLERANCE
+    steep = high <= -1 + _TOLERANCE
     for alpha in _ALPHAS:
         for m_h in widths:
             truncated = PodCoupling("infinite", alpha=alpha, mask_self=True)
@@ -102,12 +104,12 @@ def infinite(setting: Setting) -> Verdict:
     table = _frame(rows)
     cut = _output_slopes(table)
     hard = cut[f"α = {_ALPHAS[1]:g}"]
-    falls = abs(hard + 2 * _ALPHAS[1] - 1) <= _TOLERANCE and hard < 0
-    passed = (covers and narrow) + falls
+    falls = hard <= 1 - 2 * _ALPHAS[1]
+    passed = steep + falls
     words = (
         f"At α = 1 the trained models' slope is {slopes.mean():.2f} (95 % {low:.2f} to {high:.2f} "
-        f"over {len(slopes)} seeds; theory −1). The truncated POD's output error falls with slope "
-        f"{hard:.2f} at α = {_ALPHAS[1]:g} (theory −0.1; {cut['α = 1']:.2f} at α = 1)."
+        f"over {len(slopes)} seeds; theorem: at most −1). The truncated POD's output error falls "
+        f"with slope {hard:.2f} at α = {_ALPHAS[1]:g} (at most −0.1; {cut['α = 1']:.2f} at α = 1)."
     )
     numbers = {
         "slopes": slopes.tolist(),

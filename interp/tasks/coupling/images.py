@@ -42,6 +42,9 @@ class PermutedPatches:
     Attributes:
         images: ``shapes`` for generated images, or a folder with CIFAR-10's binary files.
         permuted: Whether patches come in a fixed random order instead of row by row.
+        pixels: Whether that order is one of single pixels instead, so that a patch is made of
+            pixels from all over the image. Of whole patches it is a symmetry of a model with
+            learned positions, which can notice nothing; of pixels it is none.
         permutation_seed: Seed of that order.
         side: Side of an image in pixels (32 for CIFAR-10).
         patch: Side of a patch in pixels; it must divide ``side``.
@@ -60,6 +63,7 @@ class PermutedPatches:
     patch: int = 4
     noise: float = 0.2
     split: str = "train"
+    pixels: bool = False
 
     def __post_init__(self) -> None:
         problems = Problems("PermutedPatches")
@@ -68,6 +72,8 @@ class PermutedPatches:
         sizes = (self.side, self.patch)
         need(divides, "patch", "must divide a side of at least 8", sizes, "e.g. side 16, patch 4")
         need(self.noise >= 0, "noise", "must not be negative", self.noise, "0 adds no noise")
+        used = self.permuted or not self.pixels
+        need(used, "pixels", "has no effect without permuted", self.pixels, "set permuted")
         need(self.split in _FILES, "split", "must be train or test", self.split, "pick one")
         if self.images != "shapes":
             need(self.side == 32, "side", "must be 32 for CIFAR-10", self.side, "set side 32")
@@ -101,7 +107,7 @@ class PermutedPatches:
     def order(self) -> Int[Tensor, " patch"]:
         """Which patch (row by row) stands at each position."""
         patches = self.length - 1
-        if not self.permuted:
+        if not self.permuted or self.pixels:
             return torch.arange(patches)
         generator = torch.Generator().manual_seed(self.permutation_seed)
         return torch.randperm(patches, generator=generator)
@@ -111,7 +117,7 @@ class PermutedPatches:
         scored at the last position.
 
         Latents: ``label`` [batch, pos], and ``patch`` [batch, pos], which patch stands there (−1
-        at the last position).
+        at the last position; of permuted pixels, which patch of the permuted image).
         """
         generator = torch.Generator().manual_seed(seed)
         if self.images == "shapes":
@@ -120,6 +126,10 @@ class PermutedPatches:
             known, labels = _cifar10(self.images, self.split)
             rows = torch.randint(len(labels), (n,), generator=generator)
             images, label = known[rows].float() / 127.5 - 1, labels[rows]
+        if self.pixels:
+            turned = torch.Generator().manual_seed(self.permutation_seed)
+            order = torch.randperm(self.side**2, generator=turned)
+            images = images.flatten(2)[..., order].unflatten(2, (self.side, self.side))
         cut = rearrange(
             images, "n c (row a) (column b) -> n (row column) (c a b)", a=self.patch, b=self.patch
         )[:, self.order()]

@@ -110,3 +110,15 @@ def test_refusals() -> None:
         PermutedPatches(patch=5)
     with pytest.raises(ArgumentError, match=r"target must be given with source.*text file"):
         PermutedTranslation(source="nowhere")
+
+
+def test_permuted_pixels_are_the_same_pixels_elsewhere() -> None:
+    plain, turned = PermutedPatches(), PermutedPatches(permuted=True, pixels=True)
+    own, other = (task.sample(5, seed=3) for task in (plain, turned))
+    assert torch.equal(own.targets, other.targets)
+    whole, mixed = (b.inputs[:, :-1, :-1].flatten(1) for b in (own, other))
+    assert torch.equal(whole.sort(1).values, mixed.sort(1).values)
+    spread = [p.inputs[0, :-1, :-1].std(1).mean() for p in (own, other)]
+    assert spread[1] > spread[0], "a patch of the image is smoother than one of strange pixels"
+    with pytest.raises(ArgumentError, match="pixels has no effect without permuted"):
+        PermutedPatches(pixels=True)
