@@ -19,7 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from analyses.papers.base import Drawing, Setting, Status, Verdict
 from interp.models import build
@@ -34,6 +36,7 @@ __all__ = [
     "Planned",
     "by_seed",
     "decide",
+    "interval",
     "medians",
     "parameters",
     "spread",
@@ -152,6 +155,13 @@ def spread(values: Sequence[float], form: str = ".2g") -> str:
     ordered = sorted(values)
     middle = float(pd.Series(ordered).median())
     return f"{middle:{form}} ({ordered[0]:{form}} … {ordered[-1]:{form}})"
+
+
+def interval(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
+    """Student's 95 % interval of the mean of some values, two at least."""
+    found = np.asarray(values, dtype=np.float64)
+    half = float(student.ppf(0.975, len(found) - 1)) * found.std(ddof=1) / len(found) ** 0.5
+    return float(found.mean() - half), float(found.mean() + half)
 
 
 def decide(reproduced: bool, partly: bool = False) -> Status:

@@ -19,11 +19,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import t as student
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import add_pods, error_frame, target_variance
-from analyses.papers.experiment import Experiment, by_seed, decide, status_of
+from analyses.papers.experiment import Experiment, by_seed, decide, interval, status_of
 from interp.figures.sweeps import sweep
 from interp.proofs.coupling import construct_pod, sigma_tail
 from interp.tasks.coupling import PodCoupling
@@ -95,7 +94,7 @@ def infinite(setting: Setting) -> Verdict:
     add_pods(experiment, "α = 1", task, widths)
     rows = _trained(experiment)
     slopes = seed_slopes(_frame(rows))
-    low, high = _interval(slopes)
+    low, high = interval(slopes)
     steep = high <= -1 + _TOLERANCE
     for alpha in _ALPHAS:
         for m_h in widths:
@@ -213,12 +212,6 @@ def _score_slope(alpha: float, widths: Sequence[int]) -> dict[str, float]:
 def _output_slopes(table: pd.DataFrame) -> dict[str, float]:
     rows = table[table["model"] == "truncated POD"]
     return {str(t): float(seed_slopes(g)[0]) for t, g in rows.groupby("target")}
-
-
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    """Student's 95 % interval of the mean of some values."""
-    half = float(student.ppf(0.975, len(values) - 1)) * values.std(ddof=1) / len(values) ** 0.5
-    return float(values.mean() - half), float(values.mean() + half)
 
 
 def _frame(rows: Sequence[Sequence[Any]]) -> pd.DataFrame:

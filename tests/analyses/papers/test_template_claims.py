@@ -32,7 +32,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "template-conditioning": {"rows": [8]},
     "template-kernel-blocks": {"rows": 12, "fewer_symbols": [4]},
     "template-finite-width": {"widths": [8, 16]},
-    "template-feature-learning": {"rows": [8]},
+    "template-feature-learning": {"rows": [8, 12]},
     "template-head-specialisation": {"rows": 8, "steps": 8},
 }
 
