@@ -85,7 +85,8 @@ def _better(table: pd.DataFrame, starts: Mapping[str, str]) -> pd.DataFrame:
     """The better of two starts, medians over seeds."""
     mine = table[table["model"].isin(starts.values())]
     best = mine.groupby(["positions", "lag", "heads", "model"], as_index=False)["error"].median()
-    return best.groupby(["positions", "lag", "heads"], as_index=False)["error"].min()
+    least: pd.DataFrame = best.groupby(["positions", "lag", "heads"], as_index=False)["error"].min()
+    return least
 
 
 def _descended(setting: Setting) -> pd.DataFrame:
