@@ -10,8 +10,7 @@
 
 What can be predicted beyond the grammar lies some way back, at a place that the words say: the
 language was made so, as natural language is in part. A claim that holds here holds for such
-dependencies; how much of a natural text they are, the user's file tells. The colour of a
-recollection and the place of a report cannot be told without recall: they can be scored alone.
+dependencies; how much of a natural text they are, the user's file tells.
 
 *File*: characters of UTF-8 text, the ``words − 1`` most frequent of the file and one for all
 others; the first nine tenths are trained on, the last tenth is for the metrics. That tenth must
@@ -58,26 +57,21 @@ class Corpus:
         text: A text file; empty for the generated language.
         words: Size of the vocabulary for a text file.
         held_out: Rows come from the last tenth of the file; stories are always fresh.
-        recalled: Only words that need recall are scored; stories alone have them.
 
     Raises:
-        ArgumentError: for sizes out of range, words to recall in a file, or a file that cannot be
-            read, is no text or is too short.
+        ArgumentError: for sizes out of range, or a file that cannot be read, is no text or is too
+            short.
     """
 
     length: int = 48
     text: str = ""
     words: int = 64
     held_out: bool = False
-    recalled: bool = False
 
     def __post_init__(self) -> None:
         problems = Problems("Corpus")
         problems.need(self.length >= 2, "length", "must be at least 2", self.length, "raise it")
         problems.need(self.words >= 2, "words", "must be at least 2", self.words, "raise it")
-        rule = "must be false for a file"
-        known = not (self.recalled and self.text)
-        problems.need(known, "recalled", rule, self.recalled, "score all its characters")
         problems.raise_if_any()
         if self.text:
             held = len(_characters(self.text, self.words))
@@ -100,10 +94,6 @@ class Corpus:
         """The same task on text that is not trained on."""
         return replace(self, held_out=True)
 
-    def recalling(self) -> Corpus:
-        """The same task on text that is not trained on; of stories, the words to recall alone."""
-        return replace(self.testing(), recalled=not self.text)
-
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids, no latents."""
         rng = np.random.default_rng(seed)
@@ -116,7 +106,7 @@ class Corpus:
         else:
             rows = np.array([_story(rng, self.length + 1) for _ in range(n)])
         ids = torch.from_numpy(rows)
-        mask = _recalled(ids) if self.recalled else torch.ones(n, self.length, dtype=torch.bool)
+        mask = torch.ones(n, self.length, dtype=torch.bool)
         return Batch(ids[:, :-1].clone(), ids[:, 1:].clone(), mask).to(device)
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,18 +130,6 @@ def _story(rng: np.random.Generator, length: int) -> list[int]:
         if rng.random() < 0.3:
             words += ["then", "she" if name in _WOMEN else "he", some(_ACTS), "."]
     return [_ID[word] for word in words[:length]]
-
-
-def _recalled(ids: torch.Tensor) -> torch.Tensor:
-    """The targets that need recall: a colour after "is", a place after "is in the"."""
-    colours, places = (
-        torch.isin(ids, torch.tensor([_ID[word] for word in words]))
-        for words in (_COLOURS, _PLACES)
-    )
-    found = torch.zeros_like(ids, dtype=torch.bool)
-    found[:, 1:] = colours[:, 1:] & (ids[:, :-1] == _ID["is"])
-    found[:, 2:] |= places[:, 2:] & (ids[:, :-2] == _ID["in"])
-    return found[:, 1:]
 
 
 Some = Callable[[tuple[str, ...]], str]

@@ -168,20 +168,7 @@ def test_stories_remember_and_files_are_split(tmp_path: Path) -> None:
                 owned[words[i]] = words[i + 3]
             if words[i + 1] == "of":  # "key of Ada is red"
                 assert owned[words[i + 2]] == words[i + 4]
-    asked = Corpus(40).recalling().sample(20, seed=3)
-    assert torch.equal(asked.inputs, rows.inputs)
-    for row, mask in zip(asked.targets, asked.mask, strict=True):
-        words = [_WORDS[i] for i in row]
-        scored = [i for i in range(40) if mask[i]]
-        recalled = [
-            i for i in range(2, 40)
-            if (words[i - 1] == "is" and words[i] != "in") or words[i - 2 : i] == ["in", "the"]
-        ]  # fmt: skip
-        assert scored == recalled
-        assert all(words[i] in words[:i] for i in scored)
     file = tmp_path / "text.txt"
-    with pytest.raises(ArgumentError, match="recalled must be false for a file"):
-        Corpus(10, str(file), recalled=True)
     file.write_text("ab" * 1000 + "cd" * 120)
     train, test = Corpus(10, str(file), words=3), Corpus(10, str(file), words=3).testing()
     assert set(train.sample(30, seed=0).inputs.unique().tolist()) <= {1, 2, 0}
