@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
+import torch
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, medians, spread, status_of, verdict
@@ -25,12 +26,14 @@ from interp.figures.sweeps import strips, sweep
 from interp.proofs.memory import fixed_lag_floor
 from interp.proofs.memory.gating import gating_costs
 from interp.tasks.memory import AdaptiveMemory
+from trained.metrics import EVALUATION_SEED
 
 __all__ = ["floor", "gating", "softmax_dot", "task_of"]
 
 _LIN, _TABLE = "lin, 8 heads", "learned bias a lag"
 _FFN, _CONTENT = "learned bias a lag, FFN", "relative keys, FFN before only"
-_ABOVE, _NEAR, _SOLVED = 0.97, 1.1, 0.1
+_ABOVE, _NEAR, _SOLVED, _NAMED = 0.97, 1.1, 0.1, 0.9
+_LOOKED = 256  # rows
 
 
 def task_of(candidates: int, length: int, rounds: int = 1) -> AdaptiveMemory:
@@ -59,9 +62,17 @@ def floor(setting: Setting) -> Verdict:
         for way, changes in ways.items():
             spec = spec_of(task, options, **{"n_heads": count, **changes})
             experiment.add({"model": way, "candidates": count}, task, spec)
-    table, _ = experiment.run()
+    table, fits = experiment.run()
+    named = [
+        _attention_named(fit.model, tasks[labels["candidates"]])
+        if labels["model"] == _CONTENT
+        else float("nan")
+        for (labels, _), fit in zip(experiment.planned, fits, strict=True)
+    ]
+    table = table.assign(named=named)
     shares = {count: fixed_lag_floor(task).share for count, task in tasks.items()}
     middle = medians(table, ["model", "candidates"])
+    looks = medians(table, ["model", "candidates"], "named")
     linear = table[table["model"].isin((_LIN, _TABLE))]
     statements = {
         "no model without FFN below the floor": bool(
@@ -73,17 +84,24 @@ def floor(setting: Setting) -> Verdict:
         "with content the task is solved": all(
             middle[_CONTENT, count] <= _SOLVED for count in tasks
         ),
+        "with content attention is where the token says": all(
+            looks[_CONTENT, count] >= _NAMED for count in tasks
+        ),
     }
     words = "; ".join(
         f"{count} candidates: floor {shares[count]:.3f}, "
         + ", ".join(f"{way} {_errors(table, way, count)}" for way in ways)
+        + f"; attention on the lag that the token names {looks[_CONTENT, count]:.2f}"
         for count in tasks
     )
-    needed = ["no model without FFN below the floor"]
+    needed = list(statements)[2:]
     numbers = {
         "statements": statements,
         "floor": {str(count): share for count, share in shares.items()},
         "errors": by_seed(table, ["model", "candidates"]),
+        "attention_where_named": by_seed(
+            table[table["model"] == _CONTENT], ["model", "candidates"], "named"
+        ),
     }
     most = max(tasks)
     key = (
@@ -98,6 +116,17 @@ def floor(setting: Setting) -> Verdict:
         {"errors": table},
         {"errors": _above_the_floor(table, shares)},
     )
+
+
+@torch.no_grad()
+def _attention_named(model: Any, task: AdaptiveMemory) -> float:
+    """The mean attention to the lag that the token names, of a model with one head."""
+    batch = task.sample(_LOOKED, seed=EVALUATION_SEED)
+    name = "blocks.0.attn.hook_pattern"
+    _, cache = model.run_with_cache(batch.inputs, names_filter=name, return_cache_object=False)
+    place = torch.arange(task.length) - batch.latents["t_1"].long()
+    found = cache[name][:, 0].gather(2, place.clamp(min=0)[..., None])[..., 0]
+    return float(found[batch.mask].mean())
 
 
 def _above_the_floor(table: pd.DataFrame, shares: Mapping[int, float]) -> Drawing:
