@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="Models whose name has this in it.")
     parser.add_argument("--profile", choices=("task", "language", "trained", "all"), default="all")
     parser.add_argument("--folder", type=Path, help="Where trained models are kept.")
-    parser.add_argument("--seeds", type=int, default=6, help="Trained models a family.")
+    parser.add_argument("--seeds", type=int, default=5, help="Trained models a family.")
     parser.add_argument("--doors", action="store_true", help="Compare the doors.")
     options = parser.parse_args()
     found: dict[str, Any] = {}
