@@ -249,7 +249,12 @@ _MADE: Mapping[str, Callable[[str, Sizes, int, str], Made]] = {
     "own": _relaying,
     "pointed": _comparing,
 }
-_ROWS: Mapping[str, Callable[[str, Sizes, int], Batch]] = {"lags": _periodic, "pairs": _pairs}
+_ROWS: Mapping[str, Callable[[str, Sizes, int], Batch]] = {
+    "lags": _periodic,
+    "pairs": _pairs,
+    "window": _periodic,
+    "pointed": _pairs,
+}
 """The kinds of models that have rows of their own, for which alone they are of use."""
 
 _SCORED: Mapping[str, tuple[tuple[int, int, int, bool], ...]] = {

@@ -14,7 +14,7 @@ import pandas as pd
 
 from probes.roles.shipped import SHIPPED
 
-__all__ = ["COMPOSED", "LANGUAGE_ROLES", "PEERS", "ROLES", "Claim", "Outcome", "score"]
+__all__ = ["COMPOSED", "LANGUAGE_ROLES", "PEERS", "ROLES", "Claim", "Outcome", "is_open", "score"]
 
 _UNTOLD = ("memory-correction", "memory-mixture", "counting")
 """Roles of the task profile that no construction is said to have: ``memory-correction`` counts as
@@ -63,7 +63,7 @@ def score(outcomes: Sequence[Outcome], roles: Sequence[str] = ROLES) -> dict[str
         misses.update(c[3] for c in one["truth"] - found)
         wrong += [f"{one['name']}: false {c}" for c in sorted(found - one["truth"])]
         wrong += [f"{one['name']}: missed {c}" for c in sorted(one["truth"] - found)]
-    taken = [(o["name"], sorted(c for c in o["found"] if not _open(c, o))) for o in fakes]
+    taken = [(o["name"], sorted(c for c in o["found"] if not is_open(c, o))) for o in fakes]
     wrong += [f"{name}: decoy {claim}" for name, claims in taken for claim in claims]
     needed = [one for one in fakes if one.get("named") is not None]
     wrong += [f"{one['name']}: not called needed" for one in needed if not one["named"]]
@@ -95,12 +95,12 @@ def _scored(one: Outcome) -> set[Claim]:
         claim
         for claim in one["found"]
         if claim[:3] not in one["unscored"]
-        and not _open(claim, one)
+        and not is_open(claim, one)
         and not (claim[3] in _ATTENDING and told.get(claim[:3]) == {"copying"})
     }
 
 
-def _open(claim: Claim, one: Outcome) -> bool:
+def is_open(claim: Claim, one: Outcome) -> bool:
     """Whether a claim may be made or not; one that is open without a target is for all of them."""
     return claim in one["exempt"] or (*claim[:4], "") in one["exempt"]
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from analyses.benchmarks import by_content, language
 from analyses.benchmarks.roles import measure_language
+from analyses.benchmarks.scoring import is_open
 from interp.tasks.induction import RepeatedTokens
 
 TUNED = {one.name: one for one in by_content.subjects(tuning=True)}
@@ -132,7 +133,7 @@ def test_the_gated_head_rests_and_is_of_no_use_where_it_rests(kind: str) -> None
 def test_a_planted_head_is_found(name: str) -> None:
     found = measure_language(TUNED[name])
     assert found["truth"]
-    assert found["found"] - found["exempt"] == found["truth"]
+    assert {claim for claim in found["found"] if not is_open(claim, found)} == found["truth"]
 
 
 @pytest.mark.slow

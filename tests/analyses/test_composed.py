@@ -102,7 +102,7 @@ def test_a_planted_head_is_found_with_the_head_that_it_reads(name: str) -> None:
 def test_what_looks_alike_is_not_taken_for_it(kind: str) -> None:
     found = measure_language(DECOYS[f"decoy used composed {kind}"])
     assert not {claim for claim in found["found"] if claim[3] in COMPOSED}
-    assert found["found"], "it is something else"
+    assert found["found"] or kind.startswith("own"), "it is of use, and something else"
 
 
 def claimed(subject: LanguageSubject, role: str) -> tuple[Any, int, str]:
