@@ -16,9 +16,11 @@ only lacks rows (q or interval) is undecided.
                               the model does not rely on it
     candidate                 a test could not be put, or is undecided: ``missing`` says which
 
-q is Benjamini–Hochberg over all components that were put to the same test. Without a model that can
-be run (a store alone) there is no cause, and nothing is more than a candidate. A role whose event
-happens at every position has no controls: ``missing`` says so, and its other tests decide.
+q is Benjamini–Hochberg over all components that were asked for the role. Those without its
+behaviour are put to no further test and count there with p = 1: to choose first, and to correct for
+the chosen alone, would be to look twice and pay once. Without a model that can be run (a store
+alone) there is no cause, and nothing is more than a candidate. A role whose event happens at every
+position has no controls: ``missing`` says so, and its other tests decide.
 
 A confirmed role says what a component does on these inputs; elsewhere it may do more.
 """
@@ -26,6 +28,7 @@ A confirmed role says what a component does on these inputs; elsewhere it may do
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
@@ -206,13 +209,15 @@ def _kinds(one: Found) -> list[tuple[str, Test]]:
 def _adjusted(found: Sequence[Found]) -> list[list[float]]:
     """The q of every test of everything that was tested, adjusted within each family."""
     families: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
-    tests = [_kinds(one) for one in found]
+    tests, asked = [_kinds(one) for one in found], Counter(one.role for one in found)
     for k, one in enumerate(found):
         for i, (kind, test) in enumerate(tests[k]):
             families.setdefault((one.role, kind, test.family or test.name), []).append((k, i))
     q = [[1.0] * len(some) for some in tests]
-    for members in families.values():
-        adjusted = adjust(np.array([tests[k][i][1].p for k, i in members]))
+    for (role, kind, _), members in families.items():
+        p = [tests[k][i][1].p for k, i in members]
+        untried = 0 if kind == "behaviour" else max(asked[role] - len(members), 0)
+        adjusted = adjust(np.array(p + [1.0] * untried))[: len(members)]
         for (k, i), value in zip(members, adjusted.tolist(), strict=True):
             q[k][i] = value
     return q

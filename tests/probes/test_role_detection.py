@@ -1,6 +1,8 @@
 """Roles found in constructions, plain and hidden, and not in decoys."""
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -217,3 +219,17 @@ def test_a_rule_needs_size_level_and_a_narrow_interval() -> None:
         assert roles["status"].tolist() == expected
     wide = decide([Found("head", 0, "local", 0.9, (good,), cases[4][1], head=1)])
     assert "an interval too wide (from 0.01) to count" in wide["evidence"].item()
+
+
+def test_components_without_the_behaviour_count_in_the_family_of_the_cause() -> None:
+    """One of twenty heads that were asked is put to the cause, and pays for all of them."""
+    shown, other = Test("share", 0.9, 0.6, 1e-6, 0.8), Test("share", 0.1, 0.6, 0.7)
+    cause = Test("change", 0.5, 0.1, 0.004, 0.4)
+    one = Found("head", 0, "local", 0.9, (shown,), (cause,), head=0)
+    rest = [Found("head", 0, "local", 0.1, (other,), (), head=h) for h in range(1, 20)]
+    alone, among = decide([one]), decide([one, *rest])
+    assert alone["status"].tolist() == ["confirmed"]
+    assert among["status"].tolist() == ["candidate"]
+    assert json.loads(among["tests"].item())[1]["q"] == pytest.approx(20 * 0.004)
+    elsewhere = [replace(other, role="sink") for other in rest]
+    assert decide([one, *elsewhere])["status"].tolist() == ["confirmed"]
