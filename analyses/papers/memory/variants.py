@@ -5,24 +5,55 @@ difference of the median errors (shares of the variance), so that two models tha
 succeed, count as alike: the errors themselves are shown.
 
 A LayerNorm divides a linearly embedded scalar by its own size and leaves its sign: with one real
-input channel and no positions it cannot but destroy Gaussian inputs. That case is run and named.
+input channel and no positions it cannot but destroy Gaussian inputs, whatever is trained. For the
+claim about LayerNorm every input therefore has a second channel, which is always 1: the direction
+of (x, 1) holds x.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
+
+import torch
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, spread, verdict
 from analyses.papers.memory.models import spec_of
 from interp.figures.sweeps import strips
-from interp.tasks.base import Task
+from interp.tasks.base import Batch, Task
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, RealMemory
 
-__all__ = ["dot_product", "layer_norm"]
+__all__ = ["WithConstant", "dot_product", "layer_norm"]
 
 _LITTLE = 0.05
+
+
+@dataclass(frozen=True)
+class WithConstant:
+    """A task of real inputs with one channel more, which is always 1.
+
+    Attributes:
+        task: The task whose inputs, targets and latents are kept.
+    """
+
+    task: Any
+
+    @property
+    def name(self) -> str:
+        """E.g. ``real-memory-single-1-with-constant``."""
+        return f"{self.task.name}-with-constant"
+
+    def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
+        """Draw ``n`` rows: inputs ``[batch, pos, channel + 1]``."""
+        batch: Batch = self.task.sample(n, seed=seed, device=device)
+        ones = torch.ones_like(batch.inputs[..., :1])
+        return replace(batch, inputs=torch.cat([batch.inputs, ones], dim=-1))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task as JSON data."""
+        return {"kind": "with_constant", "task": self.task.to_dict()}
 
 
 def dot_product(setting: Setting) -> Verdict:
@@ -58,7 +89,7 @@ def layer_norm(setting: Setting) -> Verdict:
     }
     variants = {"without LayerNorm": {}, "with LayerNorm": {"norm": "layernorm"}}
     cells = {
-        (name, kind): (task, {**own, **changes})
+        (name, kind): (WithConstant(task), {**own, **changes})
         for name, (task, own) in tasks.items()
         for kind, changes in variants.items()
     }

@@ -1,15 +1,15 @@
-"""Copying unseen symbols against the embedding's width, with and without the scalar b.
+"""Copying unseen symbols against the embedding's width, with and without the scalars.
 
 A wide model can fit its training strings without copying, so plain models get worse on unseen
 symbols as they widen (inverse scaling); bI gives an attention-weighted skip connection, and copying
-works at any width. Runs that do not fit their training strings say nothing about generalisation:
-they are counted and left out.
+works at any width. Embeddings stay as they start, which is what the theory is about: in a narrow
+stream unseen symbols are combinations of seen ones, in a wide one they are orthogonal to them. Were
+embeddings trained, those of seen symbols would move and those of unseen ones not, at any width.
+Runs that do not fit their training strings say nothing about generalisation: they are counted and
+left out.
 
-*Fixed* copying is αβα → β. There embeddings stay as they start, which is what the theory is about:
-in a narrow stream unseen symbols are combinations of seen ones, in a wide one they are orthogonal
-to them. Trained, the embeddings of seen symbols move and those of unseen ones do not, at any width.
-*Induction-style* copying asks for the symbol that followed the last
-one's earlier occurrence, in two layers.
+*Fixed* copying is αβα → β. *Induction-style* copying asks for the symbol that followed the last
+one's earlier occurrence, in two layers: b copies, and a finds the occurrence.
 """
 
 from __future__ import annotations
@@ -28,30 +28,23 @@ from interp.tasks.template.named import copying, induction_style
 
 __all__ = ["fixed", "induction"]
 
-_EVERY, _KEPT = ("*",), ("blocks.*", "pos_embed.*")  # what is trained: all, all but embeddings
+_TRAINED = ("blocks.*", "pos_embed.*")
 
 
 def fixed(setting: Setting) -> Verdict:
     """Test copying αβα → β against the embedding's width (ledger: ``template-copying-width``)."""
-    task = copying(**task_sizes(setting.options))
-    return _judged(setting, task, scalars="b", parameters=_KEPT, n_layers=1)
+    return _judged(setting, copying(**task_sizes(setting.options)), scalars="b", n_layers=1)
 
 
 def induction(setting: Setting) -> Verdict:
     """Test copying what followed an earlier occurrence (ledger: ``template-induction-copying``)."""
     task = induction_style(setting.options["length"], **task_sizes(setting.options))
-    return _judged(setting, task, scalars="b", parameters=_EVERY, n_layers=2)
+    return _judged(setting, task, scalars="ab", n_layers=2)
 
 
-def _judged(
-    setting: Setting,
-    task: TemplateTask,
-    scalars: str,
-    parameters: tuple[str, ...],
-    **changes: Any,
-) -> Verdict:
+def _judged(setting: Setting, task: TemplateTask, scalars: str, **changes: Any) -> Verdict:
     options = setting.options
-    experiment = on_unseen(setting, rows=options["rows"], parameters=parameters)
+    experiment = on_unseen(setting, rows=options["rows"], parameters=_TRAINED)
     for kind in ("", scalars):
         for width in options["widths"]:
             spec = spec_of(task, options, kind, d_model=width, **changes)
@@ -67,7 +60,7 @@ def _judged(
     )
     first, last = min(options["widths"]), max(options["widths"])
     plain, scalar = (_row(means, NAMES[kind], options["widths"]) for kind in ("", scalars))
-    status, words = _verdict(plain, scalar, first, last)
+    status, words = _verdict(plain, scalar, first, last, NAMES[scalars])
     lost = unfitted(table)
     words += f" Left out because they do not fit their training strings: {lost}." if lost else ""
     numbers = {
@@ -77,7 +70,10 @@ def _judged(
         "accuracy": by_seed(table, ["model", "width"], "accuracy", between=" "),
         "train_accuracy": by_seed(table, ["model", "width"], "train_accuracy", between=" "),
     }
-    key = f"at width {last}: {_told(plain[str(last)])} plain, {_told(scalar[str(last)])} with bI"
+    rows = {"plain": plain, NAMES[scalars]: scalar}
+    key = f"at widths {', '.join(map(str, options['widths']))}: " + "; ".join(
+        f"{name} {', '.join(map(_told, row.values()))}" for name, row in rows.items()
+    )
     return Verdict(
         status,
         words,
@@ -89,21 +85,25 @@ def _judged(
             "circuits": circuit_drawing(
                 experiment.planned, fits, "OV", len(task.regular) + task.train[0]
             ),
-            "scalars": scalar_drawing(experiment.planned, fits, scalars),
+            "scalars": scalar_drawing(experiment.planned, fits, scalars[-1]),
         },
     )
 
 
 def _verdict(
-    plain: dict[str, float | None], scalar: dict[str, float | None], first: int, last: int
+    plain: dict[str, float | None],
+    scalar: dict[str, float | None],
+    first: int,
+    last: int,
+    name: str,
 ) -> tuple[Status, str]:
-    """The verdict by the ledger's rule: inverse scaling without b, success at every width with
-    it."""
+    """The verdict by the ledger's rule: inverse scaling without scalars, success at every width
+    with them (``name``)."""
     narrow, wide = plain[str(first)], plain[str(last)]
     told = f"Plain models fall from {_told(narrow)} at width {first} to {_told(wide)} at {last}"
     known = [v for v in scalar.values() if v is not None]
     works = len(known) == len(scalar) and min(known) >= 0.9
-    told += f"; with bI the worst width has {_told(min(known, default=None))}."
+    told += f"; {name}, the worst width has {_told(min(known, default=None))}."
     if narrow is None or wide is None:
         return ("partly" if works else "not run"), told
     falls = narrow - wide >= 0.3

@@ -104,7 +104,7 @@ def test_strings_needed_stay_at_the_level() -> None:
 )
 def test_copying_is_judged_by_its_rule(plain: Any, scalar: Any, status: str) -> None:
     rows = [dict(zip(("32", "256"), values, strict=True)) for values in (plain, scalar)]
-    assert _verdict(*rows, 32, 256)[0] == status
+    assert _verdict(*rows, 32, 256, "+ bI")[0] == status
 
 
 def test_models_differ_in_their_scalars_alone() -> None:
