@@ -5,7 +5,7 @@
     the same of nested rounds                 nested-round of the layer
     ρ*x, by a layer's heads                   memory-location of the heads with a part
     previous (output)                         previous-token
-    several memories, or every lag's tokens, by a layer's heads and by none of them alone
+    several memories, or every lag's tokens, by a layer's heads of which none holds one memory alone
                                             memory-mixture of the heads that have a part in it
     label by attention, of a task of equal symbols   symbol-equality of the heads with a part
     answer by output, of a task that copies          copying of the heads with a part
