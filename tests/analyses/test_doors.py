@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from analyses.benchmarks import by_content, doors, language
+from analyses.benchmarks import by_content, composed, doors, language
 from analyses.benchmarks.circuits import Sizes, construct_circuit
 from analyses.benchmarks.known import Built
 
@@ -23,7 +23,8 @@ def test_there_are_forty_pairs_at_least_and_models_of_the_benchmark_are_known() 
     assert len(set(names)) == len(names)
     language_doors = len(doors._LANGUAGE) + len(doors._CIRCUITS)
     assert 5 * language_doors + 4 * len(doors._TASK) + 1 >= 40
-    known = {one.name for one in (*language.subjects(), *by_content.subjects())}
+    every = (*language.subjects(), *by_content.subjects(), *composed.subjects())
+    known = {one.name for one in every}
     assert known >= {f"language {n}" for n in doors._CIRCUITS}
 
 

@@ -93,7 +93,7 @@ def test_what_commands_tell_has_keys(
     assert found["arguments"]["lags"]["needed"] is True
     assert run(monkeypatch, "claims", "list", "--paper", "depth", "--json") == 0
     claims = json.loads(capsys.readouterr().out)["claims"]
-    assert {"id", "source", "statement", "rule"} == set(claims[0])
+    assert {"id", "source", "statement", "rule", "refuted_by"} == set(claims[0])
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from analyses.benchmarks import by_content
+from analyses.benchmarks import by_content, composed
 from analyses.benchmarks.circuits import CIRCUITS, Sizes, construct_circuit, with_gains
 from analyses.benchmarks.known import loaded
 from analyses.benchmarks.language import decoys, subjects
@@ -123,7 +123,7 @@ def test_language_cases_are_many_and_none_was_tuned_on() -> None:
 
 
 def test_every_role_is_there_five_times() -> None:
-    models = [*subjects(), *by_content.subjects()]
+    models = [*subjects(), *by_content.subjects(), *composed.subjects()]
     left = ("trained", "planted", *FORMATS)
     circuits = [one.make() for one in models if not one.name.startswith(left)]
     for role in LANGUAGE_ROLES:
