@@ -14,7 +14,6 @@ Only heads, FFNs, layers and positions as the model uses them now are judged; se
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -169,9 +168,12 @@ def ablate(
     rule, advice = f"must leave a finite loss with how={how!r}", "replace them in another way"
     problems.need(not lost, "parts", rule, lost, advice)
     problems.raise_if_any()
-    joined = {part: np.concatenate([np.diagonal(p) for p in ps]) for part, ps in found.items()}
-    nulls = {part: need_null(pieces) for part, pieces in found.items()}
-    return effect_table(joined, batch, how, seed, nulls=nulls)
+    unit, lines = loss_unit(batch), []
+    for part, pieces in found.items():
+        rises = [_beyond_rounding(piece / unit) for piece in pieces]
+        own = np.concatenate([np.diagonal(piece) for piece in rises])
+        lines.append(_line(part, own, need_null(rises), how, seed))
+    return head_table(lines, family=ANY_TARGET)
 
 
 def effect_table(
@@ -181,9 +183,9 @@ def effect_table(
     seed: int,
     *,
     site: str = "",
-    nulls: Mapping[Component, Null] | None = None,
 ) -> pd.DataFrame:
-    """Turn each component's loss increases on the rows of a batch into a head table.
+    """Turn each component's loss increases on the rows of a batch into a head table, with the null
+    that their mean is 0.
 
     Args:
         found: Component → by how much each row's loss is higher, squared errors or nats.
@@ -191,14 +193,17 @@ def effect_table(
         how: What replaced the components' writes.
         seed: Seed of the bootstrap.
         site: Where the components' writes were replaced, if not everywhere.
-        nulls: Component → the null of its increases; that their mean is 0 by default.
     """
-    unit = loss_unit(batch)
-    rows = (
-        _line(part, lost / unit, how, seed, (nulls or {}).get(part)) | {"site": site}
-        for part, lost in found.items()
-    )
+    unit, rows = loss_unit(batch), []
+    for part, lost in found.items():
+        own = _beyond_rounding(lost / unit)
+        rows.append(_line(part, own, paired_null(own), how, seed) | {"site": site})
     return head_table(rows, family=ANY_TARGET)
+
+
+def _beyond_rounding(rises: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
+    """Rises of which those that another batch size can make count as none."""
+    return np.where(np.abs(rises) <= _ROUNDING, 0.0, rises)
 
 
 def _increases(
@@ -254,22 +259,12 @@ def _check(batch: Batch, how: str, corrupted: Tensor | None, rows: int) -> None:
 
 
 def _line(
-    part: Component,
-    increases: Float[np.ndarray, " row"],
-    how: str,
-    seed: int,
-    null: Null | None,
+    part: Component, increases: Float[np.ndarray, " row"], null: Null, how: str, seed: int
 ) -> dict[str, Any]:
-    increases = np.where(np.abs(increases) <= _ROUNDING, 0.0, increases)
-    score = float(increases.mean())
-    tested = paired_null(increases)
-    if null is not None:
-        tested = replace(tested, p=max(tested.p, null.p), name=null.name)
-    null = tested
     target = str(part.position) if part.kind == "position" else "output"
     return score_row(
         "loss_increase",
-        score,
+        float(increases.mean()),
         null,
         component=part.kind,
         layer=part.layer,
