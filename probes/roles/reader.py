@@ -31,6 +31,7 @@ from probes.roles.decision import Test
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.reinit_null import Beyond
+from probes.roles.runs import Edits
 
 __all__ = ["FOLDS", "Reader", "residual_sites"]
 
@@ -197,11 +198,8 @@ class Reader:
         def edits(rows: slice) -> list[Any]:
             return [(hook, lambda value, hook: value + lost[rows].to(value))]
 
-        changed = self.evidence.runs("given").changed(edits)
-        left = self.effects.changed(((rows, output) for rows, output, _ in changed), 0.0, "")
-        whole = self.needed(group)[-1].score
         name = f"of what they do to the output, kept with {latent} alone of what they write"
-        return Test(name, 1 - left.score / whole if whole > 0 else 0.0, self.floors.carried)
+        return self._kept(group, edits, name)
 
     def located(self, part: Component, keys: Tensor) -> Test:
         """The test that a head acts on the output by its attention to some keys alone.
@@ -214,12 +212,14 @@ class Reader:
             keys: ``[row, query, key]``; queries without keys keep their attention.
         """
         place, others = (part.layer, part.head), ~keys & keys.any(-1, keepdim=True)
-        changed = self.evidence.runs("given").changed(
-            self.effects.rises.kept_from([place], [others])
-        )
-        left = self.effects.changed(((rows, output) for rows, output, _ in changed), 0.0, "")
-        whole = self.needed([part])[-1].score
         name = "of what it does to the output, kept with its attention at the location alone"
+        return self._kept([part], self.effects.rises.kept_from([place], [others]), name)
+
+    def _kept(self, group: Sequence[Component], edits: Edits, name: str) -> Test:
+        """The test that edits leave in place what a group does to the output."""
+        changed = self.evidence.runs("given").changed(edits)
+        left = self.effects.changed(((rows, output) for rows, output, _ in changed), 0.0, "")
+        whole = self.needed(group)[-1].score
         return Test(name, 1 - left.score / whole if whole > 0 else 0.0, self.floors.carried)
 
     def needed(self, without: Sequence[Component]) -> list[Test]:

@@ -12,7 +12,7 @@ past queries and keys are not told apart by ``q`` and ``k``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -26,7 +26,7 @@ from probes.roles.effects import Effects
 from probes.roles.evidence import Place
 from probes.roles.runs import Edits, moved
 
-__all__ = ["Input", "Reading"]
+__all__ = ["Input", "Reading", "missed", "names"]
 
 Input = Literal["q", "k", "v"]
 
@@ -101,6 +101,23 @@ class Reading:
             ]
 
         return runs.inside(layer, (hook,), edits)[hook]
+
+
+def missed(alone: Mapping[Place, float], floor: float) -> tuple[Place, ...]:
+    """Of heads that fetch the same, those that are missed by themselves: without which at least the
+    floor is lost, and half of the most that is lost without one. All where none is missed.
+
+    Args:
+        alone: Each head → what is lost without its write alone.
+        floor: The least that counts.
+    """
+    least = max(max(alone.values()) / 2, floor)
+    return tuple(one for one in alone if alone[one] >= least) or tuple(alone)
+
+
+def names(places: Sequence[Place]) -> str:
+    """Heads in words: ``L0H1 and L0H3``."""
+    return " and ".join(Component("head", *place).name for place in places)
 
 
 def _put(value: Tensor, hook: Any, by: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.fetched import Fetching
-from probes.roles.reading import Input, Reading
+from probes.roles.reading import Input, Reading, missed, names
 
 __all__ = ["Match", "closest", "matched"]
 
@@ -143,7 +143,7 @@ def matched(effects: Effects, reading: Reading, fetching: Fetching, one: Match) 
         fallen = _Fallen(reading, fetching, one)
         writers = fallen.read()
         tests = _behaviour(evidence, one, writers[0])
-        target = f"{one.read_as.upper()} {_names(writers)}"
+        target = f"{one.read_as.upper()} {names(writers)}"
         keys = partial(_keys_of, fetching, writer=writers[0], side=one.read_as)
         evidence.selected[one.place, _KEYS] = keys
         cause = fallen.tests(writers)
@@ -156,7 +156,7 @@ def _behaviour(evidence: Evidence, one: Match, writer: Place) -> list[Test]:
     """Attention to one earlier head's keys, on the rows that nothing was chosen on."""
     floors, at = evidence.floors, one.writers.index(writer)
     side = "where {} fetched the query's token" if one.read_as == "k" else "what {} fetched for it"
-    words = f"share of attention to {side.format(_names([writer]))}"
+    words = f"share of attention to {side.format(names([writer]))}"
     share, beyond = one.share[1::2, at], one.beyond[1::2, at]
     kept = ~(share.isnan() | beyond.isnan())
     if int(kept.sum()) < _FEWEST:
@@ -185,18 +185,16 @@ class _Fallen:
         """Of the heads that fetch the same, those whose write is read, on every second row; all
         where none is missed by itself."""
         alone = {one: float(self._rows([one])[::2].mean()) for one in self._one.writers}
-        most = max(alone.values())
-        read = tuple(one for one in alone if alone[one] >= max(most / 2, self._floors.fall))
-        return read or self._one.writers
+        return missed(alone, self._floors.fall)
 
     def tests(self, writers: Sequence[Place]) -> list[Test]:
         """The tests that the head finds its keys by what these heads wrote."""
         rows, others = self._rows(writers), self._reading.loudest(self._kind, writers)
         side = "keys" if self._one.read_as == "k" else "queries"
-        words = f"without what {_names(writers)} wrote in its {side} that share falls by"
+        words = f"without what {names(writers)} wrote in its {side} that share falls by"
         tests = [self._over(rows).test(words, self._floors.fall, "unread")]
         if others and holds(tests):
-            words = f"beyond what it falls by without {_names(others)} there"
+            words = f"beyond what it falls by without {names(others)} there"
             beyond = self._over(rows - self._rows(others))
             tests.append(beyond.test(words, self._floors.fall, "unread beyond"))
         return tests
@@ -214,7 +212,3 @@ class _Fallen:
         total = pattern.double().sum(-1).clamp_min(1e-12)
         share = (pattern.double() * self._keys).sum(-1) / total
         return (share * asked).sum(1) / asked.sum(1)
-
-
-def _names(places: Sequence[Place]) -> str:
-    return " and ".join(f"L{layer}H{head}" for layer, head in places)

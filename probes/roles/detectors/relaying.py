@@ -33,7 +33,7 @@ from probes.roles.direct import Direct
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence, Place
 from probes.roles.fetched import Fetching
-from probes.roles.reading import Reading
+from probes.roles.reading import Reading, missed, names
 
 __all__ = ["Relayed", "Rises", "relayed"]
 
@@ -135,7 +135,7 @@ def relayed(effects: Effects, reading: Reading, rises: Rises, one: Relayed) -> F
     if holds([test]):
         path = _Path(reading, rises, one)
         read = path.read()
-        test, target = _behaviour(evidence, one, read[0]), _names(read)
+        test, target = _behaviour(evidence, one, read[0]), names(read)
         evidence.named.setdefault(_ROLE, {})[one.place] = partial(rises.named, writer=read[0])
         cause = path.tests(read)
         if holds(cause):
@@ -147,7 +147,7 @@ def relayed(effects: Effects, reading: Reading, rises: Rises, one: Relayed) -> F
 def _behaviour(evidence: Evidence, one: Relayed, writer: Place) -> Test:
     """The rise of what one earlier head fetched, on the rows that nothing was chosen on."""
     verb = "raises" if one.sign > 0 else "lowers"
-    name = f"{verb} the logits of what {_names([writer])} fetched where it attends by"
+    name = f"{verb} the logits of what {names([writer])} fetched where it attends by"
     rows = one.rows[1::2, one.writers.index(writer)]
     return over_rows(rows.numpy()).test(name, evidence.floors.copying, "relayed")
 
@@ -170,17 +170,16 @@ class _Path:
         """Of the heads that fetch the same, those whose write is read, on every second row; all
         where none is missed by itself."""
         alone = {writer: float(self._lost([writer])[::2].mean()) for writer in self.one.writers}
-        least = max(max(alone.values()) / 2, self.rises.evidence.floors.fall)
-        return tuple(w for w in alone if alone[w] >= least) or self.one.writers
+        return missed(alone, self.rises.evidence.floors.fall)
 
     def tests(self, writers: Sequence[Place]) -> list[Test]:
         """The tests that the rise is due to what these heads wrote."""
         floors, others = self.rises.evidence.floors, self.reading.loudest(_KIND, writers)
         lost = self._lost(writers)
-        words = f"without what {_names(writers)} wrote in its values that falls by a share of"
+        words = f"without what {names(writers)} wrote in its values that falls by a share of"
         tests = [over_rows(lost[1::2].numpy()).test(words, floors.specific, "unrelayed")]
         if others and holds(tests):
-            words = f"beyond what it falls by without {_names(others)} there"
+            words = f"beyond what it falls by without {names(others)} there"
             beyond = over_rows((lost - self._lost(others))[1::2].numpy())
             tests.append(beyond.test(words, floors.fall, "unrelayed beyond"))
         return tests
@@ -191,14 +190,10 @@ class _Path:
         def rise(kind: str) -> Float[Tensor, "row pos"]:
             return effects.rises.at(kind, self.reading.unread(kind, self.one.place, writers))
 
-        words = f"without what {_names(writers)} wrote in its values"
+        words = f"without what {names(writers)} wrote in its values"
         return effects.worst_of(words, rise, effects.trials)
 
     def _lost(self, writers: Sequence[Place]) -> Rows:
         """The share of the mean rise that is lost, row by row."""
         rows, left = self.one.rows[:, 0], self.rises.without(self.reading, self.one, writers)
         return (rows - left) / max(float(rows.mean()), 1e-9)
-
-
-def _names(places: Sequence[Place]) -> str:
-    return " and ".join(f"L{layer}H{head}" for layer, head in places)
