@@ -87,13 +87,18 @@ def sweep(
             axes.set(xlabel=across, title=title)
             _scales(axes, sorted(rows[x].astype(float).unique().tolist()), log_x, log_y)
         grid[0].set_ylabel(label)
-        handles = {
-            n: h for axes in grid for h, n in zip(*axes.get_legend_handles_labels(), strict=True)
-        }
-        grid[-1].legend(
-            list(handles.values()), list(handles), loc="upper left", bbox_to_anchor=(1.0, 1.0)
-        )
+        _legend(grid.tolist())
     return figure
+
+
+def _legend(grid: Sequence[Axes]) -> None:
+    """One legend right of all panels, with every entry once."""
+    handles = {
+        n: h for axes in grid for h, n in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    grid[-1].legend(
+        list(handles.values()), list(handles), loc="upper left", bbox_to_anchor=(1.0, 1.0)
+    )
 
 
 def accuracy_sweep(

@@ -96,6 +96,11 @@ class Index:
             found[(*part.shapes["inputs"], 0)[1]] += part.rows
         return dict(sorted(found.items()))
 
+    def datasets(self, folder: str) -> list[str]:
+        """The names of the datasets of any part that begin with a folder's, sorted."""
+        names = {name for part in self.parts for name in part.shapes}
+        return sorted(name for name in names if name.startswith(folder))
+
     def overflows(self) -> dict[str, int]:
         """Hook → how many finite values became infinite when they were cast, over all parts."""
         found: Counter[str] = Counter()

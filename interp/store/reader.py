@@ -223,13 +223,8 @@ class ActivationStore:
 
     def latents(self, rows: RowSelector = None) -> dict[str, NDArray[Any]]:
         """The latents from which the task was built: name → ``[row, pos, …]``."""
-        names = {
-            name
-            for part in self._index.parts
-            for name in part.shapes
-            if name.startswith("latents/")
-        }
-        return {n.removeprefix("latents/"): self.stored(n, rows) for n in sorted(names)}
+        names = self._index.datasets("latents/")
+        return {n.removeprefix("latents/"): self.stored(n, rows) for n in names}
 
     def batches(self, size: int, rows: RowSelector = None) -> Iterator[RowBatch]:
         """Rows in batches of one length each, ascending within a length.

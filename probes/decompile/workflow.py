@@ -18,7 +18,7 @@ puts it; off the task both may part ways, which is reported.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -178,10 +178,7 @@ def decompile(
     kept = prune(model, some, table)
     counted = program_of_counts(model, rows, seed)
     tried, heads = _searched(model, judge, kept, some, counted, step)
-    problems = Problems("decompile")
-    rule = "must be as many as the shortest program here has: a line for each token that may follow"
-    problems.need(bool(tried), "lines", rule, lines, "allow more")
-    problems.raise_if_any()
+    _need_program(tried, lines)
     best, alike = told_apart(judge, judge.best(tried))
     step("what scores and FFNs are made of")
     known = {name for name, source in best.sources.items() if source >= 0}
@@ -206,6 +203,13 @@ def decompile(
         seconds=time.monotonic() - start,
         lines=lines,
     )
+
+
+def _need_program(tried: Sequence[Any], lines: int) -> None:
+    problems = Problems("decompile")
+    rule = "must be as many as the shortest program here has: a line for each token that may follow"
+    problems.need(bool(tried), "lines", rule, lines, "allow more")
+    problems.raise_if_any()
 
 
 def _searched(

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from subjects_apart import need_apart
 
 from analyses.benchmarks import by_content, language
 from analyses.benchmarks.roles import measure_language
@@ -14,16 +15,7 @@ DECOYS = {one.name: one for one in by_content.decoys(tuning=True)}
 
 
 def test_models_are_others_than_those_tuned_on_and_than_the_circuits() -> None:
-    scored, tuned = (
-        [*by_content.subjects(tuning=t), *by_content.decoys(tuning=t)] for t in (False, True)
-    )
-    others = [*language.subjects(), *language.decoys()]
-    names = [one.name for one in (*scored, *others)]
-    seeds = [one.seed for one in (*scored, *others)]
-    assert len(set(names)) == len(names)
-    assert len(set(seeds)) == len(seeds)
-    assert not {one.name for one in tuned} & set(names)
-    assert not {one.seed for one in tuned} & set(seeds)
+    scored = need_apart(by_content, [*language.subjects(), *language.decoys()])
     for role in by_content.PLANTED:
         assert sum(f" {role} " in one.name and one.decoy for one in scored) >= 6
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from subjects_apart import need_apart
 
 from analyses.benchmarks import by_content, composed, language
 from analyses.benchmarks.known import LanguageSubject
@@ -18,16 +19,8 @@ DECOYS = {one.name: one for one in composed.decoys(tuning=True)}
 
 
 def test_models_are_others_than_those_tuned_on_and_than_all_else() -> None:
-    scored, tuned = (
-        [*composed.subjects(tuning=t), *composed.decoys(tuning=t)] for t in (False, True)
-    )
     others = [one for some in (language, by_content) for one in (*some.subjects(), *some.decoys())]
-    names = [one.name for one in (*scored, *others)]
-    seeds = [one.seed for one in (*scored, *others)]
-    assert len(set(names)) == len(names)
-    assert len(set(seeds)) == len(seeds)
-    assert not {one.name for one in tuned} & set(names)
-    assert not {one.seed for one in tuned} & set(seeds)
+    need_apart(composed, others)
     for kinds in (("lags", "taken-back", "found"), ("found", "pairs", "looked-for")):
         assert sum(one.name.split()[2].startswith(kinds) for one in composed.subjects()) >= 18
 

@@ -73,21 +73,7 @@ def floor(setting: Setting) -> Verdict:
     shares = {count: fixed_lag_floor(task).share for count, task in tasks.items()}
     middle = medians(table, ["model", "candidates"])
     looks = medians(table, ["model", "candidates"], "named")
-    linear = table[table["model"].isin((_LIN, _TABLE))]
-    statements = {
-        "no model without FFN below the floor": bool(
-            (linear["error"] >= _ABOVE * linear["candidates"].map(shares)).all()
-        ),
-        "learned biases reach the floor": all(
-            middle[_TABLE, count] <= _NEAR * shares[count] for count in tasks
-        ),
-        "with content the task is solved": all(
-            middle[_CONTENT, count] <= _SOLVED for count in tasks
-        ),
-        "with content attention is where the token says": all(
-            looks[_CONTENT, count] >= _NAMED for count in tasks
-        ),
-    }
+    statements = _of_the_floor(table, shares)
     words = "; ".join(
         f"{count} candidates: floor {shares[count]:.3f}, "
         + ", ".join(f"{way} {_errors(table, way, count)}" for way in ways)
@@ -116,6 +102,27 @@ def floor(setting: Setting) -> Verdict:
         {"errors": table},
         {"errors": _above_the_floor(table, shares)},
     )
+
+
+def _of_the_floor(table: pd.DataFrame, shares: Mapping[int, float]) -> dict[str, bool]:
+    """The four statements of the claim, from every model's error and attention."""
+    middle = medians(table, ["model", "candidates"])
+    looks = medians(table, ["model", "candidates"], "named")
+    linear = table[table["model"].isin((_LIN, _TABLE))]
+    return {
+        "no model without FFN below the floor": bool(
+            (linear["error"] >= _ABOVE * linear["candidates"].map(shares)).all()
+        ),
+        "learned biases reach the floor": all(
+            middle[_TABLE, count] <= _NEAR * share for count, share in shares.items()
+        ),
+        "with content the task is solved": all(
+            middle[_CONTENT, count] <= _SOLVED for count in shares
+        ),
+        "with content attention is where the token says": all(
+            looks[_CONTENT, count] >= _NAMED for count in shares
+        ),
+    }
 
 
 @torch.no_grad()
@@ -198,17 +205,8 @@ def gating(setting: Setting) -> Verdict:
         },
         "errors": by_seed(table, ["model", "candidates", "neurons"]),
     }
-    figure = sweep(
-        table.assign(candidates=table["candidates"].map(lambda a: f"A = {a} candidates")),
-        x="neurons",
-        across="FFN neurons",
-        by="model",
-        panel="candidates",
-        label="mean square error, share of variance",
-        levels={f"error {options['level']}": options["level"]},
-    )
     drawings = {
-        "trained": Drawing(figure, "Error against neurons, a line for each number of locations."),
+        "trained": _against_neurons(table, options["level"]),
         "constructed": Drawing(gating_costs_figure(costs), "Costs of both constructions."),
     }
     key = (
@@ -216,6 +214,19 @@ def gating(setting: Setting) -> Verdict:
     )
     tables = {"errors": table, "constructions": costs}
     return Verdict(status_of(statements), words, key, numbers, tables, drawings)
+
+
+def _against_neurons(table: pd.DataFrame, level: float) -> Drawing:
+    figure = sweep(
+        table.assign(candidates=table["candidates"].map(lambda a: f"A = {a} candidates")),
+        x="neurons",
+        across="FFN neurons",
+        by="model",
+        panel="candidates",
+        label="mean square error, share of variance",
+        levels={f"error {level}": level},
+    )
+    return Drawing(figure, "Error against neurons, a panel for each number of locations.")
 
 
 def softmax_dot(setting: Setting) -> Verdict:
