@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "interp.schema": set(),
     "interp.exchange": set(),
     "interp.environment": set(),
+    "interp.json_data": set(),
     "interp.output": {"interp.errors", "interp.exchange", "interp.environment"},
     "interp.lock": {"interp.errors"},
     "interp.reading": {"interp.errors", "interp.schema"},

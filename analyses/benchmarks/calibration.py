@@ -42,6 +42,7 @@ from scipy.stats import t as student
 from analyses.benchmarks.result import write_result
 from interp.attention.attention_to_keys import AttentionMass
 from interp.attention.key_sets import token_key_sets
+from interp.errors import Problems
 from interp.interventions.ablation_effects import ablate
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -100,7 +101,13 @@ def calibration(models: int = 200, *, seed: int = 0) -> dict[str, object]:
         models: How many untrained models are drawn, with six heads each, and as many are trained on
             random targets.
         seed: Seed of the first model; the others follow.
+
+    Raises:
+        ArgumentError: for fewer than one model.
     """
+    problems = Problems("calibration")
+    problems.need(models >= 1, "models", "must be at least 1", models, "e.g. 200")
+    problems.raise_if_any()
     start, console = time.perf_counter(), Console(stderr=True)
     found: dict[str, list[np.ndarray]] = {}
     subjects = track(

@@ -40,6 +40,7 @@ from rich.console import Console
 from rich.progress import track
 
 from analyses.benchmarks.result import write_result
+from interp.errors import Problems
 from interp.hooks.capture import evaluating
 from interp.interventions.ablation_effects import loss_unit, position_losses
 from interp.interventions.components import Component, components
@@ -188,12 +189,18 @@ def faithfulness(only: str = "") -> dict[str, Any]:
 
     Args:
         only: Models whose name has this in it.
+
+    Raises:
+        ArgumentError: if no shipped transformer has such a name.
     """
     started, console = time.perf_counter(), Console(stderr=True)
     recipes = [recipe for recipe in zoo.recipes() if only in recipe.name]
     names = [
         one.name for one in recipes if isinstance(one.spec, TransformerSpec) and one.spec.heads
     ]
+    problems = Problems("faithfulness")
+    problems.need(bool(names), "only", "must be in a shipped model's name", only, "leave it out")
+    problems.raise_if_any()
     found = []
     for name in track(names, "models", console=console, disable=not console.is_terminal):
         shipped = zoo.load(name)

@@ -38,6 +38,7 @@ from rich.progress import track
 from torch import Tensor
 
 from analyses.benchmarks.result import write_result
+from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
@@ -169,7 +170,13 @@ def low_rank(models: int = 60, *, tune: bool = False) -> dict[str, Any]:
     Args:
         models: How many are built.
         tune: Whether those are asked that settings were looked at on.
+
+    Raises:
+        ArgumentError: for fewer than one model.
     """
+    problems = Problems("low_rank")
+    problems.need(models >= 1, "models", "must be at least 1", models, "e.g. 60")
+    problems.raise_if_any()
     started, console = time.perf_counter(), Console(stderr=True)
     first, hits, false, decoys = (_TUNED if tune else _SCORED), dict.fromkeys(_ROLES, 0), 0, 0
     wrong = []

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from interp.environment import environment
+from interp.json_data import json_data
 from interp.output import output_file
 
 __all__ = ["write_result"]
 
 
 def write_result(found: Mapping[str, Any], out: Path | None) -> None:
-    """Print ``found`` as the last line, and write the same to ``out``.
+    """Print ``found`` as the last line, and write the same to ``out``; what is not finite is null.
 
     Raises:
         OutputError: if the disk refuses.
     """
-    text = json.dumps({**found, "environment": environment()}) + "\n"
+    data = json_data({**found, "environment": environment()})
+    text = json.dumps(data, allow_nan=False) + "\n"
     sys.stdout.write(text)
     if out is not None:
         with output_file(out, overwrite=True) as draft:

@@ -17,13 +17,13 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
 
 from interp.errors import ArgumentError, Problems
+from interp.json_data import json_data
 
 __all__ = [
     "MOST",
@@ -262,19 +262,4 @@ def _with_json(function: Callable[..., None]) -> Callable[..., None]:
 
 def _print(printed: io.StringIO, kept: Mapping[str, Any]) -> None:
     said = {"lines": printed.getvalue().splitlines(), **kept}
-    sys.stdout.write(json.dumps(_plain(said), allow_nan=False, ensure_ascii=False) + "\n")
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON data."""
-    if hasattr(value, "to_json"):  # a table of pandas
-        return json.loads(value.to_json(orient="records", double_precision=15))
-    if isinstance(value, Mapping):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(one) for one in value]
-    if hasattr(value, "item"):  # a number of numpy or torch
-        value = value.item()
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return None
-    return str(value) if isinstance(value, Path) else value
+    sys.stdout.write(json.dumps(json_data(said), allow_nan=False, ensure_ascii=False) + "\n")

@@ -1,12 +1,20 @@
 """What a model keeps with some of its components, against hooks by hand and known extremes."""
 
+import json
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 from torch import Tensor
 
-from analyses.benchmarks.faithfulness import confirmed_parts, faithfulness_of
+from analyses.benchmarks.calibration import calibration
+from analyses.benchmarks.faithfulness import confirmed_parts, faithfulness, faithfulness_of
+from analyses.benchmarks.low_rank import low_rank
+from analyses.benchmarks.result import write_result
+from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import row_losses
 from interp.interventions.components import Component, components
 from trained import zoo
@@ -48,3 +56,26 @@ def test_confirmed_components_are_found_and_those_without_a_role_left_out() -> N
     found = faithfulness_of("adaptive", shipped.model, shipped.task.sample(64, seed=2), own)
     assert found.kept > 0.8 > 0.5 > found.random
     assert found.others < 0.2
+
+
+def test_a_benchmark_prints_json_that_strict_readers_take(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = pd.DataFrame({"score": [1.0, float("nan")]})
+    write_result({"none": float("nan"), "rows": [np.float64("inf")], "t": table}, tmp_path / "out")
+    text = capsys.readouterr().out
+    found = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert (found["none"], found["rows"]) == (None, [None])
+    assert found["t"] == [{"score": 1.0}, {"score": None}]
+    assert (tmp_path / "out").read_text() == text
+
+
+@pytest.mark.parametrize("asked", [
+    (lambda: low_rank(0), "models must be at least 1, got 0"),
+    (lambda: calibration(0), "models must be at least 1, got 0"),
+    (lambda: faithfulness("nosuch"), "only must be in a shipped model's name, got 'nosuch'"),
+])  # fmt: skip
+def test_benchmarks_refuse_what_leaves_nothing_to_measure(asked: Any) -> None:
+    call, words = asked
+    with pytest.raises(ArgumentError, match=words):
+        call()
