@@ -1,7 +1,7 @@
 """Round after round: how many layers do nested memories take, and does width replace depth?
 
-R rounds are constructed in R + 1 layers, exactly. Trained models are heads whose bump a token
-moves (ours, not the paper's) and FFNs; they are judged on what they reach and, where they solve the
+R rounds are constructed in R + 1 layers, exactly. Trained models are heads with relative keys, so
+that a token can name a lag, and FFNs; they are judged on what they reach and, where they solve the
 task, on the *order* of the rounds: the address read in round r must be decodable before that of
 round r + 1, the answer last, and patching it away must make the later one less decodable
 (:mod:`probes.rounds`; its placebo decides nothing here, because a random shift as large breaks the
@@ -20,7 +20,15 @@ import pandas as pd
 import torch
 
 from analyses.papers.base import Drawing, Setting, Verdict
-from analyses.papers.experiment import Planned, by_seed, decide, medians, spread, verdict
+from analyses.papers.experiment import (
+    Experiment,
+    Planned,
+    by_seed,
+    decide,
+    medians,
+    spread,
+    verdict,
+)
 from analyses.papers.memory.adaptive import task_of
 from analyses.papers.memory.models import spec_of, with_slower_terms
 from interp.figures.sweeps import strips, sweep
@@ -42,11 +50,12 @@ def rounds_in_layers(setting: Setting) -> Verdict:
     """Test that R rounds need R + 1 layers (ledger: ``memory-rounds``)."""
     if setting.profile == "zoo":
         return _shipped(setting)
-    options, experiment = setting.options, with_slower_terms(setting)
+    options = setting.options
+    experiment = Experiment(setting, weight_decay=options["weight_decay"])
     tasks = {r: task_of(options["candidates"], options["length"], r) for r in options["rounds"]}
     for rounds, task in tasks.items():
         for layers in range(1, rounds + 2):
-            spec = spec_of(task, options, n_layers=layers, **_BUMP)
+            spec = spec_of(task, options, n_layers=layers, lag_bias="relative_keys")
             labels = {"rounds": f"R = {rounds}", "layers": layers}
             experiment.add(labels, task, spec)
     table, fits = experiment.run()
