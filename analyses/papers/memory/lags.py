@@ -39,6 +39,7 @@ _DESCENDED = {
     "grid": "linear part solved at every step, from the grid's p",
 }
 _LEAST, _APART = 1e-8, 0.1
+_MANY = "M = "
 
 
 def heads_of_a_lag(setting: Setting) -> Verdict:
@@ -256,7 +257,7 @@ def absolute(setting: Setting) -> Verdict:
         task = RealMemory(tuple(range(1, count + 1)), "maximum", length=options["length"])
         for heads in range(1, max(options["memories"]) + 1):
             spec = spec_of(task, options, n_heads=heads, **ways["learned positions, dot product"])
-            labels = {"model": f"{count} memories", "lag": count, "heads": heads}
+            labels = {"model": f"{_MANY}{count}", "lag": count, "heads": heads}
             experiment.add(labels, task, spec)
     table, _ = experiment.run()
     return _absolute_verdict(table, options)
@@ -268,7 +269,7 @@ def _absolute_verdict(table: pd.DataFrame, options: Mapping[str, Any]) -> Verdic
         way: heads_needed(table[table["model"] == way], level)
         for way in ("learned positions, dot product", "lin", "log")
     }
-    several = heads_needed(table[table["model"].str.endswith("memories")], level)
+    several = heads_needed(table[table["model"].str.startswith(_MANY)], level)
     statements = {
         "absolute: one head at every lag": all(
             needed["learned positions, dot product"][lag] == 1 for lag in lags
@@ -287,7 +288,7 @@ def _absolute_verdict(table: pd.DataFrame, options: Mapping[str, Any]) -> Verdic
     )
     held = sum(statements.values())
     numbers = {"statements": statements, "errors": by_seed(table, ["model", "lag", "heads"])}
-    single = table[~table["model"].str.endswith("memories")]
+    single = table[~table["model"].str.startswith(_MANY)]
     figure = sweep(
         single.assign(lag="T = " + single["lag"].astype(str)),
         x="heads",
@@ -297,7 +298,7 @@ def _absolute_verdict(table: pd.DataFrame, options: Mapping[str, Any]) -> Verdic
         label="mean square error, share of variance",
         levels={f"error {level}": level},
     )
-    many = table[table["model"].str.endswith("memories")]
+    many = table[table["model"].str.startswith(_MANY)]
     second = sweep(
         many,
         x="heads",
