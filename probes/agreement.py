@@ -41,7 +41,8 @@ from interp.proofs.mechanism import Construction, Mechanism
 from interp.stats.head_table import adjust
 from interp.tasks.base import Batch, answers_of, memories_of
 from probes.roles.effects import Effects
-from probes.roles.find import decided, evidence_of
+from probes.roles.find import decided
+from probes.roles.gathering import evidence_of
 from probes.roles.profile import TASK
 from probes.roles.reader import Reader
 

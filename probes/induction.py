@@ -38,7 +38,8 @@ from interp.stats.head_table import adjust
 from interp.tasks.base import Batch
 from interp.weights.composition import composition_table
 from interp.weights.head_weights import HeadWeights, head_weights
-from probes.roles.find import decided, evidence_of
+from probes.roles.find import decided
+from probes.roles.gathering import evidence_of
 from probes.roles.profile import LANGUAGE
 
 __all__ = ["induction_evidence", "measure_induction", "previous_writers"]

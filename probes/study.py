@@ -27,7 +27,8 @@ from probes.activations import Sampled, sampled_positions
 from probes.kernels import KernelNull, LayerKernels, kernel_null, kernel_table, layer_kernels
 from probes.layerwise import decodability, residual_sites
 from probes.roles import TASK
-from probes.roles.find import decided, evidence_of
+from probes.roles.find import decided
+from probes.roles.gathering import evidence_of
 from probes.roles.runs import Runs
 
 __all__ = ["Performance", "Study", "study"]

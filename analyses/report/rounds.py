@@ -27,7 +27,7 @@ from interp.proofs.memory import construct_adaptive_memory
 from interp.tasks.memory import AdaptiveMemory
 from probes.nesting import nesting_panel
 from probes.roles.effects import Effects
-from probes.roles.find import evidence_of
+from probes.roles.gathering import evidence_of
 from probes.roles.profile import TASK
 from probes.roles.reader import Reader
 

@@ -40,7 +40,8 @@ from probes.inspection.explained import explained
 from probes.inspection.inspected_rows import InspectedRows
 from probes.inspection.losses import Watch, ablated_parts, check_backend, loss_tables
 from probes.roles.evidence import Evidence
-from probes.roles.find import decided, evidence_of
+from probes.roles.find import decided
+from probes.roles.gathering import evidence_of
 from probes.roles.profile import LANGUAGE, Profile
 from probes.roles.runs import Runs
 from probes.roles.trials import Trial, rows_of

@@ -257,7 +257,7 @@ class Reader:
 
     def sites(self) -> Iterator[tuple[int, str]]:
         """The sites of the residual stream: where it begins, and after each sublayer."""
-        yield from residual_sites(self.model)
+        yield from residual_sites(components(self.model))
 
     def _run(self, without: Sequence[Component]) -> _Without:
         """The run without some components, made once."""
@@ -289,11 +289,11 @@ class Reader:
         return self._without[key]
 
 
-def residual_sites(model: object) -> Iterator[tuple[int, str]]:
+def residual_sites(parts: Sequence[Component]) -> Iterator[tuple[int, str]]:
     """(layer, hook) of the residual stream where it enters (layer −1) and after each sublayer."""
     yield -1, "blocks.0.hook_resid_pre"
     after = {"head": "mid", "ffn": "post"}
-    seen = dict.fromkeys((part.layer, after[part.kind]) for part in components(model))  # type: ignore[arg-type]
+    seen = dict.fromkeys((part.layer, after[part.kind]) for part in parts)
     for layer, at in seen:
         yield layer, f"blocks.{layer}.hook_resid_{at}"
 

@@ -24,7 +24,8 @@ from interp.weights.weight_table import weight_table
 from probes.roles import ROLE_COLUMNS, candidates
 from probes.roles.evidence import Evidence
 from probes.roles.examined import Watch as Over
-from probes.roles.find import decided, evidence_of
+from probes.roles.find import decided
+from probes.roles.gathering import evidence_of
 from probes.roles.profile import Profile
 from probes.viewing.measure import Effects, Seen, effects_on, seen_on
 from probes.viewing.sequences import Chosen, Sequences, card_of, token_word

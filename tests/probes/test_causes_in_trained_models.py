@@ -15,7 +15,7 @@ from interp.tasks.base import answers_of, memories_of
 from interp.tasks.counterfactual import sought_of
 from probes.roles import find_roles
 from probes.roles.effects import Effects
-from probes.roles.find import evidence_of
+from probes.roles.gathering import evidence_of
 from probes.roles.profile import TASK
 from probes.roles.reader import Reader
 from trained.zoo import load

@@ -7,7 +7,8 @@ from interp.attention.key_sets import token_key_sets
 from interp.tasks.base import Batch
 from probes.inspection.explained import COLUMNS, explained
 from probes.roles import LANGUAGE
-from probes.roles.find import decided, evidence_of
+from probes.roles.find import decided
+from probes.roles.gathering import evidence_of
 from trained import zoo
 
 

@@ -15,7 +15,7 @@ from interp.tasks.relation import TokenRelation
 from probes import fresh_models
 from probes.roles import reinit_null
 from probes.roles.effects import Effects
-from probes.roles.find import evidence_of
+from probes.roles.gathering import evidence_of
 from probes.roles.profile import TASK as PROFILE
 from probes.roles.reinit_null import ReinitNull, beyond
 

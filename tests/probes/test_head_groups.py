@@ -10,7 +10,7 @@ from analyses.benchmarks.circuits import Shared, Sizes, construct_circuit
 from interp.tasks.induction import RepeatedTokens
 from probes.roles import LANGUAGE, find_roles
 from probes.roles.effects import Effects
-from probes.roles.find import evidence_of
+from probes.roles.gathering import evidence_of
 
 ROWS = RepeatedTokens(16, 18, (4, 8), bos=-1).sample(32, seed=2)
 

@@ -11,7 +11,7 @@ from interp.tasks.induction import RepeatedTokens
 from probes.roles import LANGUAGE
 from probes.roles.effects import Effects
 from probes.roles.fetched import Fetching
-from probes.roles.find import evidence_of
+from probes.roles.gathering import evidence_of
 from probes.roles.reading import Reading
 
 SPEC = TransformerSpec(

@@ -16,7 +16,7 @@ from probes.roles.detectors.circuits import circuit_roles
 from probes.roles.diagonal import identity_share
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
-from probes.roles.find import evidence_of
+from probes.roles.gathering import evidence_of
 
 HEADS, GROUPS, WIDTH, VOCABULARY = 4, 2, 16, 14
 

@@ -27,7 +27,7 @@ from probes.roles.detectors.attention import attention_roles
 from probes.roles.diagonal import identity_share
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
-from probes.roles.find import evidence_of
+from probes.roles.gathering import evidence_of
 from probes.roles.runs import without_keys
 
 Row = tuple[int, int, str]

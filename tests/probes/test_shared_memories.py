@@ -21,7 +21,7 @@ from probes.roles.detectors.memories import memory_roles
 from probes.roles.detectors.mixtures import lagged_contents, mixture_roles
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
-from probes.roles.find import evidence_of
+from probes.roles.gathering import evidence_of
 from probes.roles.reader import Reader
 from trained.zoo import load
 

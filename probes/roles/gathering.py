@@ -1,0 +1,121 @@
+"""What the evidence for a model's roles is gathered from: rows, residual sites, the attention mask.
+
+    evidence_of(model, rows, profile) → Evidence
+
+Everything that can be wrong with the model and the rows is found here, before anything is measured.
+The rows are those that the profile names: one batch of a task, or tokens that repeat, by kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from interp.errors import ArgumentError, HookError
+from interp.hooks.capture import model_device
+from interp.interventions.components import Component, components
+from interp.store import ActivationStore
+from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
+from interp.tasks.base import Batch
+from probes.roles.evidence import Evidence
+from probes.roles.profile import Profile
+from probes.roles.reader import FOLDS, residual_sites
+from probes.roles.views import language_views, task_views
+
+__all__ = ["Named", "evidence_of"]
+
+_FEW = 4
+"""Rows on which it is seen which keys a query may attend to."""
+
+_WEIGHTS = ("blocks", "ln_final", "unembed")
+
+Named = Mapping[str, Batch]
+"""Rows by kind, for the profile ``language``: ``repeated``, ``shuffled`` and others."""
+
+
+def evidence_of(
+    model: Any,
+    rows: Batch | Named,
+    profile: Profile,
+    *,
+    latents: bool = False,
+    targets: bool = True,
+    stores: Mapping[str, ActivationStore] | None = None,
+    seed: int = 0,
+) -> Evidence:
+    """Prepare the evidence for a model on a profile's rows; nothing is run yet.
+
+    Args:
+        model, rows, profile, targets, seed: The arguments of :func:`probes.roles.find.find_roles`.
+        latents: Whether the residual stream is to be read by probes.
+        stores: Kind of rows → a store with the patterns on these rows, to be read instead.
+
+    Raises:
+        ArgumentError, HookError: as :func:`probes.roles.find.find_roles`, before anything is run.
+    """
+    first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
+    _check(model, 0 if first is None else len(first), latents, profile)
+    parts = components(model)
+    hooks = _pattern_hooks(model, parts)
+    mask = AttentionMask() if first is None else _mask_of(model, first, hooks)
+    if profile.unit == "variance":
+        if not isinstance(rows, Batch):
+            raise ArgumentError("rows must be one batch for profile 'task', got several: give one")
+        views = task_views(rows, causal=mask.causal, seed=seed)
+    else:
+        views = language_views(rows, seed=seed)
+    sites = [hook for _, hook in residual_sites(parts)] if latents else []
+    sites += [hook.replace("resid_post", "mlp_out") for hook in sites if "resid_post" in hook]
+    return Evidence(
+        model,
+        views,
+        profile,
+        targets=targets,
+        stores=stores,
+        sites=sites,
+        mask=mask,
+        seed=seed,
+    )
+
+
+def _mask_of(model: Any, rows: Batch, hooks: Sequence[str]) -> AttentionMask:
+    """Which keys a query may attend to: what the model's spec says, or what its patterns show."""
+    told = attention_mask_of(model)
+    if told is not None:
+        return told
+    _, cache = model.run_with_cache(rows[:_FEW].inputs.to(model_device(model)), names_filter=hooks)
+    return mask_from_patterns(cache[hook].cpu() for hook in hooks)
+
+
+def _check(model: Any, rows: int, latents: bool, profile: Profile) -> None:
+    least = FOLDS if latents else 2
+    if rows < least:
+        why = "probes are fitted on some and judged on others" if latents else "they are compared"
+        raise ArgumentError(f"rows must be at least {least} rows ({why}), got {rows}: add rows")
+    kind = type(model).__name__
+    if not hasattr(model, "hook_dict"):
+        raise ArgumentError(
+            f"model must have hooks, got a plain {kind}: wrap it first (interp.models.wrap; see "
+            "docs/howto-wrap)"
+        )
+    if latents and profile.unit != "variance":
+        raise ArgumentError("memories and answers must be left out for profile 'language'")
+    if latents and not all(hasattr(model, name) for name in _WEIGHTS):
+        raise ArgumentError(
+            f"memories and answers must be left out for {kind}: their roles are read off W_O and "
+            "the unembedding, which a wrapped module does not name"
+        )
+
+
+def _pattern_hooks(model: Any, parts: Sequence[Component]) -> list[str]:
+    """The hooks of the attention patterns of all layers that have heads."""
+    layers = sorted({part.layer for part in parts if part.kind == "head"})
+    patterns = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
+    lacking = [name for name in patterns if name not in model.hook_dict]
+    if lacking:
+        raise HookError(
+            f"roles need the attention patterns, and {type(model).__name__} has no hook "
+            f"{', '.join(lacking)}: wrap the place where they are; a fused attention computes none "
+            "(see docs/howto-wrap)"
+        )
+    return patterns
