@@ -17,14 +17,30 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, get_args
 
-from interp.errors import MissingDependencyError, ProoflensError
+from interp.errors import MissingDependencyError, Problems, ProoflensError
 
-__all__ = ["built_once", "ray_results", "require_ray"]
+__all__ = ["Backend", "built_once", "need_backend", "ray_results", "require_ray"]
+
+Backend = Literal["local", "ray"]
+"""Where independent pieces of work are done: on this machine, or as tasks of a Ray cluster."""
 
 _RETRIES = 3
 _built: dict[str, Any] = {}
+
+
+def need_backend(problems: Problems, backend: str, argument: str = "backend") -> None:
+    """Record, as a problem, a backend that there is not.
+
+    Args:
+        problems: Where it is recorded.
+        backend: The name that was given.
+        argument: What the argument is called there.
+    """
+    known = get_args(Backend)
+    rule = f"must be {' or '.join(known)}"
+    problems.need(backend in known, argument, rule, backend, "choose one")
 
 
 def require_ray() -> Any:

@@ -15,9 +15,8 @@ from interp.ray_tasks import ray_results
 from trained.run import Run
 from trained.stack_runner import Options, finish
 
-__all__ = ["BACKENDS", "Job", "cores", "run_elsewhere"]
+__all__ = ["Job", "cores", "run_elsewhere"]
 
-BACKENDS = ("local", "ray")
 Job = tuple[list[Run], Options, Path]
 
 

@@ -23,10 +23,10 @@ from rich.progress import Progress, TaskID
 from interp.errors import CheckpointError, OutputError, Problems
 from interp.machine import check_device
 from interp.output import output_file, scratch_folder
-from interp.ray_tasks import require_ray
+from interp.ray_tasks import need_backend, require_ray
 from interp.reading import read_json
 from interp.schema import many, table, text, whole
-from trained.backends import BACKENDS, Job, cores, run_elsewhere
+from trained.backends import Job, cores, run_elsewhere
 from trained.fit import Fit, fits_of
 from trained.grouping import groups
 from trained.place import PLAN, training_place
@@ -202,8 +202,7 @@ def _check(
     twice = sorted({name for name in names if names.count(name) > 1})
     problems.need(not twice, "runs", "must have names of their own", twice, "rename them")
     problems.need(bool(runs), "runs", "must name one", [], "add runs")
-    rule = f"must be one of {', '.join(BACKENDS)}"
-    problems.need(backend in BACKENDS, "backend", rule, backend, "pick one")
+    need_backend(problems, backend)
     for name, value in (("together", together), ("workers", workers)):
         problems.need(value is None or value >= 1, name, "must be at least 1", value, "raise it")
     good, rule = (workers or 1) <= _MOST_WORKERS, f"must be at most {_MOST_WORKERS}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -123,6 +124,7 @@ def _stream(
     """Check the hooks, run the extraction, and print what was stored."""
     from analyses.cli.loading import lasting_name
     from interp.store import extract as run
+    from trained.loading import load
 
     failed = _conformance(model, source, options["rows"], options["seed"])
     about = {"model": lasting_name(model.card.name), "dtype": place["dtype"], "conformance": failed}
@@ -133,7 +135,7 @@ def _stream(
         out,
         **options,
         **how,
-        loader=_Loader(model.card.name, place),
+        loader=partial(load, model.card.name, **place),
         about=about,
         report=typer.echo,
     )
@@ -143,18 +145,6 @@ def _stream(
     if lost := store.overflows:
         total = sum(lost.values())
         typer.echo(f"note: {total:,} finite values became infinite as {options['dtype']}", err=True)
-
-
-class _Loader:
-    """A function that builds the model on a worker, since a bridge cannot be pickled."""
-
-    def __init__(self, name: str, place: dict[str, Any]) -> None:
-        self.name, self.place = name, place
-
-    def __call__(self) -> Any:
-        from trained.loading import load
-
-        return load(self.name, **self.place)
 
 
 def _source(

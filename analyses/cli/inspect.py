@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,7 +107,7 @@ def inspect(
             effects=effects,
             resume=resume,
             backend=backend,
-            loader=_Loader(place, how),
+            loader=partial(_model_of, place, how),
             step=step,
             watch=progress("the loss without each"),
         )
@@ -143,17 +143,11 @@ def _loaded(
     return found, head_weights(place, mapping=layout, revision=how["revision"])
 
 
-@dataclass(frozen=True)
-class _Loader:
-    """A function that loads the model on a worker, since a bridge cannot be pickled."""
+def _model_of(place: str, how: dict[str, Any]) -> Any:
+    """The model alone, as workers load it."""
+    from interp.models.pretrained import load_pretrained
 
-    place: str
-    how: dict[str, Any]
-
-    def __call__(self) -> Any:
-        from interp.models.pretrained import load_pretrained
-
-        return load_pretrained(self.place, **self.how).model
+    return load_pretrained(place, **how).model
 
 
 def _folder_of(model: str) -> str:

@@ -24,6 +24,7 @@ from typer.core import TyperCommand
 
 from interp.errors import ArgumentError, Problems
 from interp.json_data import json_data
+from interp.ray_tasks import Backend
 
 __all__ = [
     "MOST",
@@ -49,7 +50,6 @@ _TYPED = "COMMANDLINE"
 Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 RunDtype = Annotated[Dtype | None, typer.Option(help="What it runs in; as it is by default.")]
-Backend = Literal["local", "ray"]
 OWN_ROWS = "Rows of your own: .jsonl, .npy, .safetensors or .json, or a text."
 """What --data takes, of every command that has it."""
 

@@ -33,6 +33,7 @@ from interp.errors import OutputError, Problems, ProoflensError
 from interp.lock import alone
 from interp.machine import check_device
 from interp.output import drop, need_name, replace_text
+from interp.ray_tasks import need_backend
 
 __all__ = ["Failure", "Order", "run_claim", "run_claims"]
 
@@ -67,8 +68,7 @@ class Order:
         problems.need(self.profile in PROFILES, "--profile", rule, self.profile, "choose one")
         good = self.seeds is None or self.seeds >= 1
         problems.need(good, "--seeds", "must be at least 1", self.seeds, "raise it")
-        good = self.backend in ("local", "ray")
-        problems.need(good, "--backend", "must be local or ray", self.backend, "choose one")
+        need_backend(problems, self.backend, "--backend")
         given = dict(self.options).get("seeds", [])
         good = isinstance(given, list) and all(type(seed) is int for seed in given)
         rule = "must be a list of whole numbers"

@@ -17,10 +17,11 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from interp.errors import ArgumentError, OutputError, Problems, StoreError
 from interp.output import CHECKED, check_output, output_folder
+from interp.ray_tasks import Backend, need_backend
 from interp.store import layout
 from interp.store.progress import Progress
 from interp.store.reader import ActivationStore
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
     from interp.store.plan import Plan
     from interp.store.sources import Part, Source
 
-__all__ = ["Backend", "extract", "plan_extraction"]
-
-Backend = Literal["local", "ray"]
+__all__ = ["extract", "plan_extraction"]
 
 
 def plan_extraction(
@@ -184,8 +183,7 @@ def _check_out(out: Path, resume: bool, overwrite: bool, backend: str) -> None:
     problems = Problems("extract")
     both = resume and overwrite
     problems.need(not both, "resume", "excludes overwrite", (resume, overwrite), "choose one")
-    rule = "must be local or ray"
-    problems.need(backend in ("local", "ray"), "backend", rule, backend, "choose one")
+    need_backend(problems, backend)
     problems.raise_if_any()
     check_output(out, overwrite=True, marker=CHECKED)
     if not out.exists():

@@ -28,7 +28,7 @@ from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component, components
-from interp.ray_tasks import built_once, ray_results, require_ray
+from interp.ray_tasks import built_once, need_backend, ray_results, require_ray
 from interp.stats.head_table import ANY_TARGET, finished, head_table
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
@@ -52,8 +52,7 @@ def check_backend(backend: str) -> None:
         MissingDependencyError: for ``ray`` without Ray.
     """
     problems = Problems("inspect")
-    good, rule = backend in ("local", "ray"), "must be local or ray"
-    problems.need(good, "backend", rule, backend, "choose one")
+    need_backend(problems, backend)
     problems.raise_if_any()
     if backend == "ray":
         require_ray()

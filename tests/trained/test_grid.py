@@ -193,7 +193,7 @@ def test_processes_are_started_for_the_work_they_save(
     [
         ([RUNS[0], RUNS[0]], {}, r"names of their own, got \['a'\]"),
         ([], {}, "runs must name one"),
-        (RUNS, {"backend": "dask", "workers": 0}, "backend must be one of.*workers must be at"),
+        (RUNS, {"backend": "dask", "workers": 0}, "backend must be local or.*workers must be at"),
     ],
 )
 def test_what_cannot_be_is_refused(runs: list[Run], options: Any, message: str) -> None:
