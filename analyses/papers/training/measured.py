@@ -12,7 +12,7 @@ Each row is kept in the claim's folder as soon as it is there: an interrupted di
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -69,7 +69,7 @@ def models_of(setting: Setting, build: Builder) -> pd.DataFrame:
     if setting.resume and file.exists():
         rows = pd.read_csv(file).to_dict("records")
     for (point, seed, sought), fit in list(zip(cases, fits, strict=True))[len(rows) :]:
-        asked = _on_map(point, setting.options) and seed in _asked(setting)
+        asked = _asked(rows, point, setting.options)
         rows.append({**point, "seed": seed, **_measured(sought, fit, seed, setting, asked=asked)})
         with output_file(file, overwrite=True) as draft:
             pd.DataFrame(rows).to_csv(draft, index=False)
@@ -118,9 +118,14 @@ def _frame(score: float) -> pd.DataFrame:
     return pd.DataFrame({"score": [score]})
 
 
-def _asked(setting: Setting) -> tuple[int, ...]:
-    """The seeds whose models are asked for the proof's statements."""
-    return setting.seeds[: setting.options["seeds_of_roles"]]
+def _asked(
+    rows: Sequence[Mapping[Any, Any]], point: Mapping[str, Any], options: Mapping[str, Any]
+) -> bool:
+    """Whether the next model of a setting is asked for the proof's statements: in cells of the map,
+    until ``seeds_of_roles`` models that solve the task were."""
+    same = [row for row in rows if all(row[name] == value for name, value in point.items())]
+    solved = sum(bool(row["solved"]) for row in same)
+    return _on_map(point, options) and solved < options["seeds_of_roles"]
 
 
 def _on_map(point: Mapping[str, Any], options: Mapping[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from analyses.papers.base import Setting
-from analyses.papers.training import diagram, models, page
+from analyses.papers.training import diagram, measured, models, page
 from analyses.papers.training.measured import MEASURED
 from analyses.papers.training.points import check_parts, parts_of, points_of, rows_at, varied
 from analyses.papers.training.steps import layers_of_steps, weakest
@@ -198,6 +199,30 @@ def test_a_diagram_in_miniature(tmp_path: Path) -> None:
     again = diagram.adaptive(Setting("quick", (1, 2), options, tmp_path, resume=True))
     kept = again.tables["models"].drop(columns=["done_in", "statements"])
     pd.testing.assert_frame_equal(kept, table[kept.columns], check_dtype=False)
+
+
+def test_the_first_models_of_a_cell_that_solve_the_task_are_asked_for_statements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {
+        **LEDGER["training-finds-adaptive"]["quick"],
+        "steps": 4,
+        "pairs": 32,
+        "seeds_of_roles": 2,
+        "map": {"across": "heads", "columns": [1], "down": "positions", "rows": ["relative keys"]},
+        "strips": [{"vary": "ffn", "over": [0]}],
+    }
+    answers = {1: False, 2: True, 3: True, 4: True}
+    fits = [SimpleNamespace(model=None, metrics={"error": seed}) for seed in (*answers, *answers)]
+    monkeypatch.setattr(measured.Experiment, "run", lambda self: (None, fits))
+    monkeypatch.setattr(models.Sought, "solved", lambda self, found: answers[found["error"]])
+    monkeypatch.setattr(measured, "locate", lambda *args, **kwargs: located(*HELD))
+    scores = pd.DataFrame({"score": [0.5, 1.0]})
+    monkeypatch.setattr(measured, "statements_of", lambda *args: scores)
+    setting = Setting("quick", tuple(answers), options, tmp_path)
+    table = measured.models_of(setting, models.memory)
+    asked = table[table["statements"] == 0.75]
+    assert list(zip(asked["ffn"], asked["seed"], strict=True)) == [(64, 2), (64, 3)]
 
 
 def test_the_page_shows_what_its_rows_say() -> None:
