@@ -68,7 +68,7 @@ def nesting_panel(
     return RoundsPanel(
         title=title,
         places=[_words(place) for place in places],
-        latents=[name.replace("t_", "t") if name[0] == "t" else name for name in latents],
+        latents=latents,
         decodable=np.array(readable),
         memories=memories,
         layers=[f"layer {layer}" for layer in attending],

@@ -13,7 +13,7 @@ import pandas as pd
 
 import trained
 from analyses.report.page import Picture, Section, Table
-from analyses.report.rounds import rounds_beside_proof, rounds_in_words
+from analyses.report.rounds import ROUNDS_CAPTION, rounds_beside_proof, rounds_side_by_side
 from interp.figures.style import save
 from probes.locate import holders, locate
 
@@ -39,17 +39,15 @@ def nested_section(folder: Path, *, seed: int = 0) -> Section:
     found.table.to_csv(folder / "rounds.csv", index=False)
     held.to_csv(folder / "held.csv", index=False)
     (png,) = save(found.figure, folder / "figures" / "rounds", formats=("png",))
-    mine = found.table[found.table["model"] == found.table["model"].iloc[0]]
     return Section(
         "A location that a token names, round after round",
         (
             f"{NESTED} was trained on {task.rounds} rounds of adaptive memory over the lags "
             f"{', '.join(map(str, task.locations))}. Exchanged between rows, {_told(held)}.",
-            *rounds_in_words(mine),
         ),
         (Picture(png, _caption(found.table)),),
         (
-            Table(found.table, "Which layer first holds which latent, and what breaks it."),
+            Table(rounds_side_by_side(found.table), ROUNDS_CAPTION),
             Table(held, "Which component holds which latent when it alone is exchanged."),
         ),
         folded=True,

@@ -23,6 +23,7 @@ __all__ = [
     "certainty",
     "how_sure",
     "in_short",
+    "last_cause",
     "nearest_to_failing",
     "passes",
     "tests_of",
@@ -51,10 +52,15 @@ def passes(test: Told, level: float) -> bool:
 
 def in_short(row: Any) -> str:
     """What a head is seen to do, and what is lost without it: one test of each kind."""
-    tests = tests_of(row)
-    behaviour = [test for test in tests if test["kind"] == "behaviour"][:1]
-    cause = [test for test in tests if test["kind"] == "cause"][-1:]
-    return "; ".join(_scored(test) for test in behaviour + cause) or str(row.evidence)
+    behaviour = [test for test in tests_of(row) if test["kind"] == "behaviour"][:1]
+    told = [_scored(test) for test in behaviour]
+    return "; ".join(filter(None, [*told, last_cause(row)])) or str(row.evidence)
+
+
+def last_cause(row: Any) -> str:
+    """What is lost, in the words of the test whose score is the row's effect; empty without one."""
+    cause = [test for test in tests_of(row) if test["kind"] == "cause"]
+    return _scored(cause[-1]) if cause else ""
 
 
 def how_sure(row: Any, level: float) -> str:

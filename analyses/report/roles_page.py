@@ -7,14 +7,13 @@ nothing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analyses.report.certainty import TOLD, with_certainty
+from analyses.report.certainty import TOLD, last_cause, with_certainty
 from analyses.report.circuit import circuit_doubts, circuit_sentences
 from analyses.report.findings import (
     STATUS_WORDS,
@@ -26,7 +25,7 @@ from analyses.report.findings import (
 from analyses.report.head_figures import ATTENTION, patterns_of, roles_figure
 from analyses.report.naming import page_name
 from analyses.report.page import Page, Picture, Section, Table, render
-from analyses.report.rounds import rounds_in_words
+from analyses.report.rounds import ROUNDS_CAPTION, rounds_in_words, rounds_side_by_side
 from interp.figures.attention import attention_in_words
 from interp.figures.style import save
 from probes.roles.decision import by_status
@@ -95,9 +94,17 @@ def _findings(roles: pd.DataFrame, profile: Profile) -> list[str]:
 
 
 def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
-    effect = float(rows["effect"].max())
-    cause = "" if math.isnan(effect) else f"; {lost.format(effect)}"
+    largest: Any = max(rows.itertuples(), key=lambda row: (row.effect == row.effect, row.effect))
+    cause = f"; {_lost(largest, lost)}" if largest.effect == largest.effect else ""
     return f"{name} plays {in_words(_played(rows, 'strength '))}{cause}."
+
+
+def _lost(row: Any, words: str) -> str:
+    """What is lost without a component; of a role whose effect is no change of the output and no
+    rise of the loss (a share of r², or of answers), as its test says."""
+    own = last_cause(row)
+    on_output = not own or any(what in own for what in ("output changes", "loss rises"))
+    return words.format(row.effect) if on_output else own
 
 
 def _played(rows: pd.DataFrame, word: str = "") -> list[str]:
@@ -153,9 +160,9 @@ def _attention(folder: Path, sealed: Tables) -> Iterator[Picture]:
 def _rounds(folder: Path, sealed: Tables) -> Iterator[Section]:
     path = folder / "rounds.png"
     if path.is_file():
-        lines = list(rounds_in_words(sealed["rounds"]))
-        picture = Picture(path, _ROUNDS, told=f"{'; '.join(lines)}.")
-        yield Section("Which layer holds which round", lines, [picture], folded=True)
+        picture = Picture(path, _ROUNDS, told=f"{'; '.join(rounds_in_words(sealed['rounds']))}.")
+        table = Table(rounds_side_by_side(sealed["rounds"]), ROUNDS_CAPTION)
+        yield Section("Which layer holds which round", (), [picture], [table], folded=True)
 
 
 def _decodability(folder: Path, sealed: Tables) -> Iterator[Picture]:

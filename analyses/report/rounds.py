@@ -34,15 +34,23 @@ from probes.roles.reader import Reader
 __all__ = [
     "KERNELS",
     "READABLE",
+    "ROUNDS_CAPTION",
     "Rounds",
     "is_nested",
     "rounds_again",
     "rounds_beside_proof",
     "rounds_in_words",
+    "rounds_side_by_side",
 ]
 
 READABLE, KERNELS = "rounds-readable", "rounds-kernels"
 """The tables from which the figure is drawn again."""
+
+ROUNDS_CAPTION = (
+    "Which layer first holds which latent, and what breaks it: r² that is lost there without the "
+    "component that costs most, and without the heads that fetch the round before."
+)
+"""The caption of :func:`rounds_side_by_side`."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +146,33 @@ def rounds_in_words(table: pd.DataFrame) -> Iterator[str]:
     """A line a model and latent."""
     rows: list[Any] = list(table.itertuples())
     for row in rows:
-        place = f"first after layer {row.layer}'s {row.after}" if row.layer >= 0 else row.after
-        broken = f"; without {row.without} it falls by {row.lost:.2f}" if row.without else ""
-        before = ""
-        if row.before == row.before:
-            before = f"; without the heads of the round before by {row.before:.2f}"
-        yield f"{row.model}: {row.latent} {place}, r² {row.r2:.2f}{broken}{before}"
+        broken = "".join(f"; {words}" for words in _broken(row))
+        yield f"{row.model}: {row.latent} {_place(row)}, r² {row.r2:.2f}{broken}"
+
+
+def rounds_side_by_side(table: pd.DataFrame) -> pd.DataFrame:
+    """A row a latent, and of each model where it is first decodable and what breaks it there."""
+    rows: dict[str, dict[str, str]] = {}
+    found: list[Any] = list(table.itertuples())
+    for row in found:
+        mine = rows.setdefault(row.latent, {"latent": row.latent})
+        mine[row.model] = f"{_place(row)}, r² {row.r2:.2f}"
+        mine[f"{row.model}: broken"] = "; ".join(_broken(row)) or "by no component"
+    return pd.DataFrame(list(rows.values()))
+
+
+def _place(row: Any) -> str:
+    if row.after == "embedding":
+        return "in the embedding"
+    return row.after if row.layer < 0 else f"first after layer {row.layer}'s {row.after}"
+
+
+def _broken(row: Any) -> Iterator[str]:
+    """What a latent loses without a component, and without the round before it."""
+    if row.without:
+        yield f"without {row.without} it falls by {row.lost:.2f}"
+    if row.before == row.before:
+        yield f"without the heads of the round before by {row.before:.2f}"
 
 
 def _proof(task: AdaptiveMemory) -> tuple[Construction, AdaptiveMemory]:

@@ -128,3 +128,23 @@ def test_induction_is_confirmed_where_exchange_finds_it(name: str) -> None:
     induction = roles[roles["role"].eq("induction") & roles["status"].eq("confirmed")]
     found = list(zip(induction["layer"], induction["head"], strict=True))
     assert found == ([(1, 0)] if name in SHOWN else [])
+
+
+@pytest.mark.usefixtures("few_fresh_models")
+@pytest.mark.parametrize(
+    ("name", "rounds"),
+    [("nested-memory-2", [(0, "x[t-t_1]"), (1, "x[t-t_2]")]), ("concurrent-memory", [])],
+)
+def test_rounds_are_confirmed_where_one_follows_another(
+    name: str, rounds: list[tuple[int, str]]
+) -> None:
+    """Two memories at once are each gone without their location, and neither is a round."""
+    shipped = load(name)
+    roles = find_roles(
+        shipped.model,
+        shipped.task.sample(48, seed=1),
+        memories=memories_of(shipped.task),
+        targets=False,
+    )
+    found = roles[roles["role"].eq("nested-round") & roles["status"].eq("confirmed")]
+    assert list(zip(found["layer"], found["target"], strict=True)) == rounds

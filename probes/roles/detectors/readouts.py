@@ -20,8 +20,9 @@ before the FFN, and only its place is new: then f is read as the output reads it
 through the final norm and the unembedding. Of locations, which the output does not read, nothing is
 said in that case.
 
-A single memory is not nested: of a location that the embedding supplies it stays a candidate. The
-nonlinear control says that the FFN's input determines f, not that the FFN alone could compute it.
+A memory in which no round follows another (a single one, or two at once) is not nested: where the
+embedding supplies its location it stays a candidate. The nonlinear control says that the FFN's
+input determines f, not that the FFN alone could compute it.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def _round(
     layer, mid = site
     patched = _before(reader, memory, nested, sites)
     cause = [reader.lost(mid, memory.name, patched, reader.floors.stops)] if patched else []
-    if memory.round == 1 and len(nested) > 1 and not (cause and holds(cause)):
+    deeper = any((other.round or 0) > 1 for other in nested)
+    if memory.round == 1 and deeper and not (cause and holds(cause)):
         cause = [reader.lost_without_location(layer, mid, memory.name, str(memory.location))]
     yield Found(
         "layer",
