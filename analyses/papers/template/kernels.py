@@ -1,14 +1,15 @@
 """The infinitely wide model beside the finite ones: N, block structure, lazy against full training.
 
-    conditioning  tasks and models in the order of N's condition number and in that of the samples
-                  that trained models need
+    conditioning  random pairs of templates in the order of N's condition number and in that of
+                  trained models' errors on unseen symbols
     blocks        the kernel matrix of a sample is N blown up, and kernel regression gives each
                   unseen string what N and the ridge that strings bring along predict
     features      full training against regression with the limit's kernel, with the features of
                   the initial model (its readout alone) and with its tangent kernel
 
-N is that of a model without skip connection, read at the last position; trained models have one. A
-rank correlation over eight or so pairs is weak evidence for a law.
+N is that of a model without skip connection, read at the last position, and so are the models
+that ``conditioning`` trains; the others have one. A rank correlation over twenty pairs says that
+there is an order, not that nothing else matters.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from scipy.stats import spearmanr
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, verdict
 from analyses.papers.template.models import (
-    NAMES,
     fitted,
     on_unseen,
     spec_of,
@@ -46,61 +46,61 @@ from interp.proofs.nngp import (
     template_prediction,
 )
 from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import aabb_abab, aba_abb, same_different
+from interp.tasks.template.named import aba_abb, random_pairs
 
 __all__ = ["blocks", "conditioning", "features"]
 
 _RIDGES = (1e-4, 1e-3, 1e-2, 1e-1)
 _SHARE, _GAP, _GAP_OF_SIZE = 0.1, 0.1, 0.25
 _NODES, _STRINGS = 12, 256
+_WELL = 1000.0
 
 
 def conditioning(setting: Setting) -> Verdict:
     """Test that N's condition number ranks what is hard (ledger: ``template-conditioning``)."""
     options = setting.options
-    sizes = task_sizes(options)
-    read_out = TemplateTask(("αα?", "αβ?"), (1.0, -1.0), title="same-different-read-out", **sizes)
-    tasks = [same_different(**sizes), read_out, aba_abb(**sizes), aabb_abab(**sizes)]
-    experiment, conditions = on_unseen(setting), {}
-    for task in tasks:
-        for scalars in ("", "a"):
-            label = f"{task.title}, {NAMES[scalars]}"
-            kernel = NNGPKernel(a=options["a"] if scalars else 0.0)
-            found = template_matrix(task, kernel, samples=options["samples"], nodes=10)
-            conditions[label] = (found.condition, found.condition_error)
-            for n in options["rows"]:
-                spec = spec_of(task, options, scalars)
-                experiment.add({"model": label, "n": n}, task, spec, rows=n)
+    drawn = {"seed": options["pair_seed"], **task_sizes(options)}
+    kernel, experiment = NNGPKernel(a=options["a"]), on_unseen(setting)
+    conditions: dict[str, tuple[float, float]] = {}
+    for task in random_pairs(options["pairs"], options["length"], **drawn):
+        found = template_matrix(task, kernel, samples=options["samples"], nodes=10)
+        conditions[task.title] = (found.condition, found.condition_error)
+        for n in options["rows"]:
+            spec = spec_of(task, options, "a", residual=False)
+            experiment.add({"model": task.title, "n": n}, task, spec, rows=n)
     table, _ = experiment.run()
     if (lost := unanswered(table)) is not None:
         return lost
     by_n = fitted(table).groupby(["model", "n"], sort=False)["accuracy"].mean().unstack()
-    order = pd.DataFrame(
-        {
-            "condition": {k: v[0] for k, v in conditions.items()},
-            "condition_error": {k: v[1] for k, v in conditions.items()},
-            "missed": 1 - by_n.mean(axis=1),
-        }
-    )
+    order = pd.DataFrame(conditions, index=["condition", "condition_error"]).T
+    order["missed"] = 1 - by_n.mean(axis=1)
     rank, p = (float(v) for v in spearmanr(order["condition"], order["missed"]))
+    well = order[order["condition"] < _WELL]
+    among = float(spearmanr(well["condition"], well["missed"]).statistic)
     words = (
-        f"Over {len(order)} pairs of task and model the condition number of N and the error on "
-        f"unseen symbols (mean over n) have rank correlation {rank:.2f} (p = {p:.3f})."
+        f"Over {len(order)} random pairs of templates the condition number of N and the error on "
+        f"unseen symbols (mean over n) have rank correlation {rank:.2f} (p = {p:.2g}); "
+        f"over the {len(well)} with a condition number below {_WELL:g} it is {among:.2f}."
     )
     numbers = {
         "rank_correlation": rank,
         "p": p,
+        "rank_correlation_well_conditioned": among,
         "order": order.to_dict("index"),
         "not_fitted": unfitted(table),
     }
-    figure = accuracy_sweep(table, x="n", across="training strings n", chance=0.5)
+    shown = table.assign(
+        condition=table["model"].map(order["condition"]), model=[f"n = {n}" for n in table["n"]]
+    )
+    figure = accuracy_sweep(shown, x="condition", across="condition number of N", chance=0.5)
+    seen = "Accuracy on unseen symbols against N's condition number, a dot a run."
     return Verdict(
-        decide(rank >= 0.7 and p < 0.05, rank >= 0.4),
+        decide(rank > 0 and p < 0.01, rank > 0 and p < 0.05),
         words,
-        f"rank correlation {rank:.2f} (p = {p:.3f}, {len(order)} pairs)",
+        f"rank correlation {rank:.2f} (p = {p:.2g}, {len(order)} pairs)",
         numbers,
         {"accuracy": table, "order": order.rename_axis("model").reset_index()},
-        {"accuracy": Drawing(figure, "Accuracy on unseen symbols against n, by task and model.")},
+        {"accuracy": Drawing(figure, seen)},
     )
 
 

@@ -18,6 +18,7 @@ from interp.errors import Problems
 __all__ = [
     "GREEK",
     "canonical",
+    "every_template",
     "is_wildcard",
     "random_templates",
     "regular_tokens",
@@ -51,6 +52,17 @@ def canonical(template: str) -> str:
     """
     renamed = dict(zip(wildcards(template), GREEK, strict=False))
     return "".join(renamed.get(c, c) for c in template)
+
+
+def every_template(length: int) -> tuple[str, ...]:
+    """All templates of ``length`` characters that are wildcards alone, in canonical form.
+
+    There are as many as there are partitions of the positions: 2, 5, 15, 52 for lengths 2 to 5.
+    """
+    found = [""]
+    for _ in range(length):
+        found = [z + c for z in found for c in GREEK[: len(wildcards(z)) + 1]]
+    return tuple(found)
 
 
 def random_templates(

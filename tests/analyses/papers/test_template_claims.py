@@ -29,7 +29,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "template-hyperparameters": {"rows": 8},
     "template-norms": {"rows": 8},
     "template-depth": {"rows": 8, "depths": [1, 2]},
-    "template-conditioning": {"rows": [8]},
+    "template-conditioning": {"rows": [8], "pairs": 3, "length": 3},
     "template-kernel-blocks": {"rows": 12, "fewer_symbols": [4]},
     "template-finite-width": {"widths": [8, 16]},
     "template-feature-learning": {"rows": [8, 12]},
