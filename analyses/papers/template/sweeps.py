@@ -4,29 +4,43 @@
     norms            with and without residual connections and LayerNorm
     depth            1 to 16 layers
 
-Each variation changes one thing. The effect is the mean gain in accuracy on unseen symbols that the
-scalar brings at the same n, among runs that fit their training strings. Where plain models already
-succeed there is no room for a gain, and where no run of a kind fits there is nothing to compare:
-such variations are named and decide nothing.
+Each variation changes one thing. The effect is the gain in accuracy on unseen symbols that the
+scalar brings at the same n, seed by seed, among runs that fit their training strings. Where plain
+models already succeed there is no room for a gain, and where no seed fits with both there is
+nothing to compare: such variations are named and decide nothing.
+
+With the readout alone a is not trained either: ridge regression on the neurons of the initial
+model, in closed form, with a as it starts (0) and set to ``fixed_a``. As many neurons as strings
+are needed to fit them, so this variation has a wider FFN.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import torch
+
 from analyses.papers.base import Drawing, Setting, Verdict
-from analyses.papers.experiment import by_seed, decide, verdict
+from analyses.papers.experiment import by_seed, decide, interval, verdict
 from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
 from interp.figures.sweeps import strips
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.nngp import feature_kernel, kernel_predict
 from interp.tasks.template.named import same_different
 
 __all__ = ["depth", "hyperparameters", "norms"]
 
 _GAIN, _ROOM = 0.05, 0.9
-_READOUT = ("unembed.*", "blocks.*.mlp.W_out", "blocks.*.mlp.b_out")
+_TESTS = 1024
 
 Variation = tuple[Mapping[str, Any], Mapping[str, Any]]
+Kept = Callable[[np.ndarray], bool]
+
+_BY_MEAN: tuple[str, Kept] = (f"mean gain at least {_GAIN}", lambda gains: gains.mean() >= _GAIN)
 
 
 def hyperparameters(setting: Setting) -> Verdict:
@@ -46,9 +60,9 @@ def hyperparameters(setting: Setting) -> Verdict:
         "learning rate ÷ 3": ({}, {"learning_rate": base_rate / 3}),
         "batch × 4": ({}, {"batch": 4 * o["batch"]}),
         "batch ÷ 4": ({}, {"batch": o["batch"] // 4}),
-        "readout alone": ({}, {"parameters": (*_READOUT, "blocks.*.attn.terms.identity.a")}),
     }
-    return _swept(setting, variations)
+    table = pd.concat((_trained(setting, variations), _readouts(setting)), ignore_index=True)
+    return _judged(table, "95 % interval of the gain above 0", lambda g: interval(g)[0] > 0)
 
 
 def norms(setting: Setting) -> Verdict:
@@ -61,7 +75,7 @@ def norms(setting: Setting) -> Verdict:
         for residual in (True, False)
         for norm in ("none", "layernorm")
     }
-    return _swept(setting, variations)
+    return _judged(_trained(setting, variations), *_BY_MEAN)
 
 
 def depth(setting: Setting) -> Verdict:
@@ -70,51 +84,89 @@ def depth(setting: Setting) -> Verdict:
         f"{n} layer{'s' * (n > 1)}": ({"n_layers": n, "norm": "layernorm"}, {})
         for n in setting.options["depths"]
     }
-    return _swept(setting, variations)
+    return _judged(_trained(setting, variations), *_BY_MEAN)
 
 
-def _swept(setting: Setting, variations: Mapping[str, Variation]) -> Verdict:
+def _trained(setting: Setting, variations: Mapping[str, Variation]) -> pd.DataFrame:
+    """The runs of all variations, with and without the scalar."""
     options = setting.options
     task = same_different(**task_sizes(options))
     experiment = on_unseen(setting, rows=options["rows"])
     for name, (sizes, training) in variations.items():
         for scalars in ("", "a"):
-            trained = dict(training)
-            if not scalars and "parameters" in trained:
-                trained["parameters"] = _READOUT
             spec = spec_of(task, options, scalars, **sizes)
-            labels = {"variation": name, "model": NAMES[scalars]}
-            experiment.add(labels, task, spec, **trained)
-    table, _ = experiment.run()
-    means = fitted(table).groupby(["variation", "model"])["accuracy"].mean().unstack()
-    means = means.reindex(index=list(variations), columns=[NAMES[""], NAMES["a"]])
-    difference = (means["+ aI"] - means["plain"]).dropna()
-    gains = {str(name): float(gain) for name, gain in difference.items()}
-    room = [name for name in gains if means["plain"][name] < _ROOM]
-    kept = [name for name in room if gains[name] >= _GAIN]
+            experiment.add({"variation": name, "model": NAMES[scalars]}, task, spec, **training)
+    return experiment.run()[0]
+
+
+def _readouts(setting: Setting) -> pd.DataFrame:
+    """Ridge regression on the neurons of initial models, with a = 0 and with a fixed."""
+    options = setting.options
+    task = same_different(**task_sizes(options))
+    rows, n = [], options["rows"]
+    for seed, scalars in product(setting.seeds, ("", "a")):
+        spec = spec_of(task, options, scalars, ffn=(options["neurons"],))
+        model = SequenceTransformer(spec, seed=seed)
+        if scalars:
+            with torch.no_grad():
+                model.blocks[0].attn.terms["identity"].a.fill_(
+                    options["fixed_a"] / spec.identity_multiplier
+                )
+        train, test = task.sample(n, seed=seed), task.unseen().sample(_TESTS, seed=seed)
+        kernel = feature_kernel(model, torch.cat((train.inputs, test.inputs)))
+        labels = torch.cat((train.targets, test.targets))[:, -1, 0].double().numpy()
+        found = kernel_predict(kernel[:n, :n], labels[:n], kernel[:, :n], ridge=options["ridge"])
+        right = np.sign(found) == labels
+        rows.append(
+            {
+                "variation": "readout alone",
+                "model": NAMES[scalars],
+                "seed": seed,
+                "accuracy": float(right[n:].mean()),
+                "train_accuracy": float(right[:n].mean()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _judged(table: pd.DataFrame, told: str, keeps: Kept) -> Verdict:
+    """The verdict on the gains of all variations, seed by seed, given what keeps the effect."""
+    wide = fitted(table).pivot_table(
+        index=["variation", "seed"], columns="model", values="accuracy", sort=False
+    )
+    both = wide.reindex(columns=[NAMES[""], NAMES["a"]]).dropna()
+    gains = {
+        str(name): (rows["+ aI"] - rows["plain"]).to_numpy()
+        for name, rows in both.groupby(level=0, sort=False)
+    }
+    plain = both["plain"].groupby(level=0).mean()
+    room = [name for name in gains if plain[name] < _ROOM]
+    kept = [name for name in room if keeps(gains[name])]
     share = len(kept) / len(room) if room else 0.0
+    variations = list(dict.fromkeys(table["variation"]))
     left = {
         " Not with": [name for name in room if name not in kept],
         " No room": [name for name in gains if name not in room],
-        " No runs that fit to compare": [name for name in variations if name not in gains],
+        " No seed that fits with both": [name for name in variations if name not in gains],
     }
     words = (
-        f"The scalar gains at least {_GAIN} in {len(kept)} of {len(room)} variations in which "
+        f"The scalar's effect is kept ({told}) in {len(kept)} of {len(room)} variations in which "
         f"plain models leave room (below {_ROOM})."
         + "".join(f"{told}: {', '.join(names)}." for told, names in left.items() if names)
     )
     lost = {str(v): unfitted(rows) for v, rows in table.groupby("variation", sort=False)}
     numbers = {
-        "gains": gains,
+        "gains": {name: float(found.mean()) for name, found in gains.items()},
+        "intervals": {name: interval(found) for name, found in gains.items() if len(found) > 1},
         "accuracy": by_seed(table, ["variation", "model"], "accuracy"),
         "not_fitted": {v: counts for v, counts in lost.items() if counts},
     }
-    told = [gains[name] for name in room] or [0.0]
+    means = [float(gains[name].mean()) for name in room] or [0.0]
     figure = strips(table, group="variation", chance=0.5)
     return verdict(
         decide(share == 1, share >= 0.5) if room else "not run",
         words,
-        f"gain {min(told):+.2f} to {max(told):+.2f} in accuracy over {len(room)} variations",
+        f"gain {min(means):+.2f} to {max(means):+.2f} in accuracy over {len(room)} variations",
         numbers,
         name="accuracy",
         table=table,

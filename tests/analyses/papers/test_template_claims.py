@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 
 from analyses.papers.base import Setting
+from analyses.papers.experiment import interval
 from analyses.papers.template import models
 from analyses.papers.template.copying import _verdict
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
+from analyses.papers.template.sweeps import _judged
 from interp.tasks.template.named import copying, same_different
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +28,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "template-mlp-chance": {"rows": 8, "width": 8, "d_embed": 4},
     "template-copying-width": {"rows": 8, "widths": [8, 12]},
     "template-induction-copying": {"rows": 8, "widths": [8, 12], "length": 4},
-    "template-hyperparameters": {"rows": 8},
+    "template-hyperparameters": {"rows": 8, "neurons": 16},
     "template-norms": {"rows": 8},
     "template-depth": {"rows": 8, "depths": [1, 2]},
     "template-conditioning": {"rows": [8], "pairs": 3, "length": 3},
@@ -113,3 +115,29 @@ def test_models_differ_in_their_scalars_alone() -> None:
     different = {k for k, v in plain.to_dict().items() if scalar.to_dict()[k] != v}
     assert different == {"identity_qk", "identity_multiplier"}
     assert spec_of(copying(), options, "b").tied_unembedding
+
+
+def test_an_effect_is_kept_where_its_interval_is_above_zero() -> None:
+    gains = {"clear": (0.1, 0.12, 0.11), "noisy": (0.3, -0.1, 0.1), "no room": (0.1, 0.1, 0.1)}
+    rows = [
+        {
+            "variation": name,
+            "model": model,
+            "seed": seed,
+            "accuracy": accuracy,
+            "train_accuracy": 1.0,
+        }
+        for name, found in gains.items()
+        for seed, gain in enumerate(found)
+        for start in [0.95 if name == "no room" else 0.6]
+        for model, accuracy in (("plain", start), ("+ aI", start + gain))
+    ]
+    rows.append({**rows[0], "variation": "unfitted", "train_accuracy": 0.5})
+    found = _judged(pd.DataFrame(rows), "interval", lambda g: interval(g)[0] > 0)
+    assert found.status == "partly"
+    assert "1 of 2" in found.words
+    for told in ("Not with: noisy", "No room: no room", "No seed that fits with both: unfitted"):
+        assert told in found.words
+    assert found.numbers["intervals"]["clear"] == pytest.approx((0.0852, 0.1348), abs=1e-3)
+    clear = pd.DataFrame([row for row in rows if row["variation"] == "clear"])
+    assert _judged(clear, "interval", lambda g: interval(g)[0] > 0).status == "reproduced"
