@@ -1,19 +1,24 @@
 """Template claims: the rules on made-up numbers, and every claim once in miniature."""
 
 import tomllib
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import torch
+from torch import Tensor
 
 from analyses.papers.base import Setting
 from analyses.papers.experiment import interval
-from analyses.papers.template import models
+from analyses.papers.template import heads, models
 from analyses.papers.template.copying import _verdict
+from analyses.papers.template.heads import kept_without, statements, worst_first
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
 from analyses.papers.template.sweeps import _judged
+from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.named import copying, same_different
 
 ROOT = Path(__file__).parents[3]
@@ -35,7 +40,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "template-kernel-blocks": {"rows": 12, "fewer_symbols": [4]},
     "template-finite-width": {"widths": [8, 16]},
     "template-feature-learning": {"rows": [8, 12]},
-    "template-head-specialisation": {"rows": 8, "steps": 8},
+    "template-head-specialisation": {"rows": 8},
 }
 
 
@@ -50,6 +55,7 @@ def test_claims_run_in_miniature(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(models, "FITTED", 0.0)  # two steps fit nothing
+    monkeypatch.setattr(heads, "_REASONS", 0.0)
     module, function = LEDGER[name]["run"].split(":")
     verdict = getattr(import_module(module), function)(setting(name, tmp_path))
     assert verdict.numbers
@@ -117,6 +123,48 @@ def test_models_differ_in_their_scalars_alone() -> None:
     assert spec_of(copying(), options, "b").tied_unembedding
 
 
+def test_heads_go_worst_first() -> None:
+    """A made-up layer: each head is worth a share, and half of what is left when head 2 is gone."""
+    worth = {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}
+
+    def kept(gone: Sequence[int]) -> float:
+        left = sum(share for head, share in worth.items() if head not in gone)
+        return left / 2 if 2 in gone else left
+
+    assert list(worst_first(kept, 4)) == pytest.approx([0.35, 0.15, 0.05, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("kept", "none_needed", "to_go"),
+    [((1, 0.95, 0.9, 0.6, 0.1), True, 1.0), ((1, 0.95, 0.3, 0.2, 0.1), True, 0.5),
+     ((1, 0.4, 0.3, 0.2, 0.0), False, 0.25), ((1, 1, 1, 1, 1), True, 1.0)],
+)  # fmt: skip
+def test_what_removals_say_of_heads(kept: Any, none_needed: bool, to_go: float) -> None:
+    table = pd.DataFrame({"model": "plain", "seed": 1, "gone": range(5), "kept": kept})
+    found = statements(table, 4).iloc[0]
+    assert found["none_needed"] == none_needed
+    assert found["to_go"] == to_go
+    assert found["many_to_go"] == (to_go >= 0.25)
+
+
+def test_a_head_goes_with_its_mean_in_its_place() -> None:
+    task = same_different(train=(0, 8), test=(8, 16))
+    model = SequenceTransformer(spec_of(task, {**TINY, "multiplier": 10.0}), seed=3)
+    batch = task.sample(64, seed=1)
+    found, right = kept_without(model, batch), batch.targets[:, -1, 0] > 0
+
+    def mean(value: Tensor, hook: Any) -> Tensor:
+        value[:, :, 1] = value[:, :, 1].mean(0)
+        return value
+
+    with torch.no_grad():
+        whole = (model(batch.inputs)[:, -1, 0] > 0).eq(right).double().mean()
+        output = model.run_with_hooks(batch.inputs, fwd_hooks=[("blocks.0.attn.hook_z", mean)])
+    less = (output[:, -1, 0] > 0).eq(right).double().mean()
+    assert found([1]) == pytest.approx(float((less - 0.5) / (whole - 0.5)))
+    assert found([]) == 1.0
+
+
 def test_an_effect_is_kept_where_its_interval_is_above_zero() -> None:
     gains = {"clear": (0.1, 0.12, 0.11), "noisy": (0.3, -0.1, 0.1), "no room": (0.1, 0.1, 0.1)}
     rows = [
@@ -124,13 +172,13 @@ def test_an_effect_is_kept_where_its_interval_is_above_zero() -> None:
             "variation": name,
             "model": model,
             "seed": seed,
-            "accuracy": accuracy,
+            "accuracy": right,
             "train_accuracy": 1.0,
         }
         for name, found in gains.items()
         for seed, gain in enumerate(found)
         for start in [0.95 if name == "no room" else 0.6]
-        for model, accuracy in (("plain", start), ("+ aI", start + gain))
+        for model, right in (("plain", start), ("+ aI", start + gain))
     ]
     rows.append({**rows[0], "variation": "unfitted", "train_accuracy": 0.5})
     found = _judged(pd.DataFrame(rows), "interval", lambda g: interval(g)[0] > 0)
