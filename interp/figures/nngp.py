@@ -87,7 +87,8 @@ def scalars_per_head(table: pd.DataFrame) -> Figure:
                 ]
                 axes.scatter(place, mine["value"], s=22, color=colours[i], alpha=0.8, label=name)
             axes.axhline(0, color=MUTED, lw=0.8)
-            axes.set_xticks(range(len(heads)), [f"L{a}H{b}" for a, b in heads])
+            named, upright = [f"L{a}H{b}" for a, b in heads], len(heads) <= _FEW
+            axes.set_xticks(range(len(heads)), named, rotation=0 if upright else 90)
             axes.set(xlabel="head", ylabel=units.get(scalar, scalar))
         axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure

@@ -3,6 +3,7 @@
     sweep            an error against an ordered quantity: a line of medians, a dot a seed
     accuracy_sweep   an accuracy, or any share: a line of means, a dot a seed, chance dashed
     strips           settings that have no order: a row of dots a setting
+    points           settings that have an order and nothing between them: dots without lines
 
 Single seeds are dots, so that a spread is seen and not summarised. Lines named in ``dashed`` are
 what nobody trained: approximations, bounds, floors. They have no seeds and no dots.
@@ -20,7 +21,7 @@ from matplotlib.ticker import NullLocator
 
 from interp.figures.style import INK, MUTED, PALETTE, size, style
 
-__all__ = ["accuracy_sweep", "strips", "sweep"]
+__all__ = ["accuracy_sweep", "points", "strips", "sweep"]
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -166,6 +167,43 @@ def strips(
             axes.axvline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)
         if len(names) > 1 and group != by:
             axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def points(
+    table: pd.DataFrame,
+    *,
+    x: str,
+    across: str,
+    y: str = "accuracy",
+    label: str = "accuracy on unseen symbols",
+    by: str = "model",
+    chance: float | None = None,
+) -> Figure:
+    """A dot a row over a logarithmic axis, one colour a model.
+
+    Args:
+        table: A tidy table.
+        x: Column of what the settings are ordered by, above 0.
+        across: The label of the horizontal axis.
+        y: The column that is plotted on the vertical axis.
+        label: The label of the vertical axis, with its unit.
+        by: The column that names the models.
+        chance: The value that guessing gives, drawn as a dashed line.
+    """
+    with style():
+        figure = Figure(figsize=size(1.1, 1.8))
+        axes = figure.add_subplot()
+        for i, (name, rows) in enumerate(table.groupby(by, sort=False)):
+            colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
+            axes.scatter(
+                rows[x], rows[y], s=16, color=colour, marker=marker, alpha=0.8, label=str(name)
+            )
+        if chance is not None:
+            axes.axhline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)
+        axes.set_xscale("log")
+        axes.set(xlabel=across, ylabel=label)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
 

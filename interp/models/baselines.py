@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -41,6 +42,7 @@ from interp.models.spec import Activation
 __all__ = ["LSTM", "MLP", "RNN", "Baseline", "BaselineSpec", "LSTMSpec", "MLPSpec", "RNNSpec"]
 
 _MOST = 1 << 24
+_INITIAL = ("gaussian", "uniform")
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,9 @@ class RNNSpec(BaselineSpec):
         d_hidden: Width of the state.
         n_layers: Number of layers; each reads the states of the layer below.
         activation: ``tanh``, or ``linear`` for none.
+        initial: The layers' initial weights: ``gaussian`` of variance 1/fan-in, biases 0, with
+            which a linear state is kept over many steps; or ``uniform`` on ±1/√d_hidden, biases
+            too, as in ``torch.nn.RNN``, with which it fades by a factor of about √3 a step.
     """
 
     kind: ClassVar[str] = "rnn"
@@ -165,11 +170,13 @@ class RNNSpec(BaselineSpec):
     choices: ClassVar[dict[str, tuple[str, ...]]] = {
         **BaselineSpec.choices,
         "activation": ("tanh", "linear"),
+        "initial": _INITIAL,
     }
 
     d_hidden: int = 128
     n_layers: int = 1
     activation: str = "tanh"
+    initial: str = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -179,13 +186,17 @@ class LSTMSpec(BaselineSpec):
     Attributes:
         d_hidden: Width of the state and of the cell.
         n_layers: Number of layers; each reads the states of the layer below.
+        initial: The layers' initial weights, as in :class:`RNNSpec`; ``uniform`` biases, the forget
+            gates' among them, are those of ``torch.nn.LSTM``, one for its two.
     """
 
     kind: ClassVar[str] = "lstm"
     positive: ClassVar[tuple[str, ...]] = (*BaselineSpec.positive, "d_hidden", "n_layers")
+    choices: ClassVar[dict[str, tuple[str, ...]]] = {**BaselineSpec.choices, "initial": _INITIAL}
 
     d_hidden: int = 128
     n_layers: int = 1
+    initial: str = "gaussian"
 
 
 class Baseline(HookedModule):
@@ -194,7 +205,8 @@ class Baseline(HookedModule):
 
     Args:
         spec: Sizes and options.
-        seed: Seed of the initial weights (Gaussian with variance 1/fan-in; biases start at zero).
+        seed: Seed of the initial weights (Gaussian with variance 1/fan-in, biases at zero, unless
+            the spec says otherwise).
     """
 
     spec: BaselineSpec
@@ -246,6 +258,10 @@ class Baseline(HookedModule):
     def _gaussian(self, *shape: int, fan_in: int = 0) -> nn.Parameter:
         draw = torch.randn(*shape, generator=self._generator, dtype=torch.float64)
         return nn.Parameter((draw * (fan_in or shape[0]) ** -0.5).to(self.spec.torch_dtype))
+
+    def _uniform(self, *shape: int, bound: float) -> nn.Parameter:
+        draw = torch.rand(*shape, generator=self._generator, dtype=torch.float64)
+        return nn.Parameter(((2 * draw - 1) * bound).to(self.spec.torch_dtype))
 
     def _check_inputs(self, inputs: Tensor) -> None:
         spec, problems = self.spec, Problems(type(self).__name__)
@@ -363,6 +379,10 @@ class LSTM(Baseline):
 
 
 def _stack(model: Any, hidden: int, n_layers: int, *, gates: int) -> int:
+    uniform = model.spec.initial == "uniform"
+    draw = partial(model._uniform, bound=hidden**-0.5) if uniform else model._gaussian
     widths = [model.spec.width, *[hidden] * (n_layers - 1)]
-    model.layers = nn.ModuleList(RecurrentLayer(w, hidden, gates, model._gaussian) for w in widths)
+    model.layers = nn.ModuleList(RecurrentLayer(w, hidden, gates, draw) for w in widths)
+    for layer in model.layers if uniform else ():
+        layer.b = draw(gates * hidden)
     return hidden

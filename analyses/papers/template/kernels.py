@@ -32,7 +32,7 @@ from analyses.papers.template.models import (
     unfitted,
 )
 from interp.figures.nngp import kernel_matrices
-from interp.figures.sweeps import accuracy_sweep
+from interp.figures.sweeps import accuracy_sweep, points
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.nngp import (
@@ -89,11 +89,11 @@ def conditioning(setting: Setting) -> Verdict:
         "order": order.to_dict("index"),
         "not_fitted": unfitted(table),
     }
-    shown = table.assign(
-        condition=table["model"].map(order["condition"]), model=[f"n = {n}" for n in table["n"]]
-    )
-    figure = accuracy_sweep(shown, x="condition", across="condition number of N", chance=0.5)
-    seen = "Accuracy on unseen symbols against N's condition number, a dot a run."
+    shown = fitted(table).groupby(["n", "model"], sort=False)["accuracy"].mean().reset_index()
+    shown["condition"] = shown["model"].map(order["condition"])
+    shown["model"] = [f"n = {n}" for n in shown["n"]]
+    figure = points(shown, x="condition", across="condition number of N", chance=0.5)
+    seen = "Mean accuracy on unseen symbols against N's condition number, a dot a pair and n."
     return Verdict(
         decide(rank > 0 and p < 0.01, rank > 0 and p < 0.05),
         words,

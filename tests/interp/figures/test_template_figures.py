@@ -5,7 +5,7 @@ import pandas as pd
 from matplotlib.collections import PathCollection
 
 from interp.figures.nngp import before_and_after, kernel_matrices, scalars_per_head
-from interp.figures.sweeps import accuracy_sweep, strips
+from interp.figures.sweeps import accuracy_sweep, points, strips
 
 TABLE = pd.DataFrame(
     [(m, n, s, 0.5 + 0.1 * s, t) for m in ("plain", "+ aI") for n in (64, 128, 256)
@@ -28,6 +28,16 @@ def test_curves_show_means_and_every_seed() -> None:
     legend = figure.axes[-1].get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == ["plain", "+ aI", "chance"]
+
+
+def test_points_are_a_dot_a_row_without_lines() -> None:
+    table = pd.DataFrame(
+        {"model": ["n = 1", "n = 2", "n = 2"], "size": [10, 100, 1000], "accuracy": 0.7}
+    )
+    axes = points(table, x="size", across="size", chance=0.5).axes[0]
+    assert [len(dots.get_offsets()) for dots in axes.collections] == [1, 2]
+    assert axes.get_xscale() == "log"
+    assert [tuple(line.get_ydata()) for line in axes.lines] == [(0.5, 0.5)]
 
 
 def test_strips_have_a_row_a_setting() -> None:

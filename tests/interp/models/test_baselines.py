@@ -54,6 +54,22 @@ def test_recurrent_networks_are_pytorchs(kind: str) -> None:
         torch.testing.assert_close(cache["layers.1.hook_cell"][:, -1], last[1][1])
 
 
+@pytest.mark.parametrize("kind", ["rnn", "lstm"])
+def test_uniform_weights_start_as_pytorchs_do(kind: str) -> None:
+    spec = {"rnn": RNNSpec, "lstm": LSTMSpec}[kind](**SIZES, d_hidden=64, initial="uniform")
+    theirs = {"rnn": nn.RNN, "lstm": nn.LSTM}[kind](5, 64)
+    layer = build(spec, seed=3).layers[0]
+    for name, ours in (
+        ("weight_ih_l0", layer.W),
+        ("weight_hh_l0", layer.U),
+        ("bias_ih_l0", layer.b),
+    ):
+        expected = getattr(theirs, name).detach().double()
+        assert ours.numel() == expected.numel()
+        assert ours.abs().max() <= expected.new_tensor(64**-0.5)
+        torch.testing.assert_close(ours.std().detach(), expected.std(), rtol=0.25, atol=0.0)
+
+
 def test_a_linear_network_is_a_sum_over_the_past() -> None:
     spec = RNNSpec(**SIZES, d_hidden=4, activation="linear", input="real")
     model, x = build(spec, seed=2), inputs_for(spec).double()
