@@ -27,10 +27,11 @@ from analyses.papers.experiment import (
     decide,
     medians,
     spread,
+    status_of,
     verdict,
 )
 from analyses.papers.memory.adaptive import task_of
-from analyses.papers.memory.models import spec_of, with_slower_terms
+from analyses.papers.memory.models import spec_of
 from interp.figures.sweeps import strips, sweep
 from interp.proofs.memory import construct_adaptive_memory
 from interp.tasks.memory import AdaptiveMemory
@@ -43,19 +44,19 @@ from trained.zoo import load
 __all__ = ["in_order", "rounds_in_layers", "width_for_depth"]
 
 _DECODABLE, _DROP, _PROBED = 0.9, 0.1, 160
-_BUMP: dict[str, Any] = {"lag_bias": "bump"}
+_KEYS: dict[str, Any] = {"lag_bias": "relative_keys"}
+_WIDE, _DEEP = "one wide layer", "R + 1 layers"
 
 
 def rounds_in_layers(setting: Setting) -> Verdict:
     """Test that R rounds need R + 1 layers (ledger: ``memory-rounds``)."""
     if setting.profile == "zoo":
         return _shipped(setting)
-    options = setting.options
-    experiment = Experiment(setting, weight_decay=options["weight_decay"])
+    options, experiment = setting.options, _decayed(setting)
     tasks = {r: task_of(options["candidates"], options["length"], r) for r in options["rounds"]}
     for rounds, task in tasks.items():
         for layers in range(1, rounds + 2):
-            spec = spec_of(task, options, n_layers=layers, lag_bias="relative_keys")
+            spec = spec_of(task, options, n_layers=layers, **_KEYS)
             labels = {"rounds": f"R = {rounds}", "layers": layers}
             experiment.add(labels, task, spec)
     table, fits = experiment.run()
@@ -142,44 +143,54 @@ def _shipped(setting: Setting) -> Verdict:
 
 def width_for_depth(setting: Setting) -> Verdict:
     """Test whether width replaces depth at equal size (ledger: ``memory-width-depth``)."""
-    options, experiment = setting.options, with_slower_terms(setting)
-    task = task_of(options["candidates"], options["length"], options["rounds"])
-    for layers, width, heads, neurons in options["shapes"]:
-        spec = spec_of(
-            task, options, n_layers=layers, d_model=width, n_heads=heads, ffn=(neurons,), **_BUMP
-        )
-        name = f"{layers} layer{'s' * (layers > 1)}, width {width}, {heads} heads"
-        labels = {"model": name, "layers": layers}
-        experiment.add(labels, task, spec)
+    options, experiment = setting.options, _decayed(setting)
+    for rounds in options["rounds"]:
+        task = task_of(options["candidates"], options["length"], rounds)
+        shapes = {_WIDE: (1, *options["wide"]), _DEEP: (rounds + 1, *options["deep"])}
+        for name, (layers, width, heads, neurons) in shapes.items():
+            sizes = {"n_layers": layers, "d_model": width, "n_heads": heads, "ffn": (neurons,)}
+            spec = spec_of(task, options, **sizes, **_KEYS)
+            experiment.add({"model": name, "rounds": rounds, "layers": layers}, task, spec)
     table, _ = experiment.run()
-    middle, sizes = medians(table, ["layers"]), table.groupby("layers")["parameters"].first()
-    wide, deep = min(middle), [n for n in middle if n > min(middle)]
-    best = min(deep, key=lambda n: middle[n])
-    fair = bool(sizes[wide] >= sizes[deep].max())
-    solved, failed = middle[best] <= options["level"], middle[wide] >= 3 * middle[best]
-    status = decide(fair and solved and failed, failed)
-    words = (
-        f"{options['rounds']} rounds, {options['candidates']} locations: "
-        + "; ".join(
-            f"{name} ({rows['parameters'].iloc[0]} parameters): {spread(rows['error'].tolist())}"
-            for name, rows in table.groupby("model", sort=False)
+    middle = medians(table, ["model", "rounds"])
+    sizes = medians(table, ["model", "rounds"], "parameters")
+    holds = {
+        f"{r} rounds: R + 1 layers solve them and no fewer weights in one layer do": (
+            sizes[_WIDE, r] >= sizes[_DEEP, r]
+            and middle[_DEEP, r] <= options["level"] < middle[_WIDE, r]
+            and middle[_WIDE, r] >= 3 * middle[_DEEP, r]
         )
-        + "."
+        for r in options["rounds"]
+    }
+    words = "; ".join(
+        f"{r} rounds: {name} ({group['layers'].iloc[0]}, {group['parameters'].iloc[0]} "
+        f"parameters) {spread(group['error'].tolist())}"
+        for (r, name), group in table.groupby(["rounds", "model"], sort=False)
     )
     numbers = {
-        "parameters": {str(k): int(v) for k, v in sizes.items()},
-        "errors": by_seed(table, ["model"]),
+        "statements": holds,
+        "parameters": {f"{name}, {r} rounds": int(n) for (name, r), n in sizes.items()},
+        "errors": by_seed(table, ["model", "rounds"]),
     }
     figure = strips(
-        table.assign(task="nested memory"),
-        group="model",
+        table.assign(task=[f"{r} rounds" for r in table["rounds"]]),
+        group="task",
         y="error",
-        by="task",
+        by="model",
         label="mean square error, share of variance",
     )
-    key = f"{wide} layer {middle[wide]:.3f}, {best} layers {middle[best]:.3f}"
-    drawing = Drawing(figure, "Error of models of equal size, one row a shape.")
-    return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
+    key = "; ".join(
+        f"{r} rounds: one wide layer {middle[_WIDE, r]:.2g}, {r + 1} layers {middle[_DEEP, r]:.2g}"
+        for r in options["rounds"]
+    )
+    drawing = Drawing(figure, f"Errors of one wide layer and of R + 1 layers. {key}.")
+    status = status_of(holds)
+    return verdict(status, f"{words}.", key, numbers, name="errors", table=table, drawing=drawing)
+
+
+def _decayed(setting: Setting) -> Experiment:
+    """An experiment with the profile's weight decay."""
+    return Experiment(setting, weight_decay=setting.options["weight_decay"])
 
 
 def _told(table: pd.DataFrame, rounds: int, layers: int) -> str:

@@ -43,7 +43,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-light-tail": {"heads": [1]},
     "memory-heads-error": {"lags": [1, 2], "heads": [1, 2]},
     "memory-absolute": {"lags": [1, 2], "heads": [1, 2], "memories": [1, 2]},
-    "memory-width-depth": {"shapes": [[1, 12, 2, 16], [2, 8, 1, 8]]},
+    "memory-width-depth": {"rounds": [2], "wide": [12, 2, 16], "deep": [8, 1, 8]},
     "memory-manifold": {"widths": [2, 4], "channels": 4},
     "memory-softmax-dot": {"layers": [1]},
     "memory-fixed-lag-floor": {"candidates": [2]},
