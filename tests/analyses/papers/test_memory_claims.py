@@ -47,7 +47,11 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-manifold": {"widths": [2, 4], "channels": 4},
     "memory-softmax-dot": {"layers": [1]},
     "memory-fixed-lag-floor": {"candidates": [2]},
-    "memory-gating-cost": {"candidates": [2, 3], "neurons": [2], "largest": 3},
+    "memory-gating-cost": {
+        "candidates": [2, 3],
+        "neurons": {"gated": [2], "content": [2]},
+        "largest": 3,
+    },
     "memory-rounds": {"rounds": [1, 2], "candidates": 2},
 }
 
