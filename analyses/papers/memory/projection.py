@@ -49,6 +49,11 @@ class Projected:
     coefficients: Float64[np.ndarray, " head"]
     error: float
 
+    def values(self, lags: int, positions: Positions) -> Lags:
+        """The sum at lags 0 to ``lags`` − 1."""
+        held: Lags = _basis(lags, self.slopes, positions) @ self.coefficients
+        return held
+
 
 def project(target: Lags, slopes: Float64[np.ndarray, " head"], positions: Positions) -> Projected:
     """The sum with the best coefficients for given slopes."""

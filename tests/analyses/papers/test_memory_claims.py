@@ -20,7 +20,7 @@ from analyses.papers.memory.language import dot_product
 from analyses.papers.memory.manifold import ManifoldMemory
 from analyses.papers.memory.nested import in_order
 from analyses.papers.memory.projection import descend, grid_start, project, search
-from analyses.papers.memory.tails import statements
+from analyses.papers.memory.tails import _beyond, statements
 from interp.errors import ArgumentError
 from interp.models import build
 from interp.models.spec import TransformerSpec
@@ -39,7 +39,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-more-heads": {"kernels": [], "factors": [1, 4]},
     "memory-dot-fixed": {},
     "memory-layernorm": {},
-    "memory-heavy-tail": {"heads": [1]},
+    "memory-heavy-tail": {"heads": [1], "length": 80, "descent": {"steps": 2, "learning_rate": 0.05}},
     "memory-light-tail": {"heads": [1]},
     "memory-heads-error": {"lags": [1, 2], "heads": [1, 2]},
     "memory-absolute": {"lags": [1, 2], "heads": [1, 2], "memories": [1, 2]},
@@ -98,6 +98,14 @@ def test_projection_is_exact_where_a_sum_exists_and_least_squares_elsewhere() ->
     assert errors[0] > errors[1] > errors[2]
 
 
+def test_sums_of_heads_are_valued_at_every_lag() -> None:
+    s = np.arange(90.0)
+    one = project(np.exp(-0.3 * s) - 0.5 * np.exp(-0.02 * s), np.array([0.3, 0.02]), "lin")
+    assert np.allclose(one.values(90, "lin"), np.exp(-0.3 * s) - 0.5 * np.exp(-0.02 * s))
+    far = project((1 + s) ** -1.5, np.array([5.0]), "lin")
+    assert _beyond((1 + s) ** -1.5, far, "lin") == pytest.approx(1)  # nothing of the tail is held
+
+
 def test_the_bound_falls_faster_than_powers_and_rises_with_the_lag() -> None:
     heads = np.array([2, 4, 8, 16])
     shape = np.log([bound_shape(h, 1, "log") for h in heads])
@@ -123,7 +131,7 @@ def test_tail_statements_compare_every_number_of_heads() -> None:
     table = pd.DataFrame(rows, columns=["positions", "heads", "error of", "error"])
     found = statements(table, "log")
     assert [name for name, good in found.items() if not good] == [
-        "fit: one head of log beats lin of any H"
+        "fit, ℓ1 over all lags: one head of log beats lin of any H"
     ]
     assert not any(statements(table, "lin").values())
 
