@@ -148,8 +148,8 @@ def width_for_depth(setting: Setting) -> Verdict:
         task = task_of(options["candidates"], options["length"], rounds)
         shapes = {_WIDE: (1, *options["wide"]), _DEEP: (rounds + 1, *options["deep"])}
         for name, (layers, width, heads, neurons) in shapes.items():
-            sizes = {"n_layers": layers, "d_model": width, "n_heads": heads, "ffn": (neurons,)}
-            spec = spec_of(task, options, **sizes, **_KEYS)
+            shape = {"n_layers": layers, "d_model": width, "n_heads": heads, "ffn": (neurons,)}
+            spec = spec_of(task, options, **shape, **_KEYS)
             experiment.add({"model": name, "rounds": rounds, "layers": layers}, task, spec)
     table, _ = experiment.run()
     middle = medians(table, ["model", "rounds"])

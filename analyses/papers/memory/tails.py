@@ -235,7 +235,7 @@ def _verdict(
     return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
 
 
-def _by_heads(table: pd.DataFrame, **scale: float) -> Figure:
+def _by_heads(table: pd.DataFrame, least: float = 0.0) -> Figure:
     return sweep(
         table,
         x="heads",
@@ -243,5 +243,5 @@ def _by_heads(table: pd.DataFrame, **scale: float) -> Figure:
         by="positions",
         panel="error of",
         label="error (squares: of the variance)",
-        **scale,
+        least=least,
     )

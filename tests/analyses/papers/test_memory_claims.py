@@ -39,7 +39,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-more-heads": {"kernels": [], "factors": [1, 4]},
     "memory-dot-fixed": {},
     "memory-layernorm": {},
-    "memory-heavy-tail": {"heads": [1], "length": 80, "descent": {"steps": 2, "learning_rate": 0.05}},
+    "memory-heavy-tail": {"heads": [1], "length": 80, "descent": {"steps": 2, "learning_rate": 1}},
     "memory-light-tail": {"heads": [1]},
     "memory-heads-error": {"lags": [1, 2], "heads": [1, 2]},
     "memory-absolute": {"lags": [1, 2], "heads": [1, 2], "memories": [1, 2]},
