@@ -4,7 +4,8 @@
 
 with j = s for a fixed lag and j = s + T − t_i for a shifted one.
 
-To first order each term is off by c·u·|a_h| e^{−p_h φ(j)}, with c the roundings it passes:
+A term that passes c roundings, each of which changes it by a factor within 1 ± u, is off by at most
+(e^{cu/(1−u)} − 1)·|a_h| e^{−p_h φ(j)}; this is not to first order only. The roundings are
 
     2                exponential                      1 + K_h   products and sums over keys
     p_h (6T + 4φ)    products and sum in the score    H + 2     coefficient, sum over heads
@@ -87,5 +88,5 @@ def sum_rounding(
         gate = p * how.channels if how.shift else 0.0
         spread = 2 * how.channels + 2 + how.heads * (how.channels - 1)
         roundings = sqrt(how.channels) * (roundings + read * (1 + gate) + spread)
-    terms = np.abs(coefficients)[:, None] * np.exp(-p * phi) * roundings
-    return float(1.01 * how.unit * terms.sum())
+    off = np.expm1(1.01 * how.unit * roundings)
+    return float((np.abs(coefficients)[:, None] * np.exp(-p * phi) * off).sum())
