@@ -8,6 +8,12 @@ changes beyond s as the partial sums of a_h e^{−p_h φ(s)} have (Laguerre's ru
 summed one by one until no change is left (the tail is then one closed-form sum) or one (found by
 bisection). Where neither happens within 4096 lags, the rest is bounded by Σ_h |a_h| tail_h.
 
+On a row the sum ends at the position t, and a softmax divides each term by what has come so far:
+
+    row:       Σ_{s ≤ t} |ρ(s) − Σ_h a_h (Z_∞/Z_t) e^{−p_h φ(s)}|    Z_t = Σ_{s ≤ t} e^{−p_h φ(s)}
+
+which is summed as it is, in whole numbers of 2^{−266}, because large coefficients cancel.
+
 For a kernel nothing bounds the sign changes: 20 000 lags are summed one by one, and the sum beyond
 counts as one of one sign. It is an estimate, good to what the beyond hides.
 """
@@ -21,14 +27,18 @@ from typing import Any
 
 import mpmath
 import numpy as np
+from jaxtyping import Float64
+from numpy.typing import NDArray
 
 from interp.proofs.lagfits.positions import DIGITS, Positions, basis, tail
 from interp.tasks.memory.kernels import MemoryKernel
 
-__all__ = ["kernel_error", "lag_error", "lags_beyond"]
+__all__ = ["errors_so_far", "kernel_error", "lag_error", "lags_beyond"]
 
 _FAR = 4096
 _KERNEL_LAGS = 20_000
+_BITS = 266
+"""Binary digits behind the point of a term: the 80 decimal ones of the extended precision."""
 _NOTHING = 1e4  # e to the minus this is below every float
 
 
@@ -100,6 +110,44 @@ def kernel_error(
         held = tail(positions, exact, _KERNEL_LAGS)
         far = mpmath.fdot([mpmath.mpf(float(v)) for v in a], held)
     return float(near + abs(lags_beyond(kernel, _KERNEL_LAGS) - float(far)))
+
+
+def errors_so_far(
+    positions: Positions,
+    slopes: Sequence[float],
+    coefficients: Sequence[float],
+    wanted: Float64[np.ndarray, " lag"],
+    *,
+    softmax: bool = False,
+) -> Float64[np.ndarray, " pos"]:
+    """The error Σ_{s ≤ t} |wanted(s) − held_t(s)| at every position t of a row.
+
+    Args:
+        positions: ``lin`` or ``log``.
+        slopes: The slopes p_h.
+        coefficients: The coefficients a_h; with a softmax those of settled heads.
+        wanted: What every lag should weigh, ``[lag]``, as many as the row is long.
+        softmax: Whether each head is divided by its sum so far, as a share of its limit.
+    """
+    with mpmath.workdps(DIGITS):
+        p, a = [mpmath.mpf(float(v)) for v in slopes], [mpmath.mpf(float(v)) for v in coefficients]
+        powers = [basis(positions, p, s) for s in range(len(wanted))]
+        limits = tail(positions, p, 0) if softmax else [mpmath.mpf(1)] * len(p)
+        so_far, held = [mpmath.mpf(0)] * len(p), []
+        for row in powers:
+            so_far = [z + value for z, value in zip(so_far, row, strict=True)]
+            shares = zip(a, limits, so_far, strict=True)
+            held.append([c * z / now if softmax else c for c, z, now in shares])
+        terms, factors = _whole(powers, _BITS), _whole(held, _BITS)
+        target = _whole([[mpmath.mpf(float(v))] for v in wanted], 2 * _BITS)[:, 0]
+    rows = range(1, len(wanted) + 1)
+    found = (abs(target[:t] - terms[:t] @ factors[t - 1]).sum() for t in rows)
+    return np.array([error / (1 << 2 * _BITS) for error in found])
+
+
+def _whole(values: Sequence[Sequence[Any]], bits: int) -> NDArray[np.object_]:
+    """Numbers in extended precision as whole multiples of 2^−bits."""
+    return np.array([[int(mpmath.ldexp(v, bits)) for v in row] for row in values], dtype=object)
 
 
 def lags_beyond(kernel: MemoryKernel, start: int) -> float:

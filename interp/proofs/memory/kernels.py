@@ -10,8 +10,8 @@
 
 Without a normaliser Z_∞/Z_t is 1. A softmax divides each head by Z_t = Σ_{s ≤ t} e^{−p φ(s)},
 and its coefficient multiplied by the limit Z_∞: early positions are off by what has not settled,
-so the certificate holds from the task's burn-in on. The sum over s is finite and evaluated as it
-is. Inputs beyond B are outside the domain: no bound on unbounded inputs exists.
+so the certificate holds from the task's burn-in on. The sum over s is finite, and evaluated in
+extended precision. Inputs beyond B are outside the domain: no bound on unbounded inputs exists.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
+from interp.proofs.lagfits.error import errors_so_far
 from interp.proofs.lagfits.positions import DIGITS, Positions, phi_values, tail
 from interp.proofs.lagfits.sums import SumFit, fit_sum
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
@@ -136,18 +137,15 @@ class _Plan:
 
     def kernel_errors(self, memory: int) -> Float64[np.ndarray, " pos"]:
         """The kernel's error Σ_{s ≤ t} |ρ(s) − held_t(s)| at each position t of the domain."""
-        fit, wanted = self.fits[memory], self.wanted(memory)
-        s = np.arange(self.task.length, dtype=np.float64)
-        powers = np.exp(-np.outer(phi_values(self.positions, s), fit.slopes))
-        settled = np.ones_like(powers)
-        if self.normalizer == "softmax":
-            settled = self.limits(memory) / np.cumsum(powers, axis=0)
-        return np.array(
-            [
-                np.abs(wanted[: t + 1] - powers[: t + 1] @ (fit.coefficients * settled[t])).sum()
-                for t in range(self.start, len(s))
-            ]
+        slopes, coefficients = self.fits[memory].slopes.tolist(), self.fits[memory].coefficients
+        found = errors_so_far(
+            self.positions,
+            slopes,
+            coefficients.tolist(),
+            self.wanted(memory),
+            softmax=self.normalizer == "softmax",
         )
+        return found[self.start :]
 
     def slot(self, memory: int) -> float:
         """The bound ε_i on the error of memory i's coordinate."""
