@@ -17,14 +17,16 @@ LATENT = (
         "memory-location",
         "A head that fetches a memory of the task, alone or with others of its layer.",
         (
-            "the layer's heads together select the memory's lag, and the head has its share of it",
+            "the layer's heads together select the memory's lag, and the head has its share of it; "
+            "or the head alone selects it",
             "the memory is decodable after them and was not before; an average more exactly than "
             "in fresh models, or what they do to the output is done through it alone",
         ),
         (
             "without the head the memory is less decodable (of an average: or the output changes; "
             "where others hold it too: or the output takes it from the head's attention to it)",
-            "without the memory's heads of the layer it is lost, and the output changes",
+            "without the memory's heads of the layer it is lost (unless others hold it too), and "
+            "the output changes",
         ),
         (
             "concentration",

@@ -15,9 +15,9 @@ from interp.tasks.base import Memory, memories_of
 from interp.tasks.counterfactual import sought_of
 from interp.tasks.memory import AdaptiveMemory, FixedMemory
 from probes.roles import TASK
-from probes.roles.decision import Found, decide
+from probes.roles.decision import Found, Test, decide
 from probes.roles.detectors.counting import counting_roles
-from probes.roles.detectors.memories import memory_roles
+from probes.roles.detectors.memories import Kernels, memory_roles
 from probes.roles.detectors.mixtures import lagged_contents, mixture_roles
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
@@ -82,6 +82,25 @@ def test_of_two_heads_that_hold_a_memory_the_one_that_the_output_takes_it_from_i
     found = asked(memory_roles, model, task)
     assert found[["layer", "head", "target"]].to_numpy().tolist() == [[1, 0, "x[t-t_1]"]]
     assert "lost without L1H0" not in found["evidence"].item(), "it is read from L1H1 as well"
+
+
+def test_spare_heads_do_not_hide_the_head_that_the_output_takes_a_memory_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where heads besides the group hold the memory too, and the summed kernel is theirs."""
+    lost, concentration = Reader.lost, Kernels.concentration
+
+    def nothing_lost(self: Reader, *args: Any, **options: Any) -> Test:
+        return replace(lost(self, *args, **options), score=0.1)
+
+    def blurred(self: Kernels, head: int | None = None) -> float:
+        return 0.5 if head is None else concentration(self, head)
+
+    monkeypatch.setattr(Reader, "lost", nothing_lost)
+    monkeypatch.setattr(Kernels, "concentration", blurred)
+    found = asked(memory_roles, spared("adaptive-memory", 1), load("adaptive-memory").task)
+    assert found[["layer", "head", "target"]].to_numpy().tolist() == [[1, 0, "x[t-t_1]"]]
+    assert "share of the head's own kernel at lag t_1" in found["evidence"].item()
 
 
 def test_contents_of_a_named_location_are_those_of_all_its_lags() -> None:

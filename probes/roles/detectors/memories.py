@@ -8,9 +8,12 @@ the tokens name it is aligned query by query.
                summed kernel concentrates at o = 0 (of an essentially sparse memory: has the shape
                of ρ), and the head has its share of it
     cause      without its group the memory is less decodable and the output changes; without the
-               head alone it is less decodable too, or, where spare heads hold it as well, the head
-               has a tenth of what the group does to the output, and does it by its attention at
-               the location alone
+               head alone it is less decodable too
+
+Spare heads may hold a memory as well, so that it can be read without the head and even without the
+group, or write what no later layer reads, so that the summed kernel is theirs. Then the output
+tells: the head has a tenth of what its group does to the output, does it by its attention at the
+location alone, and its own kernel concentrates where the sum does not.
 
 A head with a share of the kernel and no part at the memory itself only cancels what others leak: it
 is a ``memory-correction``. A head whose part in another memory of the layer is a hundred times as
@@ -96,12 +99,7 @@ def _of(
     new = Test("of it new here", after.score - before, floors.gain)
     if not averaged:
         new = Test("of it not there before", 1 - before, 1 - floors.absent)
-    kernel = Test(
-        f"share of the layer's kernel at {_where(memory)}",
-        kernels.concentration(),
-        floors.concentration,
-        kernels.p(),
-    )
+    summed = _kernel(kernels, memory, floors.concentration)
     lost = partial(reader.lost, mid, memory.name, floor=floors.drop, same=averaged)
     beyond = [_beyond_fresh(reader, mid, memory.name)] if averaged else []
     carried = averaged and not holds(beyond) and holds([reader.carried(group, memory.name)])
@@ -109,15 +107,18 @@ def _of(
     together = [lost(without=group), *reader.needed(group)]
     for head in np.flatnonzero(enough).tolist():
         part = Component("head", layer, head)
-        alone = lost(without=[part])
+        alone, kernel = lost(without=[part]), summed
         cause = [alone]
-        if not holds([alone]):
-            if carried:
-                cause = [_share(reader, part, together[-1])]
-            elif not averaged:
-                cause = _taken(reader, part, memory, together[-1]) or cause
         corrects = at[head] < floors.kernel_part
         with_others = reader.needed([part]) if corrects else together
+        if carried and not holds([alone]):
+            cause = [_share(reader, part, together[-1])]
+        elif not averaged and not holds([alone] if corrects else [alone, summed, *together]):
+            taken = _taken(reader, part, memory, together[-1])
+            cause = taken or cause
+            if taken and not corrects:
+                own = _kernel(kernels, memory, floors.concentration, head)
+                kernel, with_others = max(summed, own, key=_score), together[1:]
         cause += [test for test in with_others if test not in cause]  # a group of one head
         yield Found(
             "head",
@@ -130,6 +131,17 @@ def _of(
             group=memory.name,
             target=memory.name,
         )
+
+
+def _kernel(kernels: Kernels, memory: Memory, floor: float, head: int | None = None) -> Test:
+    """That the kernel of a layer's heads, or of one of them, selects a memory."""
+    whose = "layer's" if head is None else "head's own"
+    name = f"share of the {whose} kernel at {_where(memory)}"
+    return Test(name, kernels.concentration(head), floor, kernels.p(head))
+
+
+def _score(test: Test) -> float:
+    return test.score
 
 
 def _beyond_fresh(reader: Reader, hook: str, latent: str) -> Test:
@@ -175,7 +187,7 @@ class Kernels:
 
     Attributes:
         mean: Each head's kernel, averaged over rows, ``[head, offset]``.
-        folds: The heads' summed kernel in each fold of rows, ``[fold, offset]``.
+        folds: Each head's kernel in each fold of rows, ``[fold, head, offset]``.
         shape: ``[offset]``, of unit length: what the sum should look like.
     """
 
@@ -195,14 +207,16 @@ class Kernels:
         found: NDArray[np.float64] = at / (abs(float(self.mean.sum(0) @ self.shape)) or 1.0)
         return found
 
-    def concentration(self) -> float:
-        """The concentration |K(0)| / Σ|K|, or the cosine with ρ for a kernel memory."""
-        return self._of(self.mean.sum(0))
+    def concentration(self, head: int | None = None) -> float:
+        """The concentration |K(0)| / Σ|K|, or the cosine with ρ for a kernel memory, of the heads'
+        sum or of one head."""
+        return self._of(self.mean.sum(0) if head is None else self.mean[head])
 
-    def p(self) -> float:
+    def p(self, head: int | None = None) -> float:
         """The p-value of a t test over folds that the concentration exceeds that of an even
         kernel."""
-        found = np.array([self._of(fold) for fold in self.folds])
+        folds = self.folds.sum(1) if head is None else self.folds[:, head]
+        found = np.array([self._of(fold) for fold in folds])
         beyond = found - self._of(np.ones_like(self.shape))
         return paired_null(beyond).p
 
@@ -236,7 +250,7 @@ def kernels_of(reader: Reader, layer: int, memory: Memory) -> Kernels:
         shape[n - 1] = 1.0
         lags = _distances(batch, memory)
     folds = [
-        kernel_by_offset(pattern[rows], values[rows], mask[rows], lags[rows]).sum(0)
+        kernel_by_offset(pattern[rows], values[rows], mask[rows], lags[rows])
         for rows in np.array_split(np.arange(len(mask)), FOLDS)
     ]
     mean = kernel_by_offset(pattern, values, mask, lags)
