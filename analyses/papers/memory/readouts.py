@@ -5,13 +5,16 @@ shortcut, one geometric head is a binary code of the history, so what is learned
 head a memory.
 *Complex readout, simple memory*: y = sin(ω (ρ * x)(t)), ρ an exponential that one lin head holds.
 *Simple readout, hard memory*: y = x_{t−T}, or a bump, both sums of several exponentials, of
-Gaussian inputs.
+Gaussian inputs. Blocks have no skip connection there, else x_t comes past the head and one head
+does for x_{t−1}; heads start at the grid's slopes
+(:func:`~analyses.papers.memory.projection.grid_start`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from analyses.papers.base import Drawing, Setting, Verdict
@@ -25,9 +28,11 @@ from analyses.papers.experiment import (
     verdict,
 )
 from analyses.papers.memory.models import spec_of
+from analyses.papers.memory.projection import grid_start
 from interp.figures.sweeps import strips, sweep
 from interp.tasks.base import Task
 from interp.tasks.memory import FixedMemory, KernelMemory, RealMemory
+from interp.tasks.memory.kernels import MemoryKernel
 
 __all__ = ["boolean", "more_heads", "more_neurons"]
 
@@ -94,11 +99,26 @@ def more_heads(setting: Setting) -> Verdict:
     tasks |= {
         f"{text} * x": KernelMemory((text,), length=length) for text in setting.options["kernels"]
     }
-    return _either(setting, tasks, "heads", "neurons")
+    targets = {f"x[t−{lag}]": np.eye(length)[lag] for lag in setting.options["lags"]}
+    s = np.arange(length, dtype=float)
+    targets |= {
+        f"{text} * x": MemoryKernel.parse(text).values(s) for text in setting.options["kernels"]
+    }
+    return _either(setting, tasks, "heads", "neurons", targets)
 
 
-def _either(setting: Setting, tasks: Mapping[str, Task], helps: str, idle: str) -> Verdict:
-    """Grow heads or neurons from one base model: the one must help, the other not."""
+def _either(
+    setting: Setting,
+    tasks: Mapping[str, Task],
+    helps: str,
+    idle: str,
+    targets: Mapping[str, np.ndarray] | None = None,
+) -> Verdict:
+    """Grow heads or neurons from one base model: the one must help, the other not.
+
+    With ``targets``, the kernels of the tasks, heads start at the grid's slopes and blocks have no
+    skip connection.
+    """
     options = setting.options
     base: dict[str, int] = dict(options["base"])
     experiment = Experiment(setting)
@@ -112,9 +132,11 @@ def _either(setting: Setting, tasks: Mapping[str, Task], helps: str, idle: str) 
                     n_heads=sizes["heads"],
                     ffn=(sizes["neurons"],),
                     normalizer="none",
+                    residual=targets is None,
                 )
                 labels = {"task": name, "model": f"more {grown}", "factor": factor}
-                experiment.add(labels, task, spec)
+                slopes = _slopes(targets[name], sizes["heads"]) if targets else ()
+                experiment.add(labels, task, spec, slopes=slopes)
     table, _ = experiment.run()
     ratios = _ratios(table, options["factors"])
     statements = {}
@@ -153,6 +175,11 @@ def _either(setting: Setting, tasks: Mapping[str, Task], helps: str, idle: str) 
     seen = f"Error with more {helps} and with more {idle}, times {most} at most: {key}."
     status, drawing = status_of(statements), Drawing(figure, seen)
     return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
+
+
+def _slopes(target: np.ndarray, heads: int) -> tuple[float, ...]:
+    """The grid's slopes for a kernel, none of them 0."""
+    return tuple(map(float, np.maximum(grid_start(target, heads, "lin").slopes, 1e-3)))
 
 
 def _ratios(table: pd.DataFrame, factors: list[int]) -> dict[tuple[str, str], float]:
