@@ -149,8 +149,8 @@ def _either(
         )
     most = max(options["factors"])
     words = " ".join(
-        f"{name}: error {_errors(table, name, helps, 1)} with {base['heads']} heads and "
-        f"{base['neurons']} neurons, {_errors(table, name, helps, most)} with {most} times the "
+        f"{name}: error {_errors(table, name, helps, 1)} with H = {base['heads']} and "
+        f"m = {base['neurons']}, {_errors(table, name, helps, most)} with {most} times the "
         f"{helps}, {_errors(table, name, idle, most)} with {most} times the {idle}."
         for name in tasks
     )
