@@ -30,7 +30,7 @@ output instead of its part of r², which the others' averages make up for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -118,7 +118,7 @@ def _of(
             cause = taken or cause
             if taken and not corrects:
                 own = _kernel(kernels, memory, floors.concentration, head)
-                kernel, with_others = max(summed, own, key=_score), together[1:]
+                kernel, with_others = _better(summed, own), together[1:]
         cause += [test for test in with_others if test not in cause]  # a group of one head
         yield Found(
             "head",
@@ -140,8 +140,10 @@ def _kernel(kernels: Kernels, memory: Memory, floor: float, head: int | None = N
     return Test(name, kernels.concentration(head), floor, kernels.p(head))
 
 
-def _score(test: Test) -> float:
-    return test.score
+def _better(one: Test, other: Test) -> Test:
+    """The test with the larger score; its p counts that it is the better of two."""
+    best = one if one.score >= other.score else other
+    return replace(best, p=min(1.0, 2 * best.p))
 
 
 def _beyond_fresh(reader: Reader, hook: str, latent: str) -> Test:
