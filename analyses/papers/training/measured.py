@@ -21,7 +21,6 @@ from analyses.papers.base import Setting
 from analyses.papers.experiment import Experiment
 from analyses.papers.training.models import Sought
 from analyses.papers.training.points import parts_of, points_of, rows_at
-from analyses.papers.training.steps import layers_of_steps, weakest
 from interp.models.transformer import SequenceTransformer
 from interp.output import output_file
 from probes.agreement import overall, statements_of
@@ -142,7 +141,7 @@ def _measured(
     metric, _ = sought.reached
     solved = sought.solved(fit.metrics)
     located = locate(fit.model, sought.task, rows=setting.options["pairs"], seed=_SEED + seed)
-    layers = layers_of_steps(located, sought.steps)
+    layers, least = sought.located(located)
     statements = float("nan")
     if asked and solved:
         mechanism = sought.proof().mechanism
@@ -152,7 +151,7 @@ def _measured(
         metric: fit.metrics[metric],
         "solved": solved,
         "found": solved and bool(layers),
-        "weakest": weakest(located, sought.steps),
+        "weakest": least,
         "done_in": " ".join(map(str, layers)),
         "statements": statements,
     }

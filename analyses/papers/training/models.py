@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from analyses.papers.training.steps import Step
+import pandas as pd
+
+from analyses.papers.training.steps import Step, layers_of_steps, weakest
 from interp.models.spec import TransformerSpec
 from interp.proofs.mechanism import Construction
 from interp.proofs.shipped import construct
@@ -46,6 +48,8 @@ class Sought:
         task: What is learned.
         spec: The model.
         steps: What heads do in the proof, layer after layer.
+        otherwise: The same with another latent in its place, where a model that works as the proof
+            does may hold either; empty where there is none.
         reached: Metric and bound: what a model that solved the task reaches.
         proof: Builds the construction whose statements are checked (:mod:`probes.agreement`).
         test: Where metrics are taken; None for the task itself.
@@ -57,6 +61,15 @@ class Sought:
     reached: tuple[str, float]
     proof: Callable[[], Construction]
     test: Task | None = None
+    otherwise: tuple[Step, ...] = ()
+
+    def located(self, table: pd.DataFrame) -> tuple[tuple[int, ...], float]:
+        """The layers that do the steps (``()`` if there are none), and the share of the least held
+        latent (:mod:`.steps`), each in the form that comes nearer."""
+        forms = [form for form in (self.steps, self.otherwise) if form]
+        layers = (layers_of_steps(table, form) for form in forms)
+        shares = [weakest(table, form) for form in forms]
+        return next(filter(None, layers), ()), float(pd.Series(shares).max())
 
     def solved(self, metrics: Mapping[str, float]) -> bool:
         """Whether a model with these metrics solved the task."""
@@ -129,22 +142,25 @@ def equality(options: Options, seed: int) -> Sought:
 
 
 def counting(options: Options, seed: int) -> Sought:
-    """The last block of L_k: a count a layer, each over where the last one holds. The last count
-    may be held with the current symbol (which the proof leaves to the FFN), so it is the answer
-    that is asked for; the model is tested on strings of up to four times the length. ``spare``
-    layers come on top of the k − 2 that are needed."""
+    """The last block of L_k: a count a layer, each over where the last one holds. Of the last count
+    a head holds the line alone, as in the proof, or the answer: the line with the current symbol,
+    which the proof leaves to the FFN. The model is tested on strings of up to four times the
+    length. ``spare`` layers come on top of the k − 2 that are needed."""
     blocks, longest = int(options["blocks"]), int(options["longest"])
     language = f"L_{blocks}"
     task, test, small = (
         PrefixPrediction(language, (bins,))
         for bins in ((blocks, longest), (3 * longest + 1, 4 * longest), (blocks, 16))
     )
-    lines = [*(f"E{i}" for i in range(2, blocks - 1)), "last"]
-    steps: tuple[Step, ...] = tuple(((line, "output"),) for line in lines)
+    lines = [f"E{i}" for i in range(2, blocks)]
+    alone, answered = (
+        tuple(((line, "output"),) for line in (*lines[:-1], last)) for last in (lines[-1], "last")
+    )
     deep = {**options, "layers": blocks - 2 + options["spare"]}
     sizes = {"d_in": 4, "d_out": 2, "n_ctx": 4 * longest + 1}
     spec = _spec(deep, norm="layernorm", activation="gelu", **sizes)
-    return Sought(task, spec, steps, ("exact", options["solved"]), partial(construct, small), test)
+    reached = ("exact", options["solved"])
+    return Sought(task, spec, alone, reached, partial(construct, small), test, answered)
 
 
 def _spec(options: Options, **fixed: Any) -> TransformerSpec:

@@ -89,6 +89,31 @@ def test_the_shipped_show_and_its_control_are_told_apart() -> None:
         assert layers_of_steps(table, steps) == layers
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("training-finds-adaptive", {}),
+        ("training-finds-equality", {}),
+        ("training-finds-counting", {"blocks": 3}),
+        ("training-finds-counting", {"blocks": 4}),
+    ],
+)
+def test_the_proof_itself_works_as_the_proof_does(name: str, changes: dict[str, Any]) -> None:
+    sought = BUILDERS[name]({**LEDGER[name]["quick"], **changes}, 1)
+    proof = sought.proof()
+    layers, least = sought.located(locate(proof.model, proof.task, rows=96, seed=1))
+    assert len(layers) == len(sought.steps)
+    assert least >= 0.99
+
+
+def test_a_last_count_may_be_held_with_the_symbol() -> None:
+    options = {**LEDGER["training-finds-counting"]["quick"], "blocks": 3}
+    shipped = load("depth-L3-layers1")
+    table = locate(shipped.model, shipped.task, rows=96)
+    assert layers_of_steps(table, models.counting(options, 1).steps) == ()
+    assert models.counting(options, 1).located(table) == ((0,), 1.0)
+
+
 OPTIONS: dict[str, Any] = {
     "heads": 1,
     "steps": 10,
