@@ -8,6 +8,7 @@ nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -94,8 +95,8 @@ def _findings(roles: pd.DataFrame, profile: Profile) -> list[str]:
 
 
 def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
-    largest: Any = max(rows.itertuples(), key=lambda row: (row.effect == row.effect, row.effect))
-    cause = f"; {_lost(largest, lost)}" if largest.effect == largest.effect else ""
+    known: list[Any] = list(rows[rows["effect"].notna()].itertuples())
+    cause = f"; {_lost(max(known, key=attrgetter('effect')), lost)}" if known else ""
     return f"{name} plays {in_words(_played(rows, 'strength '))}{cause}."
 
 
