@@ -28,10 +28,10 @@ __all__ = [
     "bin_name",
     "bins_of",
     "exact_match",
+    "kept_of",
     "letter_id",
     "predictor_run",
     "scores",
-    "seeds_of",
     "shipped_predictor",
     "strings_of",
 ]
@@ -41,7 +41,8 @@ _TEST_SEED = 10**9
 
 
 def bins_of(options: Mapping[str, Any]) -> list[Bin]:
-    """The ranges of lengths; models are trained on the first and judged on the last."""
+    """The ranges of lengths: models are trained on the first, chosen on the last but one and
+    judged on the last."""
     return [(int(low), int(high)) for low, high in options["bins"]]
 
 
@@ -58,15 +59,14 @@ def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> 
         depth: The number of attention layers.
         seed: Seed of the weights and the strings.
         options: ``bins``, ``width``, ``steps``, ``batch``, ``learning_rate``, ``warmup``,
-            ``weight_decay``.
+            ``weight_decay``; ``beyond``, ranges of lengths that are asked for as well.
     """
-    bins = bins_of(options)
-    shortest, longest = bins[0]
+    shortest, longest = bins_of(options)[0]
     width = int(options["width"])
     spec = TransformerSpec(
         d_in=4,
         d_out=2,
-        n_ctx=bins[-1][1] + 1,
+        n_ctx=max(high for _, high in (*options["bins"], *options.get("beyond", ()))) + 1,
         d_model=width,
         n_layers=depth,
         n_heads=1,
@@ -154,10 +154,13 @@ def scores(
     return pd.DataFrame(found)
 
 
-def seeds_of(table: pd.DataFrame, lengths: Bin) -> dict[tuple[int, int], Sequence[float]]:
-    """(k, depth) → the exact match of every seed on a range of lengths."""
-    held = table[table["bin"] == bin_name(lengths)]
+def kept_of(table: pd.DataFrame, chosen: Bin, judged: Bin) -> dict[tuple[int, int], float]:
+    """(k, depth) → the exact match on the judged lengths of the run that is best on the chosen
+    ones; of equals the first."""
+    on = table.set_index(["k", "depth", "seed"])
+    best = on[on["bin"] == bin_name(chosen)].groupby(["k", "depth"])["exact_match"].idxmax()
+    far = on[on["bin"] == bin_name(judged)]["exact_match"]
     return {
-        (int(cast("int", k)), int(cast("int", depth))): group["exact_match"].tolist()
-        for (k, depth), group in held.groupby(["k", "depth"])
+        (int(cast("int", k)), int(cast("int", depth))): float(far[run])
+        for (k, depth), run in best.items()
     }

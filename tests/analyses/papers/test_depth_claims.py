@@ -12,7 +12,7 @@ from analyses.papers.depth import frontier, opening, programs
 from analyses.papers.depth.ceiling import best_table, describe, searched_program, table_bound
 from analyses.papers.depth.inside import counting, decoding, nested_shares
 from analyses.papers.depth.opening import open_model, verdict
-from analyses.papers.depth.predictors import exact_match, scores, seeds_of, strings_of
+from analyses.papers.depth.predictors import bin_name, exact_match, kept_of, scores, strings_of
 from interp.crasp import depth
 from interp.crasp.languages import block_word, prediction_program
 from interp.proofs.depth.compiler import compile_program
@@ -60,7 +60,17 @@ def test_compiled_programs_are_right_on_every_string() -> None:
               for k in (3, 5)}  # fmt: skip
     table = scores(models, [(3, 20), (21, 40)], rows=50)
     assert (table["exact_match"] == 1).all()
-    assert seeds_of(table, (21, 40)) == {(3, 1): [1.0], (5, 3): [1.0]}
+    assert kept_of(table, (3, 20), (21, 40)) == {(3, 1): 1.0, (5, 3): 1.0}
+
+
+def test_the_run_that_is_kept_is_chosen_on_other_strings() -> None:
+    near, far = (31, 60), (91, 120)
+    rows = [(1, near, 0.5), (2, near, 0.9), (1, far, 0.8), (2, far, 0.3)]
+    table = pd.DataFrame(
+        {"k": 4, "depth": 2, "seed": s, "bin": bin_name(b), "exact_match": v} for s, b, v in rows
+    )
+    assert kept_of(table, near, far) == {(4, 2): 0.3}
+    assert kept_of(table, far, near) == {(4, 2): 0.5}
 
 
 def test_a_program_for_fewer_blocks_fails() -> None:
@@ -71,14 +81,21 @@ def test_a_program_for_fewer_blocks_fails() -> None:
 @pytest.mark.parametrize(
     ("far", "status"),
     [
-        ({(3, 1): [1, 0.9], (4, 1): [0, 0.1], (4, 2): [0.8, 0.6]}, "reproduced"),
-        ({(3, 1): [1, 0.9], (4, 1): [0, 0.1], (4, 2): [0.2, 0.5]}, "partly"),
-        ({(3, 1): [1, 0.9], (4, 1): [0, 0.1], (4, 2): [0.2, 0.3]}, "not reproduced"),
-        ({(3, 1): [1, 0.9], (4, 1): [0.9, 0.8], (4, 2): [1, 1]}, "not reproduced"),
+        ({(3, 1): 1.0, (4, 1): 0.1, (4, 2): 0.95}, "reproduced"),
+        ({(3, 1): 1.0, (4, 1): 0.1, (4, 2): 0.94}, "partly"),
+        ({(3, 1): 1.0, (4, 1): 0.1, (4, 2): 0.3}, "not reproduced"),
+        ({(3, 1): 1.0, (4, 1): 0.96, (4, 2): 1.0}, "not reproduced"),
     ],
 )
-def test_the_frontier_rule(far: dict[tuple[int, int], list[float]], status: str) -> None:
+def test_the_frontier_rule(far: dict[tuple[int, int], float], status: str) -> None:
     assert frontier.judge(far)[0] == status
+
+
+def test_only_cells_that_are_short_by_so_much_are_trained(tmp_path: Path) -> None:
+    options = GRID | {"blocks": [3, 4], "depths": [1, 2], "short": [2, 3], "beyond": [[13, 20]]}
+    found = frontier.run(Setting("quick", (1,), options, tmp_path))
+    assert set(found.numbers["kept"]) == {"k=3, depth=1", "k=4, depth=1", "k=4, depth=2"}
+    assert set(found.numbers["exact_match"]) == {"3–8 symbols", "9–12 symbols", "13–20 symbols"}
 
 
 def test_the_frontier_runs(tmp_path: Path) -> None:
