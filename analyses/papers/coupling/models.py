@@ -53,12 +53,16 @@ def add_pods(experiment: Experiment, target: str, task: PodCoupling, widths: Seq
 
 
 def order_specs(task: LinearKernel, width: int, hidden: int) -> dict[str, Any]:
-    """Name → spec: linear and tanh RNN, LSTM, convolution, and the transformer (n = m_h = 32)."""
-    rnn = RNNSpec(1, 1, task.length, input="real", d_hidden=hidden, activation="linear")
+    """Name → spec: linear and tanh RNN, LSTM, convolution, and the transformer (n = m_h = 32).
+
+    Recurrent networks start as PyTorch's do.
+    """
+    start: dict[str, Any] = {"input": "real", "initial": "uniform"}
+    rnn = RNNSpec(1, 1, task.length, d_hidden=hidden, activation="linear", **start)
     return {
         "linear RNN": rnn,
         "tanh RNN": replace(rnn, activation="tanh"),
-        "LSTM": LSTMSpec(1, 1, task.length, input="real", d_hidden=hidden // 2),
+        "LSTM": LSTMSpec(1, 1, task.length, d_hidden=hidden // 2, **start),
         "convolution": ConvolutionSpec(1, 1, task.length, input="real"),
         "transformer": single_layer(task, 32, width),
     }

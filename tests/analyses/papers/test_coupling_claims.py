@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from analyses.papers.base import Setting, Verdict
+from analyses.papers.coupling import order
 from analyses.papers.coupling.order import statements
 from analyses.papers.coupling.rank import seed_slopes, self_attending
 from analyses.papers.coupling.readable import readings
@@ -21,7 +22,8 @@ CLAIMS: dict[str, dict[str, Any]] = {
     "rank:infinite": {"widths": [1, 2], "features": 2},
     "spectrum:converges": {"rank": 3, "widths": [2, 4], "width": 0, "features": 3},
     "readable:readable": {"m_h": 2},
-    "order:order": {"transformer": {"steps": 3}},
+    "order:order": {"models": ["linear RNN", "transformer"], "transformer": {"steps": 3}},
+    "order:random_kernel": {"models": ["linear RNN", "transformer"], "transformer": {"steps": 3}},
     "permutation:permuted": {},
 }
 
@@ -53,15 +55,31 @@ def order_table(rnn: list[float], transformer: list[float]) -> pd.DataFrame:
 
 def test_the_papers_own_numbers_satisfy_the_rule_and_others_do_not() -> None:
     paper = [1.02e-7, 3.57e-2, 1.58e-7, 5.58, 5.24], [2.18e-5, 2.51e-5, 2.39e-4, 5.43e-4, 5.36e-4]
-    found = statements(order_table(*paper))
+    table = order_table(*paper)
+    variances = {name: 0.1 if "exp" in name else 5.1 for name in table["setting"]}
+    found = statements(table, variances)
     assert all(statement["holds"] for statement in found.values())
-    assert found["exchange hurts the RNN"]["ratio"] == pytest.approx(3.57e-2 / 1.02e-7)
-    worse = statements(order_table(paper[0], [2e-5, 1e-3, 2e-4, 1.0, 1e-3]))
+    assert found["exchange hurts the RNN"]["value"] == pytest.approx(3.57e-2 / 1.02e-7)
+    assert found["the transformer is left as it is"]["value"] == pytest.approx(2 * 2.51e-4)
+    worse = statements(order_table(paper[0], [2e-5, 5e-3, 5e-5, 1.0, 1.0]), variances)
     failed = {name for name, statement in worse.items() if not statement["holds"]}
     assert failed == {
-        "exchange is free",
-        "transformer better on the random kernel, as it is",
+        "the transformer is left as it is",
+        "transformer better after it",
+        "the same on the random kernel",
+        "mixing costs the transformer",
     }
+
+
+def test_the_random_kernel_is_judged_by_a_tenth(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for transformer, status in ((0.05, "reproduced"), (0.2, "not reproduced")):
+        errors = {"linear RNN": 1.0, "transformer": transformer}
+        rows = [(m, "random, as it is", 0, e, e) for m, e in errors.items()]
+        table = pd.DataFrame(rows, columns=["model", "setting", "seed", "error", "paper"])
+        monkeypatch.setattr(order, "_trained", lambda setting, names, found=table: found)
+        assert order.random_kernel(Setting("quick", (0,), {}, tmp_path)).status == status
 
 
 def test_slopes_are_taken_seed_by_seed() -> None:
