@@ -1,9 +1,13 @@
 """Claim: trained predictors of L_k compute what the program nests, layer by layer.
 
-The compiled program is the yardstick: it holds E_{j+1} from layer j on, in heads that count evenly.
-Each trained model of depth k − 2 is asked the same questions (:mod:`analyses.papers.depth.inside`).
-A model that solves the task another way makes the claim fail; that refutes this account of trained
-models and not the theorem.
+    run    E_{j+1} can be read after layer j and not before, the task is lost without the layer, and
+           E_{j+1} exchanged between strings there has the consequences that the program says
+    even   the heads of those models count evenly, as those of the compiled program do
+
+The compiled program is the yardstick; each trained model of depth k − 2 is asked the same questions
+(:mod:`analyses.papers.depth.inside`, :mod:`analyses.papers.depth.exchange`). A model that solves
+the task another way makes the claim fail; that refutes this account of trained models and not the
+theorem.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.depth.exchange import Exchange, exchanges
 from analyses.papers.depth.inside import ablations, counting, decoding, first_sites
 from analyses.papers.depth.predictors import (
     bins_of,
@@ -29,15 +34,17 @@ from analyses.papers.experiment import train_runs
 from interp.crasp.languages import prediction_program
 from interp.figures.layers import layer_comparison
 from interp.figures.maps import Panel
+from interp.figures.sweeps import strips
 from interp.proofs.depth.compiler import compile_program
 
-__all__ = ["judge", "run"]
+__all__ = ["even", "judge", "judge_evenness", "run"]
 
 _GENERALISES, _DECODED, _SHUFFLED, _EVEN, _BROKEN = 0.9, 0.95, 0.6, 0.25, 0.5
+_AFTER, _BEFORE = 0.9, 0.75
 _MEASURES = {
-    "even": "attention: distance from even\n(total variation)",
     "broken": "right strings made wrong without\nthe layer's attention (share)",
-    "same_as_theory": "strings that fare as in the compiled\nmodel without the layer (share)",
+    "before": "formula exchanged before the layer\n(counterfactual accuracy)",
+    "after": "formula exchanged after the layer\n(counterfactual accuracy)",
 }
 
 
@@ -50,7 +57,8 @@ class Opened:
         k: The number of blocks in its language L_k.
         match: The share of whole strings that are right at the longer lengths.
         decoded: The table of :func:`~analyses.papers.depth.inside.decoding`.
-        summary: A row for each layer j: ``placed``, ``shuffled``, ``even``, ``broken``, and others.
+        summary: A row for each layer j: ``placed``, ``shuffled``, ``broken``, ``before``,
+            ``after``, ``even`` and others.
     """
 
     name: str
@@ -64,10 +72,11 @@ def run(setting: Setting) -> Verdict:
     """Measure every model beside the compiled program of its language.
 
     Options: ``models`` (shipped ones, by name) or ``blocks`` and those of
-    :func:`~analyses.papers.depth.predictors.predictor_run`; ``rows`` strings; ``bins``.
+    :func:`~analyses.papers.depth.predictors.predictor_run`; ``rows`` strings; ``bins``;
+    ``exchange``, the options of :class:`~analyses.papers.depth.exchange.Exchange`.
     """
     options = setting.options
-    lengths = bins_of(options)[-1]
+    lengths, how = bins_of(options)[-1], Exchange(**options["exchange"])
     opened: list[Opened] = []
     compiled: dict[int, Opened] = {}
     theory: dict[int, Mapping[int, Any]] = {}
@@ -75,13 +84,53 @@ def run(setting: Setting) -> Verdict:
         batch = strings_of(k, lengths, int(options["rows"]))
         if k not in compiled:
             made = compile_program(prediction_program(k), longest=batch.inputs.shape[1] - 1)
-            compiled[k], theory[k] = open_model(f"compiled, k = {k}", k, made.model, batch, None)
-        opened.append(open_model(name, k, model, batch, theory[k])[0])
+            name_of = f"compiled, k = {k}"
+            compiled[k], theory[k] = open_model(name_of, k, made.model, batch, None, how)
+        opened.append(open_model(name, k, model, batch, theory[k], how)[0])
     return verdict(opened, compiled)
 
 
+def even(setting: Setting) -> Verdict:
+    """Test that trained heads count evenly (ledger: ``depth-even-counting``).
+
+    Options: as :func:`run`, without ``exchange``.
+    """
+    options = setting.options
+    lengths, found = bins_of(options)[-1], []
+    for name, k, model in _models(setting):
+        batch = strings_of(k, lengths, int(options["rows"]))
+        match, heads = exact_match(model, batch), counting(model, batch)
+        found.append(heads.assign(model=name, k=k, match=match, layer=heads["layer"] + 1))
+    table = pd.concat(found, ignore_index=True)
+    judged = table[table["match"] >= _GENERALISES]
+    status, words = judge_evenness(judged)
+    near = judged["even"]
+    key = f"distance from even {near.min():.2f} to {near.max():.2f} (at most {_EVEN} is asked for)"
+    shown = table.melt(
+        ["model", "layer"], ["even", "bos", "self"], var_name="ideal", value_name="distance"
+    )
+    shown["place"] = shown["model"] + ", layer " + shown["layer"].astype(str)
+    label = "distance of the attention (total variation)"
+    figure = strips(shown, group="place", y="distance", label=label, by="ideal")
+    seen = "How far each layer's attention is from even, from BOS alone and from its own position."
+    return Verdict(
+        status,
+        words,
+        key if len(judged) else "",
+        {"heads": _records(table)},
+        {"heads": table},
+        {"even": Drawing(figure, seen)},
+        tuple(dict.fromkeys(table["model"])),
+    )
+
+
 def open_model(
-    name: str, k: int, model: Any, batch: Any, theory: Mapping[int, Any] | None
+    name: str,
+    k: int,
+    model: Any,
+    batch: Any,
+    theory: Mapping[int, Any] | None,
+    how: Exchange,
 ) -> tuple[Opened, Mapping[int, Any]]:
     """All measurements of one model, and the strings that each ablation breaks.
 
@@ -91,10 +140,11 @@ def open_model(
         model: The model.
         batch: Strings of L_k.
         theory: For each layer, the strings that break in the compiled model.
+        how: How formulas are exchanged.
     """
     decoded, heads = decoding(model, batch), counting(model, batch)
     lost, wrong = ablations(model, batch, letter_id(k))
-    first = dict(first_sites(decoded, _DECODED))
+    first, exchanged = dict(first_sites(decoded, _DECODED)), exchanges(model, k, how)
     rows = []
     for layer in range(model.spec.n_layers):
         formula = f"E{layer + 2}"
@@ -112,6 +162,7 @@ def open_model(
                 "shuffled": float(control.max()) if len(control) else float("nan"),
                 **both.to_dict(),
                 **lost.iloc[layer][["broken", "on_last_letter"]].to_dict(),
+                **exchanged.iloc[layer][["before", "after"]].to_dict(),
                 "same_as_theory": float((wrong[layer] == theory[layer]).double().mean())
                 if theory is not None
                 else 1.0,
@@ -125,32 +176,51 @@ def judge(summary: pd.DataFrame) -> tuple[Any, str]:
     """Apply the rule to the layers of all models that generalise.
 
     Args:
-        summary: Columns ``k``, ``layer``, ``placed``, ``shuffled``, ``even``, ``bos``, ``self``,
-            ``broken``.
+        summary: Columns ``k``, ``layer``, ``placed``, ``shuffled``, ``broken``, ``before``,
+            ``after``.
 
     Returns:
         The status, and a sentence or two.
     """
     if summary.empty:
         return "not reproduced", "No model generalised, so there was nothing to open."
-    counts = (summary["even"] <= _EVEN) & (summary["even"] < summary[["bos", "self"]].min(axis=1))
     checked = summary.assign(
         placed=summary["placed"] & (summary["shuffled"] < _SHUFFLED),
-        counts=counts,
+        used=(summary["after"] >= _AFTER) & (summary["before"] <= _BEFORE),
         breaks=summary["broken"] >= _BROKEN,
     )
-    kept = checked[["k", "layer", "placed", "counts", "breaks"]].astype(float)
-    cells = kept.groupby(["k", "layer"]).median() >= 0.5
+    cells = _by_layer(checked, ["placed", "used", "breaks"])
     share = cells.mean()
     said = (
         f"Of {len(cells)} (k, layer) pairs, the nested formula first appears at its layer in "
-        f"{share['placed']:.0%}, ablating the layer breaks most strings in {share['breaks']:.0%}, "
-        f"and its head counts evenly in {share['counts']:.0%}."
+        f"{share['placed']:.0%}, exchanged there and not before it has the program's consequences "
+        f"in {share['used']:.0%}, and ablating the layer breaks most strings in "
+        f"{share['breaks']:.0%}."
     )
     if bool(cells.all().all()):
         return "reproduced", said
-    partly = share["placed"] >= 0.5 or share["breaks"] >= 0.5
-    return ("partly" if partly else "not reproduced"), said
+    return ("partly" if bool(cells.all().any()) else "not reproduced"), said
+
+
+def judge_evenness(heads: pd.DataFrame) -> tuple[Any, str]:
+    """Apply the rule about even counting to the heads of models that generalise.
+
+    Args:
+        heads: Columns ``k``, ``layer``, and the distances ``even``, ``bos`` and ``self``.
+    """
+    if heads.empty:
+        return "not run", "No model generalised, so there was nothing to open."
+    nearest = heads["even"] < heads[["bos", "self"]].min(axis=1)
+    cells = _by_layer(heads.assign(counts=(heads["even"] <= _EVEN) & nearest), ["counts"])
+    share = float(cells["counts"].mean())
+    said = f"Of {len(cells)} (k, layer) pairs the head counts evenly in {share:.0%}."
+    return ("reproduced" if share == 1 else "partly" if share >= 0.5 else "not reproduced"), said
+
+
+def _by_layer(table: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    """For each k and layer whether the median over models has each of some properties."""
+    kept = table[["k", "layer", *columns]].astype(float)
+    return kept.groupby(["k", "layer"]).median() >= 0.5
 
 
 def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict:
@@ -173,9 +243,9 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
     drawing = Drawing(
         _figure(shown, compiled),
         "Above, two maps of formulas and counts by sites of the residual stream, trained beside "
-        "compiled: what linear probes read. Below, for each layer of every model: the distance of "
-        "its attention from even, the strings that break without it, and how many strings fare as "
-        "in the compiled model.",
+        "compiled: what linear probes read. Below, for each layer of every model: the strings that "
+        "break without it, and the counterfactual accuracy of its formula exchanged before it and "
+        "after it.",
     )
     names = tuple(model.name for model in opened)
     return Verdict(status, words, key, numbers, tables, {"layers": drawing}, names)
@@ -221,7 +291,11 @@ def _figure(judged: Sequence[Opened], compiled: Mapping[int, Opened]) -> Any:
         pd.DataFrame(rows).sort_values(["group", "layer"], kind="stable"),
         label="linear probe: balanced\naccuracy; R² of counts #",
         across="after sublayer",
-        levels={_MEASURES["even"]: _EVEN, _MEASURES["broken"]: _BROKEN},
+        levels={
+            _MEASURES["broken"]: _BROKEN,
+            _MEASURES["before"]: _BEFORE,
+            _MEASURES["after"]: _AFTER,
+        },
     )
 
 

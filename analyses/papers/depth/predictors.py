@@ -31,6 +31,7 @@ __all__ = [
     "kept_of",
     "letter_id",
     "predictor_run",
+    "said",
     "scores",
     "shipped_predictor",
     "strings_of",
@@ -105,13 +106,17 @@ def strings_of(k: int, lengths: Bin, rows: int, seed: int = 0) -> Batch:
     return task.sample(rows, seed=_TEST_SEED + seed)
 
 
+def said(output: Tensor) -> Tensor:
+    """What a model says at every position, ``[batch, pos]``: whether the last block has begun."""
+    return output.argmax(-1) == 1 if output.shape[-1] == 2 else output[..., 0] > 0.5
+
+
 @torch.no_grad()
 def answers(model: Any, batch: Batch) -> Tensor:
     """Whether the model's answer at each position is right, ``[batch, pos]``; true where not
     scored."""
     output: Tensor = model(batch.inputs)
-    found = output.argmax(-1) if output.shape[-1] == 2 else (output[..., 0] > 0.5).long()
-    return (found == batch.targets) | ~batch.mask
+    return (said(output) == batch.targets.bool()) | ~batch.mask
 
 
 def exact_match(model: Any, batch: Batch) -> float:

@@ -1,18 +1,28 @@
 """The depth claims on models and counts whose answers are known."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from analyses.papers.base import Setting
 from analyses.papers.depth import frontier, opening, programs
 from analyses.papers.depth.ceiling import best_table, describe, searched_program, table_bound
-from analyses.papers.depth.inside import counting, decoding, nested_shares
+from analyses.papers.depth.exchange import Exchange, counterfactual
+from analyses.papers.depth.inside import ablations, counting, decoding, nested_shares
 from analyses.papers.depth.opening import open_model, verdict
-from analyses.papers.depth.predictors import bin_name, exact_match, kept_of, scores, strings_of
+from analyses.papers.depth.predictors import (
+    bin_name,
+    exact_match,
+    kept_of,
+    letter_id,
+    scores,
+    strings_of,
+)
 from interp.crasp import depth
 from interp.crasp.languages import block_word, prediction_program
 from interp.proofs.depth.compiler import compile_program
@@ -112,12 +122,15 @@ def test_the_frontier_runs(tmp_path: Path) -> None:
 def test_opening_finds_the_compiled_mechanism_in_the_compiled_model() -> None:
     k, batch = 4, strings_of(4, (12, 20), 60)
     model = compile_program(prediction_program(k), longest=20).model
-    ideal, wrong = open_model("ideal", k, model, batch, None)
-    same, _ = open_model("same", k, model, batch, wrong)
+    how = Exchange(pairs=96, length=20, steps=60)
+    ideal, wrong = open_model("ideal", k, model, batch, None, how)
+    same = replace(ideal, name="same")
     assert same.match == 1
     assert same.summary["placed"].all()
-    assert (same.summary["same_as_theory"] == 1).all()
+    assert (ablations(model, batch, letter_id(k))[1][0] == wrong[0]).all()
     assert (same.summary["broken"] > 0.5).all()
+    assert (same.summary["after"] > 0.95).all()
+    assert (same.summary["before"] < 0.75).all()
     assert (counting(model, batch)["even"] < 1e-6).all()
     found = verdict([same], {k: ideal})
     assert found.status == "reproduced"
@@ -151,15 +164,47 @@ def test_a_compiled_count_is_read_after_its_attention_and_its_formula_after_the_
         assert score[f"E{layer + 2}", f"blocks.{layer}.hook_resid_post"] > 0.99
 
 
+def test_a_formula_from_another_string_has_its_consequences() -> None:
+    words = [[0, 1, 2, 2, 2, 1, 1], [0, 1, 1, 2, 1, 1, 1]]  # abbbaa, aabaaa, BOS before them
+    base, source = (torch.tensor([word]) for word in words)
+    agree = base == source
+    own = counterfactual(4, "E2", base, source, torch.zeros_like(agree))
+    assert own[0].tolist() == [False] * 7  # no fourth block has begun
+    longer = torch.tensor([[0, 1, 2, 2, 1, 2, 2]])
+    assert counterfactual(4, "E3", longer, longer, agree)[0].tolist() == [False] * 5 + [True] * 2
+    swapped = counterfactual(
+        4, "E3", longer, torch.tensor([[0, 1, 1, 1, 1, 2, 2]]), torch.ones_like(agree)
+    )
+    assert not swapped.any()  # E3 never held in the source
+
+
 def test_opening_needs_a_model_that_generalises() -> None:
     assert opening.judge(pd.DataFrame())[0] == "not reproduced"
     layers = pd.DataFrame({
         "k": [4, 4], "layer": [1, 2], "placed": [True, False], "shuffled": [0.5, 0.5],
-        "even": [0.1, 0.4], "bos": [0.9, 0.3], "self": [0.9, 0.9], "broken": [0.9, 0.1],
+        "broken": [0.9, 0.8], "before": [0.5, 0.9], "after": [0.95, 0.95],
     })  # fmt: skip
-    assert opening.judge(layers)[0] == "partly"
-    assert opening.judge(layers.assign(placed=False, broken=0.0))[0] == "not reproduced"
-    assert opening.judge(layers.assign(placed=True, even=0.0, broken=1.0))[0] == "reproduced"
+    assert opening.judge(layers)[0] == "partly"  # the ablation alone holds everywhere
+    assert opening.judge(layers.assign(broken=0.0))[0] == "not reproduced"
+    assert opening.judge(layers.assign(placed=True, before=0.6))[0] == "reproduced"
+    assert opening.judge(layers.assign(placed=True, before=0.6, after=0.8))[0] == "partly"
+
+
+def test_even_counting_is_judged_by_layer() -> None:
+    heads = pd.DataFrame(
+        {"k": 4, "layer": [1, 2], "even": [0.1, 0.4], "bos": [0.9, 0.3], "self": 0.9}
+    )
+    assert opening.judge_evenness(heads)[0] == "partly"
+    assert opening.judge_evenness(heads.assign(even=0.1))[0] == "reproduced"
+    assert opening.judge_evenness(heads.assign(even=0.3))[0] == "not reproduced"
+    assert opening.judge_evenness(heads[:0])[0] == "not run"
+
+
+def test_even_counting_runs(tmp_path: Path) -> None:
+    found = opening.even(Setting("quick", (1,), GRID | {"blocks": [4]}, tmp_path))
+    assert found.status in ("not run", "not reproduced", "partly", "reproduced")
+    assert len(found.tables["heads"]) == 2
+    assert found.drawings
 
 
 def test_the_programs_claim(tmp_path: Path) -> None:

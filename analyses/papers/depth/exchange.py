@@ -1,0 +1,170 @@
+"""Is E_j used as the program uses it? Exchange it between strings, before and after its layer.
+
+Base and source are strings of one length. At every position where both have the same letter the
+base's coordinate along one direction of the residual stream becomes the source's, and the model
+should answer as the program does with E_j taken from the source there (at other positions a model
+need not hold it: what asks for E_j asks at one letter).
+
+    counterfactual accuracy = ½ (share right where the answer changes + where it stays)
+
+So ½ is a direction that does nothing, and 1 is one that is E_j to all that read it. The direction
+is learned on other pairs, by descent on the model's loss for the counterfactual answers, from the
+difference of class means. Before the layer that makes E_j, E_{j−1} can be exchanged in its place,
+which is right in part: the compiled model says how far that goes. One direction that is used shows
+that the formula is held there, not that nothing else holds it as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import torch.nn.functional as F  # noqa: N812
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from analyses.papers.depth.predictors import said, strings_of
+from interp.crasp.analysis import alphabet
+from interp.crasp.evaluation import evaluate_codes
+from interp.crasp.languages import prediction_program
+from interp.tasks.base import Batch
+
+__all__ = ["Exchange", "counterfactual", "exchanges"]
+
+_BATCH, _RATE = 64, 0.03
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How formulas are exchanged.
+
+    Attributes:
+        pairs: The number of pairs to learn a direction on, and of those to judge it on.
+        length: Symbols of their strings.
+        steps: Steps of the descent for a direction.
+    """
+
+    pairs: int = 256
+    length: int = 40
+    steps: int = 150
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs of strings: the expected answers of ``base`` with the formula from ``source`` at
+    ``agree``."""
+
+    base: Batch
+    source: Batch
+    agree: Bool[Tensor, "pair pos"]
+    expected: Bool[Tensor, "pair pos"]
+
+    def some(self, chosen: Tensor) -> _Pairs:
+        parts = (
+            replace(batch, inputs=batch.inputs[chosen], targets=batch.targets[chosen],
+                    mask=batch.mask[chosen], latents={})
+            for batch in (self.base, self.source)
+        )  # fmt: skip
+        return _Pairs(*parts, self.agree[chosen], self.expected[chosen])
+
+    def places(self) -> tuple[Tensor, Tensor]:
+        """The scored positions where the answer changes, and where it stays."""
+        changes = (self.base.targets.bool() != self.expected) & self.base.mask
+        return changes, ~changes & self.base.mask
+
+
+def exchanges(model: Any, k: int, how: Exchange) -> pd.DataFrame:
+    """For every layer j the counterfactual accuracy of E_{j+1}: columns ``layer`` (from 0),
+    ``before`` and ``after`` it."""
+    rows = []
+    for layer in range(model.spec.n_layers):
+        formula = f"E{layer + 2}"
+        learned, judged = (_paired(k, formula, how, seed) for seed in (0, 2))
+        found = {
+            name: _judged(model, f"blocks.{layer}.hook_resid_{site}", formula, learned, judged, how)
+            for name, site in (("before", "pre"), ("after", "post"))
+        }
+        rows.append({"layer": layer, **found})
+    return pd.DataFrame(rows)
+
+
+def counterfactual(
+    k: int, formula: str, base: Tensor, source: Tensor, agree: Bool[Tensor, "pair pos"]
+) -> Bool[Tensor, "pair pos"]:
+    """The program's answers on base strings if a formula had the source's values where ``agree``
+    says, and its own elsewhere; false at BOS."""
+    program = prediction_program(k)
+    letters = alphabet(program)
+    codes = [inputs[:, 1:].numpy() - 1 for inputs in (base, source)]
+    own, other = (evaluate_codes(program, part, letters).values[formula] for part in codes)
+    given = {formula: np.where(agree[:, 1:].numpy(), other, own)}
+    found = evaluate_codes(program, codes[0], letters, given=given)
+    return F.pad(torch.from_numpy(found.values[found.answer].astype(bool)), (1, 0))
+
+
+def _paired(k: int, formula: str, how: Exchange, seed: int) -> _Pairs:
+    lengths = (how.length, how.length)
+    base, source = (strings_of(k, lengths, how.pairs, seed=seed + i) for i in (1, 2))
+    agree = base.inputs == source.inputs
+    expected = counterfactual(k, formula, base.inputs, source.inputs, agree)
+    return _Pairs(base, source, agree, expected)
+
+
+def _judged(
+    model: Any, site: str, formula: str, learned: _Pairs, judged: _Pairs, how: Exchange
+) -> float:
+    """The counterfactual accuracy of the direction that is learned at a site."""
+    direction = _direction(model, site, formula, learned, how.steps)
+    with torch.no_grad():
+        right = said(_edited(model, site, judged, direction)) == judged.expected
+    changes, stays = judged.places()
+    return float(right[changes].double().mean() + right[stays].double().mean()) / 2
+
+
+def _direction(
+    model: Any, site: str, formula: str, pairs: _Pairs, steps: int
+) -> Float[Tensor, " d_model"]:
+    both = (pairs.base, pairs.source)
+    held = torch.cat([_values(model, site, batch)[batch.mask] for batch in both])
+    holds = torch.cat([batch.latents[formula][batch.mask] for batch in both]).bool()
+    start = F.normalize(held[holds].mean(0) - held[~holds].mean(0), dim=0)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(start.shape, generator=generator).to(start) / len(start) ** 0.5
+    weight = (start + 0.02 * noise).requires_grad_()
+    optimiser = torch.optim.Adam([weight], lr=_RATE)
+    for _ in range(steps):
+        some = pairs.some(torch.randperm(len(pairs.agree), generator=generator)[:_BATCH])
+        output = _edited(model, site, some, F.normalize(weight, dim=0))
+        losses = _losses(output, some.expected)
+        loss = sum(losses[places].mean() for places in some.places() if bool(places.any()))
+        (weight.grad,) = torch.autograd.grad(torch.as_tensor(loss), weight)
+        optimiser.step()
+    return F.normalize(weight.detach(), dim=0)
+
+
+def _edited(model: Any, site: str, pairs: _Pairs, direction: Tensor) -> Tensor:
+    """The output on the base strings with the source's coordinate where both letters agree."""
+    source = _values(model, site, pairs.source)
+
+    def exchange(value: Tensor, hook: Any) -> Tensor:
+        moved = ((source - value) @ direction) * pairs.agree
+        return value + moved[..., None] * direction
+
+    output: Tensor = model.run_with_hooks(pairs.base.inputs, fwd_hooks=[(site, exchange)])
+    return output
+
+
+@torch.no_grad()
+def _values(model: Any, site: str, batch: Batch) -> Float[Tensor, "pair pos d_model"]:
+    _, cache = model.run_with_cache(batch.inputs, names_filter=site, return_cache_object=False)
+    found: Tensor = cache[site]
+    return found
+
+
+def _losses(output: Tensor, expected: Bool[Tensor, "pair pos"]) -> Float[Tensor, "pair pos"]:
+    if output.shape[-1] == 1:
+        return (output[..., 0] - expected.to(output)).square()
+    return F.cross_entropy(output.transpose(1, 2), expected.long(), reduction="none")
