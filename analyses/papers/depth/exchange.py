@@ -63,12 +63,12 @@ class _Pairs:
     expected: Bool[Tensor, "pair pos"]
 
     def some(self, chosen: Tensor) -> _Pairs:
-        parts = (
+        base, source = (
             replace(batch, inputs=batch.inputs[chosen], targets=batch.targets[chosen],
                     mask=batch.mask[chosen], latents={})
             for batch in (self.base, self.source)
         )  # fmt: skip
-        return _Pairs(*parts, self.agree[chosen], self.expected[chosen])
+        return _Pairs(base, source, self.agree[chosen], self.expected[chosen])
 
     def places(self) -> tuple[Tensor, Tensor]:
         """The scored positions where the answer changes, and where it stays."""

@@ -165,7 +165,5 @@ def kept_of(table: pd.DataFrame, chosen: Bin, judged: Bin) -> dict[tuple[int, in
     on = table.set_index(["k", "depth", "seed"])
     best = on[on["bin"] == bin_name(chosen)].groupby(["k", "depth"])["exact_match"].idxmax()
     far = on[on["bin"] == bin_name(judged)]["exact_match"]
-    return {
-        (int(cast("int", k)), int(cast("int", depth))): float(far[run])
-        for (k, depth), run in best.items()
-    }
+    runs = cast("list[tuple[int, int, int]]", best.tolist())
+    return {(int(run[0]), int(run[1])): float(far[run]) for run in runs}

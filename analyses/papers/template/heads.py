@@ -15,7 +15,7 @@ has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -141,8 +141,8 @@ def statements(removals: pd.DataFrame, heads: int) -> pd.DataFrame:
     """
     rows = []
     for (model, seed), run in removals.groupby(["model", "seed"], sort=False):
-        by_gone = run.set_index("gone")["kept"]
-        broken = [gone for gone, kept in by_gone.items() if kept < _HALF]
+        by_gone = dict(zip(run["gone"].tolist(), run["kept"].tolist(), strict=True))
+        broken = [int(gone) for gone, kept in by_gone.items() if kept < _HALF]
         single, to_go = float(by_gone[1]), min(broken, default=heads) / heads
         enough = {"none_needed": single >= _SINGLE, "many_to_go": to_go >= _QUARTER}
         rows.append({"model": model, "seed": seed, "single": single, "to_go": to_go, **enough})
@@ -181,8 +181,9 @@ def _removals(model: Any, task: TemplateTask, seed: int) -> Iterator[dict[str, A
 def _clear(shares: pd.DataFrame) -> dict[str, int]:
     """How many heads of each run have a clear diagonal on unseen symbols."""
     clear = shares.assign(clear=(shares["q"] < 0.01) & (shares["score"].abs() >= _CLEAR))
-    counts = clear.groupby(["model", "seed"], sort=False)["clear"].sum()
-    return {f"{model} seed {seed}": int(count) for (model, seed), count in counts.items()}
+    counts = clear.groupby(["model", "seed"], sort=False)["clear"].sum().to_dict()
+    found = cast("dict[tuple[str, int], int]", counts)
+    return {f"{model} seed {seed}": int(count) for (model, seed), count in found.items()}
 
 
 def _shares(model: Any, task: TemplateTask) -> pd.DataFrame:
