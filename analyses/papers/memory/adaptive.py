@@ -276,7 +276,7 @@ def softmax_dot(setting: Setting) -> Verdict:
     )
     key = f"{len(solved)} of {len(dots)} kinds of positions solve it"
     status = decide(len(solved) == len(dots), bool(below))
-    drawing = Drawing(figure, "Errors by kind of positions, one and two layers.")
+    drawing = Drawing(figure, "Errors by kind of positions.")
     return verdict(status, words, key, numbers, name="errors", table=table, drawing=drawing)
 
 
