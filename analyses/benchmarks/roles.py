@@ -54,8 +54,9 @@ from analyses.benchmarks.known import LanguageSubject, loaded
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.scoring import LANGUAGE_ROLES, PEERS, ROLES, Claim, Outcome, score
+from analyses.benchmarks.trained_models import SCORED
 from analyses.benchmarks.trained_roles import measured_trained
-from interp.errors import ArgumentError
+from interp.errors import Problems
 from interp.proofs.mechanism import Construction
 from interp.tasks.base import answers_of, memories_of
 from interp.tasks.counterfactual import sought_of
@@ -204,8 +205,12 @@ def main() -> None:
 
 
 def _trained(options: argparse.Namespace) -> dict[str, Any]:
-    if options.folder is None:
-        raise ArgumentError("--folder must say where trained models are kept, got none: give one")
+    problems = Problems("roles")
+    rule = "must say where trained models are kept"
+    problems.need(options.folder is not None, "--folder", rule, options.folder, "give one")
+    good, rule = 1 <= options.seeds <= len(SCORED), f"must be from 1 to {len(SCORED)}"
+    problems.need(good, "--seeds", rule, options.seeds, "give a number of models")
+    problems.raise_if_any()
     options.folder.mkdir(parents=True, exist_ok=True)
     chosen = {"seeds": options.seeds, "tuning": options.tune, "only": options.only}
     return measured_trained(options.folder, workers=options.workers, **chosen)

@@ -1,12 +1,15 @@
 """The trained block of the benchmark of roles: which models, and what exchange makes of them."""
 
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from analyses.benchmarks import roles
 from analyses.benchmarks.trained_models import FAMILIES, SCORED, TUNED, Family, runs_of, solved
 from analyses.benchmarks.trained_truth import claims_of
+from interp.errors import ArgumentError
 from interp.tasks.depth import PrefixPrediction
 from interp.tasks.memory import AdaptiveMemory, FixedMemory
 from probes.locate import LOCATE_COLUMNS
@@ -76,3 +79,13 @@ def test_a_count_is_where_the_last_layer_holds_it() -> None:
     claims, unknown, _ = claims_of(located(*rows), PrefixPrediction("L_4", ((4, 9),)))
     assert claims == {("head", 1, 0, "counting", "")}
     assert unknown == {("head", 0, 0)}
+
+
+def test_a_number_of_seeds_that_there_is_not_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given = ["roles", "--profile", "trained", "--folder", str(tmp_path), "--seeds", "101"]
+    monkeypatch.setattr("sys.argv", given)
+    with pytest.raises(ArgumentError, match=r"--seeds must be from 1 to 100, got 101"):
+        roles.main()
+    assert not list(tmp_path.iterdir())
