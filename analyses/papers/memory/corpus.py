@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Int
 
 from interp.errors import ArgumentError, Problems
 from interp.tasks.base import Batch
@@ -57,6 +58,8 @@ class Corpus:
         text: A text file; empty for the generated language.
         words: Size of the vocabulary for a text file.
         held_out: Rows come from the last tenth of the file; stories are always fresh.
+        recalled: Only words that follow from what the story said before are scored: the colour in a
+            recollection and the place in a report. Not for a file, of which nobody knows them.
 
     Raises:
         ArgumentError: for sizes out of range, or a file that cannot be read, is no text or is too
@@ -67,11 +70,14 @@ class Corpus:
     text: str = ""
     words: int = 64
     held_out: bool = False
+    recalled: bool = False
 
     def __post_init__(self) -> None:
         problems = Problems("Corpus")
         problems.need(self.length >= 2, "length", "must be at least 2", self.length, "raise it")
         problems.need(self.words >= 2, "words", "must be at least 2", self.words, "raise it")
+        known = not (self.text and self.recalled)
+        problems.need(known, "recalled", "is not known of a file", self.text, "leave it out")
         problems.raise_if_any()
         if self.text:
             held = len(_characters(self.text, self.words))
@@ -90,9 +96,10 @@ class Corpus:
         """The size of the vocabulary."""
         return self.words if self.text else len(_WORDS)
 
-    def testing(self) -> Corpus:
-        """The same task on text that is not trained on."""
-        return replace(self, held_out=True)
+    def testing(self, *, recalled: bool = False) -> Corpus:
+        """The same task on text that is not trained on; of stories, if asked, the recalled words
+        alone."""
+        return replace(self, held_out=True, recalled=recalled)
 
     def sample(self, n: int, *, seed: int, device: str = "cpu") -> Batch:
         """Draw ``n`` rows: inputs and targets ``[batch, pos]`` token ids, no latents."""
@@ -106,12 +113,24 @@ class Corpus:
         else:
             rows = np.array([_story(rng, self.length + 1) for _ in range(n)])
         ids = torch.from_numpy(rows)
-        mask = torch.ones(n, self.length, dtype=torch.bool)
+        mask = (
+            torch.from_numpy(_recalls(rows)) if self.recalled else torch.ones(n, self.length).bool()
+        )
         return Batch(ids[:, :-1].clone(), ids[:, 1:].clone(), mask).to(device)
 
     def to_dict(self) -> dict[str, Any]:
         """The task as JSON data."""
         return {"kind": "corpus", **asdict(self)}
+
+
+def _recalls(rows: Int[np.ndarray, "row word"]) -> Bool[np.ndarray, "row pos"]:
+    """Where the next word follows from the story: after "… of Ada is", and after "is in the"."""
+    before = np.pad(rows, ((0, 0), (2, 0)), constant_values=_ID["."])
+    third, second, last, after = before[:, :-3], before[:, 1:-2], rows[:, :-1], rows[:, 1:]
+    colour = (last == _ID["is"]) & np.isin(after, [_ID[word] for word in _COLOURS])
+    report = (third == _ID["is"]) & (second == _ID["in"]) & (last == _ID["the"])
+    found: Bool[np.ndarray, "row pos"] = colour | report
+    return found
 
 
 def _story(rng: np.random.Generator, length: int) -> list[int]:

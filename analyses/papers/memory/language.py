@@ -4,7 +4,8 @@ The corpus is the small generated language of :mod:`analyses.papers.memory.corpu
 text file (``--option text=FILE``), character by character, which :func:`check` refuses before any
 work where it cannot serve. Models have LayerNorm, slopes falling
 with the lag (lin) and, at equal size, as many heads and neurons in all: L layers hold 1/L of them
-each. Losses are in nats a token; what cannot be predicted is in them, so ratios say little.
+each. Losses are in nats a token; what cannot be predicted is in them, so ratios say little. With
+``--option recalled=true`` they are those of the words that follow from what the story said before.
 
 Small models, short training, one learning rate: a model that loses here may win when trained
 longer.
@@ -12,6 +13,8 @@ longer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -35,13 +38,17 @@ def check(setting: Setting) -> None:
     problems, text = Problems("claims run"), setting.options.get("text", "")
     rule = "must name a file"
     problems.need(isinstance(text, str), "--option text", rule, text, "write text=FILE")
+    recalled = setting.options.get("recalled", False)
+    good = isinstance(recalled, bool) and not (recalled and text)
+    rule = "must be true or false, and is not known of a file"
+    problems.need(good, "--option recalled", rule, recalled, "leave it out")
     problems.raise_if_any()
     _corpus(setting)
 
 
 def depth_against_heads(setting: Setting) -> Verdict:
     """Test that depth beats heads at equal size (ledger: ``memory-depth-language``)."""
-    options, experiment = setting.options, Experiment(setting, test=Corpus.testing)
+    options, experiment = setting.options, Experiment(setting, test=_testing(setting))
     for layers in options["layers"]:
         heads = options["all_heads"] // layers
         name = f"{layers} layer{'s' * (layers > 1)} of {heads} heads"
@@ -66,7 +73,7 @@ def depth_against_heads(setting: Setting) -> Verdict:
 
 def dot_product(setting: Setting) -> Verdict:
     """Test that the dot product matters for language (ledger: ``memory-dot-language``)."""
-    experiment = Experiment(setting, test=Corpus.testing)
+    experiment = Experiment(setting, test=_testing(setting))
     for score, name in (("none", "without dot product"), ("dot", "with dot product")):
         _add(experiment, {"model": name}, setting.options["layers"][-1], score)
     wider = {"model": "without, FFN of the same size"}
@@ -83,6 +90,10 @@ def dot_product(setting: Setting) -> Verdict:
     words = f"On {_name(setting)}, loss in nats a token: {told}."
     key = f"{gain:+.3f} nats a token gained by the dot product"
     return _verdict(status, words, key, table, {"gain": gain})
+
+
+def _testing(setting: Setting) -> Callable[[Corpus], Corpus]:
+    return partial(Corpus.testing, recalled=setting.options.get("recalled", False))
 
 
 def _corpus(setting: Setting) -> Corpus:

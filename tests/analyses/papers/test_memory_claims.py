@@ -167,6 +167,31 @@ def test_manifolds_have_their_dimensions() -> None:
         ManifoldMemory("full", 2)
 
 
+def test_recalled_words_are_those_that_the_story_said() -> None:
+    """A slow reader, which keeps who has what and who went where, predicts every scored word."""
+    from analyses.papers.memory.corpus import _WORDS
+
+    rows = Corpus(40).testing(recalled=True).sample(60, seed=4)
+    scored = 0
+    for inputs, targets, mask in zip(rows.inputs, rows.targets, rows.mask, strict=True):
+        words = [_WORDS[i] for i in inputs]
+        owned, places = {}, {}
+        for i, word in enumerate(words):
+            if word == "has" and i + 2 < len(words):
+                owned[words[i - 1]] = words[i + 2]
+            if word == "goes" and i + 3 < len(words):
+                places[words[i - 1]] = words[i + 3]
+            known = owned.get(words[i - 1]) if word == "is" and words[i - 2] == "of" else None
+            if words[i - 2 : i + 1] == ["is", "in", "the"]:
+                known = places[words[i - 3]]
+            assert bool(mask[i]) == (known is not None)
+            assert known is None or _WORDS[targets[i]] == known
+            scored += known is not None
+    assert scored > 30
+    with pytest.raises(ArgumentError, match="recalled is not known of a file"):
+        Corpus(10, "book.txt", recalled=True)
+
+
 def test_stories_remember_and_files_are_split(tmp_path: Path) -> None:
     from analyses.papers.memory.corpus import _WORDS
 
