@@ -16,7 +16,7 @@ from analyses.papers.base import Setting
 from analyses.papers.experiment import status_of
 from analyses.papers.memory.corpus import Corpus
 from analyses.papers.memory.lags import bound_shape, heads_needed
-from analyses.papers.memory.language import dot_product
+from analyses.papers.memory.language import check, dot_product
 from analyses.papers.memory.manifold import ManifoldMemory
 from analyses.papers.memory.nested import in_order
 from analyses.papers.memory.projection import descend, grid_start, project, search
@@ -256,3 +256,12 @@ def test_the_start_of_training_is_a_grid_that_needs_no_large_coefficients() -> N
     start, best = grid_start(lag, 2, "lin"), search(lag, 2, "lin")
     assert abs(start.coefficients).max() < 100 < abs(best.coefficients).max()
     assert start.error < 0.7
+
+
+@pytest.mark.parametrize("wrong", [{"recalled": 3}, {"recalled": True, "text": "book.txt"}])
+def test_recalled_words_of_a_file_or_no_answer_are_refused_before_any_work(
+    wrong: dict[str, object], tmp_path: Path
+) -> None:
+    setting = Setting("quick", (1,), {"length": 12, **wrong}, tmp_path)
+    with pytest.raises(ArgumentError, match="--option recalled must be true or false"):
+        check(setting)
