@@ -120,7 +120,11 @@ def _check_options(claims: Sequence[Claim], order: Order) -> None:
 
 
 def _alike(value: Any, example: Any) -> bool:
-    """Whether two values have the same type, item by item, and the second's sign if it has one."""
+    """Whether two values have the same type, item by item and name by name, and the second's sign
+    if it has one."""
+    if isinstance(example, dict):
+        same = isinstance(value, dict) and value.keys() == example.keys()
+        return same and all(_alike(value[name], one) for name, one in example.items())
     if isinstance(example, list):
         return (
             isinstance(value, list)

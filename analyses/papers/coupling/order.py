@@ -24,10 +24,11 @@ import pandas as pd
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import order_specs, target_variance
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, status_of
+from interp.errors import Problems
 from interp.figures.comparison import error_table
 from interp.tasks.coupling import LinearKernel
 
-__all__ = ["order", "paper_value", "random_kernel", "settings", "statements"]
+__all__ = ["check", "order", "paper_value", "random_kernel", "settings", "statements"]
 
 _PAPER = {
     ("linear RNN", "exponential, as it is"): 1.02e-7,
@@ -41,9 +42,24 @@ _PAPER = {
     ("transformer", "random, as it is"): 5.43e-4,
     ("transformer", "random, exchanged"): 5.36e-4,
 }
+_COMPARED = ("linear RNN", "transformer")
 _MUCH, _BETTER, _COSTS = 100.0, 10.0, 5.0
 _KEPT, _NOTHING = 0.02, 1e-3
 _KERNEL = "random, as it is"
+
+
+def check(setting: Setting) -> None:
+    """Refuse models that are unknown, or without the two that are compared.
+
+    Raises:
+        ArgumentError: for such ``models``.
+    """
+    problems, models = Problems("claims run"), setting.options["models"]
+    known = list(order_specs(LinearKernel("random"), 1, 2))
+    good = set(_COMPARED) <= set(models) <= set(known)
+    rule = f"must be of {', '.join(known)}, with {' and '.join(_COMPARED)}"
+    problems.need(good, "--option models", rule, models, "name them so")
+    problems.raise_if_any()
 
 
 def settings() -> dict[str, LinearKernel]:

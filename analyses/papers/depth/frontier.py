@@ -28,14 +28,27 @@ from analyses.papers.depth.predictors import (
     shipped_predictor,
 )
 from analyses.papers.experiment import train_runs
+from interp.errors import Problems
 from interp.figures.frontier import depth_frontier, shallower_at_best
 
-__all__ = ["judge", "run"]
+__all__ = ["check", "judge", "run"]
 
 Cell = tuple[int, int, int]
 
 _LEARNED = 0.95
 _GAP = 0.3
+
+
+def check(setting: Setting) -> None:
+    """Refuse ranges of lengths among which none is left to choose runs on.
+
+    Raises:
+        ArgumentError: if ``bins`` has fewer than two ranges.
+    """
+    problems, bins = Problems("claims run"), setting.options["bins"]
+    rule = "must have at least two ranges: runs are chosen on the last but one, judged on the last"
+    problems.need(len(bins) >= 2, "--option bins", rule, bins, "write [[3, 30], [91, 120]]")
+    problems.raise_if_any()
 
 
 def run(setting: Setting) -> Verdict:

@@ -29,6 +29,7 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, status_of, verdict
 from analyses.papers.memory.models import spec_of
 from analyses.papers.memory.projection import Projected, descend, grid_start, search
+from interp.errors import Problems
 from interp.figures.sweeps import sweep
 from interp.proofs.lagfits.positions import Positions
 from interp.proofs.lagfits.sums import fit_sum
@@ -52,7 +53,15 @@ _STARTS = ("2^−h", "grid")
 
 def heavy(setting: Setting) -> Verdict:
     """Test that one log head beats many lin heads on a heavy tail (ledger:
-    ``memory-heavy-tail``)."""
+    ``memory-heavy-tail``).
+
+    Raises:
+        ArgumentError: if ``length`` leaves no lags beyond 64.
+    """
+    problems, length = Problems("claims run"), setting.options["length"]
+    rule = f"must be at least {_FAR + 2}: errors beyond lag {_FAR} are told"
+    problems.need(length >= _FAR + 2, "--option length", rule, length, "raise it")
+    problems.raise_if_any()
     table = pd.concat([_tails(setting, name) for name in _HEAVY], ignore_index=True)
     found = {
         f"{kernel}: {said}": held

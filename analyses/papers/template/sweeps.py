@@ -62,7 +62,8 @@ def hyperparameters(setting: Setting) -> Verdict:
         "batch ÷ 4": ({}, {"batch": o["batch"] // 4}),
     }
     table = pd.concat((_trained(setting, variations), _readouts(setting)), ignore_index=True)
-    return _judged(table, "95 % interval of the gain above 0", lambda g: interval(g)[0] > 0)
+    told = "95 % interval of the gain above 0"
+    return _judged(table, told, lambda g: interval(g)[0] > 0, least=2)
 
 
 def norms(setting: Setting) -> Verdict:
@@ -129,8 +130,9 @@ def _readouts(setting: Setting) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _judged(table: pd.DataFrame, told: str, keeps: Kept) -> Verdict:
-    """The verdict on the gains of all variations, seed by seed, given what keeps the effect."""
+def _judged(table: pd.DataFrame, told: str, keeps: Kept, *, least: int = 1) -> Verdict:
+    """The verdict on the gains of all variations, seed by seed, given what keeps the effect, of
+    variations with at least so many seeds that fit with both."""
     wide = fitted(table).pivot_table(
         index=["variation", "seed"], columns="model", values="accuracy", sort=False
     )
@@ -138,7 +140,9 @@ def _judged(table: pd.DataFrame, told: str, keeps: Kept) -> Verdict:
     gains = {
         str(name): (rows["+ aI"] - rows["plain"]).to_numpy()
         for name, rows in both.groupby(level=0, sort=False)
+        if len(rows) >= least
     }
+    fewer = "No seed that fits" if least == 1 else f"Fewer than {least} seeds that fit"
     plain = both["plain"].groupby(level=0).mean()
     room = [name for name in gains if plain[name] < _ROOM]
     kept = [name for name in room if keeps(gains[name])]
@@ -147,7 +151,7 @@ def _judged(table: pd.DataFrame, told: str, keeps: Kept) -> Verdict:
     left = {
         " Not with": [name for name in room if name not in kept],
         " No room": [name for name in gains if name not in room],
-        " No seed that fits with both": [name for name in variations if name not in gains],
+        f" {fewer} with both": [name for name in variations if name not in gains],
     }
     words = (
         f"The scalar's effect is kept ({told}) in {len(kept)} of {len(room)} variations in which "

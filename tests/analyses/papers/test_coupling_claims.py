@@ -13,6 +13,7 @@ from analyses.papers.coupling import order
 from analyses.papers.coupling.order import statements
 from analyses.papers.coupling.rank import seed_slopes, self_attending
 from analyses.papers.coupling.readable import readings
+from interp.errors import ArgumentError
 from interp.proofs.coupling import construct_pod
 from interp.tasks.coupling import IndexedAverage, NearestPoint, PodCoupling
 
@@ -128,3 +129,10 @@ def test_the_construction_is_exact_where_the_claim_says_that_it_is() -> None:
             for m in (1, 2)
         ]
     assert errors[1] < 1e-12 < 1e-4 < errors[0]
+
+
+@pytest.mark.parametrize("models", [["linear RNN"], ["linear RNN", "transformer", "GRU"], []])
+def test_models_without_the_two_that_are_compared_are_refused(tmp_path, models):
+    with pytest.raises(ArgumentError, match=r"--option models must be of .* with linear RNN and"):
+        order.check(Setting("quick", (0,), {"models": models}, tmp_path))
+    order.check(Setting("quick", (0,), {"models": ["transformer", "LSTM", "linear RNN"]}, tmp_path))

@@ -25,6 +25,7 @@ from analyses.papers.depth.predictors import (
 )
 from interp.crasp import depth
 from interp.crasp.languages import block_word, prediction_program
+from interp.errors import ArgumentError
 from interp.proofs.depth.compiler import compile_program
 
 GRID = {"bins": [[3, 8], [9, 12]], "width": 4, "steps": 2, "batch": 4, "learning_rate": 1e-3,
@@ -213,3 +214,9 @@ def test_the_programs_claim(tmp_path: Path) -> None:
     assert found.status == "reproduced"
     assert len(found.tables["programs"]) == 5
     assert (found.tables["programs"]["members"] > 0).all()
+
+
+def test_a_frontier_needs_lengths_to_choose_runs_on(tmp_path):
+    setting = Setting("quick", (1,), GRID | {"bins": [[3, 30]]}, tmp_path)
+    with pytest.raises(ArgumentError, match="--option bins must have at least two ranges"):
+        frontier.check(setting)

@@ -20,7 +20,7 @@ from analyses.papers.memory.language import check, dot_product
 from analyses.papers.memory.manifold import ManifoldMemory
 from analyses.papers.memory.nested import in_order
 from analyses.papers.memory.projection import descend, grid_start, project, search
-from analyses.papers.memory.tails import _beyond, statements
+from analyses.papers.memory.tails import _beyond, heavy, statements
 from interp.errors import ArgumentError
 from interp.models import build
 from interp.models.spec import TransformerSpec
@@ -265,3 +265,8 @@ def test_recalled_words_of_a_file_or_no_answer_are_refused_before_any_work(
     setting = Setting("quick", (1,), {"length": 12, **wrong}, tmp_path)
     with pytest.raises(ArgumentError, match="--option recalled must be true or false"):
         check(setting)
+
+
+def test_a_heavy_tail_without_lags_beyond_64_is_refused(tmp_path):
+    with pytest.raises(ArgumentError, match=r"--option length must be at least 66.* got 65"):
+        heavy(Setting("quick", (1,), {"length": 65}, tmp_path))

@@ -165,6 +165,16 @@ def test_options_of_another_type_are_refused(tmp_path, module, value):
     assert module.calls == []
 
 
+@pytest.mark.parametrize("value", [{}, {"steps": 0.5}, {"steps": 3, "rate": 1}, [3], -3])
+def test_options_that_are_tables_are_compared_name_by_name(tmp_path, module, value):
+    known = ledger(tmp_path, TABLE.replace("first = 1", "first = { steps = 2 }")).values()
+    with pytest.raises(
+        ArgumentError, match=r"--option first must be like the ledger's {'steps': 2"
+    ):
+        run(known, tmp_path / "out", options=(("first", value),))
+    assert module.calls == []
+
+
 def test_a_claim_that_stopped_is_told_as_stopped(tmp_path, module):
     known, out = ledger(tmp_path), tmp_path / "out"
     run(known.values(), out, options=(("broken", True),))

@@ -189,3 +189,7 @@ def test_an_effect_is_kept_where_its_interval_is_above_zero() -> None:
     assert found.numbers["intervals"]["clear"] == pytest.approx((0.0852, 0.1348), abs=1e-3)
     clear = pd.DataFrame([row for row in rows if row["variation"] == "clear"])
     assert _judged(clear, "interval", lambda g: interval(g)[0] > 0).status == "reproduced"
+    once = [row for row in rows if row["variation"] == "clear" and row["seed"] == 0]
+    found = _judged(pd.DataFrame(once), "interval", lambda g: interval(g)[0] > 0, least=2)
+    assert found.status == "not run"
+    assert "Fewer than 2 seeds that fit with both: clear" in found.words
