@@ -118,8 +118,9 @@ def _judged(
 ) -> float:
     """The counterfactual accuracy of the direction that is learned at a site."""
     direction = _direction(model, site, formula, learned, how.steps)
+    source = _values(model, site, judged.source)
     with torch.no_grad():
-        right = said(_edited(model, site, judged, direction)) == judged.expected
+        right = said(_edited(model, site, judged, source, direction)) == judged.expected
     changes, stays = judged.places()
     return float(right[changes].double().mean() + right[stays].double().mean()) / 2
 
@@ -128,7 +129,8 @@ def _direction(
     model: Any, site: str, formula: str, pairs: _Pairs, steps: int
 ) -> Float[Tensor, " d_model"]:
     both = (pairs.base, pairs.source)
-    held = torch.cat([_values(model, site, batch)[batch.mask] for batch in both])
+    values = [_values(model, site, batch) for batch in both]
+    held = torch.cat([value[batch.mask] for value, batch in zip(values, both, strict=True)])
     holds = torch.cat([batch.latents[formula][batch.mask] for batch in both]).bool()
     start = F.normalize(held[holds].mean(0) - held[~holds].mean(0), dim=0)
     generator = torch.Generator().manual_seed(0)
@@ -136,8 +138,9 @@ def _direction(
     weight = (start + 0.02 * noise).requires_grad_()
     optimiser = torch.optim.Adam([weight], lr=_RATE)
     for _ in range(steps):
-        some = pairs.some(torch.randperm(len(pairs.agree), generator=generator)[:_BATCH])
-        output = _edited(model, site, some, F.normalize(weight, dim=0))
+        chosen = torch.randperm(len(pairs.agree), generator=generator)[:_BATCH]
+        some = pairs.some(chosen)
+        output = _edited(model, site, some, values[1][chosen], F.normalize(weight, dim=0))
         losses = _losses(output, some.expected)
         loss = sum(losses[places].mean() for places in some.places() if bool(places.any()))
         (weight.grad,) = torch.autograd.grad(torch.as_tensor(loss), weight)
@@ -145,9 +148,15 @@ def _direction(
     return F.normalize(weight.detach(), dim=0)
 
 
-def _edited(model: Any, site: str, pairs: _Pairs, direction: Tensor) -> Tensor:
-    """The output on the base strings with the source's coordinate where both letters agree."""
-    source = _values(model, site, pairs.source)
+def _edited(
+    model: Any,
+    site: str,
+    pairs: _Pairs,
+    source: Float[Tensor, "pair pos d_model"],
+    direction: Tensor,
+) -> Tensor:
+    """The output on the base strings with the coordinate that the source's stream has at the site,
+    where both letters agree."""
 
     def exchange(value: Tensor, hook: Any) -> Tensor:
         moved = ((source - value) @ direction) * pairs.agree
