@@ -13,6 +13,8 @@ from typing import Any
 
 import pandas as pd
 
+from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.components import stream_after
 from interp.stats.head_table import head_table, score_row
 from interp.stats.nulls import decodability_null
 from probes.activations import Sampled
@@ -22,14 +24,9 @@ from probes.linear import Decoding, decode
 __all__ = ["decodability", "residual_sites"]
 
 
-def residual_sites(ffn_layers: Sequence[bool]) -> tuple[str, ...]:
-    """Hooks of the residual stream in order; ``ffn_layers`` says which layers have an FFN."""
-    sites = ["hook_embed"]
-    for layer, has_ffn in enumerate(ffn_layers):
-        sites.append(f"blocks.{layer}.hook_resid_mid")
-        if has_ffn:
-            sites.append(f"blocks.{layer}.hook_resid_post")
-    return tuple(sites)
+def residual_sites(model: HookedModel) -> tuple[str, ...]:
+    """Hooks of the residual stream in order: of the embedding, and after each sublayer."""
+    return ("hook_embed", *(hook for _, hook in stream_after(model)))
 
 
 def decodability(sampled: Sampled, sites: Sequence[str]) -> pd.DataFrame:

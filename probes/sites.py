@@ -16,7 +16,6 @@ from interp.errors import HookError
 from interp.hooks.axes import axis_labels
 from interp.hooks.capture import attached, evaluating, model_device
 from interp.hooks.hook_names import nearest
-from interp.interventions.prefix_reuse import has_ffn
 from interp.store import ActivationStore
 from interp.store.rows import as_batch
 from probes.layerwise import residual_sites
@@ -87,7 +86,7 @@ def usual_hooks(source: Any, sites: list[Site]) -> list[str]:
         HookError: if there is no such hook.
     """
     if not isinstance(source, ActivationStore) and hasattr(source.cfg, "n_layers"):
-        return list(residual_sites([has_ffn(source, i) for i in range(source.cfg.n_layers)]))
+        return list(residual_sites(source))
     usual = [site.name for site in sites if site.probed]
     if not usual:
         raise HookError(f"{source} holds nothing to probe: store the residual stream, hook_resid_*")

@@ -85,7 +85,7 @@ class Study:
     @property
     def sites(self) -> tuple[str, ...]:
         """The hooks of the residual stream, in order."""
-        return residual_sites([bool(widths) for widths in self.model.spec.ffn_widths])
+        return residual_sites(self.model)
 
 
 @one_thread()
@@ -112,7 +112,7 @@ def study(
         ArgumentError: for a model that cannot be measured in this way.
     """
     _check_measurable(model)
-    sites = residual_sites([bool(widths) for widths in model.spec.ffn_widths])
+    sites = residual_sites(model)
     hooks = [*sites, *(f"blocks.0.attn.hook_{name}" for name in ("pattern", "z", "v"))]
     hooks += ["blocks.0.ln1.hook_normalized"] * model.spec.identity_ov
     store = extract(model, task, hooks, out, rows=ROWS, batch=BATCH, seed=seed)

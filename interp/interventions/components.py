@@ -19,15 +19,16 @@ from torch import Tensor
 
 from interp.errors import HookError, Problems
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.interventions.prefix_reuse import has_ffn
 
 __all__ = [
     "Component",
     "components",
+    "has_ffn",
     "hook_of",
     "hooks_of",
     "need_parts",
     "replaced",
+    "stream_after",
 ]
 
 _KINDS = ("head", "ffn", "layer", "position")
@@ -90,6 +91,21 @@ def _components(model: Any) -> Iterator[Component]:
         yield from (Component("head", layer, head) for head in range(heads))
         if has_ffn(model, layer):
             yield Component("ffn", layer)
+
+
+def has_ffn(model: Any, layer: int) -> bool:
+    """Whether a layer has an FFN."""
+    spec = getattr(model, "spec", None)
+    return bool(spec.ffn_widths[layer]) if spec is not None else not model.cfg.attn_only
+
+
+def stream_after(model: Any) -> Iterator[tuple[int, str]]:
+    """(layer, hook) of the residual stream after each sublayer."""
+    for layer in range(model.cfg.n_layers):
+        if _heads(model, layer) != 0:
+            yield layer, f"blocks.{layer}.hook_resid_mid"
+        if has_ffn(model, layer):
+            yield layer, f"blocks.{layer}.hook_resid_post"
 
 
 def _heads(model: Any, layer: int) -> int | None:

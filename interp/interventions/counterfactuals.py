@@ -25,8 +25,8 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.interventions.components import Component, need_parts
-from interp.interventions.prefix_reuse import Stream, Trace, has_ffn, head_hook, not_finite
+from interp.interventions.components import Component, has_ffn, need_parts
+from interp.interventions.prefix_reuse import Stream, Trace, head_hook, not_finite
 
 __all__ = [
     "Changes",

@@ -38,7 +38,7 @@ from interp.errors import Problems
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablate import every_component
-from interp.interventions.components import Component, components
+from interp.interventions.components import Component, components, has_ffn
 from interp.interventions.counterfactuals import (
     Changes,
     Counterfactuals,
@@ -46,7 +46,7 @@ from interp.interventions.counterfactuals import (
     need_rows,
     write_hooks,
 )
-from interp.interventions.prefix_reuse import Stream, Trace, has_ffn, need_replay
+from interp.interventions.prefix_reuse import Stream, Trace, need_replay
 
 __all__ = ["Receiver", "attributions", "path_patched", "senders"]
 

@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from interp.errors import ArgumentError, ConformanceError, HookError
 from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.components import has_ffn
 
-__all__ = ["Stream", "Trace", "can_replay", "has_ffn", "head_hook", "need_replay", "not_finite"]
+__all__ = ["Stream", "Trace", "can_replay", "head_hook", "need_replay", "not_finite"]
 
 Stream = Float[Tensor, "row pos d_model"]
 _RELATIVE = 1e-4
@@ -263,12 +264,6 @@ def not_finite(model: HookedModel, inputs: Tensor) -> ArgumentError:
         f"{type(model).__name__} gives activations that are infinite or not a number, first at "
         f"{_first_not_finite(model, inputs)}: look at its weights and at its inputs there"
     )
-
-
-def has_ffn(model: Any, layer: int) -> bool:
-    """Whether a layer has an FFN."""
-    spec = getattr(model, "spec", None)
-    return bool(spec.ffn_widths[layer]) if spec is not None else not model.cfg.attn_only
 
 
 def _recorder(calls: list[Any]) -> Any:

@@ -13,13 +13,13 @@ from typing import Any
 
 from interp.errors import ArgumentError, HookError
 from interp.hooks.capture import model_device
-from interp.interventions.components import Component, components
+from interp.interventions.components import Component, components, stream_after
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of, mask_from_patterns
 from interp.tasks.base import Batch
 from probes.roles.evidence import Evidence
 from probes.roles.profile import Profile
-from probes.roles.reader import FOLDS, residual_sites
+from probes.roles.reader import FOLDS
 from probes.roles.views import language_views, task_views
 
 __all__ = ["Named", "evidence_of"]
@@ -64,7 +64,7 @@ def evidence_of(
         views = task_views(rows, causal=mask.causal, seed=seed)
     else:
         views = language_views(rows, seed=seed)
-    sites = [hook for _, hook in residual_sites(parts)] if latents else []
+    sites = ["blocks.0.hook_resid_pre", *(hook for _, hook in stream_after(model))]
     sites += [hook.replace("resid_post", "mlp_out") for hook in sites if "resid_post" in hook]
     return Evidence(
         model,
@@ -72,7 +72,7 @@ def evidence_of(
         profile,
         targets=targets,
         stores=stores,
-        sites=sites,
+        sites=sites if latents else [],
         mask=mask,
         seed=seed,
     )

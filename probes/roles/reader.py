@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.interventions.ablation_effects import position_losses
-from interp.interventions.components import Component, components
+from interp.interventions.components import Component, stream_after
 from interp.stats.nulls import (
     correlation_interval,
     correlation_squared,
@@ -33,7 +33,7 @@ from probes.roles.evidence import Evidence
 from probes.roles.reinit_null import Beyond
 from probes.roles.runs import Edits
 
-__all__ = ["FOLDS", "Reader", "residual_sites"]
+__all__ = ["FOLDS", "Reader"]
 
 FOLDS = 8
 """The number of folds of rows, which is also the least number of rows."""
@@ -257,7 +257,8 @@ class Reader:
 
     def sites(self) -> Iterator[tuple[int, str]]:
         """The sites of the residual stream: where it begins, and after each sublayer."""
-        yield from residual_sites(components(self.model))
+        yield -1, "blocks.0.hook_resid_pre"
+        yield from stream_after(self.model)
 
     def _run(self, without: Sequence[Component]) -> _Without:
         """The run without some components, made once."""
@@ -287,15 +288,6 @@ class Reader:
             worse = self.effects.worse(torch.cat(losses), words) if losses else None
             self._without[key] = _Without(features, changed, worse)
         return self._without[key]
-
-
-def residual_sites(parts: Sequence[Component]) -> Iterator[tuple[int, str]]:
-    """(layer, hook) of the residual stream where it enters (layer −1) and after each sublayer."""
-    yield -1, "blocks.0.hook_resid_pre"
-    after = {"head": "mid", "ffn": "post"}
-    seen = dict.fromkeys((part.layer, after[part.kind]) for part in parts)
-    for layer, at in seen:
-        yield layer, f"blocks.{layer}.hook_resid_{at}"
 
 
 def _told(parts: Sequence[Component]) -> str:

@@ -17,7 +17,7 @@ NAMED = {case.name: case for case in CASES}
 @pytest.mark.parametrize("name", ["compiled-L_5-32-ramp", "compiled-L_4-48-sign"])
 def test_probes_find_every_name_at_the_layer_of_its_depth(name: str, tmp_path: Path) -> None:
     made = NAMED[name].construct()
-    sites = residual_sites([True] * made.model.spec.n_layers)
+    sites = residual_sites(made.model)
     store = extract(made.model, made.task, list(sites), tmp_path / "store", rows=96, seed=3)
     length = made.task.longest
     mask = np.ones((96, length + 1), dtype=bool)

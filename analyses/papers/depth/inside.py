@@ -48,7 +48,7 @@ def decoding(model: Any, batch: Batch, *, seed: int = 0) -> pd.DataFrame:
 
     Counts are named ``#E2`` … and have R² for their accuracy, 0 where it is negative.
     """
-    sites = residual_sites([True] * model.spec.n_layers)
+    sites = residual_sites(model)
     with torch.no_grad():
         _, cache = model.run_with_cache(
             batch.inputs, names_filter=list(sites), return_cache_object=False
