@@ -25,7 +25,6 @@ from interp.store.rows import scored_mask
 from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
 from probes.roles.decision import decide
-from probes.roles.detectors.mixtures import lagged_contents
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.examined import Examined, Watch
@@ -102,11 +101,9 @@ def decided(
 ) -> pd.DataFrame:
     """The role table of some evidence; see :func:`find_roles`."""
     effects = Effects(evidence) if evidence.model is not None else None
-    read = effects is not None and (memories or answers or sought)
     reader = None
-    if read and effects is not None:
-        rows = evidence.views["given"].batch
-        reader = Reader(evidence, effects, lagged_contents(rows, memories))
+    if effects is not None and (memories or answers or sought):
+        reader = Reader(evidence, effects, memories)
     of = Examined(evidence, effects, reader, memories, answers or {}, sought, watch)
     asked = [role for role in ROLES.values() if evidence.profile.name in role.profiles]
     detectors = dict.fromkeys(detector for role in asked for detector in role.detectors)

@@ -56,6 +56,8 @@ def evidence_of(
     first = rows if isinstance(rows, Batch) else next(iter(rows.values()), None)
     _check(model, 0 if first is None else len(first), latents, profile)
     parts = components(model)
+    sites = ["blocks.0.hook_resid_pre", *(hook for _, hook in stream_after(model))]
+    sites += [hook.replace("resid_post", "mlp_out") for hook in sites if "resid_post" in hook]
     hooks = _pattern_hooks(model, parts)
     mask = AttentionMask() if first is None else _mask_of(model, first, hooks)
     if profile.unit == "variance":
@@ -64,8 +66,6 @@ def evidence_of(
         views = task_views(rows, causal=mask.causal, seed=seed)
     else:
         views = language_views(rows, seed=seed)
-    sites = ["blocks.0.hook_resid_pre", *(hook for _, hook in stream_after(model))]
-    sites += [hook.replace("resid_post", "mlp_out") for hook in sites if "resid_post" in hook]
     return Evidence(
         model,
         views,

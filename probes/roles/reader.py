@@ -25,6 +25,7 @@ from interp.stats.nulls import (
     decodability_null,
     swaps_null,
 )
+from interp.tasks.base import Batch, Memory
 from probes.linear import Decoding, decode, direction, folds_of
 from probes.roles.activity import readable
 from probes.roles.decision import Test
@@ -33,12 +34,15 @@ from probes.roles.evidence import Evidence
 from probes.roles.reinit_null import Beyond
 from probes.roles.runs import Edits
 
-__all__ = ["FOLDS", "Reader"]
+__all__ = ["FOLDS", "Reader", "lagged_contents"]
 
 FOLDS = 8
 """The number of folds of rows, which is also the least number of rows."""
 
 Features = NDArray[np.float64]
+
+_MOST_LAGS = 12
+_NOW = "x[t]"
 
 
 @dataclass(frozen=True)
@@ -57,14 +61,18 @@ class Reader:
     Args:
         evidence: The evidence, with the activations of its clean pass (``latents``).
         effects: The effects of changes to the same model.
+        memories: The task's memories, for ``contents``.
+
+    Attributes:
         contents: Latents that the rows do not name: the content of each lag that a memory may have.
     """
 
     def __init__(
-        self, evidence: Evidence, effects: Effects, contents: Mapping[str, Tensor] | None = None
+        self, evidence: Evidence, effects: Effects, memories: Sequence[Memory] = ()
     ) -> None:
-        self.evidence, self.effects, self.contents = evidence, effects, contents or {}
+        self.evidence, self.effects = evidence, effects
         self.model, self.batch = evidence.model, evidence.views["given"].batch
+        self.contents = lagged_contents(self.batch, memories)
         self.latents = {**self.batch.latents, **self.contents}
         self.floors, self.seed, self.places = evidence.floors, evidence.seed, evidence.places
         self._read: dict[tuple[str, str, bool], Decoding] = {}
@@ -292,3 +300,21 @@ class Reader:
 
 def _told(parts: Sequence[Component]) -> str:
     return parts[0].name if len(parts) == 1 else f"its group of {len(parts)}"
+
+
+def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tensor]:
+    """Name → ``[row, pos]``: the contents of each lag that a memory may be at. Of locations that
+    are read, those of the first round; later ones are counted from elsewhere."""
+    found: dict[str, Tensor] = {}
+    for memory in memories:
+        if isinstance(memory.location, int):
+            found[f"x[t-{memory.location}]"] = batch.latents[memory.name]
+        elif (
+            isinstance(memory.location, str) and (memory.round or 1) == 1 and _NOW in batch.latents
+        ):
+            lags = batch.latents[memory.location][batch.mask].unique().long().tolist()
+            now = batch.latents[_NOW]
+            for lag in (lag for lag in lags[:_MOST_LAGS] if 0 < lag < now.shape[1]):
+                moved = torch.nn.functional.pad(now, (lag, 0))[:, : now.shape[1]]
+                found[f"x[t-{lag}]"] = moved
+    return found

@@ -18,11 +18,11 @@ from probes.roles import TASK
 from probes.roles.decision import Found, Test, decide
 from probes.roles.detectors.counting import counting_roles
 from probes.roles.detectors.memories import Kernels, memory_roles
-from probes.roles.detectors.mixtures import lagged_contents, mixture_roles
+from probes.roles.detectors.mixtures import mixture_roles
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.gathering import evidence_of
-from probes.roles.reader import Reader
+from probes.roles.reader import Reader, lagged_contents
 from trained.zoo import load
 
 Detector = Callable[[Examined], Iterable[Found]]
@@ -32,7 +32,7 @@ def asked(detector: Detector, model: Any, task: Any, rows: int = 64) -> pd.DataF
     batch = task.sample(rows, seed=3)
     evidence = evidence_of(model, batch, TASK, latents=True, targets=False)
     effects, memories = Effects(evidence), memories_of(task)
-    reader = Reader(evidence, effects, lagged_contents(batch, memories))
+    reader = Reader(evidence, effects, memories)
     sought = [variable for variable in sought_of(task) if variable.name == "last"]
     roles = decide(list(detector(Examined(evidence, effects, reader, memories, {}, sought))))
     return roles[roles["status"] == "confirmed"]

@@ -25,38 +25,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from interp.interventions.components import Component, components
-from interp.tasks.base import Batch, Memory
+from interp.tasks.base import Memory
 from probes.roles.decision import Found, Test
 from probes.roles.detectors.memories import kernels_of
 from probes.roles.examined import Examined
 from probes.roles.reader import Reader
 
-__all__ = ["lagged_contents", "mixture_roles"]
-
-_MOST_LAGS = 12
-_NOW = "x[t]"
-
-
-def lagged_contents(batch: Batch, memories: Sequence[Memory]) -> dict[str, Tensor]:
-    """Name → ``[row, pos]``: the contents of each lag that a memory may be at. Of locations that
-    are read, those of the first round; later ones are counted from elsewhere."""
-    found: dict[str, Tensor] = {}
-    for memory in memories:
-        if isinstance(memory.location, int):
-            found[f"x[t-{memory.location}]"] = batch.latents[memory.name]
-        elif (
-            isinstance(memory.location, str) and (memory.round or 1) == 1 and _NOW in batch.latents
-        ):
-            lags = batch.latents[memory.location][batch.mask].unique().long().tolist()
-            now = batch.latents[_NOW]
-            for lag in (lag for lag in lags[:_MOST_LAGS] if 0 < lag < now.shape[1]):
-                moved = torch.nn.functional.pad(now, (lag, 0))[:, : now.shape[1]]
-                found[f"x[t-{lag}]"] = moved
-    return found
+__all__ = ["mixture_roles"]
 
 
 def mixture_roles(of: Examined) -> Iterator[Found]:
