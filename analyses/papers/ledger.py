@@ -73,6 +73,7 @@ class Claim:
         run: The function that runs it, as ``module:function``.
         profiles: Profile → its options; one that is missing cannot answer the claim.
         yours: Options that no profile gives: the user's text, model or images.
+        seconds: Profile → about how long it takes on two cores, by which claims are ordered.
         history: The rules and settings before today's, oldest first.
     """
 
@@ -85,6 +86,7 @@ class Claim:
     run: str
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     yours: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
     history: tuple[Before, ...] = ()
 
     @property
@@ -147,6 +149,7 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
             **{word: " ".join(table[word].split()) for word in _WORDS},
             profiles={profile: table[profile] for profile in PROFILES if profile in table},
             yours=tuple(table.get("yours", ())),
+            seconds=table.get("seconds", {}),
             history=tuple(map(_before, table.get("history", ()))),
         )
         for name, table in tables.items()
@@ -183,7 +186,7 @@ def _check_history(name: str, entries: Any, problems: Problems) -> None:
 def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
     need = problems.need
     _check_history(name, table.get("history", []), problems)
-    for key in sorted(set(table) - {*_WORDS, *PROFILES, "yours", "history"}):
+    for key in sorted(set(table) - {*_WORDS, *PROFILES, "yours", "seconds", "history"}):
         need(False, f"{name}.{key}", "must be a known key", table[key], "remove it")
     for key in _WORDS:
         value = table.get(key)
@@ -198,6 +201,13 @@ def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
     need(
         any(profile in table for profile in PROFILES), name, "must have a profile", None, "add one"
     )
+    seconds = table.get("seconds", {})
+    good = isinstance(seconds, dict) and all(
+        profile in table and profile in PROFILES and type(value) in (int, float) and value > 0
+        for profile, value in seconds.items()
+    )
+    rule = "must give numbers above 0 for profiles of the claim"
+    need(good, f"{name}.seconds", rule, seconds, "write { quick = 60 }, or leave it out")
     for profile in PROFILES:
         options = table.get(profile, {"seeds": [0], "models": ["any"]})
         if not isinstance(options, dict):

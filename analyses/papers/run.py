@@ -1,4 +1,4 @@
-"""Run claims one after another, keeping each result as soon as it is there.
+"""Run claims one after another, the cheapest first, keeping each result as soon as it is there.
 
 A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
 is kept but its working folder, with the reason and the traceback. With ``resume``, a claim whose
@@ -169,7 +169,7 @@ def run_claims(
     """Run ``claims`` and store their results under ``out``.
 
     Args:
-        claims: The claims, in the order in which they are run.
+        claims: The claims; the cheapest of them by the ledger is run first.
         out: The folder for the results.
         order: How the claims are run.
         told: Called with each claim, what came of it, and whether it was there already.
@@ -184,6 +184,7 @@ def run_claims(
             claims there, or it holds results by the
             same rules that are neither to be kept nor to be replaced.
     """
+    claims = sorted(claims, key=lambda claim: claim.seconds.get(order.profile, 0))
     functions = {claim.id: claim.function for claim in claims}
     _check_options(claims, order)
     for claim in (claim for claim in claims if order.profile in claim.profiles):

@@ -272,3 +272,19 @@ def test_newer_and_foreign_results_are_refused(tmp_path):
     (folder / RESULT).write_text("{}")
     with pytest.raises(OutputError, match="it has no 'format'"):
         read_result(folder)
+
+
+def test_the_cheapest_claim_is_run_first(tmp_path, module):
+    def lasting(name, seconds):
+        table = TABLE.replace("made-up", name)
+        return table.replace("yours", f"seconds = {{ quick = {seconds} }}\nyours", 1)
+
+    known = ledger(tmp_path, lasting("slow", 900) + lasting("fast", 2.5) + lasting("middle", 30))
+    results, _, _ = run(known.values(), tmp_path / "out")
+    assert [result.claim for result in results] == ["depth-fast", "depth-middle", "depth-slow"]
+
+
+@pytest.mark.parametrize("seconds", ["{ quick = 0 }", "{ zoo = 3 }", '{ quick = "9" }', "9"])
+def test_seconds_of_no_profile_are_refused(tmp_path, seconds):
+    with pytest.raises(ArgumentError, match=r"made-up\.seconds must give numbers above 0"):
+        ledger(tmp_path, TABLE.replace("yours", f"seconds = {seconds}\nyours", 1))
