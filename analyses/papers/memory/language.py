@@ -4,8 +4,9 @@ The corpus is the small generated language of :mod:`analyses.papers.memory.corpu
 text file (``--option text=FILE``), character by character, which :func:`check` refuses before any
 work where it cannot serve. Models have LayerNorm, slopes falling
 with the lag (lin) and, at equal size, as many heads and neurons in all: L layers hold 1/L of them
-each. Losses are in nats a token; what cannot be predicted is in them, so ratios say little. With
-``--option recalled=true`` they are those of the words that follow from what the story said before.
+each. Losses are in nats a token. Of stories they are those of the words that follow from what was
+said before, unless ``--option recalled=false`` asks for all words; in those of all words, and of a
+text's characters, is what cannot be predicted, so their ratios say little.
 
 Small models, short training, one learning rate: a model that loses here may win when trained
 longer.
@@ -39,8 +40,7 @@ def check(setting: Setting) -> None:
     rule = "must name a file"
     problems.need(isinstance(text, str), "--option text", rule, text, "write text=FILE")
     recalled = setting.options.get("recalled", False)
-    good = isinstance(recalled, bool) and not (recalled and text)
-    rule = "must be true or false, and is not known of a file"
+    good, rule = isinstance(recalled, bool), "must be true or false"
     problems.need(good, "--option recalled", rule, recalled, "leave it out")
     problems.raise_if_any()
     _corpus(setting)
@@ -93,7 +93,9 @@ def dot_product(setting: Setting) -> Verdict:
 
 
 def _testing(setting: Setting) -> Callable[[Corpus], Corpus]:
-    return partial(Corpus.testing, recalled=setting.options.get("recalled", False))
+    """The test's corpus: of stories the words that follow from them are scored, if asked for."""
+    recalled = setting.options.get("recalled", False) and not setting.options.get("text")
+    return partial(Corpus.testing, recalled=recalled)
 
 
 def _corpus(setting: Setting) -> Corpus:
@@ -102,7 +104,8 @@ def _corpus(setting: Setting) -> Corpus:
 
 def _name(setting: Setting) -> str:
     text = _corpus(setting)
-    return f"the text {text.name}" if text.text else "generated stories"
+    told = "generated stories" + setting.options.get("recalled", False) * ", words that follow"
+    return f"the text {text.name}" if text.text else told
 
 
 def _add(

@@ -227,8 +227,8 @@ def test_the_language_claims_read_a_file(tmp_path: Path) -> None:
     ("content", "words"),
     [
         (None, r"absent\.txt cannot be read: No such file"),
-        (b"", r"must have at least 8000 characters, got 0: take a longer one"),
-        (b"short", r"must have at least 8000 characters, got 5"),
+        (b"", r"must have at least 16000 characters, got 0: take a longer one"),
+        (b"short", r"must have at least 16000 characters, got 5"),
         (bytes(range(256)) * 40, "is no text in UTF-8"),
         (bytes(9000), "holds zero bytes"),
     ],
@@ -258,8 +258,8 @@ def test_the_start_of_training_is_a_grid_that_needs_no_large_coefficients() -> N
     assert start.error < 0.7
 
 
-@pytest.mark.parametrize("wrong", [{"recalled": 3}, {"recalled": True, "text": "book.txt"}])
-def test_recalled_words_of_a_file_or_no_answer_are_refused_before_any_work(
+@pytest.mark.parametrize("wrong", [{"recalled": 3}, {"recalled": "yes", "text": ""}])
+def test_recalled_that_is_no_answer_is_refused_before_any_work(
     wrong: dict[str, object], tmp_path: Path
 ) -> None:
     setting = Setting("quick", (1,), {"length": 12, **wrong}, tmp_path)
