@@ -18,6 +18,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
+from numpy.typing import ArrayLike
 
 from interp.figures.style import INK, MUTED, PALETTE, size, style
 
@@ -157,9 +158,7 @@ def strips(
             rows = table[table[by] == name]
             shift = 0.0 if group == by else 0.2 * (i - (len(names) - 1) / 2)
             height = [settings.index(s) + shift for s in rows[group]]
-            axes.scatter(
-                rows[y], height, s=16, color=_COLOURS[i], marker=_MARKERS[i], alpha=0.8, label=name
-            )
+            _dots(axes, rows[y], height, str(name), i)
         axes.set_yticks(range(len(settings)), [str(s) for s in settings])
         axes.invert_yaxis()
         axes.set_xlabel(label)
@@ -195,16 +194,18 @@ def points(
         figure = Figure(figsize=size(1.1, 1.8))
         axes = figure.add_subplot()
         for i, (name, rows) in enumerate(table.groupby(by, sort=False)):
-            colour, marker = _COLOURS[i % len(_COLOURS)], _MARKERS[i % len(_MARKERS)]
-            axes.scatter(
-                rows[x], rows[y], s=16, color=colour, marker=marker, alpha=0.8, label=str(name)
-            )
+            _dots(axes, rows[x], rows[y], str(name), i)
         if chance is not None:
             axes.axhline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)
         axes.set_xscale("log")
         axes.set(xlabel=across, ylabel=label)
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
+
+
+def _dots(axes: Axes, x: ArrayLike, y: ArrayLike, name: str, number: int) -> None:
+    colour, marker = _COLOURS[number % len(_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    axes.scatter(x, y, s=16, color=colour, marker=marker, alpha=0.8, label=name)
 
 
 def _line(
