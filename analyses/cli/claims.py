@@ -43,7 +43,7 @@ def list_claims(
     keys = ("id", "source", "statement", "refuted_by", "rule")
     facts(claims=[{key: getattr(claim, key) for key in keys} for claim in listed])
     for claim in listed:
-        profiles = ", ".join(claim.profiles)
+        profiles = ", ".join(_lasting(claim, profile) for profile in claim.profiles)
         typer.echo(f"{claim.id}  [{claim.source}; {profiles}]")
         typer.echo(f"    {claim.statement}")
         typer.echo(f"    would refute it: {claim.refuted_by}")
@@ -78,6 +78,9 @@ def run(
     option: Annotated[
         list[str] | None, typer.Option(help="KEY=VALUE in place of the profile's option.")
     ] = None,
+    workers: Annotated[
+        int, typer.Option(help="How many claims run at once, in processes of their own.")
+    ] = 1,
 ) -> None:
     """Run claims by the ledger's rules; write a folder for each and report.html."""
     from analyses.papers.claims_report import write_report
@@ -95,6 +98,7 @@ def run(
         _options(option or []),
         sys.stderr.isatty(),
         overwrite,
+        workers,
     )
     typer.echo(f"{len(claims)} claims, profile {profile}, results in {out}")
     try:
@@ -134,6 +138,12 @@ def report(
     written = write_report(read_ledger(), out)
     facts(report=written)
     typer.echo(f"report: {written}")
+
+
+def _lasting(claim: Claim, profile: str) -> str:
+    """The profile's name, with about how long it takes where the ledger tells."""
+    seconds = claim.seconds.get(profile)
+    return profile if seconds is None else f"{profile} ({seconds:.0f} s)"
 
 
 def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:

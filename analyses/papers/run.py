@@ -1,4 +1,7 @@
-"""Run claims one after another, the cheapest first, keeping each result as soon as it is there.
+"""Run claims, the cheapest first, keeping each result as soon as it is there.
+
+Several can run at once, each in a process of its own: what a claim does between its trainings fills
+one core and no more.
 
 A claim that fails with an error does not stop the others: it is told at the end, and nothing of it
 is kept but its working folder, with the reason and the traceback. With ``resume``, a claim whose
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -47,10 +50,11 @@ class Order:
         seeds: How many of the profile's seeds; None for all. More than it lists continue upwards.
         resume: Whether results that are there are kept.
         overwrite: Whether results by the same rule are replaced.
+        workers: How many claims run at once.
         backend: Where models are trained, ``local`` or ``ray``.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         options: Given by the user, in place of the profile's (a text file, a model's folder …).
-        progress: Whether to show progress bars.
+        progress: Whether to show progress bars; of several claims at once none are shown.
     """
 
     profile: str = "quick"
@@ -61,6 +65,7 @@ class Order:
     options: tuple[tuple[str, Any], ...] = ()
     progress: bool = False
     overwrite: bool = False
+    workers: int = 1
 
     def __post_init__(self) -> None:
         problems = Problems("claims run")
@@ -68,6 +73,8 @@ class Order:
         problems.need(self.profile in PROFILES, "--profile", rule, self.profile, "choose one")
         good = self.seeds is None or self.seeds >= 1
         problems.need(good, "--seeds", "must be at least 1", self.seeds, "raise it")
+        rule = "must be at least 1"
+        problems.need(self.workers >= 1, "--workers", rule, self.workers, "raise it")
         need_backend(problems, self.backend, "--backend")
         given = dict(self.options).get("seeds", [])
         good = isinstance(given, list) and all(type(seed) is int for seed in given)
@@ -91,7 +98,7 @@ class Order:
             self.resume,
             self.device,
             self.backend,
-            self.progress,
+            self.progress and self.workers == 1,
         )
 
 
@@ -212,23 +219,49 @@ def _run_all(
 ) -> tuple[list[Result], list[Failure]]:
     results: list[Result] = []
     failures: list[Failure] = []
-    for claim in claims:
-        setting, kept = order.setting(claim, out / WORK / claim.id), False
-        came: Result | Failure
-        try:
-            came, kept = _result(claim, functions[claim.id], setting, out)
-        except ProoflensError as error:
-            came = Failure(claim.id, str(error))
-            setting.folder.mkdir(parents=True, exist_ok=True)
-        except Exception as error:  # a mistake in one claim must not cost the others
-            came = Failure(claim.id, _traced(error, setting.folder))
+    todo = [
+        (claim, functions[claim.id], order.setting(claim, out / WORK / claim.id), out)
+        for claim in claims
+    ]
+    for claim, came, kept in _attempts(todo, min(order.workers, len(todo))):
         if isinstance(came, Failure):
             failures.append(came)
-            replace_text(setting.folder / STOPPED, came.words + "\n")
         else:
             results.append(came)
         told(claim, came, kept)
     return results, failures
+
+
+_Job = tuple[Claim, Callable[[Setting], Verdict], Setting, Path]
+
+
+def _attempts(todo: Sequence[_Job], workers: int) -> Iterable[tuple[Claim, Result | Failure, bool]]:
+    """What came of each claim and whether it was there already, as soon as it is known."""
+    if workers == 1:
+        return (_attempt(*job) for job in todo)
+    from joblib import Parallel, delayed
+
+    parallel = Parallel(workers, backend="loky", return_as="generator_unordered", batch_size=1)
+    found: Iterable[tuple[Claim, Result | Failure, bool]]
+    found = parallel(delayed(_attempt)(*job) for job in todo)
+    return found
+
+
+def _attempt(
+    claim: Claim, function: Callable[[Setting], Verdict], setting: Setting, out: Path
+) -> tuple[Claim, Result | Failure, bool]:
+    kept = False
+    came: Result | Failure
+    try:
+        came, kept = _result(claim, function, setting, out)
+    except ProoflensError as error:
+        came = Failure(claim.id, str(error))
+        setting.folder.mkdir(parents=True, exist_ok=True)
+    except Exception as error:  # a mistake in one claim must not cost the others
+        came = Failure(claim.id, _traced(error, setting.folder))
+    if isinstance(came, Failure):
+        replace_text(setting.folder / STOPPED, came.words + "\n")
+    return claim, came, kept
 
 
 def run_claim(

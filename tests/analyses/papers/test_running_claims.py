@@ -288,3 +288,28 @@ def test_the_cheapest_claim_is_run_first(tmp_path, module):
 def test_seconds_of_no_profile_are_refused(tmp_path, seconds):
     with pytest.raises(ArgumentError, match=r"made-up\.seconds must give numbers above 0"):
         ledger(tmp_path, TABLE.replace("yours", f"seconds = {seconds}\nyours", 1))
+
+
+def test_several_claims_at_once_give_what_one_after_another_give(tmp_path):
+    real = TABLE.replace("made_up_claims:addition", "analyses.papers.depth.programs:run")
+
+    def programs(name, blocks):
+        options = f"blocks = {blocks}\nexhaustive = 4\nrandom = 5\nlongest = 20"
+        return real.replace("made-up", name).replace("first = 1", options)
+
+    text = programs("one", "[1]") + programs("two", "[2]") + programs("bad", '["x"]')
+    known = ledger(tmp_path, text)
+    found = {}
+    for workers in (1, 2):
+        results, failures, told = run(known.values(), tmp_path / f"{workers}", workers=workers)
+        assert [failure.claim for failure in failures] == ["depth-bad"]
+        assert "traceback.txt" in failures[0].words
+        assert told == [False] * 3
+        found[workers] = {result.claim: (result.words, result.numbers) for result in results}
+    assert sorted(found[1]) == ["depth-one", "depth-two"]
+    assert found[1] == found[2]
+
+
+def test_no_workers_at_all_are_refused():
+    with pytest.raises(ArgumentError, match="--workers must be at least 1, got 0"):
+        Order(workers=0)
