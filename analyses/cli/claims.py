@@ -103,6 +103,9 @@ def run(
     typer.echo(f"{len(claims)} claims, profile {profile}, results in {out}")
     try:
         results, failures = run_claims(claims, out, order, told=_tell)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what was reached is in {out}: go on with --resume", err=True)
+        raise typer.Exit(130) from None
     finally:
         if out.is_dir():
             report = write_report(ledger, out)
