@@ -252,7 +252,8 @@ def softmax_dot(setting: Setting) -> Verdict:
         for layers in options["layers"]:
             spec = spec_of(task, options, n_layers=layers, **changes)
             labels = {"model": way, "layers": f"{layers} layer{'s' * (layers > 1)}"}
-            experiment.add(labels, task, spec)
+            own = options["slopes"] if way.endswith(("lin", "log")) else {}
+            experiment.add(labels, task, spec, **own)
     table, _ = experiment.run()
     middle = medians(table, ["model", "layers"])
     best = {way: min(v for (w, _), v in middle.items() if w == way) for way in ways}

@@ -45,7 +45,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "memory-absolute": {"lags": [1, 2], "heads": [1, 2], "memories": [1, 2]},
     "memory-width-depth": {"rounds": [2], "wide": [12, 2, 16], "deep": [8, 1, 8]},
     "memory-manifold": {"widths": [2, 4], "channels": 4},
-    "memory-softmax-dot": {"layers": [1]},
+    "memory-softmax-dot": {"layers": [1], "slopes": {"steps": 4}},
     "memory-fixed-lag-floor": {"candidates": [2]},
     "memory-gating-cost": {
         "candidates": [2, 3],
