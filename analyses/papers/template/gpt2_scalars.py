@@ -6,7 +6,7 @@
 x is what the attention reads (after ln_1). a and b start at 0, so the function is unchanged; GPT-2
 small gets 2 × 144. Nothing of GPT-2's code is copied: a pre-hook notes x, an attention function of
 Transformers' interface adds a's term, and a hook adds b's. ``mask_diagonal`` leaves j = t out of
-a's term.
+a's term, and ``undivided`` drops the division by d_model.
 
 The key-value cache would need the x of earlier calls: pass ``use_cache=False``. The claim needs the
 user's text and, for its full size, a GPU; one machine's wall time is not the paper's.
@@ -42,10 +42,10 @@ class IdentityScalars(nn.Module):
         a, b: The scalars, ``[head]``, starting at 0.
     """
 
-    def __init__(self, heads: int, multiplier: float, mask_diagonal: bool) -> None:
+    def __init__(self, heads: int, multiplier: float, mask_diagonal: bool, undivided: bool) -> None:
         super().__init__()
         self.a, self.b = nn.Parameter(torch.zeros(heads)), nn.Parameter(torch.zeros(heads))
-        self.multiplier, self.mask_diagonal = multiplier, mask_diagonal
+        self.multiplier, self.mask_diagonal, self.undivided = multiplier, mask_diagonal, undivided
         self.x: Tensor | None = None
         self.seen: Tensor | None = None
 
@@ -58,19 +58,23 @@ class IdentityScalars(nn.Module):
         x = self.x
         if x is None or scores.shape[-2:] != (x.shape[1], x.shape[1]):
             raise ArgumentError("identity scalars need all keys' inputs: pass use_cache=False")
-        products = x @ x.mT / x.shape[-1]
+        products = x @ x.mT / (1 if self.undivided else x.shape[-1])
         if self.mask_diagonal:
-            products = products - torch.diag_embed(products.diagonal(dim1=-2, dim2=-1))
+            products = products.tril(-1)  # what is above is the future
         return scores + self.multiplier * self.a[:, None, None] * products[:, None]
 
     def note(self, pattern: Tensor) -> None:
         """Remember what b writes: Σ_h b_h · pattern_h @ x, ``[batch, pos, d_model]``."""
-        mixed = (self.multiplier * self.b[:, None, None] * pattern).sum(1)
+        mixed = torch.einsum("h,bhqk->bqk", self.multiplier * self.b, pattern)
         self.seen = mixed @ self.x if self.x is not None else None
 
 
 def add_scalars(
-    model: Any, *, multiplier: float = 10.0, mask_diagonal: bool = False
+    model: Any,
+    *,
+    multiplier: float = 10.0,
+    mask_diagonal: bool = False,
+    undivided: bool = False,
 ) -> nn.ModuleList:
     """Give every head of a Hugging Face GPT-2 its two scalars; the model is changed in place.
 
@@ -78,6 +82,7 @@ def add_scalars(
         model: A ``GPT2Model`` or ``GPT2LMHeadModel``.
         multiplier: a and b act multiplied by this (a larger learning rate for them).
         mask_diagonal: Leave a token's match with itself out of a's term.
+        undivided: Let a's term be a ⟨x_t, x_j⟩, without the division by d_model.
 
     Returns:
         The scalars, a module a layer; they are the model's parameters too.
@@ -105,7 +110,8 @@ def add_scalars(
     device = next(model.parameters()).device
     found = nn.ModuleList()
     for block in blocks:
-        scalars = IdentityScalars(block.attn.num_heads, multiplier, mask_diagonal).to(device)
+        heads = block.attn.num_heads
+        scalars = IdentityScalars(heads, multiplier, mask_diagonal, undivided).to(device)
         block.attn.identity = scalars
         block.attn.register_forward_pre_hook(_keep_input, with_kwargs=True)
         block.attn.register_forward_hook(_add_seen)
@@ -145,10 +151,11 @@ def _attend(
     """Softmax attention with the term of a, called through Transformers' attention interface."""
     n, scale = query.shape[-2], query.shape[-1] ** -0.5 if scaling is None else scaling
     scores = module.identity.scores(query @ key.mT * scale)
-    future = torch.ones(n, n, dtype=torch.bool, device=query.device).triu(1)
-    scores = scores.masked_fill(future, torch.finfo(scores.dtype).min)
-    if attention_mask is not None:
-        scores = scores + attention_mask
+    if attention_mask is None:
+        future = torch.ones(n, n, dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(future, torch.finfo(scores.dtype).min)
+    else:
+        scores = scores + attention_mask  # causal, and without padding
     pattern = nn.functional.dropout(scores.softmax(-1), p=dropout, training=module.training)
     module.identity.note(pattern)
     return (pattern @ value).transpose(1, 2), pattern
@@ -222,8 +229,9 @@ def perplexity(model: Any, tokens: Tensor, length: int) -> float:
     """The perplexity: exp of the mean loss over consecutive windows of ``length`` tokens."""
     model.eval()
     windows = tokens[: len(tokens) // length * length].view(-1, length)
-    losses = [model(row[None], labels=row[None], use_cache=False).loss for row in windows]
-    return float(torch.stack(losses).mean().exp())
+    parts = windows.split(8)
+    losses = [len(rows) * model(rows, labels=rows, use_cache=False).loss for rows in parts]
+    return float((torch.stack(losses).sum() / len(windows)).exp())
 
 
 def _judged(table: pd.DataFrame, name: str) -> Verdict:

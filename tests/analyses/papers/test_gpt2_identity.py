@@ -61,9 +61,10 @@ def test_gradient_reaches_every_scalar() -> None:
 
 
 @pytest.mark.parametrize("mask_diagonal", [False, True])
-def test_scores_and_output_are_those_of_a_direct_loop(mask_diagonal: bool) -> None:
-    model = tiny()
-    scalars = add_scalars(model, multiplier=2.0, mask_diagonal=mask_diagonal)
+@pytest.mark.parametrize("undivided", [False, True])
+def test_scores_and_output_are_those_of_a_direct_loop(mask_diagonal: bool, undivided: bool) -> None:
+    model, share = tiny(), 1 if undivided else 12
+    scalars = add_scalars(model, multiplier=2.0, mask_diagonal=mask_diagonal, undivided=undivided)
     with torch.no_grad():
         scalars[0].a.copy_(torch.tensor([0.5, -1.0, 0.0]))
         scalars[0].b.copy_(torch.tensor([0.3, 0.0, -0.2]))
@@ -80,7 +81,7 @@ def test_scores_and_output_are_those_of_a_direct_loop(mask_diagonal: bool) -> No
             for t in range(5):
                 scores = torch.stack([
                     q[0, t, part] @ k[0, j, part] / 2
-                    + (a * (x[0, t] @ x[0, j]) / 12 if not (mask_diagonal and j == t) else 0)
+                    + (a * (x[0, t] @ x[0, j]) / share if not (mask_diagonal and j == t) else 0)
                     for j in range(t + 1)
                 ])  # fmt: skip
                 pattern[t, : t + 1] = scores.softmax(0)
