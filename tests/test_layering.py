@@ -41,7 +41,7 @@ MAY_IMPORT = {
     "interp.tasks": {*GROUND, "interp.crasp"},
     "interp.store": {*GROUND, "interp.stats.table_format", "interp.hooks", "interp.tasks.base"},
     "interp.interop": {*GROUND, "interp.store"},
-    "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.crasp"},
+    "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.crasp", "interp.bounds"},
     "interp.interventions": {*GROUND, "interp.hooks", "interp.stats", "interp.tasks.base"},
     "interp.attribution": {
         *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.store",

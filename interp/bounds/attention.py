@@ -15,9 +15,9 @@ What is fetched is Σ_j A_j v_j. With middles a_j, half widths w_j and any vecto
     Σ A_j v_j = Σ a_j v_j + Σ (A_j − a_j)(v_j − m) + (Σ A_j − Σ a_j) m
 
 the first is affine; in the second each j is one new symbol that moves all channels of v_j's centre
-together, and the noise of v_j times w_j is radius; the last vanishes under a softmax up to
-|1 − Σ a_j| and rounding, which is bounded too. With m the mean of the centres, values that all keys
-share cost nothing, however uncertain the pattern.
+together, and the noise of v_j times w_j is radius; the last is (1 − Σ a_j) m under a softmax, which
+is known up to rounding. With m the mean of the centres, values that all keys share cost nothing,
+however uncertain the pattern.
 
 A pattern that is pinned down shows what is read, not that reading it matters.
 """
@@ -116,9 +116,11 @@ def fetch(
     lever = np.broadcast_to(values.centre - mean, values.shape)
     noise = np.einsum("chqk,ckhd->cqhd", half, values.deviation)
     lost = 0.0
-    if softmax:  # Σ A_j is one up to rounding; what Σ a_j misses is exact up to γ_n
-        short = np.abs(1 - middle.sum(-1)) + ar.error(n + 8, np.ones(middle.shape[:-1])) * 4
-        lost = np.einsum("chq,cthd->cqhd", short, np.abs(mean))
+    if softmax:  # Σ A_j is one up to rounding; what Σ a_j misses is known up to γ_n
+        held = middle.sum(-1)
+        centre = centre + np.einsum("chq,cthd->cqhd", 1 - held, mean)
+        rounded = ar.error(n + 8, 1 + held) * 4
+        lost = np.einsum("chq,cthd->cqhd", rounded, np.abs(mean))
     radius = (radius + (noise + lost) * UP) * UP
     if not known:
         radius = np.full_like(radius, np.inf)

@@ -97,11 +97,21 @@ def last_stream(model: Any, inputs: Affine | Int[np.ndarray, "cell pos"], ar: Ar
     return stream_after(model, embedded(model, inputs, ar), ar)
 
 
-def stream_after(model: Any, x: Affine, ar: Arithmetic) -> Affine:
-    """The residual stream at the last position after all blocks, ``[cell, d_model]``."""
+def stream_after(model: Any, x: Affine, ar: Arithmetic, scores: Affine | None = None) -> Affine:
+    """The residual stream at the last position after all blocks, ``[cell, d_model]``.
+
+    Args:
+        model: A covered model.
+        x: What enters the first block, ``[cell, pos, d_model]``.
+        ar: Whose rounding counts.
+        scores: The first layer's scores, ``[cell, head, query, key]``, where more is known of them
+            than follows from ``x``.
+    """
     last = len(model.blocks) - 1
     for layer, block in enumerate(model.blocks):
-        x = after_ffn(block, after_attention(block, x, ar, last_only=layer == last), ar)
+        known = scores if layer == 0 else None
+        x = after_attention(block, x, ar, last_only=layer == last, scores=known)
+        x = after_ffn(block, x, ar)
     return x[:, -1]
 
 
@@ -127,7 +137,9 @@ def margins(model: Any, stream: Affine, token: int, ar: Arithmetic) -> Affine:
     return Affine(found.centre, found.generators, (found.radius + rounding) * UP)
 
 
-def after_attention(block: Any, x: Affine, ar: Arithmetic, *, last_only: bool) -> Affine:
+def after_attention(
+    block: Any, x: Affine, ar: Arithmetic, *, last_only: bool, scores: Affine | None = None
+) -> Affine:
     """The residual stream between a block's attention and its FFN.
 
     Args:
@@ -135,8 +147,9 @@ def after_attention(block: Any, x: Affine, ar: Arithmetic, *, last_only: bool) -
         x: What enters it, ``[cell, pos, d_model]``.
         ar: Whose rounding counts.
         last_only: The last position alone, ``[cell, 1, d_model]``.
+        scores: As in :func:`stream_after`, of this layer.
     """
-    out = _attention(block, x, ar, last_only=last_only)
+    out = _attention(block, x, ar, last_only, scores)
     x = x[:, -1:] if last_only else x
     return add(x, out, ar) if block.residual else out
 
@@ -161,27 +174,32 @@ def attended(model: Any, x: Affine, layer: int, ar: Arithmetic) -> tuple[Any, An
     for block in model.blocks[:layer]:
         x = after_ffn(block, after_attention(block, x, ar, last_only=False), ar)
     block = model.blocks[layer]
-    low, high, _ = _looks(block, normed(block.ln1, x, ar), ar, last_only=True)
+    low, high, _ = _looks(block, normed(block.ln1, x, ar), ar, last_only=True, scores=None)
     return low[:, :, 0], high[:, :, 0]
 
 
 def _looks(
-    block: Any, seen: Affine, ar: Arithmetic, *, last_only: bool
+    block: Any, seen: Affine, ar: Arithmetic, *, last_only: bool, scores: Affine | None
 ) -> tuple[Any, Any, Bool[np.ndarray, "query key"]]:
     """Least and largest attention ``[cell, head, query, key]``, and where there may be any."""
     spec, position = block.attn.spec, np.arange(seen.shape[1])
     lags = (position[-1:] if last_only else position)[:, None] - position
     allowed = np.ones(lags.shape, dtype=bool) if not spec.causal else lags >= 0
     allowed = allowed & (lags != 0) if spec.mask_self else allowed
-    query = seen[:, -1:] if last_only else seen
-    scores = score_forms(block.attn, query, seen, lags, ar)
+    if scores is None:
+        query = seen[:, -1:] if last_only else seen
+        scores = score_forms(block.attn, query, seen, lags, ar)
+    elif last_only:
+        scores = scores[:, :, -1:]
     return *pattern(scores, allowed, spec.normalizer == "softmax", ar), allowed
 
 
-def _attention(block: Any, x: Affine, ar: Arithmetic, *, last_only: bool) -> Affine:
+def _attention(
+    block: Any, x: Affine, ar: Arithmetic, last_only: bool, scores: Affine | None
+) -> Affine:
     attn, spec = block.attn, block.attn.spec
     seen = normed(block.ln1, x, ar)
-    low, high, allowed = _looks(block, seen, ar, last_only=last_only)
+    low, high, allowed = _looks(block, seen, ar, last_only=last_only, scores=scores)
     rows = allowed.any(-1)  # a query that may attend to nothing fetches nothing
     whole = spec.normalizer == "softmax" and bool(rows.all())
     values = linear_heads(seen, attn.W_V, attn.b_V, ar)

@@ -8,7 +8,7 @@ same task by another mechanism: disagreement refutes nothing but the claim that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,7 +64,7 @@ class Certificate:
 
     Attributes:
         error: |output − target| is at most this on the whole domain.
-        parts: The terms that the bound is the sum of, by name.
+        parts: The terms that the bound is the sum of, or the margins it keeps, by name.
         domain: The inputs and positions it holds for, in words.
         error_in_any_basis: The same bound when the weights are dense and round accordingly, as
             after :func:`~interp.proofs.random_basis.random_basis`; None where nobody has derived
@@ -79,10 +79,21 @@ class Certificate:
 
 @dataclass(frozen=True)
 class Construction:
-    """A proof written down as a model: task, weights, mechanism and certificate."""
+    """A proof written down as a model: task, weights, mechanism and certificate.
+
+    Attributes:
+        name: Of the task, the kind of proof and its options.
+        task: The task that the model solves.
+        model: The weights.
+        mechanism: Which component does what.
+        certificate: The bound on the error of this model.
+        certify: Computes the certificate of any model of this shape from its weights alone, so that
+            a changed weight or a changed basis is counted; None where the bound is derived by hand.
+    """
 
     name: str
     task: Any
     model: SequenceTransformer
     mechanism: Mechanism
     certificate: Certificate
+    certify: Callable[[SequenceTransformer], Certificate] | None = None

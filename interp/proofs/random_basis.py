@@ -12,7 +12,8 @@ and are scaled on the way in only; GELUs are not scaled.
 Function and roles survive, axis-aligned weights do not: a detector that reads coordinates fails
 here. It is no test of robustness to *functional* disguises (idle heads, split neurons). Dense
 weights round differently, and spread the rounding of ill-conditioned heads over all directions:
-the certificate becomes its ``error_in_any_basis``, or says that this rounding is not counted.
+the certificate is computed anew from the hidden weights where the construction has a ``certify``.
+Elsewhere it becomes its ``error_in_any_basis``, or says that this rounding is not counted.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def random_basis(construction: Construction, seed: int) -> Construction:
         ArgumentError: for a model that no rotation preserves (sinusoidal positions, a norm with
             gain or bias), or with weights of an unknown kind.
     """
-    old = construction.model
+    old, certify = construction.model, construction.certify
     _check(old)
     generator = torch.Generator().manual_seed(seed)
     basis = _basis(old, generator)
@@ -74,7 +75,8 @@ def random_basis(construction: Construction, seed: int) -> Construction:
         task=construction.task,
         model=model,
         mechanism=_moved(construction.mechanism, basis, heads),
-        certificate=_carried(construction.certificate),
+        certificate=certify(model) if certify is not None else _carried(construction.certificate),
+        certify=certify,
     )
 
 

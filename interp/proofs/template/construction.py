@@ -17,15 +17,18 @@ for which a and b grow. A trained model may use neither projectors nor slots.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from interp.models.attention.heads import Attention
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Construction
-from interp.proofs.template.certificate import certificate_of, mechanism_of
+from interp.proofs.template.certificate import certificate_of
 from interp.proofs.template.layout import Key
 from interp.proofs.template.plan import Plan, plan_of
+from interp.proofs.template.roles import mechanism_of
 from interp.proofs.template.weights import (
     Ramp,
     write_hidden_ramps,
@@ -72,7 +75,8 @@ def construct_template(
         task=task,
         model=model,
         mechanism=mechanism_of(plan),
-        certificate=certificate_of(plan),
+        certificate=certificate_of(model, task),
+        certify=partial(certificate_of, task=task),
     )
 
 
