@@ -111,7 +111,8 @@ class Learner:
         )
         torch.manual_seed(seed)
         with quiet_transformers():
-            self.model: Any = GPT2LMHeadModel(config).to(device)
+            self.model: Any = GPT2LMHeadModel(config)
+        self.model.to(device)
         if scalars:
             chosen = {k: options[k] for k in ("multiplier", "mask_diagonal", "undivided")}
             add_scalars(self.model, **chosen)

@@ -229,7 +229,7 @@ def perplexity(model: Any, tokens: Tensor, length: int) -> float:
     """The perplexity: exp of the mean loss over consecutive windows of ``length`` tokens."""
     model.eval()
     windows = tokens[: len(tokens) // length * length].view(-1, length)
-    parts = windows.split(8)
+    parts = [windows[i : i + 8] for i in range(0, len(windows), 8)]
     losses = [len(rows) * model(rows, labels=rows, use_cache=False).loss for rows in parts]
     return float((torch.stack(losses).sum() / len(windows)).exp())
 
