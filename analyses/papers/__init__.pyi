@@ -1,5 +1,7 @@
 from analyses.papers.base import Setting as Setting
 from analyses.papers.base import Verdict as Verdict
+from analyses.papers.depth.bounded import prefix_class as prefix_class
+from analyses.papers.depth.bounded import shortest_pair as shortest_pair
 from analyses.papers.depth.ceiling import table_bound as table_bound
 from analyses.papers.ledger import Claim as Claim
 from analyses.papers.ledger import read_ledger as read_ledger

@@ -151,12 +151,13 @@ def strips(
         chance: The value that guessing gives, drawn as a dashed line.
     """
     settings, names = list(dict.fromkeys(table[group])), list(dict.fromkeys(table[by]))
+    beside = table.groupby(group)[by].nunique().max() > 1
     with style():
         figure = Figure(figsize=(5.4, 0.32 * len(settings) + 1.1))
         axes = figure.add_subplot()
         for i, name in enumerate(names):
             rows = table[table[by] == name]
-            shift = 0.0 if group == by else 0.2 * (i - (len(names) - 1) / 2)
+            shift = 0.2 * (i - (len(names) - 1) / 2) if beside else 0.0
             height = [settings.index(s) + shift for s in rows[group]]
             _dots(axes, rows[y], height, str(name), i)
         axes.set_yticks(range(len(settings)), [str(s) for s in settings])

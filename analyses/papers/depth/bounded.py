@@ -36,7 +36,7 @@ from interp.crasp.languages import block_symbol
 from interp.errors import Problems
 from interp.figures.sweeps import strips
 
-__all__ = ["Pair", "check", "run", "shortest_pair", "view"]
+__all__ = ["Pair", "check", "prefix_class", "run", "shortest_pair"]
 
 Bounds = tuple[int, ...]
 """The largest number of each level's comparisons, the innermost first; 0 for any."""
@@ -194,10 +194,10 @@ def _innermost(prefix: str, bound: int) -> tuple[Any, ...]:
 
 def _certified(pair: Pair, bounds: Bounds) -> bool:
     """Whether both prefixes are of one class, and one has a block more of the last letter."""
-    return view(pair.before, bounds) == view(pair.begun, bounds)
+    return prefix_class(pair.before, bounds) == prefix_class(pair.begun, bounds)
 
 
-def view(prefix: str, bounds: Sequence[int]) -> tuple[Any, ...]:
+def prefix_class(prefix: str, bounds: Sequence[int]) -> tuple[Any, ...]:
     """All that programs within the bounds can tell of a prefix, written out, to check a pair by.
 
     Args:
@@ -207,6 +207,6 @@ def view(prefix: str, bounds: Sequence[int]) -> tuple[Any, ...]:
     if len(bounds) == 1:
         return _innermost(prefix, bounds[0])
     *inner, bound = bounds
-    views = [view(prefix[:end], inner) for end in range(1, len(prefix) + 1)]
+    views = [prefix_class(prefix[:end], inner) for end in range(1, len(prefix) + 1)]
     counts = {one: min(number, bound or number) for one, number in Counter(views).items()}
     return (views[-1], frozenset(counts.items()))

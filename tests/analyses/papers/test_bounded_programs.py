@@ -9,7 +9,7 @@ import pytest
 
 from analyses.papers.base import Setting
 from analyses.papers.depth import bounded
-from analyses.papers.depth.bounded import Pair, shortest_pair, view
+from analyses.papers.depth.bounded import Pair, prefix_class, shortest_pair
 from interp.crasp.analysis import depth
 from interp.crasp.dsl import Boolean, Lines, count, sym
 from interp.crasp.evaluation import evaluate
@@ -71,7 +71,7 @@ def test_no_program_within_the_bounds_tells_a_pair_apart(k: int, bounds: tuple[i
     assert pair is not None
     assert (blocks(pair.begun), pair.begun[-1]) == (k, pair.before[-1])
     assert blocks(pair.before) < k
-    assert view(pair.before, bounds) == view(pair.begun, bounds)
+    assert prefix_class(pair.before, bounds) == prefix_class(pair.begun, bounds)
     source = np.random.default_rng(0)
     within = (bounds[0] or 7, *bounds[1:])
     for _ in range(60):
@@ -98,7 +98,7 @@ def test_the_shortest_pair_is_that_of_a_search_by_hand(k: int, bounds: tuple[int
             grown = prefix + letter
             if blocks(grown) <= k and len(grown) + k - blocks(grown) <= longest:
                 prefixes.append(grown)
-        seen.setdefault(view(prefix, bounds), {}).setdefault(blocks(prefix) == k, prefix)
+        seen.setdefault(prefix_class(prefix, bounds), {}).setdefault(blocks(prefix) == k, prefix)
     pairs = [Pair(one[False], one[True]) for one in seen.values() if len(one) == 2]
     found = shortest_pair(k, bounds, longest)
     assert (found is None) == (not pairs)
