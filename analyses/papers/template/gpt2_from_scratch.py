@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import torch
@@ -111,8 +111,7 @@ class Learner:
         )
         torch.manual_seed(seed)
         with quiet_transformers():
-            self.model: Any = GPT2LMHeadModel(config)
-        self.model.to(device)
+            self.model = cast(Any, GPT2LMHeadModel(config)).to(device)
         if scalars:
             chosen = {k: options[k] for k in ("multiplier", "mask_diagonal", "undivided")}
             add_scalars(self.model, **chosen)
