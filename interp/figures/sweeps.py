@@ -34,7 +34,7 @@ def sweep(
     table: pd.DataFrame,
     *,
     x: str,
-    across: str,
+    across: str | Mapping[str, str],
     by: str,
     label: str,
     y: str = "error",
@@ -53,7 +53,7 @@ def sweep(
     Args:
         table: A tidy table with one row per model and seed.
         x: The column with the quantity that was varied.
-        across: The label of the horizontal axis: what was varied, with its unit.
+        across: The label of the horizontal axis: what was varied, with its unit; or panel → label.
         by: The column whose values are the lines.
         label: The axis label: what is shown, with its unit.
         y: The column that is plotted on the vertical axis.
@@ -86,7 +86,7 @@ def sweep(
                 axes.axvline(place, color=MUTED, ls=":", lw=1, label=name, zorder=0)
             if slopes and title in slopes:
                 _slope(axes, rows[rows[by] == rows[by].iloc[0]], x, y, slopes[title])
-            axes.set(xlabel=across, title=title)
+            axes.set(xlabel=across if isinstance(across, str) else across[title], title=title)
             _scales(axes, sorted(rows[x].astype(float).unique().tolist()), log_x, log_y)
         grid[0].set_ylabel(label)
         _legend(grid.tolist())
