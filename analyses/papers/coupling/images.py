@@ -34,7 +34,7 @@ from interp.weights.spectrum import convergence, head_spectra
 __all__ = ["check", "on_images"]
 
 _ROWS, _SEED = 256, 2**62 + 5
-_SHARE = 0.5
+_SHARE, _NEAR = 0.5, 0.2
 
 
 def check(setting: Setting) -> None:
@@ -66,11 +66,11 @@ def on_images(setting: Setting) -> Verdict:
         inputs[int(m_h)].append(found.per_input[0][:, 0])
     table = table.assign(error=table["loss"])
     numbers = _numbers(table, metric, inputs)
-    narrow, wide = min(metric), max(metric)
+    (narrow, *_), (*_, last, wide) = metric, metric
     ranks, slopes = numbers["effective_rank"], numbers["slopes"]
     judged = {
         "falls fast": float(np.median(ranks)) <= _SHARE * wide,
-        "settles": _settles(numbers["distance"]),
+        "settles": float(np.median(numbers["distance"][str(last)])) <= _NEAR,
         "error falls": interval(slopes)[1] < 0 if len(slopes) > 1 else slopes[0] < 0,
     }
     error = medians(table, ["m_h"])
@@ -113,13 +113,6 @@ def _numbers(
         "spread_over_inputs": [(v.std(0) / v.mean(0).clip(1e-12)).tolist() for v in values],
         "errors": by_seed(table.assign(m_h="m_h " + table["m_h"].astype(str)), ["m_h"]),
     }
-
-
-def _settles(distance: dict[str, list[float]]) -> bool:
-    """Whether the last but one head is at most half as far from the widest as the narrowest is."""
-    ordered = sorted(distance, key=int)
-    narrow, last = (float(np.median(distance[m_h])) for m_h in (ordered[0], ordered[-2]))
-    return bool(last <= _SHARE * narrow)
 
 
 def _drawings(
