@@ -41,11 +41,15 @@ def check(setting: Setting) -> None:
     """Refuse images from which nothing can be learned.
 
     Raises:
-        ArgumentError: if they cannot be read, are no images, too few or all of one grey.
+        ArgumentError: if they cannot be read, are no images, too few or all of one grey; for fewer
+            than two widths.
     """
     problems, images = Problems("claims run"), setting.options.get("images", "")
     rule = "must name a .npy or .npz file or a folder of PNGs"
     problems.need(isinstance(images, str), "--option images", rule, images, "write images=FILE")
+    widths = setting.options["widths"]
+    good = isinstance(widths, list) and len(set(widths)) > 1
+    problems.need(good, "--option widths", "must be two at least", widths, "e.g. widths=[1,4]")
     problems.raise_if_any()
     NoisyImages(images)
 
@@ -55,7 +59,7 @@ def on_images(setting: Setting) -> Verdict:
     options, task = setting.options, NoisyImages(setting.options.get("images", ""))
     batch = task.testing().sample(_ROWS, seed=_SEED)
     experiment = Experiment(setting, test=NoisyImages.testing)
-    for m_h in sorted(options["widths"]):
+    for m_h in sorted(set(options["widths"])):
         experiment.add({"m_h": m_h}, task, single_layer(task, m_h, options["width"]))
     table, fits = experiment.run()
     metric: dict[int, list[np.ndarray]] = defaultdict(list)

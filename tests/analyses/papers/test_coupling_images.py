@@ -76,7 +76,7 @@ REFUSED = {
     "small.npy": (lambda p: np.save(p, drawn(30, 7, 9)), r"8 rows and columns.*\(7, 9\)"),
     "grey.npy": (lambda p: np.save(p, np.ones((30, 8, 8))), "must vary, got 'one grey'"),
     "holes.npy": (lambda p: np.save(p, np.full((30, 8, 8), np.nan)), "finite values"),
-    "two.npz": (lambda p: np.savez(p, a=drawn(), b=drawn()), "images"),
+    "two.npz": (lambda p: np.savez(p, a=drawn(), b=drawn()), "images is not a file"),
     "folder": (lambda p: (p.mkdir(), (p / "a.png").write_text("no")), "a.png cannot be read as"),
     "empty": (lambda p: p.mkdir(), "20 images at least, got 0"),
 }  # fmt: skip
@@ -90,13 +90,17 @@ def test_what_holds_no_images_is_refused_before_any_work(
     write, message = REFUSED[name]
     write(tmp_path / name)
     with pytest.raises(ArgumentError, match=message):
-        check(Setting("quick", (0,), {"images": str(tmp_path / name)}, tmp_path))
+        options = {"images": str(tmp_path / name), "widths": [1, 2]}
+        check(Setting("quick", (0,), options, tmp_path))
     assert not (tmp_path / "touched").exists()
 
 
-def test_the_option_must_be_a_name() -> None:
-    with pytest.raises(ArgumentError, match=r"--option images must name a \.npy"):
-        check(Setting("quick", (0,), {"images": 3}, Path()))
+def test_options_are_refused_together() -> None:
+    with pytest.raises(
+        ArgumentError, match=r"images must name a \.npy.*widths must be two"
+    ) as told:
+        check(Setting("quick", (0,), {"images": 3, "widths": [4]}, Path()))
+    assert "got 3" in str(told.value)
 
 
 def test_spectra_and_errors_are_measured_on_the_users_images(tmp_path: Path) -> None:
