@@ -81,7 +81,7 @@ def on_images(setting: Setting) -> Verdict:
     failed = [name for name, holds in judged.items() if not holds]
     words = (
         f"On {task.count} images ({task.name}) the widest head's scores have an effective rank of "
-        f"{spread(ranks)} of {wide}; the error falls from {error[narrow]:.3g} at m_h = {narrow} to "
+        f"{spread(ranks)} of {wide}; the error goes from {error[narrow]:.3g} at m_h = {narrow} to "
         f"{error[wide]:.3g} at {wide}, of a variance of 1, with slope {spread(slopes)}."
         + (f" Not: {', '.join(failed)}." if failed else "")
     )
@@ -129,6 +129,7 @@ def _drawings(
         across="width of the head, m_h",
         by="model",
         label="mean square error on images\nheld out (÷ variance)",
+        log_y=False,
     )
     violins = {f"m_h = {m}": inputs[m][0][:, :m] for m in (sorted(inputs)[-2], wide)}
     by_width = spectra_by_width({m: np.stack(found) for m, found in metric.items()})
