@@ -79,7 +79,7 @@ REFUSED = {
     "two.npz": (lambda p: np.savez(p, a=drawn(), b=drawn()), "images is not a file"),
     "folder": (lambda p: (p.mkdir(), (p / "a.png").write_text("no")), "a.png cannot be read as"),
     "empty": (lambda p: p.mkdir(), "20 images at least, got 0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
