@@ -99,7 +99,7 @@ def _cells(path: str) -> Float[np.ndarray, "image cell"]:
     rule = f"must hold {_LEAST} images at least"
     problems.need(len(cells) >= _LEAST, path, rule, len(cells), "give more")
     problems.raise_if_any()
-    finite, varied = bool(np.isfinite(cells).all()), cells.min() < cells.max()
+    finite, varied = bool(np.isfinite(cells).all()), bool(cells.min() < cells.max())
     problems.need(finite, path, "must hold finite values", "NaN or infinity", "replace them")
     problems.need(not finite or varied, path, "must vary", "one grey", "give other images")
     problems.raise_if_any()
