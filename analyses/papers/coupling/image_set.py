@@ -103,7 +103,8 @@ def _cells(path: str) -> Float[np.ndarray, "image cell"]:
     problems.need(finite, path, "must hold finite values", "NaN or infinity", "replace them")
     problems.need(not finite or varied, path, "must vary", "one grey", "give other images")
     problems.raise_if_any()
-    return ((cells - cells.mean()) / cells.std()).astype(np.float32)
+    scaled: np.ndarray = ((cells - cells.mean()) / cells.std()).astype(np.float32)
+    return scaled
 
 
 def _one(image: np.ndarray, path: str) -> Float[np.ndarray, " cell"]:
