@@ -70,13 +70,22 @@ class Ensemble:
         runs: The members, which have equal numbers of steps and equal batch sizes.
         device: The torch device to compute on, such as ``cpu`` or ``cuda``.
         compiled: Whether the training step is compiled with ``torch.compile``.
+        starts: The models that the members start from, each of its run's spec; drawn from the
+            runs' seeds by default.
     """
 
-    def __init__(self, runs: Sequence[Run], *, device: str = "cpu", compiled: bool = False) -> None:
+    def __init__(
+        self,
+        runs: Sequence[Run],
+        *,
+        device: str = "cpu",
+        compiled: bool = False,
+        starts: Sequence[Any] | None = None,
+    ) -> None:
         self.runs, self.device = list(runs), device
         self.trainings = [run.training for run in runs]
         self.steps, self.batch = self.trainings[0].steps, self.trainings[0].batch
-        models = [started(run) for run in runs]
+        models = [started(run) for run in runs] if starts is None else list(starts)
         self.model = build(common_spec([run.spec for run in runs])).to(device).train()
         named = dict(self.model.named_parameters())
         self.shapes = {name: p.shape for name, p in named.items()}

@@ -13,11 +13,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from analyses.papers.base import Status
+from analyses.papers.error_budget import BUDGETS, FIGURE, folder_of, read_budget
 from analyses.papers.ledger import PAPERS, Before, Claim
 from analyses.papers.models import ModelPage, comparison, model_pages, short_table
 from analyses.papers.results import THUMBNAIL, Result, read_failure, read_results
@@ -55,6 +56,7 @@ class _Entry:
     claim: Claim
     result: Result | None
     failure: str = ""
+    budgets: Mapping[str, Picture] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -157,7 +159,7 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
     """
     results = read_results(out)
     entries = [
-        _Entry(claim, results.get(claim.id), read_failure(out, claim.id))
+        _Entry(claim, results.get(claim.id), read_failure(out, claim.id), _budgets(claim, out))
         for claim in ledger.values()
     ]
     models = model_pages(_named_models(entries), out / MODELS)
@@ -180,6 +182,22 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
     with output_file(out / REPORT, overwrite=True) as draft:
         draft.write_text(text, encoding="utf-8")
     return out / REPORT
+
+
+def _budgets(claim: Claim, out: Path) -> dict[str, Picture]:
+    """Words → figure of every part of the claim's error budget that was measured."""
+    folders = [out / BUDGETS / folder_of(name, claim.rows) for name in claim.constructions]
+    found = ((folder, read_budget(folder)) for folder in folders)
+    return {
+        f"{one.construction}: {one.words}": Picture(
+            folder / FIGURE,
+            f"Training {one.construction} from its weights plus noise: the largest error on fresh "
+            "rows before and after, against the size of the noise.",
+            told=one.words,
+        )
+        for folder, one in found
+        if one is not None
+    }
 
 
 def _place(entry: _Entry) -> int:

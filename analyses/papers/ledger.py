@@ -29,6 +29,7 @@ PAPERS = ("memory", "template", "depth", "coupling", "compact", "decompile", "tr
 PROFILES = ("zoo", "quick", "full")
 
 _WORDS = ("paper", "source", "statement", "rule", "refuted_by", "run")
+_OTHERS = ("yours", "seconds", "history", "budget", "no_budget")
 _HISTORY = ("rule", "profile", "status", "key", "reason")
 _RUN = re.compile(r"[a-z_][\w.]*:[a-z_]\w*")
 
@@ -75,6 +76,9 @@ class Claim:
         yours: Options that no profile gives: the user's text, model or images.
         seconds: Profile → about how long it takes on two cores, by which claims are ordered.
         history: The rules and settings before today's, oldest first.
+        constructions: The proofs that its error budget is of (:mod:`.error_budget`), by name.
+        rows: Size of the budget's training set; 0 for fresh rows at every step.
+        no_budget: Why there is no error budget, where no constructions are named.
     """
 
     id: str
@@ -88,6 +92,9 @@ class Claim:
     yours: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     history: tuple[Before, ...] = ()
+    constructions: tuple[str, ...] = ()
+    rows: int = 0
+    no_budget: str = ""
 
     @property
     def options(self) -> set[str]:
@@ -151,6 +158,9 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
             yours=tuple(table.get("yours", ())),
             seconds=table.get("seconds", {}),
             history=tuple(map(_before, table.get("history", ()))),
+            constructions=tuple(table.get("budget", {}).get("constructions", ())),
+            rows=table.get("budget", {}).get("rows", 0),
+            no_budget=table.get("no_budget", ""),
         )
         for name, table in tables.items()
     }
@@ -183,10 +193,31 @@ def _check_history(name: str, entries: Any, problems: Problems) -> None:
         need(good, f"{place}.settings", "must be a table", settings, "keep what was there")
 
 
+def _check_budget(name: str, table: Mapping[str, Any], problems: Problems) -> None:
+    """An error budget names constructions, or there is a reason for having none."""
+    budget, reason = table.get("budget"), table.get("no_budget", "-")
+    good = budget is None or (
+        isinstance(budget, dict)
+        and {"constructions"} <= set(budget) <= {"constructions", "rows"}
+        and isinstance(budget["constructions"], list)
+        and bool(budget["constructions"])
+        and all(isinstance(one, str) for one in budget["constructions"])
+        and type(budget.get("rows", 0)) is int
+        and budget.get("rows", 0) >= 0
+    )
+    rule, advice = "must name constructions, and rows if any", 'write { constructions = ["NAME"] }'
+    problems.need(good, f"{name}.budget", rule, budget, advice)
+    good = isinstance(reason, str) and bool(reason.strip())
+    problems.need(good, f"{name}.no_budget", "must be a reason as text", reason, "write it")
+    both = budget is not None and "no_budget" in table
+    problems.need(not both, name, "must have a budget or no_budget", "both", "remove one")
+
+
 def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
     need = problems.need
     _check_history(name, table.get("history", []), problems)
-    for key in sorted(set(table) - {*_WORDS, *PROFILES, "yours", "seconds", "history"}):
+    _check_budget(name, table, problems)
+    for key in sorted(set(table) - {*_WORDS, *PROFILES, *_OTHERS}):
         need(False, f"{name}.{key}", "must be a known key", table[key], "remove it")
     for key in _WORDS:
         value = table.get(key)
