@@ -5,6 +5,8 @@ from analyses.papers.depth.bounded import shortest_pair as shortest_pair
 from analyses.papers.depth.ceiling import table_bound as table_bound
 from analyses.papers.ledger import Claim as Claim
 from analyses.papers.ledger import read_ledger as read_ledger
+from analyses.papers.memory.long_lags import heads_for_lag as heads_for_lag
+from analyses.papers.memory.long_lags import left_of_lag as left_of_lag
 from analyses.papers.results import Result as Result
 from analyses.papers.results import read_result as read_result
 from analyses.papers.template.gpt2_scalars import add_scalars as add_scalars

@@ -31,7 +31,7 @@ from analyses.papers.experiment import decide
 from interp.errors import Problems
 from interp.figures.sweeps import sweep
 
-__all__ = ["check", "error_at", "heads_needed", "run"]
+__all__ = ["check", "heads_for_lag", "left_of_lag", "run"]
 
 _GROWTH, _FROM = 0.04, 25
 
@@ -63,7 +63,7 @@ def run(setting: Setting) -> Verdict:
     o = setting.options
     level, lags = float(o["level"]), [int(lag) for lag in o["lags"]]
     rows = [
-        (f"slopes of {slope:g}", lag, heads_needed(lag, slope, level))
+        (f"slopes of {slope:g}", lag, heads_for_lag(lag, slope, level))
         for slope in o["slopes"]
         for lag in lags
     ]
@@ -114,18 +114,18 @@ def run(setting: Setting) -> Verdict:
     )
 
 
-def heads_needed(lag: int, slope: float, level: float) -> int:
+def heads_for_lag(lag: int, slope: float, level: float) -> int:
     """The fewest lin heads of one slope that leave at most ``level`` of a single lag's variance."""
     few, many = 1, 2
-    while error_at(lag, slope, many) > level:
+    while left_of_lag(lag, slope, many) > level:
         few, many = many, 2 * many
     while many - few > 1:
         middle = (few + many) // 2
-        few, many = (middle, many) if error_at(lag, slope, middle) > level else (few, middle)
-    return few if error_at(lag, slope, few) <= level else many
+        few, many = (middle, many) if left_of_lag(lag, slope, middle) > level else (few, middle)
+    return few if left_of_lag(lag, slope, few) <= level else many
 
 
-def error_at(lag: int, slope: float, heads: int) -> float:
+def left_of_lag(lag: int, slope: float, heads: int) -> float:
     """The share of x[t − lag]'s variance that the best sum of lin heads of one slope leaves."""
     x = exp(-slope)
     longest = max(heads * (1 + x) / (1 - x), lag)  # after which the coefficients fall fast

@@ -7,7 +7,7 @@ import pytest
 
 from analyses.papers.base import Setting
 from analyses.papers.memory import long_lags
-from analyses.papers.memory.long_lags import error_at, heads_needed
+from analyses.papers.memory.long_lags import heads_for_lag, left_of_lag
 from analyses.papers.memory.projection import search
 from interp.errors import ArgumentError
 
@@ -24,7 +24,7 @@ def test_the_closed_form_is_what_least_squares_leave(lag: int, slope: float, hea
     basis, _ = np.linalg.qr(np.array(powers, float).T * np.exp(-slope * lags)[:, None])
     target = (lags == lag).astype(float)
     left = 1 - ((basis.T @ target) ** 2).sum()
-    assert error_at(lag, slope, heads) == pytest.approx(left, abs=1e-12)
+    assert left_of_lag(lag, slope, heads) == pytest.approx(left, abs=1e-12)
 
 
 def test_no_slopes_that_a_search_finds_do_with_fewer_heads_than_the_least() -> None:
@@ -34,11 +34,11 @@ def test_no_slopes_that_a_search_finds_do_with_fewer_heads_than_the_least() -> N
 
 
 @pytest.mark.parametrize("slope", [0.5, 2.0])
-def test_heads_needed_are_the_fewest(slope: float) -> None:
+def test_heads_for_lag_are_the_fewest(slope: float) -> None:
     for lag in (1, 5, 40):
-        heads = heads_needed(lag, slope, 0.1)
-        assert error_at(lag, slope, heads) <= 0.1
-        assert heads == 1 or error_at(lag, slope, heads - 1) > 0.1
+        heads = heads_for_lag(lag, slope, 0.1)
+        assert left_of_lag(lag, slope, heads) <= 0.1
+        assert heads == 1 or left_of_lag(lag, slope, heads - 1) > 0.1
         assert heads >= 0.9 * (lag + 1)
 
 
@@ -48,7 +48,7 @@ def test_verdict_compares_growth_with_the_least_that_the_bound_allows(
     found = long_lags.run(Setting("quick", (0,), OPTIONS, tmp_path))
     assert found.status == "reproduced"
     assert found.tables["heads"]["heads"].tolist()[-4:] == [2, 5, 28, 91]
-    monkeypatch.setattr(long_lags, "heads_needed", lambda lag, *_: round(np.exp(0.05 * lag)))
+    monkeypatch.setattr(long_lags, "heads_for_lag", lambda lag, *_: round(np.exp(0.05 * lag)))
     assert long_lags.run(Setting("quick", (0,), OPTIONS, tmp_path)).status == "partly"
 
 
