@@ -236,7 +236,8 @@ def verdict(opened: Sequence[Opened], compiled: Mapping[int, Opened]) -> Verdict
         "exact_match": {model.name: model.match for model in opened},
         "layers": _records(everything),
     }
-    key = f"{len(judged)} models judged; {words.split('. ')[0]}"
+    first = words.split(". ")[0]
+    key = f"{len(judged)} models judged; {first[:1].lower()}{first[1:]}"
     shown = [model for model in opened if model.match >= _GENERALISES] or list(opened)
     decoded = [m.decoded.assign(model=m.name) for m in (*opened, *compiled.values())]
     tables = {"layers": everything, "decoding": pd.concat(decoded)}

@@ -112,6 +112,7 @@ class Learner:
         torch.manual_seed(seed)
         with quiet_transformers():
             self.model = cast(Any, GPT2LMHeadModel(config)).to(device)
+        self.model.loss_type = "ForCausalLM"  # else transformers warns that it has to guess
         if scalars:
             chosen = {k: options[k] for k in ("multiplier", "mask_diagonal", "undivided")}
             add_scalars(self.model, **chosen)

@@ -205,6 +205,7 @@ def _trained(
             options["model"], local_files_only=True, dtype=torch.float32
         )
     model.to(device)
+    model.loss_type = "ForCausalLM"  # else transformers warns that it has to guess
     if name.endswith("a, b"):
         add_scalars(model, multiplier=options["multiplier"], mask_diagonal=options["mask_diagonal"])
     length, cut = min(options["length"], model.config.n_positions), int(len(tokens) * 0.9)
