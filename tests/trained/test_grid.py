@@ -158,7 +158,10 @@ def test_no_clock_has_a_say_in_stacks_on_a_cpu(monkeypatch: pytest.MonkeyPatch) 
     runs = [tiny(str(seed), seed=seed, steps=300) for seed in range(40)]
     assert [stacks.best_size(runs[:n]) for n in (1, 9, 40)] == [1, 9, 16]
     wide = replace(runs[0], spec=replace(runs[0].spec, ffn=(2**17,)))
-    assert 1 < stacks.best_size([wide] * 40) < 16
+    assert stacks.best_size([wide] * 40) == 1
+    tokens = runs[0].training.batch * len(runs[0].task.sample(1, seed=0).inputs[0])
+    small = replace(runs[0].spec, ffn=(), input_ffn=(2**20 // tokens // 2,))
+    assert stacks.best_size([replace(runs[0], spec=small)] * 40) == 2
 
 
 def test_stack_sizes_are_measured_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
