@@ -14,10 +14,11 @@ from torch import Tensor
 from analyses.papers.base import Setting
 from analyses.papers.experiment import interval
 from analyses.papers.template import heads, models
+from analyses.papers.template.authors import with_readout
 from analyses.papers.template.copying import _verdict
 from analyses.papers.template.heads import kept_without, statements, worst_first
 from analyses.papers.template.models import fitted, needed, spec_of, unanswered, unfitted
-from analyses.papers.template.sweeps import _judged
+from analyses.papers.template.sweeps import judged
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.template.named import copying, same_different
 
@@ -35,6 +36,7 @@ SMALLER: dict[str, dict[str, Any]] = {
     "template-induction-copying": {"rows": 8, "widths": [8, 12], "length": 4},
     "template-hyperparameters": {"rows": 8, "neurons": 16},
     "template-norms": {"rows": 8},
+    "template-authors-setting": {"rows": 8},
     "template-depth": {"rows": 8, "depths": [1, 2]},
     "template-conditioning": {"rows": [8], "pairs": 3, "length": 3},
     "template-kernel-blocks": {"rows": 12, "fewer_symbols": [4]},
@@ -124,6 +126,17 @@ def test_models_differ_in_their_scalars_alone() -> None:
     assert spec_of(copying(), options, "b").tied_unembedding
 
 
+def test_a_readout_token_is_the_last_of_every_row_and_leaves_the_labels() -> None:
+    task = same_different(train=(0, 8), test=(8, 16))
+    read = with_readout(task)
+    batch = read.unseen().sample(50, seed=1)
+    assert read.regular == ("→",)
+    assert (batch.inputs[:, -1] == 0).all()
+    assert (batch.inputs[:, :2] > 8).all()  # unseen symbols, after the token's id
+    same = batch.inputs[:, 0] == batch.inputs[:, 1]
+    assert ((batch.targets[:, -1, 0] > 0) == same).all()
+
+
 def test_heads_go_worst_first() -> None:
     """A made-up layer: each head is worth a share, and half of what is left when head 2 is gone."""
     worth = {0: 0.1, 1: 0.2, 2: 0.3, 3: 0.4}
@@ -182,15 +195,15 @@ def test_an_effect_is_kept_where_its_interval_is_above_zero() -> None:
         for model, right in (("plain", start), ("+ aI", start + gain))
     ]
     rows.append({**rows[0], "variation": "unfitted", "train_accuracy": 0.5})
-    found = _judged(pd.DataFrame(rows), "interval", lambda g: interval(g)[0] > 0)
+    found = judged(pd.DataFrame(rows), "interval", lambda g: interval(g)[0] > 0)
     assert found.status == "partly"
     assert "1 of 2" in found.words
     for told in ("Not with: noisy", "No room: no room", "No seed that fits with both: unfitted"):
         assert told in found.words
     assert found.numbers["intervals"]["clear"] == pytest.approx((0.0852, 0.1348), abs=1e-3)
     clear = pd.DataFrame([row for row in rows if row["variation"] == "clear"])
-    assert _judged(clear, "interval", lambda g: interval(g)[0] > 0).status == "reproduced"
+    assert judged(clear, "interval", lambda g: interval(g)[0] > 0).status == "reproduced"
     once = [row for row in rows if row["variation"] == "clear" and row["seed"] == 0]
-    found = _judged(pd.DataFrame(once), "interval", lambda g: interval(g)[0] > 0, least=2)
+    found = judged(pd.DataFrame(once), "interval", lambda g: interval(g)[0] > 0, least=2)
     assert found.status == "not run"
     assert "Fewer than 2 seeds that fit with both: clear" in found.words
