@@ -1,0 +1,446 @@
+"""What is changed at a site, as a value: it prints as a sentence, compares, hashes, and goes into a
+table and back.
+
+    Mean, Zero        the mean over the run's rows, position by position; nothing
+    Resample, Swap    what is there on another row, drawn or named, of these rows or of others
+    DropKeys          attention is taken from some keys; the query's other keys get it
+    KeepKeys          attention goes to some keys alone, at queries that have such keys
+    Replace, Add      given values: a pattern, what a program says, a direction
+    Through           one receiver alone sees what another edit changes: a path
+
+Each edit asks a run for what it needs (``fetch``) before anything is changed, and then says what
+stands at its site instead of what is there (``instead``). Edits that are made together are a tuple.
+Which values are kept from leaving the model's distribution is the user's choice: a mean or zero is
+a value that the model may never see, another row's is one that it does.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.run.site import Site
+
+__all__ = [
+    "Add",
+    "Array",
+    "DropKeys",
+    "Edit",
+    "Edits",
+    "KeepKeys",
+    "Known",
+    "Mean",
+    "Replace",
+    "Resample",
+    "Swap",
+    "Through",
+    "Zero",
+    "as_edits",
+    "sentence",
+]
+
+_NOTHING = 1e-6
+"""A query whose other keys have less than this share of its attention spreads it evenly."""
+
+
+@dataclass(frozen=True, eq=False)
+class Array:
+    """A tensor that compares, hashes and is written by its content.
+
+    Attributes:
+        tensor: On the CPU, not to be written into.
+        name: What it holds, in words; not compared.
+    """
+
+    tensor: Tensor
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tensor", self.tensor.detach().cpu().contiguous().clone())
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        flat = self.tensor.reshape(-1)
+        whole = flat if flat.dtype in (torch.bool, torch.uint8) else flat.view(torch.uint8)
+        return whole.numpy().tobytes()
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of dtype, shape and numbers."""
+        about = f"{self.tensor.dtype}{tuple(self.tensor.shape)}".encode()
+        return hashlib.sha256(about + self._bytes).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Array) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __str__(self) -> str:
+        return self.name or f"values {self.digest[:8]}"
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """Some rows; the one row that there is for all, where there is one."""
+        return self.tensor if len(self.tensor) == 1 else self.tensor[rows]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON data; the numbers are packed."""
+        data = base64.b64encode(zlib.compress(self._bytes, 9)).decode()
+        kind = str(self.tensor.dtype).removeprefix("torch.")
+        return {"name": self.name, "dtype": kind, "shape": [*self.tensor.shape], "data": data}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Array:
+        """The array of :meth:`to_json`."""
+        kind = getattr(torch, data["dtype"])
+        numbers = bytearray(zlib.decompress(base64.b64decode(data["data"])))
+        flat = torch.frombuffer(numbers, dtype=kind) if numbers else torch.empty(0, dtype=kind)
+        return cls(flat.reshape(data["shape"]), data["name"])
+
+
+class Known(Protocol):
+    """What an edit may ask of a run: clean values of rows, on the model's device."""
+
+    causal: bool
+
+    def mean(self, site: Site) -> Tensor:
+        """The mean over the run's rows, ``[1, …]``."""
+
+    def clean(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
+        """The values at a site on some of the run's rows, or on rows of other inputs."""
+
+    def written(self, edit: Edit, rows: Tensor) -> Tensor:
+        """By how much an edit changes what its part writes to the stream, ``[row, pos, d_model]``."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+
+
+Fetched = Any
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A change at a site.
+
+    Attributes:
+        site: Where.
+        at: The positions that are changed (of queries, for attention): one for all rows, or one a
+            row; everywhere by default.
+    """
+
+    site: Site
+    at: int | tuple[int, ...] | None = field(default=None, kw_only=True)
+
+    def fetch(self, known: Known, rows: Tensor) -> Fetched:
+        """What is needed for some rows, a tensor or None."""
+        return None
+
+    def instead(self, own: Tensor, fetched: Fetched) -> Tensor:
+        """What stands in for the site's own values ``[row, …]``."""
+        raise NotImplementedError
+
+    @property
+    def act(self) -> str:
+        """What is done, in words that go before 'at the site'."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        where = "" if self.at is None else f", at position {self.at}"
+        where = ", at one position a row" if isinstance(self.at, tuple) else where
+        return f"{self.site}: {self.act}{where}"
+
+    def changed(self, own: Tensor, fetched: Fetched, rows: Tensor) -> Tensor:
+        """The site's values with the change made.
+
+        Args:
+            own: The site's values on ``rows`` (one head's, where it names a head).
+            fetched: What :meth:`fetch` gave for these rows.
+            rows: Numbers of the rows.
+        """
+        new = self.instead(own, fetched).to(own).expand_as(own)
+        if self.at is None:
+            return new
+        return _at_positions(own, new, self.at, rows, self.site.position_axis)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON data that :func:`Edit.from_json` reads."""
+        return {"edit": type(self).__name__} | {
+            one.name: _packed(getattr(self, one.name)) for one in fields(self)
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Edit:
+        """The edit of :meth:`to_json`.
+
+        Raises:
+            ArgumentError: for an edit that there is not.
+        """
+        kinds = {kind.__name__: kind for kind in Edit.__subclasses__()}
+        problems, name = Problems("Edit.from_json"), data.get("edit")
+        rule = f"must be one of {', '.join(sorted(kinds))}"
+        problems.need(name in kinds, "edit", rule, name, "correct it")
+        problems.raise_if_any()
+        return kinds[str(name)](**{k: _unpacked(v) for k, v in data.items() if k != "edit"})
+
+
+Edits = tuple[Edit, ...]
+"""Edits that are made together."""
+
+
+@dataclass(frozen=True)
+class Mean(Edit):
+    """The mean over the run's rows stands in, position by position; with ``level`` the mean over
+    rows and positions."""
+
+    level: bool = False
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return "its mean over rows and positions" if self.level else "its mean over rows"
+
+    def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
+        found = self.site.take(known.mean(self.site.every_head))
+        return found.mean(self.site.position_axis, keepdim=True) if self.level else found
+
+    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
+        return fetched
+
+
+@dataclass(frozen=True)
+class Zero(Edit):
+    """Nothing stands in."""
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return "nothing"
+
+    def instead(self, own: Tensor, fetched: Fetched) -> Tensor:  # noqa: D102
+        return torch.zeros_like(own[:1])
+
+
+@dataclass(frozen=True)
+class Resample(Edit):
+    """What is there on another of the run's rows stands in: rows exchange along a random cycle, so
+    that no row keeps its own."""
+
+    seed: int = 0
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return f"what it is on another row (seed {self.seed})"
+
+    def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
+        order = torch.randperm(len(known), generator=torch.Generator().manual_seed(self.seed))
+        others = order.roll(1)[order.argsort()][rows]
+        return self.site.take(known.clean(self.site.every_head, others))
+
+    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
+        return fetched
+
+
+@dataclass(frozen=True)
+class Swap(Edit):
+    """What is there on other rows stands in.
+
+    Attributes:
+        rows: For each of the run's rows, the row that it gets its values from; by default the row
+            of the same number.
+        inputs: The inputs that these are rows of; the run's own by default.
+    """
+
+    rows: tuple[int, ...] | None = None
+    inputs: Array | None = None
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        which = "the same row" if self.rows is None else "another row"
+        return f"what it is on {which} of {'these inputs' if self.inputs is None else self.inputs}"
+
+    def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
+        others = rows if self.rows is None else torch.tensor(self.rows)[rows]
+        return self.site.take(known.clean(self.site.every_head, others, self.inputs))
+
+    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
+        return fetched
+
+
+@dataclass(frozen=True)
+class DropKeys(Edit):
+    """Attention is taken from some keys; the other keys that the query may see get it, in their
+    proportions (evenly if there was nothing). Queries that see no other key keep theirs.
+
+    Attributes:
+        keys: ``[#row, query, key]``, true for the keys that lose it.
+    """
+
+    keys: Array
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return f"no attention to {self.keys}"
+
+    def fetch(self, known: Known, rows: Tensor) -> tuple[Tensor, bool]:  # noqa: D102
+        return self.keys.rows(rows), known.causal
+
+    def instead(self, own: Tensor, fetched: tuple[Tensor, bool]) -> Tensor:  # noqa: D102
+        return _without(own, fetched[0].to(own.device), causal=fetched[1])
+
+
+@dataclass(frozen=True)
+class KeepKeys(Edit):
+    """Attention goes to some keys alone, in their proportions, at queries that have such keys.
+
+    Attributes:
+        keys: ``[#row, query, key]``, true for the keys that keep it.
+    """
+
+    keys: Array
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return f"attention to {self.keys} alone"
+
+    def fetch(self, known: Known, rows: Tensor) -> tuple[Tensor, bool]:  # noqa: D102
+        return self.keys.rows(rows), known.causal
+
+    def instead(self, own: Tensor, fetched: tuple[Tensor, bool]) -> Tensor:  # noqa: D102
+        keys = fetched[0].to(own.device)
+        return _without(own, ~keys & keys.any(-1, keepdim=True), causal=fetched[1])
+
+
+@dataclass(frozen=True)
+class Replace(Edit):
+    """Given values stand in: a pattern, what a program says, a part's write on no row at all.
+
+    Attributes:
+        values: ``[#row, …]`` as the site's (one head's, where the site names a head).
+    """
+
+    values: Array
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return str(self.values)
+
+    def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
+        return self.values.rows(rows)
+
+    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
+        return fetched
+
+
+@dataclass(frozen=True)
+class Add(Edit):
+    """A given direction is added.
+
+    Attributes:
+        direction: ``[#row, #pos, …]``.
+        times: What it is multiplied with.
+    """
+
+    direction: Array
+    times: float = 1.0
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return f"itself + {self.times:g} × {self.direction}"
+
+    def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
+        return self.direction.rows(rows)
+
+    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
+        return own + self.times * fetched.to(own)
+
+
+@dataclass(frozen=True)
+class Through(Edit):
+    """The site alone sees what another edit changes of what its part writes; everything between
+    stays as it was. Sites are inputs: ``q_input``, ``k_input``, ``v_input`` of a head, ``mlp_in``
+    of a layer, or ``resid_post`` of the last layer.
+
+    Attributes:
+        sender: The other edit: of a head, an FFN or the stream, in front of the site.
+    """
+
+    sender: Edit
+
+    def __post_init__(self) -> None:
+        problems, where = Problems("Through"), self.sender.site
+        same = self.site.kind in ("mlp_in", "resid_post") and where.layer == self.site.layer
+        same &= where.kind != "mlp_out" or self.site.kind == "resid_post"
+        rule = f"must come before the receiver, {self.site}"
+        before = where.layer < self.site.layer or same
+        problems.need(before, "sender", rule, str(where), "take an earlier part")
+        problems.raise_if_any()
+
+    @property
+    def act(self) -> str:  # noqa: D102
+        return f"sees ({self.sender}) alone"
+
+    def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
+        return known.written(self.sender, rows)
+
+    def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
+        return own + fetched.to(own)
+
+
+def as_edits(edits: Edit | tuple[Edit, ...] | list[Edit]) -> Edits:
+    """One edit, or several that are made together, as a tuple."""
+    return (edits,) if isinstance(edits, Edit) else tuple(edits)
+
+
+def sentence(edits: Edits) -> str:
+    """What is changed, in words."""
+    return "; ".join(map(str, edits)) or "nothing is changed"
+
+
+def _without(own: Tensor, keys: Tensor, *, causal: bool) -> Tensor:
+    """Attention ``[row, (head,) query, key]`` without some keys."""
+    if own.ndim == 4:
+        keys = keys[:, None]
+    allowed = torch.ones(own.shape[-2:], dtype=torch.bool, device=own.device)
+    rest = (allowed.tril() if causal else allowed) & ~keys
+    total = own.sum(-1, keepdim=True)
+    left = torch.where(rest, own, 0.0)
+    share = left.sum(-1, keepdim=True)
+    few = share <= _NOTHING * total
+    even = rest.to(own.dtype) / rest.sum(-1, keepdim=True).clamp_min(1)
+    moved = torch.where(few, even * total, left * (total / share.where(~few, 1.0)))
+    return torch.where(rest.any(-1, keepdim=True), moved, own)
+
+
+def _at_positions(
+    own: Tensor, new: Tensor, at: int | tuple[int, ...], rows: Tensor, axis: int
+) -> Tensor:
+    """``new`` at one position (of each row), ``own`` at all others."""
+    wanted = torch.tensor(at)[rows] if isinstance(at, tuple) else torch.full((len(rows),), at)
+    shape = [1] * own.ndim
+    shape[0], shape[axis] = len(rows), own.shape[axis]
+    here = wanted[:, None] == torch.arange(own.shape[axis])
+    return torch.where(here.reshape(shape).to(own.device), new, own)
+
+
+def _packed(value: Any) -> Any:
+    if isinstance(value, Site):
+        return {"site": value.name, "head": value.head}
+    if isinstance(value, Array | Edit):
+        return value.to_json()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _unpacked(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if "site" in value and "edit" not in value:
+            return Site.of(value["site"], value["head"])
+        return Edit.from_json(value) if "edit" in value else Array.from_json(value)
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,178 @@
+"""The gate that every run passes: rows that the model can take, numbers that are finite.
+
+    ids        whole numbers within the vocabulary
+    lengths    at most as many positions as the model has
+    masks      all ones; rows with pads are stripped and run by length (:func:`by_length`)
+    targets    as long as the inputs, ids within the outputs, something scored
+    outputs    finite, clean and changed
+
+All problems of a call are named at once. The gate does not know whether rows make sense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp.errors import ArgumentError, Problems
+from interp.hooks.transformer_lens_adapter import vocabulary_of
+from interp.tasks.base import Batch
+
+__all__ = ["admitted", "by_length", "need_finite", "next_tokens", "not_finite"]
+
+_COLUMNS = {"input_ids", "attention_mask"}
+
+
+def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
+    """Tokens ``[row, pos]`` whose targets are the next tokens, scored from position ``start`` on."""
+    targets = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
+    mask = torch.ones(tokens.shape, dtype=torch.bool)
+    mask[:, :start], mask[:, -1] = False, False
+    return Batch(tokens, targets, mask)
+
+
+def by_length(tokens: Tensor, attention_mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows without their pads, those of one length together.
+
+    Yields:
+        The rows' numbers, and their tokens ``[row, pos]``.
+
+    Raises:
+        ArgumentError: for a mask of another shape, with holes, or of a row that is all pads.
+    """
+    problems, kept = Problems("by_length"), attention_mask.bool()
+    same = kept.shape == tokens.shape
+    rule = f"must be shaped {tuple(tokens.shape)}, as the tokens"
+    problems.need(same, "attention_mask", rule, tuple(kept.shape), "give one for each token")
+    problems.raise_if_any()
+    steps = (kept[:, 1:] & ~kept[:, :-1]).sum(1) + kept[:, 0]
+    whole = bool((steps == 1).all())
+    rule, advice = "must be one stretch of ones in each row", "leave pads at the ends alone"
+    problems.need(whole, "attention_mask", rule, steps.tolist(), advice)
+    problems.raise_if_any()
+    lengths = kept.sum(1)
+    for length in lengths.unique().tolist():
+        rows = torch.nonzero(lengths == length)[:, 0]
+        yield rows, tokens[rows][kept[rows]].reshape(len(rows), length)
+
+
+def admitted(model: Any, batch: Any, attention_mask: Tensor | None = None) -> Batch:
+    """The rows as a batch that the model can take.
+
+    Args:
+        model: A hooked model.
+        batch: A batch; token ids ``[row, pos]``, whose targets are the next tokens; or what a
+            tokenizer gives (``input_ids`` with its ``attention_mask``).
+        attention_mask: Which tokens are no pads, for token ids.
+
+    Raises:
+        ArgumentError: naming everything that does not fit.
+    """
+    problems = Problems("Run")
+    if isinstance(batch, Mapping) or hasattr(batch, "input_ids"):
+        columns = dict(batch)
+        odd = sorted(set(columns) - _COLUMNS)
+        rule = "must be input_ids and attention_mask"
+        problems.need(not odd, "batch", rule, odd, "leave the other columns out")
+        batch, attention_mask = columns.get("input_ids"), columns.get("attention_mask")
+    if isinstance(batch, list):
+        batch = torch.tensor(batch) if len({len(row) for row in batch}) == 1 else batch
+    if isinstance(batch, Tensor) and batch.ndim == 2 and batch.shape[1] > 1:
+        batch = next_tokens(batch)
+    known = isinstance(batch, Batch)
+    rule = "must be a Batch, or token ids [row, pos] of two positions at least"
+    shown = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+    problems.need(known, "batch", rule, shown, "see interp.run.gate")
+    problems.raise_if_any()
+    if attention_mask is not None:
+        whole = attention_mask.shape == batch.inputs.shape[:2] and bool(attention_mask.all())
+        rule, advice = "must be all ones", "strip pads with by_length and make a run a length"
+        zeros = int((attention_mask == 0).sum())
+        problems.need(whole, "attention_mask", rule, f"{zeros} zeros", advice)
+    _need_inputs(problems, model, batch.inputs)
+    _need_targets(problems, model, batch)
+    problems.raise_if_any()
+    return batch
+
+
+def _need_inputs(problems: Problems, model: Any, inputs: Tensor) -> None:
+    shape = tuple(inputs.shape)
+    filled = inputs.ndim >= 2 and 0 not in shape
+    rule = "must be [row, pos(, channel)] with a row at least"
+    problems.need(filled, "inputs", rule, shape, "give rows")
+    if not filled:
+        return
+    longest = getattr(getattr(model, "cfg", None), "n_ctx", None)
+    if isinstance(longest, int) and longest > 0:
+        rule = f"must have at most {longest} positions, as the model"
+        problems.need(shape[1] <= longest, "inputs", rule, shape[1], "shorten the rows")
+    vocabulary = vocabulary_of(model)
+    if vocabulary is None:
+        finite = not inputs.is_floating_point() or bool(inputs.isfinite().all())
+        problems.need(finite, "inputs", "must be finite", "NaN or infinity", "mend the rows")
+        return
+    whole = not (inputs.is_floating_point() or inputs.dtype == torch.bool) and inputs.ndim == 2
+    rule = "must be token ids [row, pos]"
+    problems.need(whole, "inputs", rule, (shape, str(inputs.dtype)), "convert them to int64")
+    if whole:
+        ends = int(inputs.min()), int(inputs.max())
+        rule = f"must be ids from 0 to {vocabulary - 1}"
+        known = ends[0] >= 0 and ends[1] < vocabulary
+        problems.need(known, "inputs", rule, ends, "use the model's own tokenizer")
+
+
+def _need_targets(problems: Problems, model: Any, batch: Batch) -> None:
+    places = tuple(batch.inputs.shape[:2])
+    for name, value in (("targets", batch.targets), ("mask", batch.mask)):
+        rule = f"must begin with {places}, as the inputs"
+        problems.need(value.shape[:2] == places, name, rule, tuple(value.shape), "match them")
+    if batch.mask.shape != places or batch.targets.shape[:2] != places:
+        return
+    rule = "must be boolean, and score a position at least"
+    scored = batch.mask.dtype == torch.bool and bool(batch.mask.any())
+    problems.need(scored, "mask", rule, str(batch.mask.dtype), "mark what is scored")
+    width = getattr(getattr(model, "cfg", None), "d_vocab_out", None)
+    width = getattr(getattr(model, "spec", None), "d_out", width)
+    if scored and not batch.targets.is_floating_point() and isinstance(width, int) and width > 0:
+        some = batch.targets[batch.mask]
+        ends = int(some.min()), int(some.max())
+        rule = f"must be from 0 to {width - 1} where they are scored"
+        problems.need(ends[0] >= 0 and ends[1] < width, "targets", rule, ends, "correct them")
+
+
+def need_finite(values: Tensor, what: str) -> None:
+    """Refuse numbers that are infinite or not a number.
+
+    Raises:
+        ArgumentError: saying what they are of.
+    """
+    if not bool(values.isfinite().all()):
+        raise ArgumentError(
+            f"Run: {what} gives numbers that are infinite or not a number: change it in another "
+            "way, or run the model in a wider number format"
+        )
+
+
+def not_finite(model: Any, inputs: Tensor) -> ArgumentError:
+    """The error that says where a model's activations are first infinite or not a number.
+
+    Scores and patterns are left out: a score of −∞ is a mask.
+    """
+    found: list[str] = []
+
+    def look(value: Any, hook: Any) -> None:
+        if isinstance(value, Tensor) and not bool(value.isfinite().all()):
+            found.append(str(hook.name))
+
+    def counts(name: str) -> bool:
+        return not name.endswith(("scores", "pattern", "score"))
+
+    with torch.no_grad():
+        model.run_with_hooks(inputs, fwd_hooks=[(counts, look)])
+    return ArgumentError(
+        f"Run: {type(model).__name__} gives activations that are infinite or not a number, first "
+        f"at {found[0] if found else 'the output'}: look at its weights and at its inputs there"
+    )

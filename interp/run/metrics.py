@@ -1,0 +1,154 @@
+"""How well a model does at each scored position: the loss, a logit difference, or a function.
+
+    Loss()              next-token targets: nats; real targets: squared error     more is worse
+    LogitDifference(k)  logit of the target − logit of token k                    less is worse
+    Change()            |output − clean output|², whatever the target             more is worse
+    any function        (outputs [place, output], targets [place, …]) → [place]
+
+A *place* is a scored position of a row. Outputs exist at places alone, some at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.run.edits import Array
+
+__all__ = ["Change", "LogitDifference", "Loss", "LossOfOthers", "Metric", "Places", "as_metric"]
+
+
+@dataclass(frozen=True)
+class Places:
+    """Scored positions, some at a time.
+
+    Attributes:
+        rows, positions: Where each is, ``[place]``; rows count from the run's first.
+        targets: The targets there, ``[place(, output)]``.
+    """
+
+    rows: Tensor
+    positions: Tensor
+    targets: Tensor
+
+    def __getitem__(self, some: slice) -> Places:
+        """Some of the places."""
+        return Places(self.rows[some], self.positions[some], self.targets[some])
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number at each place, from the output there. Subclasses say which."""
+
+    @property
+    def worse(self) -> int:
+        """1 if the model does worse where the number is larger, −1 if where it is smaller."""
+        return 1
+
+    @property
+    def compares(self) -> bool:
+        """Whether the number is read from the clean output as well."""
+        return False
+
+    def at(
+        self, output: Float[Tensor, "place output"], places: Places, clean: Tensor | None
+    ) -> Float[Tensor, "place *more"]:
+        """The number at each place, in double precision.
+
+        Args:
+            output: The outputs of a run, changed or not, on the model's device.
+            places: Where they are.
+            clean: The outputs of the unchanged model, for metrics that compare.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Loss(Metric):
+    """Cross-entropy in nats of token targets, squared error (mean over channels) of real ones.
+
+    Exponentials are taken in the output's precision (at least single), their logarithm in double.
+    """
+
+    def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
+        targets = places.targets.to(output.device)
+        if targets.is_floating_point():
+            return (output.double() - targets.double()).square().mean(-1)
+        output = output.to(torch.promote_types(output.dtype, torch.float32))
+        largest = output.detach().amax(-1, keepdim=True)
+        total = (output - largest).exp_().sum(-1).double().log() + largest[..., 0].double()
+        return total - output.gather(-1, targets.long()[:, None])[:, 0].double()
+
+
+@dataclass(frozen=True)
+class LossOfOthers(Metric):
+    """The loss with the targets of several rows, ``[place, other]``: those of other rows are the
+    null of a loss.
+
+    Attributes:
+        targets: ``[other, pos(, output)]``.
+    """
+
+    targets: Array
+
+    def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
+        others = self.targets.tensor.transpose(0, 1)[places.positions].to(output.device)
+        if others.is_floating_point():
+            return (output.double()[:, None] - others.double()).square().mean(-1)
+        first = Loss().at(output, Places(places.rows, places.positions, others[:, 0]), None)
+        picked = output.gather(-1, others.long()).double()
+        return first[:, None] + picked[:, :1] - picked
+
+
+@dataclass(frozen=True)
+class LogitDifference(Metric):
+    """The logit of the target minus that of another token.
+
+    Attributes:
+        against: The other token, one for all or ``[row, pos]``.
+    """
+
+    against: int | Array
+
+    @property
+    def worse(self) -> int:  # noqa: D102
+        return -1
+
+    def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
+        other = torch.full_like(places.targets, self.against if isinstance(self.against, int) else 0)
+        if isinstance(self.against, Array):
+            other = self.against.tensor[places.rows, places.positions]
+        ids = torch.stack((places.targets, other), -1).to(output.device).long()
+        right, wrong = output.gather(-1, ids).double().unbind(-1)
+        return right - wrong
+
+
+@dataclass(frozen=True)
+class Change(Metric):
+    """How far the output is from the clean one: the squared distance. It need not be worse."""
+
+    @property
+    def compares(self) -> bool:  # noqa: D102
+        return True
+
+    def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
+        against = output.detach() if clean is None else clean
+        return (output.double() - against.double()).square().sum(-1)
+
+
+@dataclass(frozen=True)
+class _Function(Metric):
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:
+        return self.function(output, places.targets.to(output.device)).double()
+
+
+def as_metric(metric: Any) -> Metric:
+    """A metric as it is, or made of a function of outputs and targets (more is worse)."""
+    return metric if isinstance(metric, Metric) else _Function(metric)

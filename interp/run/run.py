@@ -1,0 +1,567 @@
+"""A model on some rows: what it does, and what it does when something in it is changed.
+
+    run = Run(model, tokens)                  the gate: rows are checked, here and nowhere else
+    run.value()                               the loss at each scored position  [row, pos]
+    run.at([Site(3, "pattern")])              activations
+    run.rise(Mean(Site(3, "z", head=2)))      by how much the loss rises        [row, pos]
+    run.rises([edit, (edit, edit), …])        many of them, several in one batch
+    run.with_(edit)                           the changed model, as a run: all of the above again
+    run.gradient([site])                      of the loss, row by row
+    run.slopes([edit, …])                     what first order says of many edits, in one backward pass
+
+Values are remembered by edits, metric and row; nothing is run twice. Rows are taken a few at a time
+(``tokens`` positions a pass), clean streams are kept while there is room and computed again
+otherwise, logits exist for some scored positions at a time: memory does not grow with rows beyond a
+fixed size, except for what is asked for.
+
+A slope is a first-order estimate. It is wrong where scores saturate, most of all for the parts that
+are needed most: use it to spend fewer rows (:mod:`interp.run.evidence`), never to decide.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp.errors import HookError, Problems
+from interp.hooks.capture import evaluating, model_device
+from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
+from interp.run.gate import admitted, need_finite, not_finite
+from interp.run.layers import Acts, Layers, Whole, runners_of
+from interp.run.metrics import Loss, Metric, Places, as_metric
+from interp.run.site import Site
+from interp.tasks.base import Batch
+
+__all__ = ["Run"]
+
+_TOKENS = 1024
+_ROOM = 2**26
+"""The most numbers of clean streams that are kept, and of activations that slopes hold at once."""
+_OUTPUTS = 2**24
+"""The most output numbers at once."""
+_LOSS = Loss()
+
+Many = Sequence[Edit | Edits]
+
+
+class Run:
+    """A model's run on some rows, from which changed runs are made.
+
+    Args:
+        model: Ours, a bridge or a wrapped module.
+        batch: Rows with targets; or token ids ``[row, pos]``, whose targets are the next tokens; or
+            what a tokenizer gives.
+        attention_mask: Which tokens are no pads, for token ids; must be all ones.
+        tokens: At most this many positions in one pass (at least one row).
+        room: The most numbers of clean streams that are kept.
+
+    Attributes:
+        edits: What is changed in this run: nothing, unless it comes from :meth:`with_`.
+        passes: How many rows have been run through all layers, parts of a pass counted as such.
+
+    Raises:
+        ArgumentError: for rows that the model cannot take; for activations that are not finite.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        batch: Any,
+        *,
+        attention_mask: Tensor | None = None,
+        tokens: int = _TOKENS,
+        room: int = _ROOM,
+    ) -> None:
+        self.model, self.batch = model, admitted(model, batch, attention_mask)
+        self.edits: Edits = ()
+        self._tokens, self._room, self._device = tokens, room, model_device(model)
+        problems = Problems("Run")
+        problems.need(tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
+        problems.raise_if_any()
+        self._layered = runners_of(model, self.batch.inputs.to(self._device))
+        self._whole = Whole(model)
+        self._values: dict[tuple[Edits, Metric], dict[int, Tensor]] = {}
+        self._slopes: dict[tuple[Edits, Edits, Metric], dict[int, float]] = {}
+        self._streams: dict[tuple[int, ...], list[Tensor]] = {}
+        self._means: dict[Site, Tensor] = {}
+        self._others: dict[Array, Run] = {}
+        self._last: tuple[Any, Tensor] | None = None
+        self._ran, self._wide = [0.0], list[int]()
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.batch)
+
+    @property
+    def causal(self) -> bool:
+        """Whether queries can attend to no later key."""
+        return bool(getattr(getattr(self.model, "spec", None), "causal", True))
+
+    @property
+    def passes(self) -> float:  # noqa: D102
+        return self._ran[0]
+
+    @property
+    def clean(self) -> Run:
+        """The run in which nothing is changed."""
+        return self.with_(only=True)
+
+    def with_(self, *edits: Edit, only: bool = False) -> Run:
+        """The run in which some edits are made as well; with ``only`` no others."""
+        for edit in edits:
+            self._need_reach(edit)
+        changed = copy.copy(self)  # what is remembered is shared
+        changed.edits = edits if only else (*self.edits, *edits)
+        return changed
+
+    def value(self, metric: Any = _LOSS, rows: Sequence[int] | None = None) -> Tensor:
+        """The metric at each position, ``[row, pos, …]``, 0 where nothing is scored.
+
+        Args:
+            metric: A :class:`~interp.run.metrics.Metric`, or a function of outputs ``[place,
+                output]`` and targets.
+            rows: Which rows; all by default.
+        """
+        which, measured = self._rows(rows), as_metric(metric)
+        self._fill([self.edits], measured, which)
+        return self._dense(self._values[self.edits, measured], which)
+
+    def rise(
+        self, edits: Edit | Edits, metric: Any = _LOSS, rows: Sequence[int] | None = None
+    ) -> Tensor:
+        """By how much the metric rises at each position when edits are made, all at once.
+
+        Returns:
+            ``[row, pos, …]``, 0 where nothing is scored. See :meth:`by_row`.
+        """
+        return next(self.rises([edits], metric, rows))
+
+    def rises(
+        self, many: Many, metric: Any = _LOSS, rows: Sequence[int] | None = None
+    ) -> Iterator[Tensor]:
+        """Yield the rise for each of many edits, each made by itself."""
+        which, measured = self._rows(rows), as_metric(metric)
+        all_ = [(*self.edits, *as_edits(edits)) for edits in many]
+        for edit in {edit for edits in many for edit in as_edits(edits)}:
+            self._need_reach(edit)
+        self._fill([self.edits, *all_], measured, which)
+        before = self._dense(self._values[self.edits, measured], which)
+        for edits in all_:
+            yield self._dense(self._values[edits, measured], which) - before
+
+    def by_row(self, values: Tensor, rows: Sequence[int] | None = None) -> Tensor:
+        """The mean over scored positions of each row, of values ``[row, pos, …]``."""
+        counts = self.batch.mask[self._rows(rows)].sum(1).clamp_min(1)
+        return values.sum(1) / counts.reshape(-1, *[1] * (values.ndim - 2))
+
+    def outputs(self, rows: Sequence[int] | None = None) -> Iterator[tuple[Places, Tensor]]:
+        """Yield some scored places at a time with their outputs ``[place, output]``."""
+        for piece in self._pieces(self._rows(rows)):
+            with evaluating(self.model):
+                yield from self._outputs([self.edits], piece)
+
+    def at(
+        self, sites: Sequence[Site | str], rows: Sequence[int] | None = None
+    ) -> dict[Site, Tensor]:
+        """Activations ``[row, …]`` at sites (one head's, where a site names a head)."""
+        wanted, found = [Site.parse(site) for site in sites], list[dict[Site, Tensor]]()
+        for piece in self._pieces(self._rows(rows)):
+            found.append(self._read([*{site.every_head for site in wanted}], piece, self.edits))
+        return {
+            site: torch.cat([site.take(some[site.every_head]) for some in found]) for site in wanted
+        }
+
+    def gradient(
+        self, sites: Sequence[Site | str], metric: Any = _LOSS, rows: Sequence[int] | None = None
+    ) -> dict[Site, Tensor]:
+        """The gradient of each row's mean of the metric at sites, ``[row, …]``."""
+        wanted, found = [Site.parse(site) for site in sites], list[dict[Site, Tensor]]()
+        for piece in self._pieces(self._rows(rows), share=4):
+            inner = [*{site.every_head for site in wanted}]
+            both = self._gradients(inner, as_metric(metric), piece)
+            found.append({site: both[site][1] for site in inner})
+        return {
+            site: torch.cat([site.take(some[site.every_head]) for some in found]) for site in wanted
+        }
+
+    def slopes(
+        self, many: Many, metric: Any = _LOSS, rows: Sequence[int] | None = None
+    ) -> Tensor:
+        """What first order says of each edit's rise, ``[edit, row]``: gradient · change, row by row.
+
+        One forward and one backward pass over the rows for all edits; not for metrics that compare
+        with the clean output, whose gradient is zero there.
+        """
+        which, measured = self._rows(rows), as_metric(metric)
+        all_ = [as_edits(edits) for edits in many]
+        known = [self._slopes.setdefault((self.edits, one, measured), {}) for one in all_]
+        lacking = [row for row in which.tolist() if any(row not in some for some in known)]
+        for piece in self._pieces(torch.tensor(lacking, dtype=torch.long), share=4):
+            self._slope(all_, measured, piece)
+        return torch.tensor([[some[row] for row in which.tolist()] for some in known]).double()
+
+    # What edits ask for.
+
+    def mean(self, site: Site) -> Tensor:
+        """The mean of clean values at a site over all rows, ``[1, …]``; kinds without a key axis are
+        read for all layers at once."""
+        if site not in self._means:
+            layers = range(self.model.cfg.n_layers) if site.position_axis == 1 else [site.layer]
+            sites = [Site(at, site.kind, None, site.term) for at in layers]
+            sites = [one for one in sites if one.name in self.model.hook_dict] or [site]
+            sums: dict[Site, Tensor] = {}
+            types: dict[Site, torch.dtype] = {}
+            for piece in self._pieces(self._rows(None)):
+                for one, value in self._read(sites, piece, ()).items():
+                    wide = torch.promote_types(value.dtype, torch.float32)
+                    total = value.sum(0, keepdim=True, dtype=wide)
+                    sums[one] = sums[one] + total if one in sums else total
+                    types[one] = value.dtype
+            for one, total in sums.items():
+                self._means[one] = (total / len(self)).to(types[one])
+                need_finite(self._means[one], f"the mean of {one} over rows")
+        return self._means[site]
+
+    def clean_values(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
+        """The clean values at a site on some rows, or on rows of other inputs of the same shape."""
+        if inputs is not None:
+            return self._other(inputs).clean_values(site, rows)
+        key = site, tuple(rows.tolist())
+        if self._last is None or self._last[0] != key:
+            self._last = key, self._read([site], rows, ())[site]
+        return self._last[1]
+
+    def written(self, edit: Edit, rows: Tensor) -> Tensor:
+        """By how much an edit changes what its part alone writes to the stream."""
+        site = edit.site.every_head
+        if site.kind not in ("resid_pre", "resid_post", "attn_out", "mlp_out"):
+            site = Site(site.layer, "attn_out")
+        return self._read([site], rows, (edit,))[site] - self._read([site], rows, ())[site]
+
+    def _other(self, inputs: Array) -> Run:
+        if inputs not in self._others:
+            like, tensor = self.batch.inputs, inputs.tensor
+            problems = Problems("Run")
+            rule = f"must have rows of shape {tuple(like.shape[1:])}, as the run's"
+            same = tensor.shape[1:] == like.shape[1:]
+            shown = tuple(tensor.shape[1:])
+            problems.need(same, "inputs to swap from", rule, shown, "pair the rows")
+            problems.raise_if_any()
+            places = torch.ones(tensor.shape[:2], dtype=torch.bool)
+            rows = Batch(tensor, torch.zeros(tensor.shape[:2], dtype=torch.long), places)
+            options = {"tokens": self._tokens, "room": self._room // 2}
+            self._others[inputs] = Run(self.model, rows, **options)
+        return self._others[inputs]
+
+    # How it is done.
+
+    def _rows(self, rows: Sequence[int] | None) -> Tensor:
+        return torch.arange(len(self)) if rows is None else torch.as_tensor(rows, dtype=torch.long)
+
+    def _pieces(self, rows: Tensor, *, share: int = 1) -> list[Tensor]:
+        """Even pieces of the rows, of at most ``tokens / share`` positions (one row at least)."""
+        most = max(1, self._tokens // share // self.batch.inputs.shape[1])
+        return list(rows.tensor_split(-(-len(rows) // most))) if len(rows) else []
+
+    def _need_reach(self, edit: Edit) -> None:
+        """Refuse a change that a bridge does not pass on: its hook there feeds the FFN alone."""
+        if edit.site.kind == "resid_mid" and getattr(self.model, "spec", None) is None:
+            raise HookError(
+                f"{edit.site.name} may only be read in {type(self.model).__name__}: what is changed "
+                "there does not reach the stream: change attn_out"
+            )
+
+    def _runner(self, sites: Sequence[Site]) -> Layers | None:
+        """The quickest way to run with functions at sites; None for the model as a whole."""
+        knowing = (one for one in self._layered if all(map(one.knows, sites)))
+        return next(knowing, None)
+
+    def _inputs(self, rows: Tensor) -> Tensor:
+        return self.batch.inputs[rows].to(self._device)
+
+    def _clean_streams(self, rows: Tensor) -> list[Tensor]:
+        """The streams that enter layers, and the last one; kept while there is room."""
+        key = tuple(rows.tolist())
+        if key not in self._streams:
+            found = self._layered[0].streams(self._inputs(rows))
+            self._ran[0] += len(rows)
+            if not all(bool(stream.isfinite().all()) for stream in found):
+                raise not_finite(self.model, self._inputs(rows))
+            size = sum(stream.numel() for stream in found)
+            held = sum(stream.numel() for some in self._streams.values() for stream in some)
+            while self._streams and held + size > self._room:
+                oldest = self._streams.pop(next(iter(self._streams)))
+                held -= sum(stream.numel() for stream in oldest)
+            self._streams[key] = found
+        return self._streams[key]
+
+    def _through(
+        self, runner: Layers, stream: Tensor, layers: range, acts: Acts
+    ) -> Tensor:
+        """The stream after some layers, from the one before them."""
+        for layer in layers:
+            here = {site: act for site, act in acts.items() if site.layer == layer}
+            self._ran[0] += len(stream) / len(runner.layers)
+            if here:
+                with runner.acting(here):
+                    stream = runner.block(stream, layer)
+            else:
+                stream = runner.block(stream, layer)
+        return stream
+
+    def _acts(self, stack: Sequence[Edits], rows: Tensor) -> dict[Site, Callable[..., Any]]:
+        """What happens at sites when copies of some rows are run, each with its own edits."""
+        todo: dict[Site, list[tuple[int, Edit, Fetched]]] = {}
+        for copy_, edits in enumerate(stack):
+            for edit in edits:
+                fetched = edit.fetch(_Known(self), rows)
+                todo.setdefault(edit.site.every_head, []).append((copy_, edit, fetched))
+
+        def act(value: Tensor, some: list[tuple[int, Edit, Fetched]]) -> Tensor:
+            if len(value) != len(stack) * len(rows):
+                site = some[0][1].site
+                raise HookError(f"{site.name} has {len(value)} entries, not one a row")
+            pieces = list(value.split(len(rows)))
+            for copy_, edit, fetched in some:
+                own = edit.site.take(pieces[copy_])
+                new = edit.changed(own, fetched, rows)
+                pieces[copy_] = edit.site.put(pieces[copy_], new)
+            return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+        return {
+            site: lambda value, some=some: act(value, some)  # type: ignore[misc]
+            for site, some in todo.items()
+        }
+
+    def _read(self, sites: Sequence[Site], rows: Tensor, edits: Edits) -> dict[Site, Tensor]:
+        """Values at sites of all heads, with edits made."""
+        found: dict[Site, Tensor] = {}
+        with evaluating(self.model):
+            acts = self._acts([edits], rows) if edits else {}
+            for site in sites:
+                acts[site] = _keeping(site, found, acts.get(site))
+            runner = self._runner([*acts])
+            if runner is None:
+                self._ran[0] += len(rows)
+                self._whole.output(self._inputs(rows), acts)
+            else:
+                start, last = min(s.layer for s in acts), max(s.layer for s in sites)
+                acts = {site: act for site, act in acts.items() if site.layer <= last}
+                stream = self._clean_streams(rows)[start]
+                self._through(runner, stream, range(start, last + 1), acts)
+        return found
+
+    def _fill(self, many: Sequence[Edits], metric: Metric, rows: Tensor) -> None:
+        """Measure what is not known of some rows."""
+        missing: dict[tuple[int, ...], list[Edits]] = {}
+        for edits in dict.fromkeys(many):
+            known = self._values.setdefault((edits, metric), {})
+            lacking = tuple(row for row in rows.tolist() if row not in known)
+            if lacking:
+                missing.setdefault(lacking, []).append(edits)
+        for lacking, some in missing.items():
+            for piece in self._pieces(torch.tensor(lacking)):
+                with evaluating(self.model):
+                    self._measure(some, metric, piece)
+
+    def _measure(self, many: Sequence[Edits], metric: Metric, rows: Tensor) -> None:
+        """Measure edits on rows that fit one pass."""
+        counts = self.batch.mask[rows].sum(1).tolist()
+        clean = None
+        if metric.compares:
+            clean = torch.cat([output for _, output in self._outputs([()], rows)])
+        for stack in self._stacks(many, len(rows)):
+            found, done = list[Tensor](), 0
+            for places, output in self._outputs(stack, rows):
+                against = None
+                if clean is not None:
+                    which = (done + torch.arange(len(output))) % len(clean)
+                    against, done = clean[which], done + len(output)
+                found.append(metric.at(output, places, against).detach().cpu())
+            for edits, values in zip(stack, torch.cat(found).chunk(len(stack)), strict=True):
+                need_finite(values, f"the model with {sentence(edits)}")
+                known = self._values[edits, metric]
+                for row, value in zip(rows.tolist(), values.split(counts), strict=True):
+                    known[row] = value.clone()
+
+    def _stacks(self, many: Sequence[Edits], rows: int) -> Iterator[list[Edits]]:
+        """Edits that run as copies in one batch: those of the same first layer, run alike."""
+        groups: dict[tuple[int, int], list[Edits]] = {}
+        for edits in many:
+            runner = self._runner([edit.site.every_head for edit in edits])
+            at = -1 if runner is None else self._layered.index(runner)
+            groups.setdefault((min((e.site.layer for e in edits), default=-2), at), []).append(edits)
+        copies = max(1, self._tokens // (rows * self.batch.inputs.shape[1]))
+        for _, some in sorted(groups.items(), key=lambda item: item[0]):
+            for start in range(0, len(some), copies):
+                yield some[start : start + copies]
+
+    def _outputs(self, stack: Sequence[Edits], rows: Tensor) -> Iterator[tuple[Places, Tensor]]:
+        """Yield the outputs at some scored places of copies of the rows at a time."""
+        mask = self.batch.mask[rows].to(self._device)
+        row, position = torch.nonzero(self.batch.mask[rows], as_tuple=True)
+        row, position = rows[row].repeat(len(stack)), position.repeat(len(stack))
+        places = Places(row, position, self.batch.targets[row, position])
+        acts = self._acts(stack, rows)
+        runner = self._runner([*acts])
+        if runner is None:
+            self._ran[0] += len(stack) * len(rows)
+            inputs = self._inputs(rows)
+            output = self._whole.output(inputs.repeat(len(stack), *[1] * (inputs.ndim - 1)), acts)
+            yield places, output[mask.repeat(len(stack), 1)]
+            return
+        depth = len(runner.layers)
+        start = min((site.layer for site in acts), default=depth)
+        stream = self._clean_streams(rows)[start].repeat(len(stack), 1, 1)
+        stream = self._through(runner, stream, range(start, depth), acts)
+        scored = stream[mask.repeat(len(stack), 1)]
+        most = max(1, _OUTPUTS // self._width(runner, scored))
+        for begin in range(0, len(scored), most):
+            some = slice(begin, begin + most)
+            yield places[some], runner.head(scored[some])
+
+    def _width(self, runner: Layers, scored: Tensor) -> int:
+        if not self._wide:
+            self._wide.append(int(runner.head(scored[:1]).shape[-1]))
+        return self._wide[0]
+
+    def _dense(self, known: dict[int, Tensor], rows: Tensor) -> Tensor:
+        mask = self.batch.mask[rows]
+        values = torch.cat([known[row] for row in rows.tolist()])
+        found = values.new_zeros(*mask.shape, *values.shape[1:])
+        found[mask] = values
+        return found
+
+    def _gradients(
+        self, sites: Sequence[Site], metric: Metric, rows: Tensor
+    ) -> dict[Site, tuple[Tensor, Tensor]]:
+        """The value at each site and the gradient of each row's mean of the metric there."""
+        kept: dict[Site, Tensor] = {}
+        mask = self.batch.mask[rows]
+        row, position = torch.nonzero(mask, as_tuple=True)
+        places = Places(rows[row], position, self.batch.targets[rows[row], position])
+        weight = (1.0 / mask.sum(1).double())[row].to(self._device)
+        with evaluating(self.model):
+            acts = self._acts([self.edits], rows)
+            for site in sites:
+                acts[site] = _differentiating(site, kept, acts.get(site))
+            runner = self._runner([*acts])
+            with torch.enable_grad():
+                if runner is None:
+                    self._ran[0] += len(rows)
+                    output = self._whole.output(self._inputs(rows), acts)[mask.to(self._device)]
+                    total = (metric.at(output, places, None) * weight).sum()
+                    grads = torch.autograd.grad(total, [kept[s] for s in sites], allow_unused=True)
+                else:
+                    start = min(site.layer for site in acts)
+                    stream = self._clean_streams(rows)[start].detach().requires_grad_()
+                    last = self._through(runner, stream, range(start, len(runner.layers)), acts)
+                    after = self._after(runner, last, mask, places, weight, metric)
+                    wanted = [kept[site] for site in sites]
+                    grads = torch.autograd.grad(last, wanted, after, allow_unused=True)
+        return {
+            site: (kept[site].detach(), torch.zeros_like(kept[site]) if grad is None else grad)
+            for site, grad in zip(sites, grads, strict=True)
+        }
+
+    def _after(
+        self,
+        runner: Layers,
+        last: Tensor,
+        mask: Tensor,
+        places: Places,
+        weight: Tensor,
+        metric: Metric,
+    ) -> Tensor:
+        """The gradient at the last stream, some places at a time."""
+        here = mask.to(self._device)
+        scored, pieces = last.detach()[here], []
+        most = max(1, _OUTPUTS // self._width(runner, scored))
+        for begin in range(0, len(scored), most):
+            some = slice(begin, begin + most)
+            piece = scored[some].requires_grad_()
+            total = (metric.at(runner.head(piece), places[some], None) * weight[some]).sum()
+            pieces.append(torch.autograd.grad(total, piece)[0])
+        found = torch.zeros_like(last)
+        found[here] = torch.cat(pieces)
+        return found
+
+    def _slope(self, many: Sequence[Edits], metric: Metric, rows: Tensor) -> None:
+        sites = [*dict.fromkeys(edit.site.every_head for edits in many for edit in edits)]
+        found = {edits: torch.zeros(len(rows), dtype=torch.float64) for edits in many}
+        for some in self._site_groups(sites, len(rows)):
+            for site, (value, grad) in self._gradients(some, metric, rows).items():
+                for edits in many:
+                    for edit in edits:
+                        if edit.site.every_head == site:
+                            found[edits] += self._first_order(edit, value, grad, rows)
+        for edits, slopes in found.items():
+            known = self._slopes[self.edits, edits, metric]
+            known.update(zip(rows.tolist(), slopes.tolist(), strict=True))
+
+    def _first_order(self, edit: Edit, value: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
+        with torch.no_grad():
+            own = edit.site.take(value)
+            change = edit.changed(own, edit.fetch(_Known(self), rows), rows) - own
+            product = change * edit.site.take(grad)
+        return product.flatten(1).sum(1, dtype=torch.float64).cpu()
+
+    def _site_groups(self, sites: list[Site], rows: int) -> Iterator[list[Site]]:
+        """Sites whose values and gradients fit the room together."""
+        length = self.batch.inputs.shape[1]
+        heads = int(getattr(self.model.cfg, "n_heads", 1) or 1)
+        group, held = list[Site](), 0
+        for site in sites:
+            size = 2 * rows * length * (heads * length if site.position_axis == 2 else 1024)
+            if group and held + size > self._room:
+                yield group
+                group, held = [], 0
+            group.append(site)
+            held += size
+        if group:
+            yield group
+
+
+class _Known:
+    """What edits may ask of a run (:class:`interp.run.edits.Known`): clean values alone."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self.causal = run, run.causal
+
+    def mean(self, site: Site) -> Tensor:
+        return self._run.mean(site)
+
+    def clean(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
+        return self._run.clean_values(site, rows, inputs)
+
+    def written(self, edit: Edit, rows: Tensor) -> Tensor:
+        return self._run.written(edit, rows)
+
+    def __len__(self) -> int:
+        return len(self._run)
+
+
+def _keeping(
+    site: Site, found: dict[Site, Tensor], first: Callable[..., Any] | None
+) -> Callable[[Tensor], Tensor | None]:
+    def keep(value: Tensor) -> Tensor | None:
+        changed = None if first is None else first(value)
+        found[site] = (value if changed is None else changed).detach()
+        return changed
+
+    return keep
+
+
+def _differentiating(
+    site: Site, kept: dict[Site, Tensor], first: Callable[..., Any] | None
+) -> Callable[[Tensor], Tensor]:
+    def keep(value: Tensor) -> Tensor:
+        value = value if first is None else first(value)
+        kept[site] = value if value.requires_grad else value.detach().requires_grad_()
+        return kept[site]
+
+    return keep

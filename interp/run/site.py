@@ -1,0 +1,201 @@
+"""A place in a model, and the name of its hook. Nothing else writes or reads such names.
+
+    Site(3, "z", head=2)        what head 2 of layer 3 writes, before W_O     blocks.3.attn.hook_z
+    Site(3, "pattern", head=2)  its attention, query by key                   blocks.3.attn.hook_pattern
+    Site(3, "mlp_out")          what the FFN of layer 3 writes                blocks.3.hook_mlp_out
+    Site(3, "resid_pre")        the residual stream that enters layer 3       blocks.3.hook_resid_pre
+    Site(3, "score", term="token")  one term of the scores                    blocks.3.attn.terms.token.hook_score
+    Site(-1, "embed")           outside the layers                            hook_embed
+
+Names are TransformerLens'. Any other hook's name is a site too, with the rest of the name for its
+kind; ``Site.of(name).name == name`` for every text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp.errors import HookError, Problems
+
+__all__ = ["Site", "ffn_sites", "head_sites"]
+
+_PARTS = {
+    "": ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "attn_in", "mlp_in"),
+    "attn.": (
+        *("q", "k", "v", "z", "result", "pattern", "attn_scores", "rot_q", "rot_k"),
+        *("q_input", "k_input", "v_input"),
+    ),
+    "mlp.": ("pre", "post", "pre_linear"),
+}  # fmt: skip
+_IN_LAYER = {kind: f"{part}hook_{kind}" for part, kinds in _PARTS.items() for kind in kinds}
+_OUTSIDE = {"embed": "hook_embed", "pos_embed": "hook_pos_embed"}
+_KIND_OF = {rest: kind for kind, rest in (*_IN_LAYER.items(), *_OUTSIDE.items())}
+_LAYER = re.compile(r"blocks\.(0|[1-9][0-9]*)\.(.+)", re.DOTALL)
+_TERM = re.compile(r"attn\.terms\.([^.]+)\.hook_score", re.DOTALL)
+_SHORT = re.compile(r"L([0-9]+)(?:H([0-9]+))?(?: (.+))?")
+_RAW = ":"
+"""Begins a kind that is the rest of a name as it is, where the rest alone would read as a kind."""
+
+_BY_HEAD = {"q", "k", "v", "z", "result", "rot_q", "rot_k", "q_input", "k_input", "v_input"}
+_BY_QUERY = {"pattern", "attn_scores", "score"}
+"""Kinds with values ``[row, pos, head, …]``, and with ``[row, head, query, key]``."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a model.
+
+    Attributes:
+        layer: The layer, counted from 0; −1 outside the layers.
+        kind: What is there: ``z``, ``pattern``, ``mlp_out``, ``resid_pre`` …
+        head: The head, for kinds that have heads; None for all of them at once.
+        term: The score term, for the kind ``score``.
+
+    Raises:
+        ArgumentError: for a head or term that does not go with the kind.
+    """
+
+    layer: int
+    kind: str
+    head: int | None = None
+    term: str | None = None
+
+    def __post_init__(self) -> None:
+        problems = Problems("Site")
+        good = self.layer >= -1
+        problems.need(good, "layer", "must be at least 0, or -1 outside", self.layer, "count from 0")
+        problems.need(bool(self.kind), "kind", "must not be empty", self.kind, "such as 'z'")
+        headed = self.head is None or (self.head >= 0 and self.head_axis is not None)
+        rule = "must be at least 0, and goes with kinds that have heads"
+        problems.need(headed, "head", rule, (self.kind, self.head), "leave it out")
+        good = (self.term is None) == (self.kind != "score") and "." not in (self.term or "")
+        problems.need(good, "term", "goes with the kind 'score', and it with a term", self.term,
+                      "name both, without dots")  # fmt: skip
+        problems.raise_if_any()
+
+    @classmethod
+    def of(cls, name: str, head: int | None = None) -> Site:
+        """The site of a hook's name."""
+        found = _LAYER.fullmatch(name)
+        if found is None:
+            return cls(-1, _kind_of(name, _OUTSIDE), head)
+        layer, rest = int(found[1]), found[2]
+        term = _TERM.fullmatch(rest)
+        if term is not None:
+            return cls(layer, "score", head, term[1])
+        return cls(layer, _kind_of(rest, _IN_LAYER), head)
+
+    @classmethod
+    def parse(cls, text: str | Site) -> Site:
+        """The site that a text means: a short form (``L3H2``, ``L3H2 pattern``, ``L3 FFN``, ``L3
+        resid_pre``) or the name of a hook.
+
+        Raises:
+            HookError: for a short form that names nothing.
+        """
+        if isinstance(text, Site):
+            return text
+        found = _SHORT.fullmatch(text)
+        if found is None:
+            return cls.of(text)
+        layer, head, kind = int(found[1]), found[2], found[3]
+        if head is None and kind is None:
+            raise HookError(f"{text!r} is a layer, not a place: name a head (L0H1) or 'L0 FFN'")
+        kind = "mlp_out" if kind == "FFN" else kind or "z"
+        kind, _, term = kind.partition(" of ")
+        return cls(layer, kind, None if head is None else int(head), term or None)
+
+    @property
+    def name(self) -> str:
+        """The name of the hook; a head's is that of all heads of its layer."""
+        known = _OUTSIDE if self.layer < 0 else _IN_LAYER
+        rest = known.get(self.kind, self.kind.removeprefix(_RAW))
+        if self.kind == "score":
+            rest = f"attn.terms.{self.term}.hook_score"
+        return rest if self.layer < 0 else f"blocks.{self.layer}.{rest}"
+
+    def __str__(self) -> str:
+        if self.layer < 0:
+            return self.name
+        head = "" if self.head is None else f"H{self.head}"
+        kind = {"mlp_out": "FFN", "z": "" if head else "z"}.get(self.kind, self.kind)
+        kind = f"score of {self.term}" if self.kind == "score" else kind
+        return f"L{self.layer}{head} {kind}".rstrip()
+
+    @property
+    def every_head(self) -> Site:
+        """The same place for all heads of the layer."""
+        return self if self.head is None else replace(self, head=None)
+
+    @property
+    def head_axis(self) -> int | None:
+        """The axis of heads in a value here; None for kinds without heads."""
+        return 2 if self.kind in _BY_HEAD else 1 if self.kind in _BY_QUERY else None
+
+    def take(self, value: Tensor) -> Tensor:
+        """The head's part of a value of all heads; the whole value where no head is named."""
+        if self.head is None or self.head_axis is None:
+            return value
+        if self.head >= value.shape[self.head_axis]:
+            heads = value.shape[self.head_axis]
+            raise HookError(f"{self.name} has {heads} heads, counted from 0, and no head {self.head}")
+        return value.select(self.head_axis, self.head)
+
+    def put(self, value: Tensor, part: Tensor) -> Tensor:
+        """A value with the head's part replaced; ``part`` may be one row for all."""
+        if self.head is None or self.head_axis is None:
+            return part.expand_as(value)
+        changed = value.clone()
+        changed.select(self.head_axis, self.head).copy_(part)
+        return changed
+
+    @property
+    def position_axis(self) -> int:
+        """The axis of positions (of queries, for attention) in what :meth:`take` gives."""
+        return 2 if self.kind in _BY_QUERY and self.head is None else 1
+
+
+def _kind_of(rest: str, known: dict[str, str]) -> str:
+    kind = _KIND_OF.get(rest)
+    if kind is not None and kind in known:
+        return kind
+    return _RAW + rest if rest in known or rest == "score" or rest.startswith(_RAW) else rest
+
+
+def head_sites(model: Any) -> tuple[Site, ...]:
+    """Where each head writes, layer by layer: ``z``, or ``result`` in models whose heads write more
+    than z W_O. Heads that only pad a narrower layer are left out.
+
+    Raises:
+        HookError: for a model that does not say how many layers or heads it has.
+    """
+    spec = getattr(model, "spec", None)
+    kind = "result" if spec is not None and spec.identity_ov else "z"
+    heads = list(_heads(model))
+    return tuple(Site(layer, kind, head) for layer, n in enumerate(heads) for head in range(n))
+
+
+def ffn_sites(model: Any) -> tuple[Site, ...]:
+    """What each FFN writes, layer by layer."""
+    spec, layers = getattr(model, "spec", None), range(len(list(_heads(model))))
+    if spec is None:
+        return () if model.cfg.attn_only else tuple(Site(layer, "mlp_out") for layer in layers)
+    return tuple(Site(layer, "mlp_out") for layer in layers if spec.ffn_widths[layer])
+
+
+def _heads(model: Any) -> Iterator[int]:
+    cfg, spec = getattr(model, "cfg", None), getattr(model, "spec", None)
+    heads = getattr(cfg, "n_heads", None)
+    if not hasattr(cfg, "n_layers") or (spec is None and heads is None):
+        raise HookError(
+            f"{type(model).__name__} does not say how many layers and heads it has: wrap "
+            "attn.hook_pattern or attn.hook_z, with an example, or give wrap() a cfg"
+        )
+    for layer in range(cfg.n_layers):  # type: ignore[union-attr]
+        yield int(heads if spec is None else spec.heads[layer])
