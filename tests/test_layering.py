@@ -42,6 +42,7 @@ MAY_IMPORT = {
     "interp.store": {*GROUND, "interp.stats.table_format", "interp.hooks", "interp.tasks.base"},
     "interp.interop": {*GROUND, "interp.store"},
     "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.crasp", "interp.bounds"},
+    "interp.run": {*GROUND, "interp.hooks", "interp.tasks.base"},
     "interp.interventions": {*GROUND, "interp.hooks", "interp.stats", "interp.tasks.base"},
     "interp.attribution": {
         *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.store",

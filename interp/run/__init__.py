@@ -11,9 +11,9 @@ is lost is asked for.
     >>> run.rise(Mean(Site(3, "z", head=2)))      # [row, pos] nats   # doctest: +SKIP
 
 ``Run`` alone decides how it is done (:mod:`interp.run.layers`, :mod:`interp.run.plain`): on from
-the edited layer, several edits in one batch, logits at scored positions alone, in slices of constant
-memory, nothing twice. ``Run`` is also the gate (:mod:`interp.run.gate`): rows that the model cannot
-take, and numbers that are not finite, end there with one sentence.
+the edited layer, several edits in one batch, logits at scored positions alone, in slices of
+constant memory, nothing twice. ``Run`` is also the gate (:mod:`interp.run.gate`): rows that the
+model cannot take, and numbers that are not finite, end there with one sentence.
 
 A rise shows that the model, as it is now, relies on what was changed on these rows. None may mean
 that something else stands in.

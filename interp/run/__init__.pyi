@@ -10,7 +10,7 @@ from interp.run.edits import Swap as Swap
 from interp.run.edits import Through as Through
 from interp.run.edits import Zero as Zero
 from interp.run.evidence import Finding as Finding
-from interp.run.evidence import evidence as evidence
+from interp.run.evidence import gather_evidence as gather_evidence
 from interp.run.gate import by_length as by_length
 from interp.run.gate import next_tokens as next_tokens
 from interp.run.metrics import Change as Change

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -107,6 +107,7 @@ class Array:
         return cls(flat.reshape(data["shape"]), data["name"])
 
 
+@runtime_checkable
 class Known(Protocol):
     """What an edit may ask of a run: clean values of rows, on the model's device."""
 
@@ -119,7 +120,7 @@ class Known(Protocol):
         """The values at a site on some of the run's rows, or on rows of other inputs."""
 
     def written(self, edit: Edit, rows: Tensor) -> Tensor:
-        """By how much an edit changes what its part writes to the stream, ``[row, pos, d_model]``."""
+        """By how much an edit changes what its part writes to the stream."""
 
     def __len__(self) -> int:
         """The number of rows."""

@@ -13,35 +13,38 @@ mean over the rows' population (Student's t, n − 1 degrees of freedom), and an
 
     above      the interval lies above the floor
     below      the interval lies below it
-    screened   after the first look, an estimate below a fifth of the floor: no claim, and no more rows
+    screened   after the first look: the estimate is below a fifth of the floor, and neither row
+               moves by as much as the floor. No claim, and no more rows
     undecided  all rows were run and the interval holds the floor; it is not rounded either way
 
 *Repeated looks* are paid for: ``alpha`` is divided evenly among the looks that may decide, so that
 each edit is wrongly placed with probability alpha at most, half of it on either side. It is not
 divided among edits.
 
-*Heavy tails*: single rows of ± 3 nats occur. A t-interval from few rows is too short where the rare
-row is not among them. So nothing is decided on fewer than 8 exact rows; e − g is taken to vary at
-least a twentieth as much as the slopes do over all N rows, which have seen the rare row; and what is
-above must stay so without the row that speaks for it most. What no row shows, no test finds.
+*Heavy tails*: single rows of ± 3 nats occur. A t-interval from few rows is too short where the
+rare row is not among them. So nothing is decided on fewer than 8 exact rows; e − g is taken to vary
+at least a twentieth as much as the slopes do over all N rows, which have seen the rare row; and
+what is above must stay so without the row that speaks for it most. What no row shows, no test
+finds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from scipy.stats import t as student
 from torch import Tensor
 
 from interp.errors import Problems
 from interp.run.edits import Edit, Edits, as_edits, sentence
 from interp.run.metrics import Loss, as_metric
-from interp.run.run import Run
 
-__all__ = ["LEAST_ROWS", "Finding", "evidence", "looks_of"]
+__all__ = ["LEAST_ROWS", "Finding", "Rises", "gather_evidence", "looks_of"]
 
 LEAST_ROWS = 8
 """The least number of exact rows on which anything is decided, where there are so many."""
@@ -52,6 +55,28 @@ _SCREEN = 0.2
 _VARIES = 0.05
 """The least variance of e − g, as a share of the slopes' over all rows."""
 _LOSS = Loss()
+
+Table = Float[np.ndarray, "edit _"]
+Numbers = Float[np.ndarray, " edit"]
+
+
+@runtime_checkable
+class Rises(Protocol):
+    """What is asked of a run (:class:`interp.run.run.Run`)."""
+
+    def __len__(self) -> int:
+        """The number of rows."""
+
+    def slopes(self, many: Sequence[Edit | Edits], metric: Any) -> Tensor:
+        """First-order estimates of the rises on all rows, ``[edit, row]``."""
+
+    def rises(
+        self, many: Sequence[Edit | Edits], metric: Any, rows: Sequence[int]
+    ) -> Iterator[Tensor]:
+        """Each edit's rise at each position of some rows."""
+
+    def by_row(self, values: Tensor, rows: Sequence[int]) -> Tensor:
+        """The mean over scored positions of each row."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +107,8 @@ class Finding:
         )
 
 
-def evidence(
-    run: Run,
+def gather_evidence(
+    run: Rises,
     many: Sequence[Edit | Edits],
     metric: Any = _LOSS,
     *,
@@ -106,27 +131,39 @@ def evidence(
     Raises:
         ArgumentError: for a floor that is not above 0, or an alpha that is none.
     """
-    problems, measured, count = Problems("evidence"), as_metric(metric), len(run)
+    problems, measured, count = Problems("gather_evidence"), as_metric(metric), len(run)
     problems.need(floor > 0, "floor", "must be above 0", floor, "such as 0.1 nats")
     problems.need(0 < alpha < 1, "alpha", "must be between 0 and 1", alpha, "such as 0.05")
     problems.raise_if_any()
     order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
     looks = (count,) if exhaustive else looks_of(count)
-    sided = alpha / 2 / sum(look >= min(LEAST_ROWS, count) for look in looks)
+    least = min(LEAST_ROWS, count)
+    sided = alpha / 2 / sum(look >= least for look in looks)
     slopes = None
     if not (exhaustive or measured.compares or count <= _FIRST):
-        slopes = measured.worse * run.slopes(many, measured)[:, order]
+        slopes = (measured.worse * run.slopes(many, measured))[:, order].numpy()
     found: dict[int, Finding] = {}
     left = list(range(len(many)))
     for look in looks:
+        if not left:
+            break
         rows = order[:look].tolist()
         rises = run.rises([many[i] for i in left], measured, rows)
-        for i, rise in zip([*left], rises, strict=True):
-            exact = measured.worse * run.by_row(rise, rows)
-            slope = None if slopes is None else slopes[i]
-            status, numbers = _judged(exact, slope, count, look, floor, sided)
-            mean = float("nan") if slope is None else float(slope.mean())
-            found[i] = Finding(as_edits(many[i]), *numbers, status, look, mean)
+        exact = np.stack([(measured.worse * run.by_row(rise, rows)).numpy() for rise in rises])
+        here = None if slopes is None else slopes[left]
+        rise, error = _estimates(exact, here)
+        wide = error * student.isf(sided, look - 1) if look > 1 else error
+        status = np.full(len(left), "undecided", dtype=object)
+        if look >= max(least, _FIRST):
+            status[(rise - wide > floor) & (_without_best(exact, here) > floor)] = "above"
+            status[rise + wide < floor] = "below"
+        elif look == _FIRST:
+            quiet = np.abs(exact).max(1) < floor
+            status[quiet & (rise < _SCREEN * floor)] = "screened"
+        for at, i in enumerate(left):
+            numbers = float(rise[at]), float(rise[at] - wide[at]), float(rise[at] + wide[at])
+            slope = float("nan") if here is None else float(here[at].mean())
+            found[i] = Finding(as_edits(many[i]), *numbers, str(status[at]), look, slope)
         left = [i for i in left if found[i].status == "undecided"]
     return [found[i] for i in range(len(many))]
 
@@ -139,44 +176,32 @@ def looks_of(rows: int) -> tuple[int, ...]:
     return tuple(looks)
 
 
-def _judged(
-    exact: Tensor, slope: Tensor | None, count: int, look: int, floor: float, sided: float
-) -> tuple[str, tuple[float, float, float]]:
-    """The status at a look; the estimate, and the ends of its interval."""
-    rise, error = _estimate(exact, slope)
-    wide = float(student.isf(sided, max(look - 1, 1))) * error if look > 1 else float("inf")
-    numbers = rise, rise - wide, rise + wide
-    if look == _FIRST < count and rise < _SCREEN * floor:
-        return "screened", numbers
-    if look >= min(LEAST_ROWS, count) and look > 1:
-        if numbers[1] > floor and _without_best(exact, slope) > floor:
-            return "above", numbers
-        if numbers[2] < floor:
-            return "below", numbers
-    return "undecided", numbers
-
-
-def _estimate(exact: Tensor, slope: Tensor | None) -> tuple[float, float]:
-    """The estimate of the mean rise over the population of rows, and its standard error.
+def _estimates(exact: Table, slopes: Table | None) -> tuple[Numbers, Numbers]:
+    """The estimates of mean rises over the population of rows, and their standard errors.
 
     With n of N rows run, Var = Var(e − g) / n + (Var(g) + 2 Cov(g, e − g)) / N.
     """
-    n = len(exact)
-    if slope is None or n == len(slope):
-        return float(exact.mean()), float(exact.std() / n**0.5) if n > 1 else float("inf")
-    rest, total = exact - slope[:n], len(slope)
-    spread = slope.var()
-    least = max(float(rest.var()), _VARIES * float(spread))
-    shared = float(((slope[:n] - slope[:n].mean()) * (rest - rest.mean())).sum() / (n - 1))
-    among = max(float(spread) + 2 * shared, 0.0) if n >= LEAST_ROWS else float(spread)
-    return float(slope.mean() + rest.mean()), float((least / n + among / total) ** 0.5)
+    n = exact.shape[1]
+    if slopes is None or n == slopes.shape[1]:
+        mean = exact.mean(1)
+        return mean, exact.std(1, ddof=1) / n**0.5 if n > 1 else np.full_like(mean, np.inf)
+    total, rest = slopes.shape[1], exact - slopes[:, :n]
+    spread = slopes.var(1, ddof=1)
+    apart = np.maximum(rest.var(1, ddof=1), _VARIES * spread)
+    among = spread
+    if n >= LEAST_ROWS:  # too few rows say nothing of the covariance
+        centred = slopes[:, :n] - slopes[:, :n].mean(1, keepdims=True)
+        shared = (centred * rest).sum(1) / (n - 1)
+        among = np.maximum(spread + 2 * shared, 0.0)
+    return slopes.mean(1) + rest.mean(1), np.sqrt(apart / n + among / total)
 
 
-def _without_best(exact: Tensor, slope: Tensor | None) -> float:
-    """The estimate without the row that speaks for the edit most."""
-    best = int(exact.argmax())
-    kept = torch.arange(len(exact)) != best
-    if slope is None or len(slope) == len(exact):
-        return float(exact[kept].mean())
-    others = torch.arange(len(slope)) != best
-    return float(slope[others].mean() + (exact - slope[: len(exact)])[kept].mean())
+def _without_best(exact: Table, slopes: Table | None) -> Numbers:
+    """The estimates without the row that speaks for each edit most."""
+    best = exact.argmax(1)[:, None]
+    n, most = exact.shape[1], np.take_along_axis(exact, best, 1)[:, 0]
+    if slopes is None or n == slopes.shape[1]:
+        return (exact.sum(1) - most) / (n - 1)
+    total, its = slopes.shape[1], np.take_along_axis(slopes, best, 1)[:, 0]
+    rest = exact.sum(1) - slopes[:, :n].sum(1) - (most - its)
+    return (slopes.sum(1) - its) / (total - 1) + rest / (n - 1)

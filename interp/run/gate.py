@@ -27,7 +27,7 @@ _COLUMNS = {"input_ids", "attention_mask"}
 
 
 def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
-    """Tokens ``[row, pos]`` whose targets are the next tokens, scored from position ``start`` on."""
+    """Tokens ``[row, pos]`` whose targets are the next tokens, scored from a position on."""
     targets = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
     mask = torch.ones(tokens.shape, dtype=torch.bool)
     mask[:, :start], mask[:, -1] = False, False
@@ -78,7 +78,7 @@ def admitted(model: Any, batch: Any, attention_mask: Tensor | None = None) -> Ba
         rule = "must be input_ids and attention_mask"
         problems.need(not odd, "batch", rule, odd, "leave the other columns out")
         batch, attention_mask = columns.get("input_ids"), columns.get("attention_mask")
-    if isinstance(batch, list):
+    if isinstance(batch, list) and all(isinstance(row, list) for row in batch):
         batch = torch.tensor(batch) if len({len(row) for row in batch}) == 1 else batch
     if isinstance(batch, Tensor) and batch.ndim == 2 and batch.shape[1] > 1:
         batch = next_tokens(batch)

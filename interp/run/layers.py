@@ -8,37 +8,32 @@
 A function gets a site's value and returns what stands in, or None to read only. What comes before
 the first change is as it was, so a changed run starts at its layer; arguments of layers (masks,
 position embeddings) are recorded on one row and hold for all rows of that length. Replaying is
-checked on two rows when a model is first seen (:func:`runners_of`). What cannot be replayed (wrapped
-modules, layers that need more of a row than its stream) runs as a whole at its hooks
+checked on two rows when a model is first seen (:mod:`interp.run.runners`). What cannot be replayed
+(wrapped modules, layers that need more of a row than its stream) runs as a whole at its hooks
 (:class:`Whole`), with the same numbers, later.
 """
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from interp.errors import HookError
-from interp.hooks.capture import evaluating
 from interp.hooks.hook_names import nearest
 from interp.run.site import Site
 
-__all__ = ["Acts", "HookedLayers", "Layers", "Whole", "close", "runners_of"]
+__all__ = ["Acts", "HookedLayers", "Layers", "Whole", "close"]
 
 Acts = Mapping[Site, Callable[[Tensor], Tensor | None]]
 """What happens at sites of all heads."""
 
 _RELATIVE = 1e-4
 """The largest deviation, as a share of the largest value, of a replay that counts as equal."""
-
-_CHECKED = 64
-"""The most positions that replaying is checked on."""
 
 _CACHES = ("past_key_value", "past_key_values", "layer_past", "cache_position", "use_cache")
 _SPLIT = ("q_input", "k_input", "v_input")
@@ -78,7 +73,7 @@ class Layers(ABC):
         """Run the model; it is stopped after the last layer."""
 
     def streams(self, inputs: Tensor) -> list[Tensor]:
-        """The streams ``[row, pos, d_model]`` that enter each layer, then the one after the last."""
+        """The streams ``[row, pos, d_model]`` that enter each layer, and the one after the last."""
         self._know(inputs)
         found: list[Tensor] = []
 
@@ -94,10 +89,8 @@ class Layers(ABC):
                 handle = layer.register_forward_pre_hook(enter, with_kwargs=True)
                 stack.callback(handle.remove)
             stack.callback(self.layers[-1].register_forward_hook(leave).remove)
-            try:
+            with suppress(_LastLayerRan):
                 self._forward(inputs)
-            except _LastLayerRan:
-                pass
         return found
 
     def block(self, stream: Tensor, layer: int) -> Tensor:
@@ -226,39 +219,6 @@ def _flag(model: Any, name: str) -> Iterator[None]:
         yield
     finally:
         getattr(model, f"set_{name}")(before)
-
-
-_KNOWN: weakref.WeakKeyDictionary[Any, tuple[Any, list[Layers]]] = weakref.WeakKeyDictionary()
-
-
-def runners_of(model: Any, inputs: Tensor) -> list[Layers]:
-    """The ways in which a model can be run from its layers on, the quickest first; none where a
-    replay does not give what the model gives.
-
-    Args:
-        model: A hooked model.
-        inputs: Rows of which the first two are tried.
-    """
-    weights = [*model.parameters()] if hasattr(model, "parameters") else []
-    mark = tuple((one.data_ptr(), one.dtype) for one in weights)
-    known = _KNOWN.get(model)
-    if known is not None and known[0] == mark:
-        return known[1]
-    few, found = inputs[:2, :_CHECKED], list[Layers]()
-    with evaluating(model):
-        if all(hasattr(model, part) for part in ("blocks", "ln_final", "unembed")) and len(
-            model.blocks
-        ):
-            output = model(few)
-            ours = HookedLayers(model)
-            plain = None
-            if hasattr(model, "original_model"):
-                from interp.run.plain import plain_layers
-
-                plain = plain_layers(model, few, output)
-            found = [one for one in (plain, ours) if one is not None and one.agrees(few, output)]
-    _KNOWN[model] = mark, found
-    return found
 
 
 def close(found: Tensor, expected: Tensor) -> bool:

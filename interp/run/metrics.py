@@ -55,10 +55,8 @@ class Metric:
         """Whether the number is read from the clean output as well."""
         return False
 
-    def at(
-        self, output: Float[Tensor, "place output"], places: Places, clean: Tensor | None
-    ) -> Float[Tensor, "place *more"]:
-        """The number at each place, in double precision.
+    def at(self, output: Float[Tensor, "_ output"], places: Places, clean: Tensor | None) -> Tensor:
+        """The number at each place, ``[place, …]``, in double precision.
 
         Args:
             output: The outputs of a run, changed or not, on the model's device.
@@ -120,7 +118,9 @@ class LogitDifference(Metric):
         return -1
 
     def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:  # noqa: D102
-        other = torch.full_like(places.targets, self.against if isinstance(self.against, int) else 0)
+        other = torch.full_like(
+            places.targets, self.against if isinstance(self.against, int) else 0
+        )
         if isinstance(self.against, Array):
             other = self.against.tensor[places.rows, places.positions]
         ids = torch.stack((places.targets, other), -1).to(output.device).long()

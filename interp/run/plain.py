@@ -10,7 +10,8 @@ bridge's hooks lie is read from the bridge's own table of names, so no family is
                           attention functions; z is made anew from a changed pattern
 
 A twin is used if it gives the bridge's outputs and activations on two rows, as they are and with
-changes at each kind of site; else the bridge runs itself.
+changes at each kind of site; else the bridge runs itself. Hooks that a user has set on the bridge
+are not seen by a twin: then none is made.
 """
 
 from __future__ import annotations
@@ -44,8 +45,6 @@ def plain_layers(bridge: Any, inputs: Tensor, output: Tensor) -> Layers | None:
         inputs: A row or two to compare on.
         output: The bridge's output on them.
     """
-    if any(point.has_hooks() for point in bridge.hook_dict.values()):
-        return None  # hooks that a user has set would be passed by
     try:
         found = _PlainLayers(bridge)
         if found.agrees(inputs, output) and found.changes_as(bridge, inputs):
@@ -73,10 +72,10 @@ class _PlainLayers(Layers):
         for layer, block in enumerate(blocks):
             self._place(layer, block)
 
-    def knows(self, site: Site) -> bool:  # noqa: D102
+    def knows(self, site: Site) -> bool:
         return site in self._modules or site in self._attention
 
-    def head(self, stream: Tensor) -> Tensor:  # noqa: D102
+    def head(self, stream: Tensor) -> Tensor:
         # A body of one layer that gives these streams: the model's own norm, scale and cap follow.
         whole = self._body._modules[self._list]
         self._body._modules[self._list] = nn.ModuleList([_Given(stream[:, None])])
@@ -88,7 +87,7 @@ class _PlainLayers(Layers):
         return found
 
     @contextmanager
-    def acting(self, acts: Acts) -> Iterator[None]:  # noqa: D102
+    def acting(self, acts: Acts) -> Iterator[None]:
         fired: set[Site] = set()
         with ExitStack() as stack:
             for site, act in acts.items():
@@ -221,7 +220,7 @@ def _attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, **keywords: Any
 ) -> tuple[Tensor, Tensor]:
     """The family's eager attention; z is made anew where a function changes the pattern."""
-    eager = sys.modules[type(module).__module__].eager_attention_forward  # type: ignore[attr-defined]
+    eager = sys.modules[type(module).__module__].eager_attention_forward
     z, pattern = eager(module, query, key, value, mask, **keywords)
     call: Callable[[Tensor], Tensor | None] | None = getattr(module, "_pattern_act", None)
     changed = None if call is None else call(pattern)

@@ -7,7 +7,7 @@
     run.rises([edit, (edit, edit), …])        many of them, several in one batch
     run.with_(edit)                           the changed model, as a run: all of the above again
     run.gradient([site])                      of the loss, row by row
-    run.slopes([edit, …])                     what first order says of many edits, in one backward pass
+    run.slopes([edit, …])                     what first order says of many edits, in one pass back
 
 Values are remembered by edits, metric and row; nothing is run twice. Rows are taken a few at a time
 (``tokens`` positions a pass), clean streams are kept while there is room and computed again
@@ -31,8 +31,9 @@ from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
 from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
 from interp.run.gate import admitted, need_finite, not_finite
-from interp.run.layers import Acts, Layers, Whole, runners_of
+from interp.run.layers import Acts, Layers, Whole
 from interp.run.metrics import Loss, Metric, Places, as_metric
+from interp.run.runners import runners_of
 from interp.run.site import Site
 from interp.tasks.base import Batch
 
@@ -188,10 +189,8 @@ class Run:
             site: torch.cat([site.take(some[site.every_head]) for some in found]) for site in wanted
         }
 
-    def slopes(
-        self, many: Many, metric: Any = _LOSS, rows: Sequence[int] | None = None
-    ) -> Tensor:
-        """What first order says of each edit's rise, ``[edit, row]``: gradient · change, row by row.
+    def slopes(self, many: Many, metric: Any = _LOSS, rows: Sequence[int] | None = None) -> Tensor:
+        """What first order says of each edit's rise: gradient · change, ``[edit, row]``.
 
         One forward and one backward pass over the rows for all edits; not for metrics that compare
         with the clean output, whose gradient is zero there.
@@ -207,8 +206,8 @@ class Run:
     # What edits ask for.
 
     def mean(self, site: Site) -> Tensor:
-        """The mean of clean values at a site over all rows, ``[1, …]``; kinds without a key axis are
-        read for all layers at once."""
+        """The mean of clean values at a site over all rows, ``[1, …]``; kinds without a key axis
+        are read for all layers at once."""
         if site not in self._means:
             layers = range(self.model.cfg.n_layers) if site.position_axis == 1 else [site.layer]
             sites = [Site(at, site.kind, None, site.term) for at in layers]
@@ -253,8 +252,8 @@ class Run:
             problems.raise_if_any()
             places = torch.ones(tensor.shape[:2], dtype=torch.bool)
             rows = Batch(tensor, torch.zeros(tensor.shape[:2], dtype=torch.long), places)
-            options = {"tokens": self._tokens, "room": self._room // 2}
-            self._others[inputs] = Run(self.model, rows, **options)
+            room = self._room // 2
+            self._others[inputs] = Run(self.model, rows, tokens=self._tokens, room=room)
         return self._others[inputs]
 
     # How it is done.
@@ -271,8 +270,8 @@ class Run:
         """Refuse a change that a bridge does not pass on: its hook there feeds the FFN alone."""
         if edit.site.kind == "resid_mid" and getattr(self.model, "spec", None) is None:
             raise HookError(
-                f"{edit.site.name} may only be read in {type(self.model).__name__}: what is changed "
-                "there does not reach the stream: change attn_out"
+                f"{edit.site.name} may only be read in {type(self.model).__name__}, where what is "
+                "changed there does not reach the stream: change attn_out"
             )
 
     def _runner(self, sites: Sequence[Site]) -> Layers | None:
@@ -299,9 +298,7 @@ class Run:
             self._streams[key] = found
         return self._streams[key]
 
-    def _through(
-        self, runner: Layers, stream: Tensor, layers: range, acts: Acts
-    ) -> Tensor:
+    def _through(self, runner: Layers, stream: Tensor, layers: range, acts: Acts) -> Tensor:
         """The stream after some layers, from the one before them."""
         for layer in layers:
             here = {site: act for site, act in acts.items() if site.layer == layer}
@@ -332,10 +329,7 @@ class Run:
                 pieces[copy_] = edit.site.put(pieces[copy_], new)
             return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
-        return {
-            site: lambda value, some=some: act(value, some)  # type: ignore[misc]
-            for site, some in todo.items()
-        }
+        return {site: lambda value, some=some: act(value, some) for site, some in todo.items()}
 
     def _read(self, sites: Sequence[Site], rows: Tensor, edits: Edits) -> dict[Site, Tensor]:
         """Values at sites of all heads, with edits made."""
@@ -383,6 +377,8 @@ class Run:
                     against, done = clean[which], done + len(output)
                 found.append(metric.at(output, places, against).detach().cpu())
             for edits, values in zip(stack, torch.cat(found).chunk(len(stack)), strict=True):
+                if not edits and not bool(values.isfinite().all()):
+                    raise not_finite(self.model, self._inputs(rows))
                 need_finite(values, f"the model with {sentence(edits)}")
                 known = self._values[edits, metric]
                 for row, value in zip(rows.tolist(), values.split(counts), strict=True):
@@ -394,7 +390,9 @@ class Run:
         for edits in many:
             runner = self._runner([edit.site.every_head for edit in edits])
             at = -1 if runner is None else self._layered.index(runner)
-            groups.setdefault((min((e.site.layer for e in edits), default=-2), at), []).append(edits)
+            groups.setdefault((min((e.site.layer for e in edits), default=-2), at), []).append(
+                edits
+            )
         copies = max(1, self._tokens // (rows * self.batch.inputs.shape[1]))
         for _, some in sorted(groups.items(), key=lambda item: item[0]):
             for start in range(0, len(some), copies):

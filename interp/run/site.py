@@ -1,11 +1,11 @@
 """A place in a model, and the name of its hook. Nothing else writes or reads such names.
 
-    Site(3, "z", head=2)        what head 2 of layer 3 writes, before W_O     blocks.3.attn.hook_z
-    Site(3, "pattern", head=2)  its attention, query by key                   blocks.3.attn.hook_pattern
-    Site(3, "mlp_out")          what the FFN of layer 3 writes                blocks.3.hook_mlp_out
-    Site(3, "resid_pre")        the residual stream that enters layer 3       blocks.3.hook_resid_pre
-    Site(3, "score", term="token")  one term of the scores                    blocks.3.attn.terms.token.hook_score
-    Site(-1, "embed")           outside the layers                            hook_embed
+    Site(3, "z", head=2)        what head 2 of layer 3 writes, before W_O    blocks.3.attn.hook_z
+    Site(3, "pattern", head=2)  its attention, query by key            blocks.3.attn.hook_pattern
+    Site(3, "score", term="t")  a term of the scores            blocks.3.attn.terms.t.hook_score
+    Site(3, "mlp_out")          what the FFN of layer 3 writes             blocks.3.hook_mlp_out
+    Site(3, "resid_pre")        the residual stream that enters layer 3  blocks.3.hook_resid_pre
+    Site(-1, "embed")           outside the layers                                    hook_embed
 
 Names are TransformerLens'. Any other hook's name is a site too, with the rest of the name for its
 kind; ``Site.of(name).name == name`` for every text.
@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from interp.errors import HookError, Problems
@@ -69,7 +68,9 @@ class Site:
     def __post_init__(self) -> None:
         problems = Problems("Site")
         good = self.layer >= -1
-        problems.need(good, "layer", "must be at least 0, or -1 outside", self.layer, "count from 0")
+        problems.need(
+            good, "layer", "must be at least 0, or -1 outside", self.layer, "count from 0"
+        )
         problems.need(bool(self.kind), "kind", "must not be empty", self.kind, "such as 'z'")
         headed = self.head is None or (self.head >= 0 and self.head_axis is not None)
         rule = "must be at least 0, and goes with kinds that have heads"
@@ -144,7 +145,9 @@ class Site:
             return value
         if self.head >= value.shape[self.head_axis]:
             heads = value.shape[self.head_axis]
-            raise HookError(f"{self.name} has {heads} heads, counted from 0, and no head {self.head}")
+            raise HookError(
+                f"{self.name} has {heads} heads, counted from 0, and no head {self.head}"
+            )
         return value.select(self.head_axis, self.head)
 
     def put(self, value: Tensor, part: Tensor) -> Tensor:
@@ -198,4 +201,4 @@ def _heads(model: Any) -> Iterator[int]:
             "attn.hook_pattern or attn.hook_z, with an example, or give wrap() a cfg"
         )
     for layer in range(cfg.n_layers):  # type: ignore[union-attr]
-        yield int(heads if spec is None else spec.heads[layer])
+        yield int(heads or 0) if spec is None else int(spec.heads[layer])
