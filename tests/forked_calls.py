@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from analyses.cli.main import main
+from prooflens.cli.main import main
 
 SECONDS, BYTES, BROKEN = 10, 1 << 30, 71
 RECIPE = """

@@ -17,8 +17,6 @@ from typer.testing import CliRunner
 
 import prooflens as pl
 from analyses.benchmarks.plugin_roles import scored
-from analyses.cli.main import app, main
-from analyses.cli.usage import App
 from interp.models.pretrained import load_pretrained
 from interp.plugins import PluginWarning, Registry, plugins
 from interp.tasks.catalogue import KINDS
@@ -28,6 +26,8 @@ from probes.head_scores import SCORES
 from probes.inspection.heads import inspect_heads
 from probes.inspection.inspected_rows import inspected_rows
 from probes.roles import ROLES
+from prooflens.cli.main import app, main
+from prooflens.cli.usage import App
 
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "plugin"
 REGISTRIES: tuple[Registry[Any], ...] = (KINDS, ROLES, SCORES, ARCHITECTURES)
@@ -182,7 +182,7 @@ def test_a_plug_in_that_is_left_out_is_one_line(
     def other() -> None:
         typer.echo("said")
 
-    monkeypatch.setattr("analyses.cli.main.app", small)
+    monkeypatch.setattr("prooflens.cli.main.app", small)
     monkeypatch.setattr("sys.argv", ["prooflens", "warn"])
     shown: list[str] = []
     with warnings.catch_warnings():

@@ -14,9 +14,9 @@ from analyses.papers.base import Drawing, Setting, Status, Verdict
 from analyses.papers.claims_report import write_report
 from analyses.papers.ledger import Claim
 from analyses.papers.results import write_result
-from analyses.report.trace import trace_page
 from interp.crasp import parse_program
 from interp.figures.style import save
+from prooflens.pages.trace import trace_page
 
 CLAIMS: dict[str, tuple[Status, str]] = {
     "memory-b": ("reproduced", "12 heads"),

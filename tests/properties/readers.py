@@ -15,7 +15,8 @@ import torch
 from forked_calls import RECIPE
 from safetensors.numpy import save_file
 
-import trained.language
+import analyses.language
+from analyses.language.recipe import read_language_recipe
 from analyses.papers.results import read_result
 from interp.crasp.parser import read_program as read_crasp
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
@@ -39,7 +40,6 @@ from probes.certify.certificate import read_certificate
 from probes.given_rows import read_rows
 from probes.labels import read_labels
 from probes.own_rows import read_rows as read_own_rows
-from trained.language.recipe import read_language_recipe
 from trained.plans import read_plan
 
 __all__ = ["BINARY", "READERS", "Reader", "make"]
@@ -147,7 +147,7 @@ def make(home: Path) -> None:
     (home / "spec.json").write_text(json.dumps({"kind": "transformer", **spec.to_dict()}))
     (home / "task.json").write_text(json.dumps(task))
     (home / "grid.toml").write_text(RECIPE + 'seed = 0\n[grid]\n"training.seed" = [1, 2]\n')
-    language = Path(trained.language.__file__).parents[1] / "recipes/language/code-lm.toml"
+    language = Path(analyses.language.__file__).parents[1] / "recipes/language/code-lm.toml"
     (home / "lm.toml").write_bytes(language.read_bytes())
     (home / "map.toml").write_text(
         "n_layers = 1\nn_heads = 2\nd_model = 4\nd_head = 2\n"

@@ -23,11 +23,10 @@ from scipy.stats import permutation_test, spearmanr
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, decide, spread, verdict
-from interp.bounds.three_paths import rank_one_tables, tables_of
-from interp.figures.bounds import lengths_figure
-from interp.models.spec import TransformerSpec
-from interp.tasks.maximum import Maximum
-from probes.certify.maximum import brute_force, by_cubes
+from prooflens.architectures import TransformerSpec
+from prooflens.certificates import brute_force, by_cubes, rank_one_tables, tables_of
+from prooflens.plot import lengths_figure
+from prooflens.tasks import Maximum
 
 __all__ = ["lengths", "shorter", "unexplained"]
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from analyses.fits.curves import error_curves, fit_panels
 from interp.errors import ArgumentError
-from interp.proofs.lagfits.curves import error_curves, fit_panels
 from interp.proofs.lagfits.error import lags_beyond
 from interp.proofs.lagfits.shifted import fit_shifted_log
 from interp.tasks.memory.kernels import MemoryKernel

@@ -12,12 +12,12 @@ import pytest
 from store_models import Echo, TinyTransformer
 from typer.testing import CliRunner
 
-from analyses.cli.main import app
 from interp.errors import OutputError, StoreError
 from interp.output import append_line
 from interp.store import ActivationStore, consolidate, extract, repair, verify
 from interp.store.layout import INDEX, MANIFEST, digest, read_index, rewrite_index
 from interp.store.measurements import settle_replacements, write_measurement
+from prooflens.cli.main import app
 
 HOOKS = ["blocks.0.attn.hook_pattern", "blocks.1.hook_resid_post"]
 
