@@ -68,7 +68,6 @@ def _sites(root: Path) -> dict[str, Callable[[Path], tuple[str, ...]]]:
         "weights": lambda f: ("weights", f"{f}"),
         "store": lambda f: ("store", "info", f"{f}"),
         "verify": lambda f: ("store", "verify", f"{f}"),
-        "consolidate": lambda f: ("store", "consolidate", f"{f}", *out),
         "plot": lambda f: ("plot", f"{f}", *out),
         "model": lambda f: ("heads", f"{f}"),
         "probe": lambda f: ("probe", f"{f}", *out),
@@ -99,16 +98,8 @@ def _in_place(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
         "index-info": ("st/index.jsonl", ("store", "info", f"{root}/st")),
         "index-verify": ("st/index.jsonl", ("store", "verify", f"{root}/st")),
         "index-repair": ("st/index.jsonl", ("store", "repair", f"{root}/st")),
-        "index-consolidate": (
-            "st/index.jsonl",
-            ("store", "consolidate", f"{root}/st", "--out", f"{root}/out"),
-        ),
         "part-verify": ("st/part-00000.h5", ("store", "verify", f"{root}/st")),
         "part-repair": ("st/part-00000.h5", ("store", "repair", f"{root}/st")),
-        "part-consolidate": (
-            "st/part-00000.h5",
-            ("store", "consolidate", f"{root}/st", "--out", f"{root}/out"),
-        ),
     }
 
 
@@ -172,9 +163,6 @@ def named(root: Path) -> Iterator[Row]:
             "extract", "model", f"--tokens={name}", *hooks, f"--out={name}.store"
         )  # fmt: skip
         yield f"store {name}", moved("st", name), ("store", "verify", given)
-        yield f"consolidate {name}", moved("st", name), (
-            "store", "consolidate", given, f"--out={name}.h5"
-        )  # fmt: skip
         yield f"program {name}", moved("p.cr", name), (
             "crasp", "run", given, "a", f"--trace={name}.html", "--json"
         )  # fmt: skip
@@ -263,7 +251,7 @@ def found(root: Path) -> Iterator[Row]:
     yield "--most|no heads", lambda: None, split("fits phase --most=0 {out}", root)
     for words in (
         "train {root}/r.toml", "weights {m}", "claims run depth-programs", "view {m} --no-ablate",
-        "extract {m} --hooks=hook_embed {tokens}", "store consolidate {st}", "certify {m}",
+        "extract {m} --hooks=hook_embed {tokens}", "certify {m}",
         "inspect {m}", "plot {st}", "crasp compile {root}/p.cr", "fits lag", "heads {m}",
         "probe {m}", "decompile {m} {rows}",
     ):  # fmt: skip

@@ -19,7 +19,6 @@ CALLS = {
     "train": ("train", "tiny.toml", "--out=ck"),
     "train-grid": ("train", "grid.toml", "--out=grid"),
     "extract": ("extract", "ck", "--rows=40", *HOOKS, "--out=st"),
-    "consolidate": ("store", "consolidate", "st", "--out=one.h5"),
     "probe": ("probe", "ck", "--rows=24", "--out=probed"),
     "heads": ("heads", "ck", "--rows=16", "--out=headed"),
     "heads-store": ("heads", "st", "--out=headed-store"),
