@@ -164,7 +164,7 @@ def named(root: Path) -> Iterator[Row]:
         )  # fmt: skip
         yield f"store {name}", moved("st", name), ("store", "verify", given)
         yield f"program {name}", moved("p.cr", name), (
-            "crasp", "run", given, "a", f"--trace={name}.html", "--json"
+            "crasp", "run", given, "a", "--json"
         )  # fmt: skip
         yield f"compile {name}", lambda: None, (
             "crasp", "compile", "p.cr", f"--out={name}"
@@ -201,8 +201,6 @@ def found(root: Path) -> Iterator[Row]:
     train = ("train", f"{root}/r.toml", f"--out={root}/out")
     weights = ("weights", f"{root}/model")
     spec = root / "model" / "model.json"
-    trace = ("crasp", "run", f"{root}/p.cr", "a", f"--trace={root}/p.cr", "--overwrite")
-    yield "is read from there|a program replaced by its trace", lambda: None, trace
     yield "positions|rows longer than the context", write(root / "t.txt", "0 1 2 3 4 0 1\n"), tokens
     yield "64 bits|ids beyond 64 bits", write(root / "t.txt", f"0 {2**70}\n"), tokens
     yield "device|no CUDA", lambda: None, (*train, "--device=cuda")

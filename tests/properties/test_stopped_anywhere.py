@@ -126,11 +126,6 @@ CASES = {
         words("crasp", "compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
         old_or_new,
     ),
-    "trace": Case(
-        words("crasp", "run", "{root}/p.cr", "a", "--trace", "{root}/one.html", "--overwrite"),
-        words("crasp", "run", "{root}/p.cr", "a", "--trace", "{root}/one.html", "--overwrite"),
-        old_or_new,
-    ),
     "weights": Case(
         words("weights", "{root}/model", "--out", "{root}/w.csv", "--overwrite"),
         words("weights", "{root}/model", "--out", "{root}/w.csv", "--overwrite"),
