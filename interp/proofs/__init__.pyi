@@ -7,7 +7,6 @@ from interp.proofs.depth.vocabulary import token_ids as token_ids
 from interp.proofs.induction import construct_relation as construct_relation
 from interp.proofs.lagfits.lag import fit_lag as fit_lag
 from interp.proofs.lagfits.phase import phase_table as phase_table
-from interp.proofs.lagfits.shifted import fit_shifted_log as fit_shifted_log
 from interp.proofs.lagfits.sums import fit_sum as fit_sum
 from interp.proofs.lagfits.sums import floor as floor
 from interp.proofs.mechanism import Mechanism as Mechanism
