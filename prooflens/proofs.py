@@ -11,7 +11,6 @@ from interp.proofs.depth.vocabulary import token_ids, vocabulary_of
 from interp.proofs.induction import construct_relation
 from interp.proofs.lagfits.lag import fit_lag
 from interp.proofs.lagfits.positions import Positions, phi_values
-from interp.proofs.lagfits.shifted import fit_shifted_log
 from interp.proofs.lagfits.sums import PRECISIONS, fit_sum, floor, grid
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.memory import (
@@ -51,7 +50,6 @@ __all__ = [
     "constructions",
     "coupling",
     "fit_lag",
-    "fit_shifted_log",
     "fit_sum",
     "fixed_lag_floor",
     "floor",

@@ -29,8 +29,8 @@ def certify(
     strategy: Annotated[
         list[str] | None,
         typer.Option(
-            help="brute-force, mechanism, black-box; of the maximum also cubic, quadratic, "
-            "rank-one. Repeat for more. [default: all that do not take long]"
+            help="brute-force, mechanism, black-box; of the maximum also cubic. "
+            "Repeat for more. [default: all that do not take long]"
         ),
     ] = None,
     length: Annotated[int | None, typer.Option(help="Longest row. [default: the task's]")] = None,

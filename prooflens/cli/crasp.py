@@ -23,7 +23,7 @@ app = App(
 _File = Annotated[Path, typer.Argument(help="A program (.cr).")]
 
 
-@app.command("run", example="prooflens crasp run dyck.cr '( ( ) )' --trace trace.html")
+@app.command("run", example="prooflens crasp run dyck.cr '( ( ) )'")
 def run(
     file: _File,
     tokens: Annotated[
@@ -32,10 +32,6 @@ def run(
     cases: Annotated[
         Path | None, typer.Option("--file", help="Inputs, one a line; - is standard input.")
     ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Write every line at every position to this HTML file.")
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the trace.")] = False,
 ) -> None:
     """Print True or False for every input: does the last line hold at the last position?
 
@@ -45,16 +41,12 @@ def run(
     from interp.crasp import evaluate, read_program
     from interp.crasp.analysis import alphabet
     from interp.errors import Problems
-    from interp.output import check_output
-    from prooflens.pages.trace import write_trace
 
     problems = Problems("crasp run")
     given = tokens is not None and bool(tokens), cases is not None
     advice = "give TOKENS or --file CASES"
     problems.need(sum(given) == 1, "input", "must be given once", list(tokens or ()), advice)
     problems.raise_if_any()
-    if trace is not None:
-        check_output(trace, overwrite=overwrite, inputs=[p for p in (file, cases) if p is not None])
     program = read_program(file)
     lines = [" ".join(tokens)] if tokens else _read_cases(cases)
     strings = [line.split() for line in lines if line.strip()]
@@ -64,8 +56,6 @@ def run(
     facts(accepted=verdicts)
     for accepted in verdicts:
         typer.echo(accepted)
-    if trace is not None:
-        write_trace(program, strings, trace, title=file.name, overwrite=overwrite)
     _tell_strange(alphabet(program), strings)
 
 

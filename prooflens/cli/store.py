@@ -1,4 +1,4 @@
-"""``prooflens store``: show, verify, repair and consolidate activation stores."""
+"""``prooflens store``: show, verify and repair activation stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = App(
-    help="Look at, check, mend and give away activation stores.",
+    help="Look at, check and mend activation stores.",
     example="prooflens store info store",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -62,7 +62,7 @@ def _summary(store: ActivationStore) -> Iterator[str]:
     manifest, plan = store.manifest, store.manifest["plan"]
     model, source = plan["model"], plan["source"]
     state = "complete" if store.complete else "not complete: resume its extraction"
-    size = _bytes(store.path) if store.path.is_dir() else store.path.stat().st_size
+    size = _bytes(store.path)
     yield f"store     {store.path}, version {manifest['version']}, by {manifest['product']}"
     named = manifest.get("about", {}).get("model") or model["name"] or model["class"]
     yield f"model     {named}, weights {model['weights_sha256'][:16]}…"
@@ -147,19 +147,3 @@ def repair(
 
 def _folder(place: Path) -> bool:
     return place.is_dir() and not place.is_symlink()
-
-
-@app.command("consolidate", example="prooflens store consolidate store --out store.h5")
-def consolidate(
-    store: Folder,
-    out: Annotated[Path, typer.Option(help="The HDF5 file to write.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
-) -> None:
-    """Write a complete store as one HDF5 file."""
-    from interp.store import ActivationStore
-    from interp.store import consolidate as write
-
-    with _progress("consolidate", ActivationStore(store).rows) as advanced:
-        written = write(store, out, overwrite=overwrite, advanced=advanced)
-    facts(file=written, bytes=written.stat().st_size)
-    typer.echo(f"{written}: {written.stat().st_size / 1e6:,.1f} MB")

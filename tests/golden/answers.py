@@ -31,7 +31,7 @@ _SEED = 1
 
 def command(*words: object) -> Answer:
     """Run a command of ``prooflens`` and give back its JSON object."""
-    from analyses.cli.main import app
+    from prooflens.cli.main import app
 
     done = CliRunner().invoke(app, [*map(str, words), "--json"], catch_exceptions=False)
     if done.exit_code:

@@ -125,7 +125,7 @@ WARM = (
     ("heads", "{root}/none/none"),
     ("weights", "{root}/model", "--out", "{root}/out"),
     ("train", "{root}/none.toml"),
-    ("crasp", "run", "{root}/p.cr", "a", "--trace", "{root}/out.html"),
+    ("crasp", "run", "{root}/p.cr", "a"),
     ("crasp", "check", "{root}/p.cr"),
     ("decompile", "apply", "{root}/none", "--data", "{root}/none"),
     ("decompile", "{root}/none/none", "--out", "{root}/out"),

@@ -47,7 +47,7 @@ def tokens(tmp_path):
     return tmp_path / "t.txt"
 
 
-def test_extract_info_verify_repair_consolidate(run, model, tokens, tmp_path):
+def test_extract_info_verify_repair(run, model, tokens, tmp_path):
     out = tmp_path / "s"
     words = ["extract", model, "--tokens", tokens, "--out", out, "--batch", 2, "--part-rows", 4]
     words += ["--hooks", "blocks.*.attn.hook_pattern", "--hooks", "*.hook_resid_post"]
@@ -77,8 +77,6 @@ def test_extract_info_verify_repair_consolidate(run, model, tokens, tmp_path):
     assert "not complete" in run("store", "info", out).stdout
     assert "12 rows" in run(*words, "--resume").stdout
     assert "sound" in run("store", "verify", out).stdout
-    run("store", "consolidate", out, "--out", tmp_path / "one.h5")
-    assert ActivationStore(tmp_path / "one.h5").rows == 12
     with pytest.raises(StoreError, match="batch was 2, is now 4"):
         run(*words, "--batch", 4, "--resume")
 

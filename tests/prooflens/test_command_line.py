@@ -52,7 +52,7 @@ def test_version_and_doctor() -> None:
     runner = CliRunner()
     assert runner.invoke(cli.app, ["--version"]).output.startswith("prooflens 0.")
     output = runner.invoke(cli.app, ["doctor"]).output
-    for word in ("python", "torch", "transformer-lens", "device", "threads", "ray (optional"):
+    for word in ("python", "torch", "transformer-lens", "device", "threads", "ray"):
         assert word in output
 
 

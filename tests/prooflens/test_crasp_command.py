@@ -68,20 +68,6 @@ def test_cases_come_from_a_file_or_standard_input(dyck, monkeypatch, capsys) -> 
     assert capsys.readouterr().out == "True\nFalse\nTrue\nFalse\n"
 
 
-def test_the_trace_is_written_once(dyck, monkeypatch, capsys) -> None:
-    out = dyck.parent / "trace.html"
-    assert run(monkeypatch, "run", dyck, "( )", "--trace", out) == 0
-    page = out.read_text()
-    assert "<title>dyck.cr</title>" in page
-    assert "accepted: ( )" in page
-    capsys.readouterr()
-    assert run(monkeypatch, "run", dyck, ") (", "--trace", out) == 2
-    assert "exists" in capsys.readouterr().err
-    assert out.read_text() == page
-    assert run(monkeypatch, "run", dyck, ") (", "--trace", out, "--overwrite") == 0
-    assert "rejected: ) (" in out.read_text()
-
-
 def test_check_tells_depth_alphabet_names_and_warnings(dyck, monkeypatch, capsys) -> None:
     dyck.write_text(DYCK.replace("below == 0 && ", "") + "// end\n")
     assert run(monkeypatch, "check", dyck) == 0
@@ -144,7 +130,6 @@ def test_mistakes_are_shown_with_a_caret(dyck, monkeypatch, capsys) -> None:
         (("compile", "{number}", "--out", "{folder}/m"), "program must end with a formula"),
         (("check", "{folder}"), "cannot be read: Is a directory"),
         (("run", "{number}", "a"), "last line must be a formula"),
-        (("run", "{file}", "a", "--trace", "/proc/no/trace.html"), "cannot write"),
     ],
 )
 def test_refusals_are_one_line_and_code_two(words, said, dyck, monkeypatch, capsys) -> None:

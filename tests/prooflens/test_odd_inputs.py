@@ -68,7 +68,6 @@ def _sites(root: Path) -> dict[str, Callable[[Path], tuple[str, ...]]]:
         "weights": lambda f: ("weights", f"{f}"),
         "store": lambda f: ("store", "info", f"{f}"),
         "verify": lambda f: ("store", "verify", f"{f}"),
-        "consolidate": lambda f: ("store", "consolidate", f"{f}", *out),
         "plot": lambda f: ("plot", f"{f}", *out),
         "model": lambda f: ("heads", f"{f}"),
         "probe": lambda f: ("probe", f"{f}", *out),
@@ -99,16 +98,8 @@ def _in_place(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
         "index-info": ("st/index.jsonl", ("store", "info", f"{root}/st")),
         "index-verify": ("st/index.jsonl", ("store", "verify", f"{root}/st")),
         "index-repair": ("st/index.jsonl", ("store", "repair", f"{root}/st")),
-        "index-consolidate": (
-            "st/index.jsonl",
-            ("store", "consolidate", f"{root}/st", "--out", f"{root}/out"),
-        ),
         "part-verify": ("st/part-00000.h5", ("store", "verify", f"{root}/st")),
         "part-repair": ("st/part-00000.h5", ("store", "repair", f"{root}/st")),
-        "part-consolidate": (
-            "st/part-00000.h5",
-            ("store", "consolidate", f"{root}/st", "--out", f"{root}/out"),
-        ),
     }
 
 
@@ -172,11 +163,8 @@ def named(root: Path) -> Iterator[Row]:
             "extract", "model", f"--tokens={name}", *hooks, f"--out={name}.store"
         )  # fmt: skip
         yield f"store {name}", moved("st", name), ("store", "verify", given)
-        yield f"consolidate {name}", moved("st", name), (
-            "store", "consolidate", given, f"--out={name}.h5"
-        )  # fmt: skip
         yield f"program {name}", moved("p.cr", name), (
-            "crasp", "run", given, "a", f"--trace={name}.html", "--json"
+            "crasp", "run", given, "a", "--json"
         )  # fmt: skip
         yield f"compile {name}", lambda: None, (
             "crasp", "compile", "p.cr", f"--out={name}"
@@ -213,8 +201,6 @@ def found(root: Path) -> Iterator[Row]:
     train = ("train", f"{root}/r.toml", f"--out={root}/out")
     weights = ("weights", f"{root}/model")
     spec = root / "model" / "model.json"
-    trace = ("crasp", "run", f"{root}/p.cr", "a", f"--trace={root}/p.cr", "--overwrite")
-    yield "is read from there|a program replaced by its trace", lambda: None, trace
     yield "positions|rows longer than the context", write(root / "t.txt", "0 1 2 3 4 0 1\n"), tokens
     yield "64 bits|ids beyond 64 bits", write(root / "t.txt", f"0 {2**70}\n"), tokens
     yield "device|no CUDA", lambda: None, (*train, "--device=cuda")
@@ -263,7 +249,7 @@ def found(root: Path) -> Iterator[Row]:
     yield "--most|no heads", lambda: None, split("fits phase --most=0 {out}", root)
     for words in (
         "train {root}/r.toml", "weights {m}", "claims run depth-programs", "view {m} --no-ablate",
-        "extract {m} --hooks=hook_embed {tokens}", "store consolidate {st}", "certify {m}",
+        "extract {m} --hooks=hook_embed {tokens}", "certify {m}",
         "inspect {m}", "plot {st}", "crasp compile {root}/p.cr", "fits lag", "heads {m}",
         "probe {m}", "decompile {m} {rows}",
     ):  # fmt: skip

@@ -177,7 +177,7 @@ def odd_result(make: Callable[[Path], Any]) -> Callable[[Path], None]:
 PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
     **{
         f"part of another store: {verb}": (other_store, f"store {verb} {{st}}")
-        for verb in ("info", "verify", "repair", "consolidate {out}")
+        for verb in ("info", "verify", "repair")
     },
     "a part is a link": (part_elsewhere, "store repair {st}"),
     "damaged is a file": (odd_damaged, "store repair {st}"),

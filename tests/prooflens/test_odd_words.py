@@ -137,7 +137,7 @@ VERBS = (
     "extract {m} --hooks=hook_embed {tokens} {out}",
     "extract {m} --hooks=hook_embed --tokens={root}/t.txt --out={st} --resume",
     "heads {st}", "heads {st} {out}", "probe {st}", "view {st} {page}", "plot {st} {out}",
-    "store info {st}", "store verify {st}", "store repair {st}", "store consolidate {st} {out}",
+    "store info {st}", "store verify {st}", "store repair {st}",
     "weights {m}", "decompile {m} {rows} {out} --lines=1", "crasp run {root}/p.cr a",
     "decompile apply {root}/p.txt {rows}", "train {root}/r.toml {out}",
 )  # fmt: skip
@@ -155,7 +155,6 @@ NAMES = (
 WRITERS = (
     "weights {m} --out={root}/out/NAME", "train {root}/r.toml --out={root}/out/NAME",
     "extract {m} --hooks=hook_embed {tokens} --out={root}/out/NAME",
-    "store consolidate {st} --out={root}/out/NAME",
     "crasp compile {root}/p.cr --out={root}/out/NAME",
     "view {m} --rows=4 --no-ablate {rows} --out={root}/out/NAME",
 )  # fmt: skip

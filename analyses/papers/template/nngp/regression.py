@@ -89,8 +89,12 @@ def tangent_kernel(
     Memory is others × parameters numbers of eight bytes.
     """
     weights = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    right = torch.cat([_gradients(model, weights, part) for part in torch.split(others, _ROWS)]).double()
-    products = [_gradients(model, weights, p).double() @ right.T for p in torch.split(strings, _ROWS)]
+    right = torch.cat(
+        [_gradients(model, weights, part) for part in torch.split(others, _ROWS)]
+    ).double()
+    products = [
+        _gradients(model, weights, p).double() @ right.T for p in torch.split(strings, _ROWS)
+    ]
     return np.asarray(torch.cat(products).numpy())
 
 
