@@ -90,7 +90,7 @@ def compositions(model: str | Path, every: int = 1) -> Answer:
 
 def shipped_folder(name: str) -> Path:
     """The folder of a shipped model, as the functions that read weights alone take it."""
-    return Path(pl.trained.__file__).parent / "checkpoints" / name
+    return Path(str(pl.trained.folder(name)))
 
 
 def program(model: str | Path, rows: Path | None = None) -> Answer:
