@@ -27,21 +27,21 @@ docs: setup
 
 # The pictures of the README, with their numbers inside.
 picture: setup
-	$(BIN)/python -m analyses.demo.first_picture docs/images/attention-by-lag.png
-	$(BIN)/python -m analyses.demo.forming docs/images/induction-forms.png
+	$(BIN)/python -m analyses.pictures.first_picture docs/images/attention-by-lag.png
+	$(BIN)/python -m analyses.pictures.forming docs/images/induction-forms.png
 
 # The page "Does training find the proof?" from the tables it keeps.
 diagrams: setup
 	$(BIN)/python -m analyses.papers.training.page docs
 
 # The script of `prooflens view`, from its sources; needs Node, which users of prooflens do not.
-VIEWER := analyses/report/viewer
+VIEWER := prooflens/pages/viewer
 viewer:
 	mkdir -p build/viewer
 	cp -r $(VIEWER)/package.json $(VIEWER)/tsconfig.json $(VIEWER)/src build/viewer
 	cd build/viewer && npm install --no-audit --no-fund --no-package-lock --silent && npm run --silent check && npm run --silent build
 	cp build/viewer/viewer.js $(VIEWER)/viewer.js
-	PYTHONPATH=. $(PYTHON) -m analyses.report.viewer_digest
+	PYTHONPATH=. $(PYTHON) -m prooflens.pages.viewer_digest
 
 # Trains every shipped model anew.
 zoo: setup

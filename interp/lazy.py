@@ -7,8 +7,8 @@ The names stand once, in the ``__init__.pyi`` beside the package's ``__init__.py
     from interp.store import extract as extract
 
 Editors and type checkers read that file, and so does :func:`lazy`; to add a name, add its line.
-Not for names that a submodule of the package has too: once the submodule is imported, Python finds
-it first.
+A submodule of the package is named ``from package import submodule as submodule``. No other name
+may be that of a submodule: once the submodule is imported, Python finds it first.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ def lazy(
             text = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[package])
         home, there = homes[name]
+        if home == package:  # one of its own submodules
+            return import_module(f"{home}.{there}")
         module = import_module(home)
         if home == there:
             return module

@@ -8,7 +8,7 @@
 A :class:`Registry` holds what prooflens ships under names, and what installed packages add to it.
 Packages are looked for when a registry is first read, not on import. An entry that cannot be
 loaded, does not fit, or takes a name that is taken is left out with a :class:`PluginWarning` that
-names it, so that a broken package breaks nothing else; ``prooflens doctor`` lists it.
+names it, so that a broken package breaks nothing else.
 
 Loading an entry imports its package: it is code that the user has installed. Nothing that is read
 from a file (a checkpoint, a store, a recipe) can name a package to import.
@@ -18,14 +18,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping
-from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
-__all__ = ["GROUPS", "Plugin", "PluginWarning", "Registry", "plugins"]
-
-GROUPS = ("prooflens.tasks", "prooflens.roles", "prooflens.metrics", "prooflens.models")
-"""The groups of entry points that prooflens reads."""
+__all__ = ["PluginWarning", "Registry"]
 
 T = TypeVar("T")
 
@@ -34,38 +30,12 @@ class PluginWarning(UserWarning):
     """An entry point of an installed package that was left out, with the reason."""
 
 
-@dataclass(frozen=True)
-class Plugin:
-    """An entry point of an installed package.
-
-    Attributes:
-        group: One of :data:`GROUPS`.
-        name: The name that it adds.
-        value: Where it is, as ``package.module:object``.
-        package: The installed distribution that adds it, with its version.
-    """
-
-    group: str
-    name: str
-    value: str
-    package: str
-
-
-def plugins() -> list[Plugin]:
-    """The entry points that installed packages add, by group and name; none of them is loaded."""
-    return [
-        Plugin(group, entry.name, entry.value, _package(entry))
-        for group in GROUPS
-        for entry in _entries(group)
-    ]
-
-
 class Registry(MutableMapping[str, T]):
     """What is known by name: what prooflens ships, then what installed packages add.
 
     Args:
         shipped: Name → what prooflens ships.
-        group: The group of entry points, one of :data:`GROUPS`.
+        group: The group of entry points, such as ``prooflens.tasks``.
         problem: Gives the reason why an object cannot stand under a name, or ``""`` if it can.
     """
 
@@ -75,7 +45,7 @@ class Registry(MutableMapping[str, T]):
         self.shipped = frozenset(shipped)
         self.group = group
         self._known, self._problem = dict(shipped), problem
-        self._read, self._problems = False, dict[str, str]()
+        self._read = False
 
     def __getitem__(self, name: str) -> T:
         return self._all()[name]
@@ -91,12 +61,6 @@ class Registry(MutableMapping[str, T]):
 
     def __len__(self) -> int:
         return len(self._all())
-
-    @property
-    def problems(self) -> dict[str, str]:
-        """The names of entries that were left out → the reason."""
-        self._all()
-        return dict(self._problems)
 
     def _all(self) -> dict[str, T]:
         if not self._read:
@@ -116,7 +80,6 @@ class Registry(MutableMapping[str, T]):
                 reason = "the name is taken"
             reason = reason or self._problem(entry.name, value)
         if reason:
-            self._problems[entry.name] = reason
             text = f"{self.group} {entry.name} of {_package(entry)} is left out: {reason}"
             warnings.warn(text, PluginWarning, stacklevel=2)
         else:

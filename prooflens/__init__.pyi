@@ -17,7 +17,7 @@ from trained.loading import load as load
 from trained.loading import models as models
 
 # say what it learns
-from interp import tasks as tasks
+from prooflens import tasks as tasks
 from interp.tasks.base import Batch as Batch
 from interp.tasks.catalogue import register_task as register_task
 from interp.tasks.coupling import PodCoupling as PodCoupling
@@ -29,8 +29,8 @@ from interp.tasks.relation import TokenRelation as TokenRelation
 from interp.tasks.template import TemplateTask as TemplateTask
 
 # know why it can
-from interp import crasp as crasp
-from interp import proofs as proofs
+from prooflens import crasp as crasp
+from prooflens import proofs as proofs
 from interp.crasp.parser import parse_program as parse_program
 from interp.proofs.depth.compiler import compile_program as compile_program
 from interp.proofs.mechanism import Certificate as Certificate
@@ -39,26 +39,26 @@ from interp.proofs.random_basis import random_basis as random_basis
 from interp.proofs.shipped import construct as construct
 
 # keep activations
-from interp import interop as interop
+from prooflens import interop as interop
 from interp.store.extract import extract as extract
 from interp.store.reader import open_store as open_store
 
 # read weights
-from interp import weights as weights
+from prooflens import weights as weights
 from interp.weights.composition import composition_table as composition_table
 from interp.weights.head_weights import head_weights as head_weights
 from interp.weights.weight_table import weight_table as weight_table
 
 # look
-from interp import attention as attention
+from prooflens import attention as attention
 from interp.attention.attention_to_keys import attention_table as attention_table
 from interp.attention.key_sets import repeated_tokens as repeated_tokens
-from analyses.report.show import View as View
-from analyses.report.show import view as view
-from analyses import plot as plot
+from prooflens.pages.show import View as View
+from prooflens.pages.show import view as view
+from prooflens import plot as plot
 
 # intervene
-from interp import interventions as interventions
+from prooflens import interventions as interventions
 from interp.attribution.direct_logit_attribution import Direction as Direction
 from interp.attribution.direct_logit_attribution import (
     direct_logit_attribution as direct_logit_attribution,
@@ -74,31 +74,27 @@ from interp.interventions.patching import patch_paths as patch_paths
 from interp.interventions.paths import Receiver as Receiver
 
 # decide
-import probes as probes
-from interp import stats as stats
+from prooflens import probes as probes
+from prooflens import stats as stats
 from probes.agreement import agree as agree
 from probes.certify.run import certify as certify
 from probes.head_scores import null as null
 from probes.locate import locate as locate
 from probes.probe_table import probe_table as probe_table
-from probes import roles as roles
+from prooflens import roles as roles
 from probes.roles import find_roles as find_roles
 
 # go back
-from interp import rasp as rasp
+from prooflens import rasp as rasp
 from probes.decompile.counting import decompile_counting as decompile_counting
 from probes.given_rows import read_rows as read_rows
 from probes.decompile.workflow import decompile as decompile
 
-# train and claim
-import trained as trained
-from analyses import papers
-from analyses.papers.run import run_claim as run_claim
+# train
+from prooflens import trained as trained
 from trained.grid import train as train
 from trained.recipe import Recipe as Recipe
 
-claims = papers
-
 # fail
-from interp import errors as errors
+from prooflens import errors as errors
 from interp.errors import ProoflensError as ProoflensError

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from analyses.cli.main import main
+from prooflens.cli.main import main
 
 SECONDS, BYTES, BROKEN = 10, 1 << 30, 71
 RECIPE = """
@@ -145,7 +145,7 @@ def changed(home: Path, before: dict[str, tuple[int, int]], words: tuple[str, ..
     """What a call left or changed besides its output; a store's own tables and damage may."""
     now = contents(home)
     out = [w.partition("=")[2] or after for w, after in zip(words, [*words[1:], ""], strict=True)
-           if w.startswith(("--out", "--trace"))]  # fmt: skip
+           if w.startswith("--out")]  # fmt: skip
     out += [os.path.splitext(name)[0] + ".environment.json" for name in out]
     own = [os.path.relpath(os.path.join(home, name), home) for name in out]
     if words[0] in ("store", "heads", "probe"):

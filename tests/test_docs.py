@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import prooflens as pl
-from analyses.cli.main import app
+from prooflens.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(p for p in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")) if p.is_file())

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LENS = "interp.hooks.transformer_lens_adapter"
+PRODUCT = {"prooflens", "interp", "probes", "trained"}
 
 # Each room, and the rooms it may import from, from the ground up (always itself besides).
 GROUND = {
@@ -54,24 +55,21 @@ MAY_IMPORT = {
     },
     "probes": {"interp"},
     "trained": {"interp"},
-    "analyses.report": {"interp", "probes", "trained"},
-    "analyses.papers": {"interp", "probes", "trained", "analyses.report"},
-    "analyses.demo": {"interp", "probes", "trained", "analyses.report"},
-    "analyses.benchmarks": {"interp", "probes", "trained"},
-    "analyses.benchmarks.view_page": {
-        "interp", "probes", "trained", "analyses.benchmarks", "analyses.report",
-    },
-    "analyses.benchmarks.doors": {
-        "interp", "probes", "trained", "analyses.benchmarks", "analyses.demo", "analyses.cli",
-    },
-    "analyses.plot": {"interp", "probes", "trained"},
-    "analyses.cli": {"interp", "probes", "trained", "analyses"},
+    "prooflens.pages": {"interp", "probes", "trained"},
+    "prooflens.plot": {"interp", "probes"},
+    "prooflens.demo": {"interp", "probes", "trained", "prooflens.pages"},
+    "prooflens.cli": {"interp", "probes", "trained", "prooflens"},
+    "prooflens": {"interp", "probes", "trained", "prooflens"},
 }  # fmt: skip
 
 
 def modules() -> list[Path]:
-    folders = ("interp", "probes", "trained", "analyses")
+    folders = ("prooflens", "interp", "probes", "trained")
     return sorted(p for f in folders for p in (ROOT / f).rglob("*.py"))
+
+
+def laboratory() -> list[Path]:
+    return sorted((ROOT / "analyses").rglob("*.py"))
 
 
 def dotted(path: Path) -> str:
@@ -127,11 +125,11 @@ def test_imports_point_one_way(path: Path) -> None:
     name = dotted(path)
     room = room_of(name)
     if room is None:
-        assert name in ("interp", "analyses"), f"{name} stands in no room of the house"
+        assert name == "interp", f"{name} stands in no room of the house"
         return
     allowed = MAY_IMPORT[room] | {room}
     for target in imported(path):
-        if target.split(".")[0] in ("interp", "probes", "trained", "analyses", "tests"):
+        if target.split(".")[0] in PRODUCT | {"analyses", "tests"}:
             ok = any(inside(target, a) for a in allowed)
             assert ok, f"{name} ({room}) may not import {target}"
 
@@ -147,9 +145,9 @@ def test_no_file_imports_itself_through_others() -> None:
     assert circles({dotted(path): within(path, known) for path in modules()}) == set()
 
 
-@pytest.mark.parametrize("top", ["interp", "probes", "trained", "analyses"])
+@pytest.mark.parametrize("top", ["prooflens", "interp", "probes", "trained"])
 def test_no_folder_imports_itself_through_others(top: str) -> None:
-    """Folders and files that stand side by side: ``analyses.papers`` and ``analyses.report``."""
+    """Folders and files that stand side by side: ``analyses.papers`` and ``prooflens.pages``."""
     known, imports = {dotted(path) for path in modules()}, defaultdict[str, set[str]](set)
     for path in modules():
         if inside(dotted(path), top) and dotted(path) != top:
@@ -159,13 +157,38 @@ def test_no_folder_imports_itself_through_others(top: str) -> None:
     assert circles(imports) == set()
 
 
+@pytest.mark.parametrize("path", laboratory(), ids=dotted)
+def test_the_laboratory_uses_the_door(path: Path) -> None:
+    """``prooflens`` and its public submodules: what stands behind them is not for users."""
+    for target in imported(path):
+        if target.split(".")[0] in PRODUCT:
+            public = target.split(".")[:2]
+            assert public[0] == "prooflens", f"{dotted(path)} imports {target}, behind the door"
+            assert public[1:] != ["cli"], f"{dotted(path)} imports {target}, behind the door"
+
+
+@pytest.mark.parametrize("path", laboratory(), ids=dotted)
+def test_the_laboratory_imports_public_names(path: Path) -> None:
+    """``from prooflens.tasks import FixedMemory``, never ``prooflens.pages.html``."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            assert name.split(".")[0] != "prooflens" or name.count(".") <= 1, f"{path}: {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_the_product_knows_nothing_of_the_laboratory(path: Path) -> None:
+    assert not any(inside(target, "analyses") for target in imported(path))
+
+
 @pytest.mark.parametrize("path", modules(), ids=dotted)
 def test_only_the_lens_imports_transformer_lens(path: Path) -> None:
     if dotted(path) != LENS:
         assert not any(inside(t, "transformer_lens") for t in imported(path))
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
+@pytest.mark.parametrize("path", [*modules(), *laboratory()], ids=dotted)
 def test_library_neither_prints_nor_asserts(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         assert not isinstance(node, ast.Assert), f"{path}:{node.lineno} assert outside tests"

@@ -49,8 +49,8 @@ def test_wheel_holds_every_file_of_the_packages(wheel: Path) -> None:
     assert tracked() <= names
     needed = {
         "analyses/papers/claims.toml",
-        "analyses/report/style.css",
-        "analyses/report/tables.js",
+        "prooflens/pages/style.css",
+        "prooflens/pages/tables.js",
         "prooflens/__init__.pyi",
         "prooflens/py.typed",
     }
@@ -68,7 +68,7 @@ def test_wheel_holds_nothing_else(wheel: Path) -> None:
 def test_commands_run_from_the_wheel(unpacked: Path, tmp_path: Path, command: str) -> None:
     """In a folder without a checkout; the unpacked wheel comes before what is installed."""
     code = (
-        "import analyses, sys; from analyses.cli.main import main; "
+        "import analyses, sys; from prooflens.cli.main import main; "
         f"assert analyses.__file__.startswith({str(unpacked)!r}); main()"
     )
     done = subprocess.run(

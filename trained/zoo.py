@@ -2,8 +2,8 @@
 
 Checkpoints lie in ``trained/checkpoints`` (safetensors and JSON, a few MB in all), their recipes in
 ``trained/recipes``. Language models are folders of Hugging Face's beside them (:func:`languages`),
-with recipes of their own in ``trained/recipes/language``. All are read as package resources, so
-they work from an installed wheel.
+whose training is no part of the package. All are read as package resources, so they work from an
+installed wheel.
 """
 
 from __future__ import annotations
@@ -79,11 +79,8 @@ def recipe_file(name: str | Path) -> Path:
     """The recipe file of a shipped model's name; any other path is returned unchanged."""
     there = Path(str(files("trained"))) / "recipes"
     plain = Path(name).name == str(name) and not Path(name).suffix
-    if plain and not Path(name).is_file():
-        for shipped in (there / f"{name}.toml", there / "language" / f"{name}.toml"):
-            if shipped.is_file():
-                return shipped
-    return Path(name)
+    shipped = there / f"{name}.toml"
+    return shipped if plain and not Path(name).is_file() and shipped.is_file() else Path(name)
 
 
 def load(name: str) -> Shipped:

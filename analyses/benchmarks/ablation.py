@@ -1,6 +1,6 @@
 """Ablating every head at once against one forward pass a head with TransformerLens hooks.
 
-    python -m analyses.benchmarks.ablation [--repeats 3] [--threads 2]
+    python -m analyses benchmark ablation [--repeats 3] [--threads 2]
 
 GPT-2 small's shapes with random weights (12 layers × 12 heads, width 768) through a
 ``TransformerBridge``. Both sides mean-ablate each of the 144 heads and end at the logits: one runs
@@ -29,8 +29,7 @@ import typer
 from torch import Tensor
 
 from analyses.benchmarks.extraction import build_model
-from interp.interventions.ablate import ablated
-from interp.interventions.components import components
+from prooflens.interventions import ablated, components
 
 __all__ = ["SHAPES", "main", "one_by_one"]
 
@@ -107,7 +106,3 @@ def _difference(model: Any, tokens: Tensor, reference: Tensor) -> float:
     for ours, theirs in pairs:
         worst = max(worst, float((ours - theirs).abs().max() / theirs.abs().max()))
     return worst
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """Agreement with the proof on constructions and on random models: is it 1 and 0 where it should be?
 
-    python -m analyses.benchmarks.agreement [--out FILE] [--workers N] [--every N] [--only WORD]
+    python -m analyses benchmark agreement [--out FILE] [--workers N] [--every N] [--only WORD]
 
 Of each construction of :mod:`analyses.benchmarks.cases` three numbers of
 :func:`probes.agreement.overall`: of the construction itself on rows of its own, hidden (rotated
@@ -21,9 +21,9 @@ import torch
 from analyses.benchmarks.cases import Subject, subjects
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
-from interp.errors import ArgumentError
-from interp.models.transformer import SequenceTransformer
-from probes.agreement import overall, statements_of
+from prooflens.architectures import SequenceTransformer
+from prooflens.errors import ArgumentError
+from prooflens.probes import overall, statements_of
 
 __all__ = ["main", "measure"]
 
@@ -81,7 +81,3 @@ def main() -> None:
         "table": table,
     }
     write_result(result, options.out)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Are heads that back each other up found, as one group each, among decoys that attend alike?
 
-    python -m analyses.benchmarks.backups [--out FILE.json] [--workers N] [--tune] [--only WORD]
+    python -m analyses benchmark backups [--out FILE.json] [--workers N] [--tune] [--only WORD]
 
 Every model is a circuit of :mod:`analyses.benchmarks.circuits` in GPT-2's format in which two or
 three heads do one job: each does all of it, so that none is missed alone, or each its part. All
@@ -30,8 +30,7 @@ from analyses.benchmarks.circuits import CIRCUITS, Shared, Sizes, construct_circ
 from analyses.benchmarks.known import Built, loaded
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
-from probes.roles import LANGUAGE, find_roles
-from probes.roles.trials import rows_of, token_trials
+from prooflens.roles import LANGUAGE, find_roles, rows_of, token_trials
 
 __all__ = ["Backup", "backups", "main", "measure"]
 
@@ -165,7 +164,3 @@ def main() -> None:
 
 def _share(found: Sequence[dict[str, Any]]) -> float:
     return sum(bool(one["found"]) for one in found) / max(len(found), 1)
-
-
-if __name__ == "__main__":
-    main()

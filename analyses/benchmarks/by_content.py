@@ -40,10 +40,9 @@ from torch import Tensor
 from analyses.benchmarks.circuits import Layout, Sizes, by_lag, with_gains
 from analyses.benchmarks.known import Built, Claim, LanguageSubject
 from analyses.benchmarks.needed import blank, own_and_first, write_head
-from interp.models.transformer import SequenceTransformer
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
-from interp.proofs.random_basis import random_basis
-from interp.tasks.base import Batch
+from prooflens.architectures import SequenceTransformer
+from prooflens.proofs import Certificate, Construction, Mechanism, Part, random_basis
+from prooflens.tasks import Batch
 
 __all__ = ["PLANTED", "decoys", "finished", "looked_up", "subjects"]
 

@@ -1,6 +1,6 @@
 """Are p and q right where there is nothing to find?
 
-    python -m analyses.benchmarks.calibration [--models N] [--out FILE]
+    python -m analyses benchmark calibration [--models N] [--out FILE]
 
 Small models with six heads each are put to tests whose null is true. Half of them nobody trained:
 
@@ -40,21 +40,16 @@ from scipy.stats import kstest
 from scipy.stats import t as student
 
 from analyses.benchmarks.result import write_result
-from interp.attention.attention_to_keys import AttentionMass
-from interp.attention.key_sets import token_key_sets
-from interp.errors import Problems
-from interp.interventions.ablation_effects import ablate
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.stats.head_table import adjust
-from interp.stats.nulls import decodability_null
-from interp.tasks.base import Batch
-from interp.threads import one_thread
-from interp.weights.weight_table import weight_table
-from probes.linear import decode
-from trained.ensemble import Ensemble
-from trained.run import Run
-from trained.training import Training
+from prooflens.architectures import SequenceTransformer, TransformerSpec
+from prooflens.attention import AttentionMass, token_key_sets
+from prooflens.errors import Problems
+from prooflens.interventions import ablate
+from prooflens.machine import one_thread
+from prooflens.probes import decode
+from prooflens.stats import adjust, decodability_null
+from prooflens.tasks import Batch
+from prooflens.trained import Ensemble, Run, Training
+from prooflens.weights import weight_table
 
 __all__ = ["RandomTargets", "calibration"]
 
@@ -213,7 +208,3 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     write_result(calibration(options.models), options.out)
-
-
-if __name__ == "__main__":
-    main()

@@ -18,22 +18,31 @@ from typing import Any
 
 import torch
 
-from interp.models.transformer import SequenceTransformer
-from interp.proofs import coupling, induction, template
-from interp.proofs.case import Case
-from interp.proofs.depth import cases as depth
-from interp.proofs.mechanism import Construction, Mechanism
-from interp.proofs.memory import (
+from prooflens.architectures import SequenceTransformer
+from prooflens.proofs import (
+    COMPILED,
+    Case,
+    Construction,
+    Mechanism,
+    compiled_case,
     construct_adaptive_memory,
     construct_fixed_memory,
     construct_kernel_memory,
+    coupling,
+    induction,
+    random_basis,
+    template,
 )
-from interp.proofs.random_basis import random_basis
-from interp.tasks.base import Batch
-from interp.tasks.coupling import PodCoupling
-from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
-from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import induction_style
+from prooflens.tasks import (
+    AdaptiveMemory,
+    Batch,
+    FixedMemory,
+    KernelMemory,
+    PodCoupling,
+    RealMemory,
+    TemplateTask,
+    induction_style,
+)
 
 __all__ = ["Subject", "decoys", "subjects"]
 
@@ -151,7 +160,7 @@ def _scored() -> Iterator[Subject]:
     templates = (Case(f"template {case.name}", case.construct) for case in template.CASES)
     yield from _numbered(templates, 23_000, rows=_FEW_POSITIONS)
     yield from _numbered(_memories(_MEMORIES), 34_000)
-    programs = [case for case in depth.CASES if case.family != "L_3"]
+    programs = [case for case in COMPILED if case.family != "L_3"]
     for number, case in enumerate(programs):
         rows = _FEW_POSITIONS if case.family in _AT_THE_END else 96
         yield Subject(case, 25_000 + 2 * number, rows=rows)
@@ -217,12 +226,12 @@ _TUNED_MEMORIES = (
     AdaptiveMemory((1, 3), rounds=2, readout="majority", length=25, table_seed=12),
 )
 _TUNED_PROGRAMS = (
-    depth.compiled_case("L_3", ((15, 15),)),
-    depth.compiled_case("J_ab", ((18, 18),)),
-    depth.compiled_case("J_aba", ((26, 26),), "sign"),
-    depth.compiled_case("J_aab", ((28, 28),)),
-    depth.compiled_case("J_abb", ((34, 34),), "sign"),
-    depth.compiled_case("J_baab", ((8, 20),), "sign"),
-    depth.compiled_case("J_abc", ((8, 20),)),
+    compiled_case("L_3", ((15, 15),)),
+    compiled_case("J_ab", ((18, 18),)),
+    compiled_case("J_aba", ((26, 26),), "sign"),
+    compiled_case("J_aab", ((28, 28),)),
+    compiled_case("J_abb", ((34, 34),), "sign"),
+    compiled_case("J_baab", ((8, 20),), "sign"),
+    compiled_case("J_abc", ((8, 20),)),
 )
 _TUNED_COUPLINGS = ((PodCoupling(5, features=7), 5), (PodCoupling(3, features=7), 1))

@@ -1,6 +1,6 @@
 """What can be proved of every shipped model, and does a search find anything worse?
 
-    python -m analyses.benchmarks.certify [NAME …] [--seeds 2] [--out FILE.json]
+    python -m analyses benchmark certify [NAME …] [--seeds 2] [--out FILE.json]
 
 Every strategy that does not take long, on the model's own task; programs of more than one layer on
 strings of at most twelve letters, since boxes of longer ones say nothing and all strings are too
@@ -24,21 +24,25 @@ import numpy as np
 import torch
 import typer
 
-from interp.bounds.passed_on import not_orderless
-from interp.errors import ArgumentError
-from interp.models.transformer import SequenceTransformer
-from probes.certify.certificate import TheoremFile
-from probes.certify.cover import Proof
-from probes.certify.domains.base import Domain
-from probes.certify.domains.reals import Addressed, Averages
-from probes.certify.domains.signs import Signs
-from probes.certify.domains.strings import Strings
-from probes.certify.domains.templates import Templates
-from probes.certify.maximum import caps_of
-from probes.certify.run import certify, domain_of
-from probes.certify.search import worst_error, wrong_rows
-from trained import zoo
-from trained.loading import load
+from prooflens.architectures import SequenceTransformer
+from prooflens.certificates import (
+    Addressed,
+    Averages,
+    Domain,
+    Proof,
+    Signs,
+    Strings,
+    Templates,
+    TheoremFile,
+    caps_of,
+    certify,
+    domain_of,
+    not_orderless,
+    worst_error,
+    wrong_rows,
+)
+from prooflens.errors import ArgumentError
+from prooflens.trained import load, zoo
 
 __all__ = ["main", "measure"]
 
@@ -174,7 +178,3 @@ def main(
     if out is not None:
         out.write_text(text + "\n")
     typer.echo(text)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """Is a certificate ever on the wrong side of the truth? Small models of every kind, enumerated.
 
-    python -m analyses.benchmarks.certify_truth [--models 200] [--out FILE.json]
+    python -m analyses benchmark certify_truth [--models 200] [--out FILE.json]
 
 Fixed memories, prefix prediction, templates with real and with symbolic labels, and the maximum, in
 models of one and two layers with every norm, kind of position and normaliser that is covered: most
@@ -31,19 +31,11 @@ import torch
 import typer
 from torch import Tensor
 
-from interp.errors import CheckpointError
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.tasks.depth import PrefixPrediction
-from interp.tasks.maximum import Maximum
-from interp.tasks.memory import FixedMemory
-from interp.tasks.template import TemplateTask
-from probes.certify.certificate import TheoremFile, sha256_of
-from probes.certify.check import check
-from probes.certify.run import certify
-from trained.fit import fit
-from trained.run import Run
-from trained.training import Training
+from prooflens.architectures import SequenceTransformer, TransformerSpec
+from prooflens.certificates import TheoremFile, certify, check, sha256_of
+from prooflens.errors import CheckpointError
+from prooflens.tasks import FixedMemory, Maximum, PrefixPrediction, TemplateTask
+from prooflens.trained import Run, Training, fit
 
 __all__ = ["judged", "main", "model_of"]
 
@@ -265,7 +257,3 @@ def main(
     if out is not None:
         out.write_text(text + "\n")
     typer.echo(text)
-
-
-if __name__ == "__main__":
-    typer.run(main)

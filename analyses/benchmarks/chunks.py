@@ -1,6 +1,6 @@
 """Which chunk shape? Writing in batches, and reading by row and by head.
 
-    python -m analyses.benchmarks.chunks [--rows 192] [--batch 8]
+    python -m analyses benchmark chunks [--rows 192] [--batch 8]
 
 Attention patterns of GPT-2 small's shape, ``[row, 12, 64, 64]`` float32 with fletcher32, in chunks
 of whole rows (as a store writes them), of one row, of one head, and as HDF5 guesses. Each line is
@@ -20,7 +20,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from interp.store.arrays import chunk_shape
+from prooflens.store import chunk_shape
 
 __all__ = ["main"]
 
@@ -79,7 +79,3 @@ def main(
             times = [_best(lambda what=what: _read(path, what)) for what in reads.values()]  # type: ignore[misc]
             cells = "".join(f"{1e3 * seconds:>16.1f}" for seconds in times)
             typer.echo(f"{name:<14}{values.nbytes / 1e6 / written:>12.0f}{cells}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

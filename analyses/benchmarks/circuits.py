@@ -32,10 +32,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from interp.models.attention.heads import Attention
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from prooflens.architectures import Attention, SequenceTransformer, TransformerSpec
+from prooflens.proofs import Certificate, Construction, Mechanism, Part
 
 __all__ = ["CIRCUITS", "Layout", "Shared", "Sizes", "Wiring", "construct_circuit", "with_gains"]
 

@@ -38,10 +38,9 @@ from analyses.benchmarks.by_content import finished, looked_up
 from analyses.benchmarks.circuits import Layout, Sizes, by_lag
 from analyses.benchmarks.known import Built, LanguageSubject
 from analyses.benchmarks.needed import blank, write_head
-from interp.models.transformer import SequenceTransformer
-from interp.proofs.mechanism import Part
-from interp.tasks.base import Batch
-from interp.tasks.induction import RepeatedTokens
+from prooflens.architectures import SequenceTransformer
+from prooflens.proofs import Part
+from prooflens.tasks import Batch, RepeatedTokens
 
 __all__ = ["decoys", "subjects"]
 

@@ -1,6 +1,6 @@
 """Models that nobody trained, or whose weights were shuffled: does decompiling find programs there?
 
-    python -m analyses.benchmarks.decompile_controls [--out FILE] [--first N] [--models N]
+    python -m analyses benchmark decompile_controls [--out FILE] [--first N] [--models N]
 
 *Untrained*: models of six architectures (layers, heads, width, with LayerNorm, learned positions
 and a feed-forward layer) with fresh weights, as they are drawn and eight times as large, on rows of
@@ -27,14 +27,10 @@ import torch
 
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.rasp import program_text
-from interp.rasp.evaluation import NONE, Vocabulary
-from probes.decompile.rows import Rows
-from probes.decompile.task_rows import rows_of_task
-from probes.decompile.workflow import decompile
-from trained.loading import load
+from prooflens.architectures import SequenceTransformer, TransformerSpec
+from prooflens.decompiling import Rows, decompile, rows_of_task
+from prooflens.rasp import NONE, Vocabulary, program_text
+from prooflens.trained import load
 
 __all__ = ["cases", "main", "measure"]
 
@@ -177,7 +173,3 @@ def main() -> None:
         "table": table,
     }
     write_result(result, options.out)
-
-
-if __name__ == "__main__":
-    main()

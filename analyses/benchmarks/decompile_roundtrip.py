@@ -1,6 +1,6 @@
 """Compile programs, hide them in a random basis, and read them back from the weights.
 
-    python -m analyses.benchmarks.decompile_roundtrip [--out FILE] [--programs N] [--predicates]
+    python -m analyses benchmark decompile_roundtrip [--out FILE] [--programs N] [--predicates]
 
 Random programs of depth 1 to 3 (:mod:`analyses.benchmarks.random_programs`) are compiled, by turns
 with ramps and with signs, turned into a random basis and given to
@@ -27,13 +27,10 @@ import torch
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.random_programs import LETTERS, random_program
 from analyses.benchmarks.result import write_result
-from interp.crasp import depth, program_text
-from interp.crasp.evaluation import evaluate_codes
-from interp.errors import ArgumentError
-from interp.proofs.depth.compiler import Precision, compile_program
-from interp.proofs.depth.vocabulary import vocabulary_of
-from interp.proofs.random_basis import random_basis
-from probes.decompile.counting import decisions, decompile_counting
+from prooflens.crasp import depth, evaluate_codes, program_text
+from prooflens.decompiling import decisions, decompile_counting
+from prooflens.errors import ArgumentError
+from prooflens.proofs import Precision, compile_program, random_basis, vocabulary_of
 
 __all__ = ["main", "measure"]
 
@@ -122,7 +119,3 @@ def main() -> None:
         "table": table,
     }
     write_result(result, options.out)
-
-
-if __name__ == "__main__":
-    main()

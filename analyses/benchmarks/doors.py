@@ -17,10 +17,10 @@ engine, not that the engine is right: for that there is ``f1``.
 
 from __future__ import annotations
 
-import io
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-import typer
 
-import trained
 from analyses.benchmarks import by_content, composed, language
 from analyses.benchmarks.circuits import Shared, Sizes, construct_circuit
 from analyses.benchmarks.known import Built
@@ -38,17 +36,18 @@ from analyses.benchmarks.needed import construct_needed
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.same_roles import differences
 from analyses.benchmarks.scoring import COMPOSED
-from interp.models.checkpoint import save_checkpoint
-from interp.models.export import export_gpt2
-from interp.models.pretrained import load_pretrained
-from interp.models.transformer import SequenceTransformer
-from interp.models.wrap import WrappedModule, wrap
-from interp.store import ActivationStore, extract
-from interp.store.rows import stored_batch
-from interp.tasks.base import answers_of, memories_of
-from interp.tasks.counterfactual import sought_of
-from probes.roles import LANGUAGE, ROLES, TASK, candidates, find_roles
-from probes.roles.trials import rows_of, token_trials
+from prooflens.architectures import (
+    SequenceTransformer,
+    WrappedModule,
+    export_gpt2,
+    load_pretrained,
+    save_checkpoint,
+    wrap,
+)
+from prooflens.roles import LANGUAGE, ROLES, TASK, candidates, find_roles, rows_of, token_trials
+from prooflens.store import ActivationStore, extract, stored_batch
+from prooflens.tasks import answers_of, memories_of, sought_of
+from prooflens.trained import load
 
 __all__ = ["Doors", "measured_doors", "models"]
 
@@ -74,7 +73,7 @@ _TASK = (
     "depth-L3-layers1",
     "depth-L4-layers2",
 )
-_DEMO = "fixed-memory-multiplexer"
+_DEMO, _DEMO_SEED = "fixed-memory-multiplexer", 10_007  # the demo draws its rows from that seed
 
 Said = tuple[str, list[str]]
 """A door's name, and what differs there from the reference."""
@@ -121,8 +120,8 @@ def models() -> list[Doors]:
 
 
 def _shipped(name: str) -> Built:
-    shipped = trained.load(name)
-    return Built(shipped.model, frozenset(), frozenset(), getattr(shipped.task, "bos", -1))
+    shipped = load(name)
+    return Built(shipped, frozenset(), frozenset(), getattr(shipped.card.task, "bos", -1))
 
 
 def _shared() -> Built:
@@ -160,50 +159,48 @@ def _language(make: Callable[[], Built]) -> Iterator[Said]:
 
 def _task(name: str) -> Iterator[Said]:
     """Compare a model of the task profile through its doors."""
-    shipped = trained.load(name)
+    shipped = load(name)
     known: dict[str, Any] = {
-        "memories": memories_of(shipped.task),
-        "answers": answers_of(shipped.task),
-        "sought": sought_of(shipped.task),
+        "memories": memories_of(shipped.card.task),
+        "answers": answers_of(shipped.card.task),
+        "sought": sought_of(shipped.card.task),
     }
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "heads"
         table, _ = _heads(name, out)
         batch = stored_batch(ActivationStore(out / "store"))  # the rows that ``heads`` drew
-        reference = find_roles(shipped.model, batch, profile=TASK, seed=_SEED, **known)
+        reference = find_roles(shipped, batch, profile=TASK, seed=_SEED, **known)
         yield "heads, our checkpoint", differences(reference, table)
         again, _ = _heads(str(out / "store"), Path(folder) / "again")
         yield "heads, store", differences(reference, again)
         lost = Path(folder) / "lost"
         hooks = ["blocks.*.attn.hook_pattern"]
-        extract(shipped.model, batch, hooks, lost, about={"model": "nowhere"})
+        extract(shipped, batch, hooks, lost, about={"model": "nowhere"})
         stored, said = _heads(str(lost), Path(folder) / "stored")
-        plain = find_roles(shipped.model, batch, profile=TASK, seed=_SEED)
+        plain = find_roles(shipped, batch, profile=TASK, seed=_SEED)
         gone = dict.fromkeys(ROLES, "no model" if "no model can be run" in said else "")
         seen = {"previous-token", "sink", "local"}
         unsought = {role: why for role, why in gone.items() if role not in seen}
         told = differences(plain, stored, causes=False, unsought=unsought)
         yield "heads, store without its model", told
-    wrapped = find_roles(_wrapped_own(shipped.model, batch.inputs[:2]), batch, seed=_SEED)
+    wrapped = find_roles(_wrapped_own(shipped, batch.inputs[:2]), batch, seed=_SEED)
     yield "Python, wrapped module", _lacking(plain, wrapped, weights=False)
 
 
 def _demo() -> Iterator[Said]:
     """Compare the demo's trained model with Python on the demo's own rows."""
-    from analyses.demo.run import SEED, run_demo
-
-    shipped = trained.load(_DEMO)
+    shipped = load(_DEMO)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "demo"
-        run_demo(out, gpt2=None, overwrite=False, step=lambda words: None)
+        _command("demo", "--out", str(out))
         roles = pd.read_csv(out / "roles.csv")
-    batch = shipped.task.sample(_ROWS, seed=SEED)
+    batch = shipped.card.task.sample(_ROWS, seed=_DEMO_SEED)
     reference = find_roles(
-        shipped.model,
+        shipped,
         batch,
-        memories=memories_of(shipped.task),
-        answers=answers_of(shipped.task),
-        seed=SEED,
+        memories=memories_of(shipped.card.task),
+        answers=answers_of(shipped.card.task),
+        seed=_DEMO_SEED,
     )
     yield "demo", differences(reference, roles[roles["model"] == "trained"])
 
@@ -222,30 +219,27 @@ def _lacking(
 
 def _heads(model: str, out: Path) -> tuple[pd.DataFrame, str]:
     """The table that ``prooflens heads`` writes, and what it prints."""
-    from analyses.cli.heads import heads
-
-    said = _quietly(partial(heads, model, task=None, out=out, rows=_ROWS, seed=_SEED))
+    said = _command("heads", model, "--out", str(out), "--rows", str(_ROWS), "--seed", str(_SEED))
     return pd.read_csv(out / "roles.csv"), said
 
 
 def _inspected(place: Path, folder: Path) -> pd.DataFrame:
     """The role table that ``prooflens inspect`` finds, without its figures and page."""
-    from interp.weights.head_weights import head_weights
-    from probes.inspection.heads import inspect_heads
-    from probes.inspection.inspected_rows import inspected_rows
+    from prooflens.inspection import inspect_heads, inspected_rows
+    from prooflens.weights import head_weights
 
     out = folder / f"inspected-{place.name}"
     model, weights = load_pretrained(place), head_weights(str(place))
     return inspect_heads(model, weights, inspected_rows(model, seed=_SEED), out, seed=_SEED).roles
 
 
-def _quietly(command: Callable[[], None]) -> str:
-    """What a command prints. It may end with an exit code: of a store without its model ``heads``
-    does, once its table is written."""
-    said = io.StringIO()
-    with redirect_stdout(said), redirect_stderr(said), suppress(typer.Exit):
-        command()
-    return said.getvalue()
+def _command(*words: str) -> str:
+    """What the command line prints. Of a store without its model ``heads`` ends with an exit code,
+    once its table is written."""
+    done = subprocess.run(  # noqa: S603  our own command
+        [sys.executable, "-m", "prooflens", *words], capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
 
 
 def _wrapped_gpt2(folder: Path, example: torch.Tensor) -> WrappedModule:

@@ -1,6 +1,6 @@
 """How fast is extraction, and does its memory grow?
 
-    python -m analyses.benchmarks.extraction [--rows 64] [--batch 8] [--repeats 3] [--threads 2]
+    python -m analyses benchmark extraction [--rows 64] [--batch 8] [--repeats 3] [--threads 2]
 
 GPT-2 small's architecture with random weights, rows of 64 tokens, hooks ``resid_post`` and
 ``pattern`` of layers 0–5 and of all layers. Four ways take turns on the same rows in the same
@@ -35,11 +35,9 @@ import torch
 import typer
 from torch import Tensor
 
-from interp.hooks.transformer_lens_adapter import TransformerBridge
-from interp.output import fsync
-from interp.store import extract
-from interp.store.arrays import chunk_shape
-from interp.store.writer import sha256_file
+from prooflens.files import fsync
+from prooflens.hooks import TransformerBridge
+from prooflens.store import chunk_shape, extract, sha256_file
 
 __all__ = ["HOOK_SETS", "HookSet", "main"]
 
@@ -313,7 +311,3 @@ def _show_compressions(model: Any, rows: Tensor, batch: int, chosen: HookSet) ->
     typer.echo(f"{chosen.name}, compressed, one turn:")
     for name in ways:
         typer.echo(f"  {name:<16} {rates[name]:7.1f} rows/s  {rates[name] / rates['forward']:.2f}")
-
-
-if __name__ == "__main__":
-    typer.run(main)

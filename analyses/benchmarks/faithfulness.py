@@ -1,6 +1,6 @@
 """Do the roles that were found carry a model? What is left when only they are kept.
 
-    python -m analyses.benchmarks.faithfulness [--only NAME] [--out FILE]
+    python -m analyses benchmark faithfulness [--only NAME] [--out FILE]
 
 Roles are found on some rows of a shipped model's task. On other rows every head and FFN that has no
 confirmed role is replaced by its mean over rows, all at once:
@@ -40,17 +40,14 @@ from rich.console import Console
 from rich.progress import track
 
 from analyses.benchmarks.result import write_result
-from interp.errors import Problems
-from interp.hooks.capture import evaluating
-from interp.interventions.ablation_effects import loss_unit, position_losses
-from interp.interventions.components import Component, components
-from interp.models.spec import TransformerSpec
-from interp.tasks.base import Batch, answers_of, memories_of
-from interp.tasks.counterfactual import sought_of
-from interp.threads import one_thread
-from probes.roles import find_roles
-from probes.roles.runs import Runs
-from trained import zoo
+from prooflens.architectures import TransformerSpec
+from prooflens.errors import Problems
+from prooflens.hooks import evaluating
+from prooflens.interventions import Component, components, loss_unit, position_losses
+from prooflens.machine import one_thread
+from prooflens.roles import Runs, find_roles
+from prooflens.tasks import Batch, answers_of, memories_of, sought_of
+from prooflens.trained import zoo
 
 __all__ = ["Faithfulness", "confirmed_parts", "faithfulness", "faithfulness_of"]
 
@@ -240,7 +237,3 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     write_result(faithfulness(options.only), options.out)
-
-
-if __name__ == "__main__":
-    main()

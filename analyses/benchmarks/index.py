@@ -1,6 +1,6 @@
 """How large may a store's index become? Opening, verifying and appending with very many parts.
 
-    python -m analyses.benchmarks.index [--parts 100000] [--out index.json]
+    python -m analyses benchmark index [--parts 100000] [--out index.json]
 
 A store of one small part is made by an extraction; further lines of its index name that part under
 other numbers and rows, a hundred rows each, and their files are links to the one file. What is
@@ -25,9 +25,8 @@ import torch
 import typer
 
 from analyses.benchmarks.result import write_result
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.store import extract, layout
+from prooflens.architectures import SequenceTransformer, TransformerSpec
+from prooflens.store import extract, layout
 
 __all__ = ["main", "measure"]
 
@@ -118,7 +117,3 @@ def main(
         small = measure(Path(folder), max(2, parts // 100))
         large = measure(Path(folder), parts)
     write_result({"small": small, "large": large}, out)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -1,6 +1,6 @@
 """The loss without each head of a GPT-2-sized model, against one full forward pass a head.
 
-    python -m analyses.benchmarks.inspection [--rows 32] [--heads 144] [--threads 2] [--whole]
+    python -m analyses benchmark inspection [--rows 32] [--heads 144] [--threads 2] [--whole]
 
 GPT-2 small's shapes with random weights (12 layers × 12 heads, width 768, 50,257 tokens) through a
 ``TransformerBridge``, on the three trials of ``prooflens inspect``. Both sides give one table,
@@ -33,14 +33,11 @@ import typer
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from interp.interventions.components import Component, components
-from interp.models.pretrained import Pretrained, load_pretrained
-from interp.weights.head_weights import head_weights
-from probes.inspection.behaviour import stored_rows
-from probes.inspection.heads import inspect_heads
-from probes.inspection.inspected_rows import inspected_rows
-from probes.inspection.losses import loss_tables
-from probes.roles.trials import Trial, token_trials
+from prooflens.architectures import Pretrained, load_pretrained
+from prooflens.inspection import inspect_heads, inspected_rows, loss_tables, stored_rows
+from prooflens.interventions import Component, components
+from prooflens.roles import Trial, token_trials
+from prooflens.weights import head_weights
 
 __all__ = ["main", "rises_one_by_one"]
 
@@ -130,7 +127,3 @@ def _peak() -> int:
     """The most memory that this process has held, in megabytes."""
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return held // (1 << 20 if sys.platform == "darwin" else 1 << 10)
-
-
-if __name__ == "__main__":
-    typer.run(main)

@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from interp.models.export import export_gpt2
-from interp.models.pretrained import Pretrained, load_pretrained
-from interp.models.transformer import SequenceTransformer
-from interp.tasks.base import Batch
+from prooflens.architectures import Pretrained, SequenceTransformer, export_gpt2, load_pretrained
+from prooflens.tasks import Batch
 
 __all__ = ["Built", "Claim", "LanguageSubject", "loaded"]
 

@@ -30,11 +30,9 @@ from analyses.benchmarks.known import Built, Claim, LanguageSubject
 from analyses.benchmarks.located import located
 from analyses.benchmarks.needed import NEEDED, construct_needed
 from analyses.benchmarks.rotary_formats import FORMATS
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.proofs.random_basis import random_basis
-from interp.tasks.induction import InContextTemplate, RepeatedTokens
-from interp.tasks.walks import SuccessorWalk
+from prooflens.architectures import SequenceTransformer, TransformerSpec
+from prooflens.proofs import random_basis
+from prooflens.tasks import InContextTemplate, RepeatedTokens, SuccessorWalk
 
 __all__ = ["decoys", "subjects"]
 
@@ -230,9 +228,7 @@ def _runs(tuning: bool) -> Iterator[tuple[str, Callable[[], Built]]]:
 
 
 def _trained(task: SuccessorWalk | InContextTemplate, layers: int, heads: int, seed: int) -> Built:
-    from trained.fit import fit
-    from trained.run import Run
-    from trained.training import Training
+    from prooflens.trained import Run, Training, fit
 
     length = task.sample(1, seed=0).inputs.shape[1]
     spec = _spec(layers, heads, 48, task.vocabulary, length)

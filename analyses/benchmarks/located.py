@@ -15,8 +15,8 @@ from torch import Tensor
 
 from analyses.benchmarks.known import Claim
 from analyses.benchmarks.scoring import COMPOSED
-from interp.models.transformer import SequenceTransformer
-from interp.tasks.base import Batch
+from prooflens.architectures import SequenceTransformer
+from prooflens.tasks import Batch
 
 __all__ = ["located"]
 

@@ -1,6 +1,6 @@
 """Are circuits of low rank told from what only looks like them?
 
-    python -m analyses.benchmarks.low_rank [--models N] [--tune] [--out FILE]
+    python -m analyses benchmark low_rank [--models N] [--tune] [--out FILE]
 
 One layer of four heads without FFN; V tokens, eight or sixteen times d_head (8 or 16), so that c·I
 explains an eighth of a circuit at most. Tokens come in pairs: E = (C, ±I), Gaussian, with what a
@@ -38,12 +38,11 @@ from rich.progress import track
 from torch import Tensor
 
 from analyses.benchmarks.result import write_result
-from interp.errors import Problems
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.tasks.base import Batch
-from interp.threads import one_thread
-from probes.roles import find_roles
+from prooflens.architectures import SequenceTransformer, TransformerSpec
+from prooflens.errors import Problems
+from prooflens.machine import one_thread
+from prooflens.roles import find_roles
+from prooflens.tasks import Batch
 
 __all__ = ["LowRank", "low_rank", "planted_low_rank"]
 
@@ -213,7 +212,3 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     write_result(low_rank(options.models, tune=options.tune), options.out)
-
-
-if __name__ == "__main__":
-    main()

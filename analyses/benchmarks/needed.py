@@ -38,7 +38,7 @@ from analyses.benchmarks.circuits import (
 )
 from analyses.benchmarks.known import Claim
 from analyses.benchmarks.scoring import COMPOSED
-from interp.models.transformer import SequenceTransformer
+from prooflens.architectures import SequenceTransformer
 
 __all__ = ["NEEDED", "all_but", "blank", "construct_needed", "own_and_first", "write_head"]
 

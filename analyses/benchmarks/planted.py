@@ -18,9 +18,8 @@ from torch import Tensor
 from analyses.benchmarks.circuits import Layout, Sizes, construct_circuit, spec_of
 from analyses.benchmarks.known import Built
 from analyses.benchmarks.located import located
-from interp.models.transformer import SequenceTransformer
-from interp.tasks.induction import InContextTemplate, RepeatedTokens
-from interp.tasks.walks import SuccessorWalk
+from prooflens.architectures import SequenceTransformer
+from prooflens.tasks import InContextTemplate, RepeatedTokens, SuccessorWalk
 
 __all__ = ["Planting", "planted", "train_around"]
 

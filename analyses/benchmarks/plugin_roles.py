@@ -1,6 +1,6 @@
 """Judge the roles of installed packages as ours are judged: F1 on their cases, alarms on decoys.
 
-    python -m analyses.benchmarks.plugin_roles [--role NAME] [--out FILE]
+    python -m analyses benchmark plugin_roles [--role NAME] [--out FILE]
 
 Each role is looked for in the models that its package gives (:class:`probes.roles.RoleCase`), where
 it is known what plays it, and in the decoys among these and among our own
@@ -22,9 +22,9 @@ from analyses.benchmarks import cases
 from analyses.benchmarks.pool import measured
 from analyses.benchmarks.result import write_result
 from analyses.benchmarks.scoring import Claim, Outcome, score
-from interp.errors import ArgumentError
-from interp.tasks.base import Batch
-from probes.roles import ROLES, find_roles
+from prooflens.errors import ArgumentError
+from prooflens.roles import ROLES, find_roles
+from prooflens.tasks import Batch
 
 __all__ = ["main", "scored"]
 
@@ -87,7 +87,3 @@ def main() -> None:
         raise SystemExit(f"no such role of an installed package (there are: {known})")
     found = measured(_on_all, asked, options.workers)
     write_result(dict(zip(asked, found, strict=True)), options.out)
-
-
-if __name__ == "__main__":
-    main()

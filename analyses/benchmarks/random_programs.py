@@ -22,10 +22,7 @@ from itertools import product
 
 import numpy as np
 
-from interp.crasp.analysis import depth
-from interp.crasp.evaluation import evaluate_codes
-from interp.crasp.predicates import built_in
-from interp.crasp.syntax import (
+from prooflens.crasp import (
     And,
     Assignment,
     Choice,
@@ -47,7 +44,10 @@ from interp.crasp.syntax import (
     Sum,
     Symbol,
     Term,
+    built_in,
     children,
+    depth,
+    evaluate_codes,
 )
 
 __all__ = ["LETTERS", "drawn_program", "observed_depth", "random_program"]

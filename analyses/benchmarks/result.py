@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from interp.environment import environment
-from interp.json_data import json_data
-from interp.output import output_file
+from prooflens.files import json_data, output_file
+from prooflens.machine import environment
 
 __all__ = ["write_result"]
 

@@ -1,6 +1,6 @@
 """How well roles are found where they are known, for each profile, and whether the doors agree.
 
-    python -m analyses.benchmarks.roles [--out FILE.json] [--workers N] [--tune] [--only WORD]
+    python -m analyses benchmark roles [--out FILE.json] [--workers N] [--tune] [--only WORD]
                                         [--profile task|language|trained|all] [--doors]
 
 *Task*: every construction, as it was written and hidden (rotated basis, permuted heads and
@@ -56,12 +56,10 @@ from analyses.benchmarks.result import write_result
 from analyses.benchmarks.scoring import LANGUAGE_ROLES, PEERS, ROLES, Claim, Outcome, score
 from analyses.benchmarks.trained_models import SCORED
 from analyses.benchmarks.trained_roles import measured_trained
-from interp.errors import Problems
-from interp.proofs.mechanism import Construction
-from interp.tasks.base import answers_of, memories_of
-from interp.tasks.counterfactual import sought_of
-from probes.roles import LANGUAGE, find_roles
-from probes.roles.trials import rows_of, token_trials
+from prooflens.errors import Problems
+from prooflens.proofs import Construction
+from prooflens.roles import LANGUAGE, find_roles, rows_of, token_trials
+from prooflens.tasks import answers_of, memories_of, sought_of
 
 __all__ = ["main", "measure", "measure_language", "truth_of"]
 
@@ -164,8 +162,8 @@ def _claim(row: Any) -> Claim:
 
 def _peers(construction: Construction, inputs: torch.Tensor) -> set[Claim]:
     """The roles that TransformerLens' detector finds on one row that repeats."""
-    from interp.hooks.transformer_lens_adapter import detect_head
-    from probes.roles.views import repeated_rows
+    from prooflens.hooks import detect_head
+    from prooflens.roles import repeated_rows
 
     repeated = repeated_rows(inputs)
     if repeated is None:
@@ -247,7 +245,3 @@ def _say(result: Mapping[str, Any]) -> None:
         )
     sys.stdout.write("".join(f"{line}\n" for line in result["wrong"]))
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from probes.roles.shipped import SHIPPED
+from prooflens.roles import SHIPPED
 
 __all__ = ["COMPOSED", "LANGUAGE_ROLES", "PEERS", "ROLES", "Claim", "Outcome", "is_open", "score"]
 

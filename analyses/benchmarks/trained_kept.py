@@ -14,10 +14,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import probes
-from interp.output import output_file
-from trained.run import Run
-from trained.state_files import digest
+import prooflens
+from prooflens.files import digest, output_file
+from prooflens.trained import Run
 
 __all__ = ["depends_on", "kept"]
 
@@ -54,7 +53,7 @@ def kept(file: Path, name: str, of: str, measure: Callable[[], Any]) -> Any:
 
 @cache
 def _sources(detectors: bool) -> str:
-    root, found = Path(str(probes.__file__)).parents[1], hashlib.sha256()
+    root, found = Path(prooflens.__file__).parents[1], hashlib.sha256()
     for package in ("interp", "probes"):
         for file in sorted((root / package).rglob("*.py")):
             if detectors or _DETECTORS not in file.as_posix():

@@ -16,12 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from interp.tasks.base import Task
-from interp.tasks.memory import AdaptiveMemory
-from trained import zoo
-from trained.fit import Fit
-from trained.grid import train
-from trained.run import Run
+from prooflens.tasks import AdaptiveMemory, Task
+from prooflens.trained import Fit, Run, train, zoo
 
 __all__ = ["FAMILIES", "SCORED", "TUNED", "Family", "runs_of", "solved", "trained_family"]
 

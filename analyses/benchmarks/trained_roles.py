@@ -1,6 +1,6 @@
 """Roles of trained models against exchange: the ``trained`` block of the benchmark of roles.
 
-    python -m analyses.benchmarks.roles --profile trained --folder FOLDER [--seeds N] [--tune]
+    python -m analyses benchmark roles --profile trained --folder FOLDER [--seeds N] [--tune]
 
 Families of recipes are trained, a model a seed; ``pl.locate`` says what each component holds, on
 rows of its own, and roles are found on others. Decoys are untrained models of every family's shape,
@@ -42,12 +42,11 @@ from analyses.benchmarks.trained_models import (
     trained_family,
 )
 from analyses.benchmarks.trained_truth import claims_of
-from interp.models.kinds import build
-from interp.tasks.base import answers_of, memories_of
-from interp.tasks.counterfactual import sought_of
-from probes.locate import locate
-from probes.roles import find_roles
-from trained.run import Run
+from prooflens.architectures import build
+from prooflens.probes import locate
+from prooflens.roles import find_roles
+from prooflens.tasks import answers_of, memories_of, sought_of
+from prooflens.trained import Run
 
 __all__ = ["TRAINED_ROLES", "TrainedSubject", "measure_trained", "measured_trained", "subjects"]
 

@@ -1,6 +1,6 @@
 """How fast many models are trained, against a lean loop that trains one after another.
 
-    python -m analyses.benchmarks.training [--models 32] [--steps STEPS] [--out FILE.json]
+    python -m analyses benchmark training [--models 32] [--steps STEPS] [--out FILE.json]
 
 Three grids of models with two layers on rows of 32 tokens (prefix-prediction of L_4, seeds and
 learning rates differ): width and batch 16 and 16, 32 and 32, 32 and 64, trained for 800, 400 and
@@ -29,7 +29,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trained.run import Run
+    from prooflens.trained import Run
 
 __all__ = ["grid", "lean", "main", "measure"]
 
@@ -41,10 +41,9 @@ _LEAN_MODELS = 4
 
 def grid(width: int, batch: int, *, models: int, steps: int) -> list[Run]:
     """Runs that differ in seed and learning rate."""
-    from interp.models.spec import TransformerSpec
-    from interp.tasks.depth import PrefixPrediction
-    from trained.run import Run
-    from trained.training import Training
+    from prooflens.architectures import TransformerSpec
+    from prooflens.tasks import PrefixPrediction
+    from prooflens.trained import Run, Training
 
     task = PrefixPrediction("L_4", bins=((3, 31),))
     spec = TransformerSpec(
@@ -86,8 +85,8 @@ def _train_one(run: Run, device: str) -> Any:
     import torch
     from torch.nn.functional import cross_entropy
 
-    from interp.models import build
-    from trained.data import Rows
+    from prooflens.architectures import build
+    from prooflens.trained import Rows
 
     training, rows = run.training, Rows(run.task, run.training)
     model = build(run.spec, seed=training.seed).to(device).train()
@@ -114,8 +113,8 @@ def measure(
     width: int, batch: int, *, models: int, steps: int, rounds: int, device: str = "cpu"
 ) -> tuple[float, list[dict[str, float]]]:
     """The median ratio of lean seconds over ours, and the seconds of each round."""
-    from trained.backends import cores
-    from trained.grid import train
+    from prooflens.machine import cores
+    from prooflens.trained import train
 
     runs = grid(width, batch, models=models, steps=steps)
     few = runs[: min(_LEAN_MODELS, models)]
@@ -166,7 +165,3 @@ def main() -> None:
             found[name], found["seconds"][name] = measure(*SIZES[grid_name], **plan)
             _show(name, found[name], found["seconds"][name])
     write_result(found, options.out)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,7 @@ The budget is 144 heads on 60 rows of 64 tokens: at most 50 MB, open in 3 s, an 
 within 100 ms. Times are of one machine and one browser: the page is opened several times, and the
 median and the worst are given. Hovering is timed in the page, from the event to the next frame.
 
-    python -m analyses.benchmarks.view_page --out view.json      needs Playwright and Chromium
+    python -m analyses benchmark view_page --out view.json      needs Playwright and Chromium
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ import torch
 import typer
 
 from analyses.benchmarks.result import write_result
-from analyses.report.view import view_page
-from interp.errors import ArgumentError
-from interp.store.attention_mask import AttentionMask
-from interp.tasks.base import Batch
-from probes.roles import LANGUAGE, ROLE_COLUMNS
-from probes.viewing.measure import Effects, HeadOnRows, Seen
-from probes.viewing.model import Column, Viewed
-from probes.viewing.quantised import quantised
-from probes.viewing.sequences import Sequences
+from prooflens.errors import ArgumentError
+from prooflens.inspection import Column, Effects, HeadOnRows, Seen, Sequences, Viewed, quantised
+from prooflens.pages import view_page
+from prooflens.roles import LANGUAGE, ROLE_COLUMNS
+from prooflens.store import AttentionMask
+from prooflens.tasks import Batch
 
 __all__ = ["synthetic"]
 
@@ -169,7 +166,3 @@ def _measured(browser: str, page: Path, times: int) -> tuple[list[float], list[f
             tab.close()
         started.close()
     return opened, hovers, heads
-
-
-if __name__ == "__main__":
-    typer.run(main)

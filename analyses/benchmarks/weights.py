@@ -1,6 +1,6 @@
 """How fast weight-only inspection is, against forming the D × D products, and how much it holds.
 
-    python -m analyses.benchmarks.weights [--gpt2 FOLDER] [--out FILE.json] [--threads N]
+    python -m analyses benchmark weights [--gpt2 FOLDER] [--out FILE.json] [--threads N]
 
 On a synthetic checkpoint of Llama-7B's layer shapes (no embedding, no MLP), from the same factors
 in memory, circuit by circuit in turn so that both sides see the same machine:
@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from interp.weights.head_weights import Circuit
+    from prooflens.weights import Circuit
 
 __all__ = ["main", "measure", "synthetic_llama"]
 
@@ -87,9 +87,7 @@ def synthetic_llama(
 
 def measure(folder: Path, gpt2: Path | None, repeats: int = 2) -> dict[str, float | None]:
     """Measure the numbers of this page for the checkpoint in ``folder``."""
-    from interp.weights.head_weights import head_weights
-    from interp.weights.metrics import BASIC, METRICS
-    from interp.weights.weight_table import weight_table
+    from prooflens.weights import BASIC, METRICS, head_weights, weight_table
 
     factors = head_weights(folder)
     seconds = dict.fromkeys(("load", "dense", "basic", "all"), 0.0)
@@ -146,8 +144,7 @@ def _dense(circuit: Circuit) -> list[tuple[float, float, float]]:
 
 def _scores(circuit: Circuit, names: Sequence[str], *, spectrum: bool) -> list[float]:
     """The named metrics of every head, computed from factors and without nulls."""
-    from interp.weights.low_rank_circuit import low_rank_circuits
-    from interp.weights.metrics import METRICS
+    from prooflens.weights import METRICS, low_rank_circuits
 
     moments = low_rank_circuits(circuit, spectrum=spectrum)
     return [METRICS[name].score(known) for known in moments for name in names]
@@ -183,7 +180,3 @@ def main() -> None:
     for name, value in found.items():
         sys.stdout.write(f"{name:<36} {'not measured' if value is None else f'{value:8.2f}'}\n")
     write_result(found, options.out)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,1 +1,1 @@
-"""The command line, with one file per command."""
+"""Commands of the laboratory."""

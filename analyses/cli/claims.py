@@ -1,4 +1,4 @@
-"""``prooflens claims``: list the ledger, run claims, write the report."""
+"""``python -m analyses claims``: list the ledger, run claims, write the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from analyses.cli.usage import App, Backend, Device, facts, progress
+from prooflens.commands import App, Backend, Device, facts, progress
 
 if TYPE_CHECKING:
     from analyses.papers.ledger import Claim
@@ -20,7 +20,7 @@ __all__ = ["app"]
 
 app = App(
     help="The papers' claims: list them, run them.",
-    example="prooflens claims run depth-frontier --profile zoo",
+    example="python -m analyses claims run depth-frontier --profile zoo",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -28,7 +28,7 @@ app = App(
 _Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 
 
-@app.command("list", example="prooflens claims list --paper memory --rules")
+@app.command("list", example="python -m analyses claims list --paper memory --rules")
 def list_claims(
     paper: Annotated[list[str] | None, typer.Option(help="Only claims of this paper.")] = None,
     rules: Annotated[
@@ -56,7 +56,9 @@ def list_claims(
                 typer.echo(f"        settings then: {before.shown}")
 
 
-@app.command("run", example="prooflens claims run depth-frontier --profile zoo --out claims")
+@app.command(
+    "run", example="python -m analyses claims run depth-frontier --profile zoo --out claims"
+)
 def run(
     ids: Annotated[list[str] | None, typer.Argument(help="Claims, by id.")] = None,
     paper: Annotated[list[str] | None, typer.Option(help="All claims of a paper.")] = None,
@@ -120,7 +122,7 @@ def run(
         raise typer.Exit(1)
 
 
-@app.command("budget", example="prooflens claims budget memory-light-tail --out claims")
+@app.command("budget", example="python -m analyses claims budget memory-light-tail --out claims")
 def budget(
     ids: Annotated[list[str] | None, typer.Argument(help="Claims, by id.")] = None,
     paper: Annotated[list[str] | None, typer.Option(help="All claims of a paper.")] = None,
@@ -160,7 +162,7 @@ def budget(
         typer.echo(f"report: {written}")
 
 
-@app.command("report", example="prooflens claims report --out claims")
+@app.command("report", example="python -m analyses claims report --out claims")
 def report(
     out: _Out = Path("out/claims"),
     models: Annotated[
@@ -170,10 +172,10 @@ def report(
     """Write report.html again from the results that are there."""
     from analyses.papers.claims_report import MODELS, write_report
     from analyses.papers.ledger import read_ledger
-    from interp.errors import OutputError
+    from prooflens.errors import OutputError
 
     if not models and not any(out.glob("*/*.json")):
-        raise OutputError(f"{out}: holds no results: see 'prooflens claims run'")
+        raise OutputError(f"{out}: holds no results: see 'python -m analyses claims run'")
     if models:
         from analyses.papers.model_pages import measure_models
 
@@ -204,8 +206,8 @@ def _tell(claim: Claim, came: Result | Failure, kept: bool) -> None:
 
 def _options(pairs: list[str]) -> tuple[tuple[str, Any], ...]:
     """Parse ``KEY=VALUE`` pairs; values are TOML, or text where they are not valid TOML."""
-    from interp.errors import ArgumentError
-    from interp.reading import parse_toml
+    from prooflens.errors import ArgumentError
+    from prooflens.files import parse_toml
 
     found = []
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""``prooflens fits``: what it costs to represent a lag or a kernel as a sum of heads."""
+"""``python -m analyses fits``: what it costs to represent a lag or a kernel as a sum of heads."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import App, facts
+from prooflens.commands import App, facts
 
 __all__ = ["app", "kernel", "lag", "phase"]
 
 app = App(
     help="Fit lags and kernels by sums of exponentials or powers, and draw what it costs.",
-    example="prooflens fits lag --lags 1,3 --heads 1,2,4 --out lags",
+    example="python -m analyses fits lag --lags 1,3 --heads 1,2,4 --out lags",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -29,7 +29,7 @@ _Lags = Annotated[str, typer.Option(help="Lags, with commas between.")]
 _Heads = Annotated[str, typer.Option(help="Numbers of heads, with commas between.")]
 
 
-@app.command("lag", example="prooflens fits lag --lags 1,3 --heads 1,2,4 --out lags")
+@app.command("lag", example="python -m analyses fits lag --lags 1,3 --heads 1,2,4 --out lags")
 def lag(
     out: _Out,
     lags: _Lags = "1,2,3,4,6",
@@ -37,9 +37,9 @@ def lag(
     overwrite: _Overwrite = False,
 ) -> None:
     """Error against the number of heads, for every lag, in float64 and float32."""
-    from interp.figures.kernels import errors_by_heads
-    from interp.output import check_output
-    from interp.proofs.lagfits.curves import error_curves
+    from analyses.figures.kernels import errors_by_heads
+    from analyses.fits.curves import error_curves
+    from prooflens.files import check_output
 
     targets, counts = _numbers("lags", lags), _numbers("heads", heads)
     check_output(out, overwrite=overwrite, marker=MARKER)
@@ -51,7 +51,7 @@ def lag(
     _write(out, overwrite, table, {"lag-errors": figure})
 
 
-@app.command("kernel", example="prooflens fits kernel 'light(6, 1.3)' --out kernels")
+@app.command("kernel", example="python -m analyses fits kernel 'light(6, 1.3)' --out kernels")
 def kernel(
     kernels: Annotated[list[str], typer.Argument(help='Kernels, e.g. "light(6, 1.3)".')],
     out: _Out,
@@ -60,9 +60,9 @@ def kernel(
     overwrite: _Overwrite = False,
 ) -> None:
     """Kernels, the sums found for them, and the error that float64 and float32 leave."""
-    from interp.figures.kernels import KernelPanel, errors_by_heads, kernel_fits
-    from interp.output import check_output
-    from interp.proofs.lagfits.curves import error_curves, fit_panels
+    from analyses.figures.kernels import KernelPanel, errors_by_heads, kernel_fits
+    from analyses.fits.curves import error_curves, fit_panels
+    from prooflens.files import check_output
 
     counts = _numbers("heads", heads)
     check_output(out, overwrite=overwrite, marker=MARKER)
@@ -78,7 +78,7 @@ def kernel(
     _write(out, overwrite, table, figures)
 
 
-@app.command("phase", example="prooflens fits phase --lags 1,2 --most 8 --out phase")
+@app.command("phase", example="python -m analyses fits phase --lags 1,2 --most 8 --out phase")
 def phase(
     out: _Out,
     lags: _Lags = "1,2,3,4,6,8",
@@ -87,9 +87,9 @@ def phase(
     overwrite: _Overwrite = False,
 ) -> None:
     """The fewest heads for an error against the lag, and the bits below which none suffice."""
-    from interp.figures.phase import phase_diagram
-    from interp.output import check_output
-    from interp.proofs.lagfits.phase import phase_table
+    from analyses.figures.phase import phase_diagram
+    from analyses.fits.phase import phase_table
+    from prooflens.files import check_output
 
     targets = _numbers("lags", lags)
     check_output(out, overwrite=overwrite, marker=MARKER)
@@ -99,7 +99,7 @@ def phase(
 
 
 def _numbers(argument: str, text: str) -> list[int]:
-    from interp.errors import Problems
+    from prooflens.errors import Problems
 
     problems = Problems("fits")
     words = [word.strip() for word in text.split(",")]
@@ -128,8 +128,8 @@ def _bar(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 def _write(out: Path, overwrite: bool, table: Any, figures: dict[str, Any]) -> None:
-    from interp.figures.style import save
-    from interp.output import output_folder
+    from prooflens.files import output_folder
+    from prooflens.plot import save
 
     with output_folder(out, overwrite=overwrite, marker=MARKER) as draft:
         table.to_csv(draft / MARKER, index=False)

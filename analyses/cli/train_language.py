@@ -1,48 +1,52 @@
-"""``prooflens train code-lm``: train a language model by its recipe, and write it with its card."""
+"""``python -m analyses train-language``: train a language model, and write it with its card."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
-from analyses.cli.usage import facts, progress
+from prooflens.commands import facts, progress
 
-__all__ = ["is_language", "train_language"]
+__all__ = ["RECIPE", "train_language"]
 
-
-def is_language(recipe: Path) -> bool:
-    """Whether a file holds the recipe of a language model."""
-    from interp.reading import read_toml
-
-    return recipe.is_file() and read_toml(recipe, "recipe")[0].get("kind") == "language"
+RECIPE = Path(__file__).parents[1] / "language" / "code-lm.toml"
+"""The recipe of the shipped language model."""
 
 
 def train_language(
-    file: Path, out: Path, *, seed: int | None, resume: bool, overwrite: bool, minutes: float
+    recipe: Annotated[
+        Path, typer.Argument(help="A recipe (.toml). [default: code-lm's]", show_default=False)
+    ] = RECIPE,
+    out: Annotated[Path, typer.Option(help="Folder of the model.")] = Path("out/code-lm"),
+    seed: Annotated[int | None, typer.Option(min=0, help="In place of the recipe's.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume an interrupted training.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+    minutes: Annotated[float, typer.Option(help="Minutes between two saves.")] = 5.0,
 ) -> None:
-    """Train a language model, saving every so many minutes, and write it to ``out``."""
-    from interp.lock import LOCK
-    from interp.output import check_output, drop, sweep
-    from trained.language.card import made_by_language, write_language
-    from trained.language.recipe import read_language_recipe
-    from trained.language.train import Training, prepare, trained_steps
-    from trained.place import partial_of, training_place
+    """Train a language model by its recipe, and write it with its numbers and a card."""
+    from analyses.language.card import made_by_language, write_language
+    from analyses.language.recipe import read_language_recipe
+    from analyses.language.train import Training, prepare, trained_steps
+    from prooflens.files import LOCK, check_output, drop, sweep
+    from prooflens.trained import partial_of, training_place
 
-    recipe = read_language_recipe(file)
+    plan = read_language_recipe(recipe)
     if seed is not None:
-        recipe = replace(recipe, training=replace(recipe.training, seed=seed))
+        plan = replace(plan, training=replace(plan.training, seed=seed))
 
     def begin() -> None:
         """Look at what is there: before all, and when no other process may train here."""
-        if resume and made_by_language(out, recipe):
+        if resume and made_by_language(out, plan):
             sweep(out.absolute().parent)
             drop(partial)
             typer.echo(f"{out} holds what this recipe makes: nothing is left to train")
             raise typer.Exit
-        check_output(out, overwrite=overwrite, marker="training.json", inputs=[file])
+        check_output(out, overwrite=overwrite, marker="training.json", inputs=[recipe])
 
     partial = partial_of(out)
     if not partial.exists():
@@ -54,11 +58,11 @@ def train_language(
                 if path.name != LOCK:
                     drop(path)
             typer.echo("reading the sources and training the vocabulary", err=True)
-            prepare(recipe, partial)
-            training = Training(recipe, partial, resume=True)
+            prepare(plan, partial)
+            training = Training(plan, partial, resume=True)
             steps = trained_steps(training, minutes=minutes, told=_say)
-            left = range(recipe.steps - training.step)
-            for _ in zip(progress(recipe.name)(left), steps, strict=True):
+            left = range(plan.steps - training.step)
+            for _ in zip(progress(plan.name)(left), steps, strict=True):
                 pass
             metrics = write_language(training, out, overwrite=overwrite)
             drop(partial)
@@ -66,11 +70,11 @@ def train_language(
         typer.echo(f"stopped; what was reached is in {partial}: go on with --resume", err=True)
         raise typer.Exit(130) from None
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-    typer.echo(f"{recipe.name}: {numbers}; written to {out}")
-    for words in recipe.missed(metrics):
+    typer.echo(f"{plan.name}: {numbers}; written to {out}")
+    for words in plan.missed(metrics):
         typer.echo(f"note: {words}")
-    about = {"name": recipe.name, "checkpoint": out, "metrics": metrics}
-    facts(models=[about | {"missed": recipe.missed(metrics)}])
+    about = {"name": plan.name, "checkpoint": out, "metrics": metrics}
+    facts(models=[about | {"missed": plan.missed(metrics)}])
 
 
 def _say(line: dict[str, Any]) -> None:

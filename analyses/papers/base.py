@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.errors import Problems
+from prooflens.errors import Problems
 
 __all__ = ["Drawing", "Setting", "Status", "Verdict"]
 

@@ -22,11 +22,9 @@ from analyses.papers.error_budget import BUDGETS, FIGURE, folder_of, read_budget
 from analyses.papers.ledger import PAPERS, Before, Claim
 from analyses.papers.models import ModelPage, comparison, model_pages, short_table
 from analyses.papers.results import THUMBNAIL, Result, read_failure, read_results
-from analyses.report.findings import in_words
-from analyses.report.html import rendered
-from analyses.report.page import Picture, Table
-from interp.errors import OutputError
-from interp.output import output_file
+from prooflens.errors import OutputError
+from prooflens.files import output_file
+from prooflens.pages import Picture, Table, in_words, rendered
 
 __all__ = ["LARGEST", "MODELS", "REPORT", "write_report"]
 

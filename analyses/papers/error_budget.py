@@ -34,24 +34,15 @@ from matplotlib.figure import Figure
 
 from analyses.papers.ledger import Claim
 from analyses.papers.results import plain
-from interp.errors import OutputError, Problems
-from interp.figures.style import save
-from interp.figures.sweeps import sweep
-from interp.models import build
-from interp.output import output_folder
-from interp.proofs import catalogue, coupling, induction, template
-from interp.proofs.case import Case
-from interp.proofs.depth.cases import CASES as PROGRAMS
-from interp.proofs.memory.gating import construct_gated_memory
-from interp.reading import read_json
-from interp.schema import table, text, whole
-from interp.tasks.base import Batch
-from interp.tasks.memory import AdaptiveMemory
-from interp.threads import one_thread
-from trained.data import training_set
-from trained.ensemble import Ensemble
-from trained.run import Run
-from trained.training import Training
+from prooflens.architectures import build
+from prooflens.errors import OutputError, Problems
+from prooflens.files import output_folder, read_json, table, text, whole
+from prooflens.machine import one_thread
+from prooflens.plot import save, sweep
+from prooflens.proofs import COMPILED as PROGRAMS
+from prooflens.proofs import Case, catalogue, construct_gated_memory, coupling, induction, template
+from prooflens.tasks import AdaptiveMemory, Batch
+from prooflens.trained import Ensemble, Run, Training, training_set
 
 __all__ = ["BUDGETS", "Budget", "Nearby", "cases", "measure", "measure_budgets", "read_budget"]
 

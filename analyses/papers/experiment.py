@@ -24,12 +24,9 @@ import pandas as pd
 from scipy.stats import t as student
 
 from analyses.papers.base import Drawing, Setting, Status, Verdict
-from interp.models import build
-from interp.tasks.base import Task
-from trained.fit import Fit
-from trained.grid import train
-from trained.run import Run
-from trained.training import Training
+from prooflens.architectures import build
+from prooflens.tasks import Task
+from prooflens.trained import Fit, Run, Training, train
 
 __all__ = [
     "Experiment",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from analyses.papers.base import Setting, Status, Verdict
-from interp.errors import ArgumentError, Problems
+from prooflens.errors import ArgumentError, Problems
 
 __all__ = ["PAPERS", "PROFILES", "Before", "Claim", "chosen", "read_ledger"]
 
@@ -263,7 +263,9 @@ def chosen(
     problems = Problems("claims")
     for name in ids:
         known = name in ledger
-        problems.need(known, "ID", "must be in the ledger", name, "see 'prooflens claims list'")
+        problems.need(
+            known, "ID", "must be in the ledger", name, "see 'python -m analyses claims list'"
+        )
     for paper in papers:
         rule = f"must be one of {', '.join(PAPERS)}"
         problems.need(paper in PAPERS, "--paper", rule, paper, "choose one")

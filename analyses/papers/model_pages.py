@@ -29,20 +29,17 @@ import torch
 
 from analyses.papers.ledger import PAPERS
 from analyses.papers.models import MODEL
-from analyses.report.probing import latent_maps, probe_source
-from interp.errors import ArgumentError, ProoflensError
-from interp.figures.attention import attention_in_words, attention_maps
-from interp.figures.style import save
-from interp.models.transformer import SequenceTransformer
-from interp.output import output_folder
-from interp.proofs.mechanism import Construction
-from interp.proofs.shipped import construct, has_proof
-from interp.reading import read_json
-from interp.store.rows import read_batches
-from interp.tasks.base import Batch, Task
-from probes.agreement import Readable, agreement, answered_share, roles_and_layers
-from probes.roles.decision import no_roles
-from trained import zoo
+from prooflens.architectures import SequenceTransformer
+from prooflens.errors import ArgumentError, ProoflensError
+from prooflens.files import output_folder, read_json
+from prooflens.pages import latent_maps, probe_source
+from prooflens.plot import attention_in_words, attention_maps, save
+from prooflens.probes import Readable, agreement, answered_share, roles_and_layers
+from prooflens.proofs import Construction, construct, has_proof
+from prooflens.roles import no_roles
+from prooflens.store import read_batches
+from prooflens.tasks import Batch, Task
+from prooflens.trained import zoo
 
 __all__ = ["measure_models"]
 

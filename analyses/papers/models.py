@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from analyses.report.findings import in_words
-from analyses.report.page import Picture, Table
-from interp.errors import OutputError
-from interp.interventions.components import Component
+from prooflens.errors import OutputError
+from prooflens.interventions import Component
+from prooflens.pages import Picture, Table, in_words
 
 __all__ = ["MODEL", "ModelPage", "comparison", "model_pages", "short_table"]
 
@@ -65,7 +64,7 @@ def model_pages(claims: Mapping[str, Sequence[str]], folder: Path) -> list[Model
     Raises:
         OutputError: if a folder cannot be read.
     """
-    from trained import zoo
+    from prooflens.trained import zoo
 
     measured = sorted(path.parent.name for path in folder.glob(f"*/{MODEL}"))
     pages = [_measured(folder / name, claims.get(name, ())) for name in measured]
@@ -152,13 +151,13 @@ def _measured(folder: Path, claims: Sequence[str]) -> ModelPage:
 
 
 def _named(name: str, claims: Sequence[str]) -> ModelPage:
-    from trained import zoo
+    from prooflens.trained import zoo
 
     shipped = zoo.load(name)
     metrics = ", ".join(f"{key} {value:.4g}" for key, value in shipped.metrics.items())
     words = [
         f"{shipped.about}.",
         f"Metrics on fresh rows: {metrics}.",
-        "Not measured for this report: run 'prooflens claims report --models'.",
+        "Not measured for this report: run 'python -m analyses claims report --models'.",
     ]
     return ModelPage(name, "", words, claims, (), (), pd.DataFrame(), "")

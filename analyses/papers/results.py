@@ -25,12 +25,20 @@ import pandas as pd
 
 from analyses.papers.base import Setting, Verdict
 from analyses.papers.ledger import Claim
-from interp.environment import environment
-from interp.errors import OutputError, ProoflensError
-from interp.figures.style import save
-from interp.output import output_folder
-from interp.reading import read_json, read_text
-from interp.schema import each, many, number, table, text, whole
+from prooflens.errors import OutputError, ProoflensError
+from prooflens.files import (
+    each,
+    many,
+    number,
+    output_folder,
+    read_json,
+    read_text,
+    table,
+    text,
+    whole,
+)
+from prooflens.machine import environment
+from prooflens.plot import save
 
 __all__ = [
     "RESULT",

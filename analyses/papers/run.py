@@ -32,11 +32,9 @@ from analyses.papers.results import (
     read_result,
     write_result,
 )
-from interp.errors import OutputError, Problems, ProoflensError
-from interp.lock import alone
-from interp.machine import check_device
-from interp.output import drop, need_name, replace_text
-from interp.ray_tasks import need_backend
+from prooflens.errors import OutputError, Problems, ProoflensError
+from prooflens.files import alone, drop, need_name, replace_text
+from prooflens.machine import check_device, need_backend
 
 __all__ = ["Failure", "Order", "run_claim", "run_claims"]
 
@@ -270,7 +268,7 @@ def run_claim(
     """Run one claim of the papers and keep its result under ``out``, as ``claims run`` does.
 
     Args:
-        claim: Its id in the ledger (``prooflens claims list``), or a claim of your own.
+        claim: Its id in the ledger (``python -m analyses claims list``), or a claim of your own.
         out: The folder for the results.
         profile: ``zoo`` (shipped models), ``quick`` (two cores) or ``full`` (a GPU).
         order: ``seeds``, ``resume``, ``overwrite``, ``backend``, ``device`` and ``progress`` of
@@ -350,7 +348,7 @@ def _refusal(claim: Claim, setting: Setting) -> Verdict | None:
         return Verdict("not run", f"There is no {profile} profile of this claim.")
     if profile != "zoo":
         return None
-    from trained import zoo
+    from prooflens.trained import zoo
 
     absent = sorted(set(setting.options.get("models", [])) - set(zoo.names()))
     words = f"These models are not shipped with this version: {', '.join(absent)}."

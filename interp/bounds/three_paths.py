@@ -33,7 +33,7 @@ __all__ = [
     "Tables",
     "evaluation_error",
     "not_three_paths",
-    "rank_one_tables",
+    "queries_and_keys",
     "tables_of",
 ]
 
@@ -42,9 +42,8 @@ Array = Float64[np.ndarray, "..."]
 LEAST = 1e-280
 """Sums must exceed it: more than terms that underflow can be worth."""
 
-_LARGEST, _RAISED, _FLOOR = 2.0**100, 270.0, 2.0**-400
-"""Of a difference of logits and of the logarithm of ``raised``; what stands for raised weights
-that may have underflowed."""
+_LARGEST = 2.0**100
+"""Of a difference of logits."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +59,6 @@ class Tables:
         arithmetic: Whether ``slack`` covers evaluation in the model's dtype.
         scores: s itself.
         work: Multiplications that made the tables.
-        raised: ``[query token]``, factor ≥ 1 by which a weight that does harm may be too small
-            beside one that does good; 1 where ``e`` is exact.
     """
 
     e: Array
@@ -72,7 +69,6 @@ class Tables:
     arithmetic: str
     scores: Array
     work: int
-    raised: Array
 
     @property
     def vocabulary(self) -> int:
@@ -83,12 +79,6 @@ class Tables:
     def length(self) -> int:
         """K."""
         return len(self.ov)
-
-    @property
-    def harmful(self) -> Float64[np.ndarray, "query pos token"]:
-        """What a weight may be where it does harm, beside ``e`` where it does good."""
-        raised = self.raised[:, None, None]
-        return np.maximum(self.e, np.where(raised > 1, _FLOOR, 0.0)) * raised
 
 
 def not_three_paths(model: Any) -> str:
@@ -113,7 +103,7 @@ def tables_of(model: Any, length: int) -> Tables:
     """The tables of a model for rows of ``length`` tokens."""
     ar, v = Arithmetic("real"), model.spec.d_in
     if list(model.blocks[0].attn.terms.keys()) == ["dot"]:
-        q, k_token, k_place = _queries_and_keys(model, length, ar)
+        q, k_token, k_place = queries_and_keys(model, length, ar)
         to_token, to_place = (
             dot(q.reshape(v, 1, -1), k.reshape(1, *k.shape), ar) for k in (k_token, k_place)
         )
@@ -122,10 +112,10 @@ def tables_of(model: Any, length: int) -> Tables:
         found = _scores(model, _tokens(model, length, ar), ar).reshape(v, length, v)
     s = found.centre
     e = np.exp(s - s.max((1, 2), keepdims=True))
-    return _finished(model, length, e, s, float(found.radius.max()), np.ones(v), ar)
+    return _finished(model, length, e, s, float(found.radius.max()), ar)
 
 
-def _queries_and_keys(model: Any, length: int, ar: Arithmetic) -> tuple[Affine, Affine, Affine]:
+def queries_and_keys(model: Any, length: int, ar: Arithmetic) -> tuple[Affine, Affine, Affine]:
     """q of the last token, scaled, ``[token, d]``; what token and place add to k."""
     attn, token, place = model.blocks[0].attn, *_parts_of(model, length)
     last = add(token, place[-1:], ar)
@@ -135,54 +125,8 @@ def _queries_and_keys(model: Any, length: int, ar: Arithmetic) -> tuple[Affine, 
     return scale(q, np.asarray(float(attn.terms["dot"].scale)), ar), k_token, k_place
 
 
-def rank_one_tables(model: Any, length: int) -> Tables | str:
-    """The same without the table of scores: what a product of two numbers says of them.
-
-    For any vectors a and b with c = ⟨a, b⟩ ≠ 0,
-
-        ⟨q, k⟩ = ⟨q, a⟩⟨b, k⟩/c + ⟨q′, k′⟩,    q′ = q − ⟨q, a⟩b/c,    k′ = k − ⟨k, b⟩a/c
-
-    e is that of the first term alone, with a and b along the largest singular vectors. The second
-    changes a ratio of weights in row q by at most e^{ω_q}, ω_q = 2 |q′| max|k′ − mean|, which
-    ``raised`` holds. No query meets a key: the cost is v d in place of v² d.
-
-    Returns:
-        The tables, or why there are none.
-    """
-    if list(model.blocks[0].attn.terms.keys()) != ["dot"]:
-        return "scores are more than the product of query and key"
-    ar, v = Arithmetic("real"), model.spec.d_in
-    queries, k_token, k_place = _queries_and_keys(model, length, ar)
-    both = add(k_place.reshape(length, 1, -1), k_token.reshape(1, v, -1), ar)
-    q, k = queries.centre, both.centre.reshape(length * v, -1)
-    k = k - k.mean(0)
-    a = k.T @ (k @ q.sum(0))  # one step of power iteration
-    b = q.T @ (q @ a)
-    a = k.T @ (k @ b)
-    ar.multiplications += (2 * len(q) + 4 * len(k)) * len(a)
-    c, first, along = float(a @ b), q @ a, k @ b
-    if not c > 0:
-        return "the query's and the key's main directions are at right angles"
-    q_rest, k_rest = q - np.outer(first / c, b), k - np.outer(along / c, a)
-    k_rest = k_rest - k_rest.mean(0)
-    ar.multiplications += 4 * (len(q) + len(k)) * len(a) + v * len(k)
-    omega = 2 * np.linalg.norm(q_rest, axis=1) * np.linalg.norm(k_rest, axis=1).max()
-    # Rounding of each step, relative to what it adds up, and of the queries and keys themselves.
-    sizes = np.abs(q).sum(1) + np.abs(first / c) * np.abs(b).sum()
-    sizes = sizes * (np.abs(k).max() + np.abs(along / c).max() * np.abs(a).max())
-    off = 2.0**-40 * sizes + queries.radius.sum(1) * both.magnitude.max()
-    off = off + queries.magnitude.sum(1) * both.radius.max()
-    nats = omega * UP + 4 * off
-    known = nats < _RAISED  # of other queries nothing is said
-    raised = np.where(known, np.exp(np.where(known, nats, 0.0)) * (1 + 2.0**-30), np.inf)
-    product = np.outer(first / c, along)
-    e = np.exp(product - product.max(1, keepdims=True)).reshape(v, length, v)
-    e[~known] = 0.0
-    return _finished(model, length, e, np.zeros((0, length, 0)), 0.0, raised, ar)
-
-
 def _finished(
-    model: Any, length: int, e: Array, scores: Array, off: float, raised: Array, ar: Arithmetic
+    model: Any, length: int, e: Array, scores: Array, off: float, ar: Arithmetic
 ) -> Tables:
     """The other two paths, and what rounding takes off; scores are ``off`` by at most that."""
     attn, token, place = model.blocks[0].attn, *_parts_of(model, length)
@@ -208,7 +152,7 @@ def _finished(
     slack = (slack + (evaluation if covered else 0.0)) * UP
     arithmetic = model.spec.dtype if covered else "real"
     found = (e, ov.centre, direct.centre, slack, real, arithmetic, scores)
-    return Tables(*found, ar.multiplications, raised)
+    return Tables(*found, ar.multiplications)
 
 
 def _parts_of(model: Any, length: int) -> tuple[Affine, Affine]:

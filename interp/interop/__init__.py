@@ -5,7 +5,3 @@ TransformerLens needs nothing of this: our models are its own kind, and stores h
 ``ActivationCache`` (:meth:`interp.store.ActivationStore.cache`). Models go out with
 :func:`interp.models.hugging_face.export`.
 """
-
-from interp.lazy import lazy
-
-__getattr__, __dir__, __all__ = lazy(__name__, __file__)

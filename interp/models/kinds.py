@@ -11,13 +11,12 @@ from typing import Any
 from interp.errors import Problems
 from interp.machine import need_bytes
 from interp.models.baselines import LSTM, MLP, RNN, Baseline, LSTMSpec, MLPSpec, RNNSpec
-from interp.models.convolution import Convolution, ConvolutionSpec
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["KINDS", "Model", "Spec", "build", "kind_of", "spec_from_dict"]
+__all__ = ["KINDS", "Model", "Spec", "build", "kind_of", "register_model", "spec_from_dict"]
 
-Spec = TransformerSpec | MLPSpec | RNNSpec | LSTMSpec | ConvolutionSpec
+Spec = TransformerSpec | MLPSpec | RNNSpec | LSTMSpec
 Model = SequenceTransformer | Baseline
 
 KINDS: dict[str, tuple[type[Any], type[Any]]] = {
@@ -25,9 +24,27 @@ KINDS: dict[str, tuple[type[Any], type[Any]]] = {
     "mlp": (MLPSpec, MLP),
     "rnn": (RNNSpec, RNN),
     "lstm": (LSTMSpec, LSTM),
-    "convolution": (ConvolutionSpec, Convolution),
 }
 """Kind → (class of the spec, class of the model)."""
+
+
+def register_model(kind: str, spec: type[Any], model: type[Any]) -> None:
+    """Register a kind of model of your own, so that recipes and checkpoints can name it.
+
+    Args:
+        kind: The name under which ``spec.to_dict()["kind"]`` gives it.
+        spec: A frozen dataclass, best a :class:`~interp.models.baselines.BaselineSpec`.
+        model: Built as ``model(spec, seed=0)``, best a :class:`~interp.models.baselines.Baseline`.
+
+    Raises:
+        ArgumentError: if the kind belongs to other classes already.
+    """
+    problems = Problems("register_model")
+    free = KINDS.get(kind, (spec, model)) == (spec, model)
+    rule = "must not be the kind of other classes"
+    problems.need(free, "kind", rule, kind, "choose another")
+    problems.raise_if_any()
+    KINDS[kind] = (spec, model)
 
 
 def build(spec: Any, *, seed: int = 0) -> Any:

@@ -6,7 +6,6 @@ extracted, or when a store is read back as tensors.
 
 from __future__ import annotations
 
-from interp.store.consolidate import consolidate
 from interp.store.extract import extract, plan_extraction
 from interp.store.reader import ActivationStore, RowBatch
 from interp.store.verify import Fault, repair, verify
@@ -15,7 +14,6 @@ __all__ = [
     "ActivationStore",
     "Fault",
     "RowBatch",
-    "consolidate",
     "extract",
     "plan_extraction",
     "repair",

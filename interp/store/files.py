@@ -38,7 +38,6 @@ class SealedPart:
     Attributes:
         folder: of the HDF5 file.
         name: of the HDF5 file.
-        group: of the datasets inside it; ``/`` in a part.
         ranges: half-open runs of row ids, in the order of the file.
         shapes: the name of each dataset → its shape.
         overflows: dataset → finite values that became infinite when cast.
@@ -46,7 +45,6 @@ class SealedPart:
 
     folder: Path
     name: str
-    group: str
     ranges: tuple[tuple[int, int], ...]
     shapes: Mapping[str, tuple[int, ...]]
     overflows: Mapping[str, int] = field(default_factory=dict)
@@ -203,7 +201,7 @@ class Files:
         Raises:
             StoreError: if it is not there, of another shape, or no plain data of the file's own.
         """
-        return dataset(self.get(part.file), f"{part.group}/{name}", part.shapes[name])
+        return dataset(self.get(part.file), name, part.shapes[name])
 
 
 def _identity(folder: Path | None) -> tuple[int, int] | None:

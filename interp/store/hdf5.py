@@ -3,15 +3,13 @@
 HDF5 can say much that a store never says: that a name leads to another file, that the numbers of a
 data set lie elsewhere on the disk, or that it has more rows than any disk holds. A data set is
 taken if its name leads to it directly, its numbers (or text) lie in the file itself, and it
-has the shape that the store's index tells of it. Pieces of no size and heaps of text that lead
-nowhere are refused before the library in C follows them: it ends by a signal there, or never.
+has the shape that the store's index tells of it.
 Whether the numbers are those that were written is for checksums (:mod:`interp.store.verify`).
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -28,8 +26,9 @@ __all__ = ["dataset", "empty", "fits", "open_hdf5", "read_words", "reading", "un
 
 _ASKED = 1 << 26  # bytes from which on it is asked whether memory has them
 _KINDS = "biuf"
-_ERRORS = (AttributeError, IndexError, KeyError, MemoryError, OSError, RuntimeError, TypeError,
-           ValueError, struct.error)  # fmt: skip
+_ERRORS = (
+    AttributeError, IndexError, KeyError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 
 Found = TypeVar("Found")
 Shape = tuple[int, ...]
@@ -104,18 +103,7 @@ def _faults(found: h5py.Dataset, shape: Shape | None) -> list[str]:
         faults.append("is empty")
     if found.dtype.kind not in _KINDS and not text:
         faults.append(f"holds {found.dtype} and neither numbers nor text")
-    if not faults and found.chunks and _hollow(found):
-        faults.append("has a piece of a size that no writer leaves")
     return faults
-
-
-def _hollow(found: h5py.Dataset) -> bool:
-    """Whether a piece that went through filters has no byte left, or more than the file."""
-    if not found.id.get_create_plist().get_nfilters():
-        return False
-    least, most = 4 if found.fletcher32 else 0, found.file.id.get_filesize()
-    wrong = found.id.chunk_iter(lambda piece: None if least < piece.size <= most else True)
-    return bool(wrong)
 
 
 def unwritten(found: h5py.Dataset) -> bool:
@@ -135,39 +123,7 @@ def read_words(file: h5py.File, name: str) -> str:
     found, place = dataset(file, name, ()), f"{file.filename}: {name}"
     if found.dtype.itemsize > MOST_BYTES:
         raise StoreError(f"{place}: has more than {MOST_BYTES >> 20} MiB")
-    reading(place, lambda: _need_heap(found))
     return str(reading(place, lambda: found.asstr()[()]))
-
-
-def _need_heap(found: h5py.Dataset) -> None:
-    """Refuse a text whose heap does not end where it says: the library would walk it for ever.
-
-    A text of no fixed length is 16 bytes (length, address of a heap, number in it). A heap is
-    ``GCOL``, its size, and objects (number, size, bytes); number 0 is what is free, up to the end.
-    """
-    told = h5py.check_string_dtype(found.dtype)
-    at = found.id.get_offset()
-    if told is None or told.length is not None:
-        return
-    if at is None:
-        raise ValueError("its text lies nowhere")
-    with open(found.file.filename, "rb") as file:
-        file.seek(at)
-        (address,) = struct.unpack("<4xQ4x", file.read(16))
-        file.seek(address)
-        mark, size = struct.unpack("<4s4xQ", file.read(16))
-        if mark != b"GCOL" or not 16 <= size <= MOST_BYTES + (1 << 20):
-            raise ValueError("its text lies in no heap")
-        heap = file.read(size - 16)
-    place = 0
-    while place + 16 <= len(heap):
-        number, long = struct.unpack_from("<H6xQ", heap, place)
-        if number == 0:
-            place += long
-            break
-        place += 16 + -(-long // 8) * 8
-    if not len(heap) - 16 < place <= len(heap) or len(heap) != size - 16:
-        raise ValueError("the heap of its text is damaged")
 
 
 def empty(shape: Shape, dtype: np.dtype[np.generic], place: str) -> NDArray[np.generic]:

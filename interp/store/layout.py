@@ -123,6 +123,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     Raises:
         StoreError: if there is none, it is damaged, or its major version is newer.
     """
+    if folder.is_file():
+        raise StoreError(f"{folder}: is a file: a store is a folder, give that")
     if not is_store(folder):
         raise StoreError(f"{folder}: not an activation store (it has no {MANIFEST})")
     manifest: dict[str, Any] = read_json(folder / MANIFEST, "manifest", StoreError)

@@ -1,24 +1,26 @@
-"""The pipeline of an extraction: compute in parallel, write in one thread, seal in another.
+"""The pipeline of an extraction: compute here, write and seal in another thread.
 
-    rows → lanes (forward to the last hook, select, cast) → queue → HDF5 → queue → seal → index
+    rows → forward to the last hook, select, cast → HDF5 → fsync, SHA-256, rename → index
 
-A batch never crosses a part, so every part is computed by the same batches whether the run was
-interrupted or not, and by whichever process.
+HDF5, ``fsync`` and SHA-256 release Python's lock, so disk and compute overlap; at most a few
+batches wait, so memory stays bounded. A batch never crosses a part, so every part is computed by
+the same batches whether the run was interrupted or not, and by whichever process.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from interp.errors import HookError, StoreError
-from interp.hooks.capture import model_device
-from interp.store.background import Background, Pace
-from interp.store.parallel_forward import Forward, ParallelForward
+from interp.hooks.capture import Capture, model_device
 from interp.store.plan import Plan
 from interp.store.selection import to_array
 from interp.store.sources import Columns, Part
@@ -30,9 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Sealed", "write_parts"]
 
 Sealed = Callable[[dict[str, Any]], None]
-Forget = Callable[[int], PartFile]
 _AHEAD = 4
-_SEALED_AHEAD = 1
 
 
 def write_parts(
@@ -51,30 +51,30 @@ def write_parts(
         model: the model of the plan.
         plan: the plan, with the hooks and the selection.
         folder: the store's folder.
-        sealed: called in the sealing thread with each part's index entry.
+        sealed: called in the writing thread with each part's index entry.
         advanced: called with the number of rows of each batch that was computed.
 
     Raises:
         StoreError: if the model fails or the disk does; sealed parts stay.
     """
     files: dict[int, PartFile] = {}
-    pace = Pace()
-    lanes = ParallelForward(model, plan.survey.hooks, plan.record["lanes"])
-    compute = _Compute(plan, model_device(model))
+    waiting: deque[Future[None]] = deque()
+    last: Future[None] | None = None
+    device = model_device(model)
     try:
         with (
-            lanes.running(),
-            Background(_SEALED_AHEAD) as sealer,
-            Background(_AHEAD, on_exit=pace.finish) as writer,
+            Capture(model, plan.survey.hooks).running() as forward,
+            ThreadPoolExecutor(1, "prooflens-writer") as writer,
         ):
-            for batch, columns in lanes.map(compute, _batches(parts, plan, folder, pace, files)):
-                writer.submit(_to_disk, batch.file.write, batch.start, columns)
+            for batch in _batches(parts, plan, folder, files):
+                columns = _compute(plan, forward, device, batch)
+                last = writer.submit(_write, last, batch, columns, files, sealed)
+                waiting.append(last)
+                if len(waiting) > _AHEAD:
+                    waiting.popleft().result()
                 advanced(len(columns["inputs"].values))
-                if batch.last:
-                    writer.submit(_close, batch.file, sealer, files.pop, sealed)
-            writer.finish()
-            pace.finish()
-            sealer.finish()
+            for written in waiting:
+                written.result()
     finally:
         for file in files.values():
             file.abandon()
@@ -92,13 +92,13 @@ class _Batch:
 
 
 def _batches(
-    parts: Iterable[Part], plan: Plan, folder: Path, pace: Pace, files: dict[int, PartFile]
+    parts: Iterable[Part], plan: Plan, folder: Path, files: dict[int, PartFile]
 ) -> Iterator[_Batch]:
     record = plan.record
     size, compression = record["batch"], record["compression"]
     for part in parts:
         digest = part.sha256()
-        file = PartFile(folder, part.number, part.rows, size, compression, digest, pace)
+        file = PartFile(folder, part.number, part.rows, size, compression, digest)
         files[part.number] = file
         for start in range(0, len(part.rows), size):
             rows = slice(start, start + size)
@@ -106,30 +106,27 @@ def _batches(
             yield _Batch(part, file, start, columns, last=start + size >= len(part.rows))
 
 
-@dataclass(frozen=True)
-class _Compute:
-    """Compute a batch's columns as they will be stored."""
-
-    plan: Plan
-    device: torch.device
-
-    def __call__(self, forward: Forward, batch: _Batch) -> dict[str, Array]:
-        try:
-            caught = forward(batch.columns["inputs"].to(self.device))
-        except HookError:
-            raise
-        except Exception as error:
-            rows = batch.part.rows
-            raise StoreError(
-                f"the model failed in part {batch.part.number} (rows {rows[0]}..{rows[-1]}): "
-                f"{type(error).__name__}: {error}; sealed parts stay readable"
-            ) from error
-        plan = self.plan
-        columns = {n: to_array(v, _row_labels(n, v)) for n, v in batch.columns.items()}
-        for hook in plan.survey.hooks:
-            values = plan.selection.array(caught[hook.name], hook.labels)
-            columns[f"activations/{hook.name}"] = values
-        return columns
+def _compute(
+    plan: Plan,
+    forward: Callable[[Tensor], dict[str, Tensor]],
+    device: torch.device,
+    batch: _Batch,
+) -> dict[str, Array]:
+    """A batch's columns as they will be stored."""
+    try:
+        caught = forward(batch.columns["inputs"].to(device))
+    except HookError:
+        raise
+    except Exception as error:
+        rows = batch.part.rows
+        raise StoreError(
+            f"the model failed in part {batch.part.number} (rows {rows[0]}..{rows[-1]}): "
+            f"{type(error).__name__}: {error}; sealed parts stay readable"
+        ) from error
+    columns = {n: to_array(v, _row_labels(n, v)) for n, v in batch.columns.items()}
+    for hook in plan.survey.hooks:
+        columns[f"activations/{hook.name}"] = plan.selection.array(caught[hook.name], hook.labels)
+    return columns
 
 
 def _row_labels(name: str, values: Any) -> tuple[str, ...]:
@@ -140,21 +137,25 @@ def _row_labels(name: str, values: Any) -> tuple[str, ...]:
     return ("row", "pos", *axes)[: values.ndim]
 
 
-def _to_disk(write: Callable[..., Any], *arguments: Any) -> Any:
+def _write(
+    before: Future[None] | None,
+    batch: _Batch,
+    columns: dict[str, Array],
+    files: dict[int, PartFile],
+    sealed: Sealed,
+) -> None:
+    """Write a batch, and seal its part after the last one; nothing once a call before failed."""
+    if before is not None:
+        before.result()
+    file = batch.file
     try:
-        return write(*arguments)
+        file.write(batch.start, columns)
+        if batch.last:
+            file.close()
+            entry = file.seal()
+            del files[file.number]
+            sealed(entry)
     except (OSError, RuntimeError) as error:
         raise StoreError(
             f"writing failed: {error}; sealed parts stay readable: free space and resume"
         ) from error
-
-
-def _close(file: PartFile, sealer: Background, forget: Forget, sealed: Sealed) -> None:
-    _to_disk(file.close)
-    sealer.submit(_seal, forget, file, sealed)
-
-
-def _seal(forget: Forget, file: PartFile, sealed: Sealed) -> None:
-    entry = _to_disk(file.seal)
-    forget(file.number)
-    _to_disk(sealed, entry)

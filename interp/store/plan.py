@@ -1,10 +1,10 @@
 """Decide and check what will be stored, before any work starts.
 
 The *record* of a plan is everything that decides the stored bits: the model's weights, the
-source and its seed, hooks, selection, batch, part size, threads, lanes, device, versions. Its
+source and its seed, hooks, selection, batch, part size, threads, device, versions. Its
 SHA-256 is the plan digest. Going on with an interrupted store needs an equal record; where it is
-not equal, the difference is named. (Batch, threads and lanes are in it because floating-point
-sums depend on them.)
+not equal, the difference is named. (Batch and threads are in it because floating-point sums depend
+on them.)
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from interp.errors import HookError, Problems, StoreError
 from interp.hooks.capture import Capture, Survey, model_device, survey
 from interp.store import arrays
 from interp.store.layout import FORMAT, VERSION, digest, product_version
-from interp.store.parallel_forward import parallel_forwards_for
 from interp.store.selection import DTYPES, Selection
 from interp.store.sources import Columns, Source
 
@@ -196,7 +195,6 @@ def make_plan(
         "part_rows": per_part,
         "compression": compression,
         "threads": torch.get_num_threads(),
-        "lanes": parallel_forwards_for(model, found.hooks, few, _batches(source.rows, batch)),
         "device": device.type,
         "torch": torch.__version__,
     }
@@ -239,10 +237,6 @@ def _itemsize(dtype: str) -> int:
 def _part_rows(row_bytes: int, batch: int) -> int:
     wanted = min(PART_BYTES // max(1, row_bytes), _MOST_PART_ROWS)
     return max(1, wanted // batch) * batch
-
-
-def _batches(rows: int | None, batch: int) -> int | None:
-    return None if rows is None else math.ceil(rows / batch)
 
 
 def _slice_text(positions: slice) -> str:

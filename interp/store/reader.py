@@ -32,7 +32,7 @@ from interp.store.measurements import (
     read_provenance,
     write_measurement,
 )
-from interp.store.part_index import consolidated_parts, folder_parts
+from interp.store.part_index import folder_parts
 
 if TYPE_CHECKING:
     import pandas
@@ -69,7 +69,7 @@ class RowBatch:
 
 
 def open_store(path: Path | str) -> ActivationStore:
-    """The activation store at a path: a folder, or a file of ``prooflens store consolidate``.
+    """The activation store in a folder.
 
     Nothing is read but its index: activations are read when they are asked for.
 
@@ -83,10 +83,10 @@ class ActivationStore:
     """An activation store, opened lazily.
 
     Args:
-        path: a store's folder, or a file that ``prooflens store consolidate`` made.
+        path: the store's folder.
 
     Attributes:
-        path: the store's folder, or the file it was consolidated into.
+        path: the store's folder.
         manifest: the plan and everything known about it.
 
     Raises:
@@ -95,13 +95,9 @@ class ActivationStore:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-        self._files = Files(self.path if self.path.is_dir() else None)
-        if self.path.is_file():
-            self.manifest, parts = consolidated_parts(self._files, self.path)
-        else:
-            self.manifest = layout.read_manifest(self.path)
-            parts = folder_parts(self.path)
-        self._index = Index(parts)
+        self.manifest = layout.read_manifest(self.path)
+        self._files = Files(self.path)
+        self._index = Index(folder_parts(self.path))
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle a store as its path alone."""

@@ -13,7 +13,6 @@ from interp.schema import each, many, maybe, one_of, table, text, truth, whole
 __all__ = [
     "MANIFEST_SCHEMA",
     "NAME",
-    "consolidated_faults",
     "entry_faults",
     "measurement_name",
     "part_name",
@@ -133,15 +132,3 @@ def entry_faults(entry: Any, place: str) -> list[str]:
         for name, shape in shapes.items()
         if not shape or shape[0] != n
     ]
-
-
-consolidated_faults = many(
-    table(
-        {
-            "group": text(r"/|length-[0-9x]+", rule="/ or length-…"),
-            "rows": many(_run, least=1),
-            "shapes": each(_SHAPE),
-            "overflows": each(whole()),
-        }
-    )
-)

@@ -64,8 +64,6 @@ def verify(path: Path | str, *, advanced: Callable[[int], None] | None = None) -
         StoreError: if there is no store at ``path``, or its manifest does not fit the schema.
     """
     folder = Path(path)
-    if folder.is_file():
-        raise StoreError(f"{folder}: is a file: verify the store's folder")
     manifest = layout.read_manifest(folder)
     faults = [Fault(layout.MANIFEST, "", reason) for reason in layout.manifest_faults(manifest)]
     lines, begun = _Lines(folder), _edition(folder)

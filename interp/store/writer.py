@@ -24,7 +24,6 @@ from interp.errors import StoreError
 from interp.output import draft_of, drop, fsync, settle
 from interp.reading import open_regular
 from interp.store import arrays
-from interp.store.background import Pace
 from interp.store.layout import FORMAT, VERSION, part_name
 
 __all__ = ["Array", "PartFile", "Rows", "row_ranges", "sha256_file"]
@@ -51,13 +50,11 @@ class Array:
     overflows: int = 0
 
 
-def sha256_file(path: Path, pace: Pace | None = None) -> str:
+def sha256_file(path: Path) -> str:
     """The SHA-256 of a file's bytes, in hexadecimal."""
     digest, buffer = hashlib.sha256(), bytearray(_BUFFER)
     with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while count := file.readinto(buffer):
-            if pace is not None:
-                pace.reading(count)
             digest.update(memoryview(buffer)[:count])
     return digest.hexdigest()
 
@@ -79,7 +76,6 @@ class PartFile:
         batch: how many rows are written at a time.
         compression: the name of a compression filter, or ``None``.
         source_sha256: digest of the part's inputs, to recognise another source on resuming.
-        pace: the pace shared with the files that are being sealed.
     """
 
     folder: Path
@@ -88,7 +84,6 @@ class PartFile:
     batch: int
     compression: str | None
     source_sha256: str
-    pace: Pace | None = None
     overflows: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -105,8 +100,6 @@ class PartFile:
         """
         if self._file is None:
             self._file = self._create(columns)
-        if self.pace is not None:
-            self.pace.wrote(sum(column.values.nbytes for column in columns.values()))
         for path, column in columns.items():
             stop = start + len(column.values)
             self._datasets[path][start:stop] = np.ascontiguousarray(column.values)
@@ -156,7 +149,7 @@ class PartFile:
             OSError: if the disk refuses.
         """
         fsync(self._draft)
-        size, digest = self._draft.stat().st_size, sha256_file(self._draft, self.pace)
+        size, digest = self._draft.stat().st_size, sha256_file(self._draft)
         final = self.folder / part_name(self.number)
         settle(self._draft, final)
         return {

@@ -1,5 +1,1 @@
 """What is to be learned: tasks with known latents."""
-
-from interp.lazy import lazy
-
-__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -18,15 +18,7 @@ from interp.errors import ArgumentError, Problems
 from interp.plugins import Registry
 from interp.tasks.arguments import Argument, arguments_of
 from interp.tasks.base import Task
-from interp.tasks.coupling import (
-    IndexedAverage,
-    LinearKernel,
-    NearestPoint,
-    PermutedPatches,
-    PermutedTranslation,
-    PodCoupling,
-    SegmentCentres,
-)
+from interp.tasks.coupling import LinearKernel, PodCoupling
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.induction import InContextTemplate, RepeatedTokens
 from interp.tasks.maximum import Maximum
@@ -52,11 +44,6 @@ _TASKS: dict[str, type[Any]] = {
     "maximum": Maximum,
     "pod_coupling": PodCoupling,
     "linear_kernel": LinearKernel,
-    "nearest_point": NearestPoint,
-    "segment_centres": SegmentCentres,
-    "indexed_average": IndexedAverage,
-    "permuted_patches": PermutedPatches,
-    "permuted_translation": PermutedTranslation,
 }
 
 

@@ -1,6 +1,2 @@
 """What can be read from weights alone: any checkpoint's head weights, circuits, metrics and
 nulls."""
-
-from interp.lazy import lazy
-
-__getattr__, __dir__, __all__ = lazy(__name__, __file__)

@@ -20,7 +20,7 @@ import numpy as np
 from interp.bounds import network, passed_on, relaxation, scores
 from interp.bounds.affine import Affine, box, exactly, subtract
 from interp.bounds.rounding import UP, Arithmetic, share
-from interp.bounds.three_paths import LEAST, not_three_paths, rank_one_tables, tables_of
+from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
 from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth.prefixes import letters_of, prefixes
@@ -259,10 +259,6 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: float) -> I
             words = f"attention outside lag {lag}, named by token {code}, is at most this"
             for head, share_ in enumerate(least[:, :, 0, 0].min(0)):
                 yield "memory-location", f"head {len(model.blocks) - 1}.{head}", words, 1 - share_
-    elif cover == "caps" and proof["strategy"] == "rank one":
-        one: Any = rank_one_tables(model, task.length)
-        words = "scores are one product up to this factor on a weight"
-        yield "dense", "head 0.0", words, one.raised.max()
     elif cover == "caps":
         paths = tables_of(model, task.length)
         other, own = paths.ov[:, ~np.eye(task.vocabulary, dtype=bool)], paths.ov.diagonal(0, 1, 2)

@@ -12,7 +12,6 @@ with none of this code.
     beside_average   heads pass on a multiple of a moving average: the share that is something else
     beside_named     the last token names the lag: attention elsewhere
     of_three_paths   the largest token is looked at and copied: scores, and what tokens do to logits
-    of_product       scores are one product: what is left of them
 """
 
 from __future__ import annotations
@@ -209,12 +208,6 @@ def of_three_paths(tables: Tables) -> tuple[Lemma, ...]:
         Lemma("copying", head, noise, float(spread)),
         Lemma("none", "direct path", query, float(direct)),
     )
-
-
-def of_product(tables: Tables) -> tuple[Lemma, ...]:
-    """Of :func:`~interp.bounds.three_paths.rank_one_tables`: what is left of the scores."""
-    words = "scores are one product up to this factor on a weight"
-    return (Lemma("dense", "head 0.0", words, float(tables.raised.max())),)
 
 
 def readout(off: float) -> tuple[Lemma, ...]:

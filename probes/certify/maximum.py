@@ -5,17 +5,11 @@ positions of functions f_p of one token each is positive. So where the maximum s
 (sets of positions), the other tokens are all below some cap, and each is replaced by the worst one
 for its own term:
 
-    cubic       worst k < cap of f_p, as the smaller of the exact term at k = c and, for k ≠ c,
-                e_p(k) [min_c (D_q(m) − D_q(c)) + min_{c ≠ k} (O_p(k, m) − O_p(k, c))]:
-                O copies (row k favours column k), the rest of a row is noise. v³ terms
-    quadratic   the two factors apart: the largest e_p(k) below the cap, times the worst O-row
-                below the cap, for the worst c of each part on its own. v² terms
-    rank one    as quadratic, but s_q(k, p) is a product of a function of q and one of k (the size
-                direction), and the remainder is paid for by its largest difference within a row,
-                bounded by lengths of vectors: no query meets a key
+    worst k < cap of f_p, as the smaller of the exact term at k = c and, for k ≠ c,
+    e_p(k) [min_c (D_q(m) − D_q(c)) + min_{c ≠ k} (O_p(k, m) − O_p(k, c))]:
+    O copies (row k favours column k), the rest of a row is noise. v³ terms
 
 Counted are the multiplications of the three tables (v² d, where d is the width) and of the terms.
-At v = 64 and d = 32 the tables are most of the two cheaper ones.
 
 The largest cap that passes is found for every query, maximum and set of positions; the bound is the
 share of rows below their caps, and every one of them is answered rightly. Brute force takes each
@@ -36,9 +30,9 @@ from jaxtyping import Float64
 from interp.bounds.rounding import share
 from interp.bounds.three_paths import LEAST, Tables
 from probes.certify.cover import Proof
-from probes.certify.lemmas import Lemma, of_product, of_three_paths
+from probes.certify.lemmas import Lemma, of_three_paths
 
-__all__ = ["brute_force", "by_cubes", "caps_of"]
+__all__ = ["brute_force", "by_cubes", "caps_of", "largest_others", "rows_below", "subsets"]
 
 Array = Float64[np.ndarray, "..."]
 
@@ -89,24 +83,20 @@ def _one_query(tables: Tables, q: int) -> tuple[int, int]:
 
 
 @np.errstate(all="ignore")
-def by_cubes(tables: Tables, name: str, watch: Watch = iter) -> Proof:
-    """A strategy by its name: ``cubic``, or with factors apart ``quadratic`` and ``rank one``.
-
-    ``rank one`` differs from ``quadratic`` in its tables alone
-    (:func:`~interp.bounds.three_paths.rank_one_tables`).
-    """
+def by_cubes(tables: Tables, watch: Watch = iter) -> Proof:
+    """The cubic proof: whole terms, for every wrong token."""
     started = time.perf_counter()
     k = tables.length
-    caps, work = _by_terms(tables, watch) if name == "cubic" else _by_factors(tables)
+    caps, work = _by_terms(tables, watch)
     others = np.array([k - 1 - len(copies) for copies in subsets(k)])
-    right = sum(_rows_below(caps[..., i], int(n)) for i, n in enumerate(others))
+    right = sum(rows_below(caps[..., i], int(n)) for i, n in enumerate(others))
     seconds = time.perf_counter() - started
-    cells, told = int((caps >= 0).sum()), of_three_paths if tables.scores.size else of_product
-    proof = _proof(name, tables, right, cells, work + tables.work, seconds, told(tables))
+    cells, lemmas = int((caps >= 0).sum()), of_three_paths(tables)
+    proof = _proof("cubic", tables, right, cells, work + tables.work, seconds, lemmas)
     return replace(proof, data={"cover": "caps", "caps": caps.tolist()})
 
 
-def _rows_below(caps: np.ndarray, others: int) -> int:
+def rows_below(caps: np.ndarray, others: int) -> int:
     """How many rows these caps cover, in whole numbers of any size."""
     values, times = np.unique(caps[caps >= 0], return_counts=True)
     return sum(
@@ -166,51 +156,7 @@ def _terms(tables: Tables, wrong: Array, q: int, m: int) -> tuple[Array, Array]:
     return base, np.minimum(rest[..., None], copied)
 
 
-def _by_factors(tables: Tables) -> tuple[np.ndarray, int]:
-    """Caps by the factors apart, for the worst c of each, and the multiplications.
-
-    The worst weight and the worst O-row below a cap both grow with it, so the largest cap that
-    passes is found by halving: log v products for each query, maximum and set of positions.
-    """
-    v, k, e, harm = tables.vocabulary, tables.length, tables.e, tables.harmful
-    ahead = tables.direct - _without(tables.direct) - tables.slack
-    margin = tables.ov - _without(tables.ov)
-    most = np.maximum.accumulate(harm[:, :-1], axis=2)
-    least = np.minimum.accumulate(margin[:-1], axis=1)
-    q, m = (np.arange(v)[:, None], np.arange(v)[None])
-    own = ahead + margin[:, np.arange(v), np.arange(v)][:, None]
-    base = _worth(own, np.moveaxis(e, 1, 0), np.moveaxis(harm, 1, 0))
-    base[-1] = _worth(ahead + margin[-1], e[q, -1, q], harm[q, -1, q])
-    caps = np.full((v, v, 2 ** (k - 1)), -1, dtype=np.int64)
-    work = 2 * base.size + most.size
-    for index, copies in enumerate(subsets(k)):
-        others = [p for p in range(k - 1) if p not in copies]
-        fixed = base[-1] + base[list(copies)].sum(0)
-        legal = (q == m) | ((q < m) & bool(copies))
-        if not others:
-            caps[..., index] = np.where(legal & (fixed > LEAST), 0, -1)
-            continue
-        low, high = np.zeros((v, v), dtype=np.int64), np.broadcast_to(m, (v, v))
-        while (low < high).any():  # the answer lies in low … high; 0 is none
-            cap = (low + high + 1) // 2
-            at = np.maximum(cap, 1) - 1
-            total = fixed + sum(
-                most[q, p, at] * np.minimum(ahead + least[p, at, m], 0.0) for p in others
-            )
-            work += len(others) * v * (v + 1) // 2
-            passed = total > LEAST
-            low, high = np.where(passed, cap, low), np.where(passed, high, cap - 1)
-            low = np.minimum(low, high)
-        caps[..., index] = np.where(legal & (low > 0), low, -1)
-    return caps, work
-
-
-def _worth(gain: Array, good: Array, bad: Array) -> Array:
-    """A weight times what it gains, with the weight that counts there."""
-    return np.where(gain < 0, bad * gain, good * gain)
-
-
-def _without(table: Array) -> Array:
+def largest_others(table: Array) -> Array:
     """The largest other entry of each row, for every entry: the last axis without itself."""
     order = np.sort(table, axis=-1)
     return np.where(table == order[..., -1:], order[..., -2:-1], order[..., -1:])
@@ -221,7 +167,7 @@ def _best_wrong(ov: Array) -> Array:
     v = ov.shape[-1]
     without = ov.copy()
     without[:, np.arange(v), np.arange(v)] = -np.inf
-    return _without(without)
+    return largest_others(without)
 
 
 def _proof(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from interp.bounds.network import not_covered
-from interp.bounds.three_paths import Tables, not_three_paths, rank_one_tables, tables_of
+from interp.bounds.three_paths import Tables, not_three_paths, tables_of
 from interp.errors import ArgumentError, Problems, ProoflensError
 from interp.tasks.base import answers_of, memories_of
 from interp.tasks.depth import PrefixPrediction
@@ -33,7 +33,7 @@ from probes.certify.search import search
 
 __all__ = ["STRATEGIES", "certify", "domain_of"]
 
-STRATEGIES = ("brute force", "mechanism", "cubic", "quadratic", "rank one", "black box")
+STRATEGIES = ("brute force", "mechanism", "cubic", "black box")
 _LARGEST = 2**24
 _PATIENCE = 6e7
 _ROWS = 256
@@ -211,12 +211,7 @@ class _Attempts:
             return ""
         if not self.three_paths:
             return not_three_paths(self.model)
-        if strategy == "rank one":
-            length = self.domain.task.length
-            tables = rank_one_tables(self.model, length)
-        else:
-            tables = self.tables
-        return tables if isinstance(tables, str) else maximum.by_cubes(tables, strategy, self.watch)
+        return maximum.by_cubes(self.tables, self.watch)
 
     @property
     def tables(self) -> Tables:

@@ -64,7 +64,7 @@ class Role:
             none.
         uncontrolled: Why it has none, or none in the profile ``task``.
         cases: Models of known truth that a package's role is judged on
-            (``python -m analyses.benchmarks.plugin_roles``); shipped roles have their own
+            (``python -m analyses benchmark plugin_roles``); shipped roles have their own
             benchmark.
     """
 

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from analyses.demo.first_picture import attention_by_lag, picture_in_words
-from analyses.demo.forming import forming_in_words, induction_by_checkpoint
+from analyses.pictures.first_picture import attention_by_lag, picture_in_words
+from analyses.pictures.forming import forming_in_words, induction_by_checkpoint
 
 ROOT = Path(__file__).parents[2]
 

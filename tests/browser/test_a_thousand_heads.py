@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from analyses.benchmarks.view_page import synthetic
-from analyses.report.page import Page, Section, Table, render
-from analyses.report.view import view_page
 from probes.roles import LANGUAGE
+from prooflens.pages.page import Page, Section, Table, render
+from prooflens.pages.view import view_page
 
 LAYERS = HEADS = 32
 

@@ -14,8 +14,6 @@ from analyses.papers.base import Drawing, Setting, Status, Verdict
 from analyses.papers.claims_report import write_report
 from analyses.papers.ledger import Claim
 from analyses.papers.results import write_result
-from analyses.report.trace import trace_page
-from interp.crasp import parse_program
 from interp.figures.style import save
 
 CLAIMS: dict[str, tuple[Status, str]] = {
@@ -200,15 +198,3 @@ def test_nothing_is_wider_than_a_small_screen(page) -> None:
     cell = page.locator("#table-verdicts td.key").first
     said = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
     assert "key number" in said, "where headings do not stand above cells, each says its own"
-
-
-def test_a_trace_keeps_its_columns_on_a_small_screen(browser) -> None:
-    program = parse_program('open = # "("\nclose = # ")"\neven = open == close\n')
-    opened = browser.new_page(viewport={"width": 400, "height": 800})
-    opened.set_content(trace_page(program, [list("(())((()))()")], title="dyck"))
-    places = "row => [...row.cells].map(cell => cell.getBoundingClientRect().left)"
-    rows = opened.locator("table tr")
-    first, last = rows.first.evaluate(places), rows.last.evaluate(places)
-    assert first == last
-    assert opened.evaluate("document.documentElement.scrollWidth") <= 400
-    opened.close()

@@ -10,7 +10,6 @@ import pytest
 from certified_models import FIXED, one_lag, shaken, trained_maximum
 from typer.testing import CliRunner
 
-from analyses.cli.main import app
 from interp.errors import ArgumentError, CheckpointError, ProoflensError
 from interp.models.checkpoint import save_checkpoint
 from interp.tasks.depth import PrefixPrediction
@@ -19,6 +18,7 @@ from interp.tasks.memory import FixedMemory, KernelMemory
 from probes.certify.certificate import read_certificate, sha256_of
 from probes.certify.check import check
 from probes.certify.run import certify, domain_of
+from prooflens.cli.main import app
 from trained import zoo
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 import torch
 
-import trained
 from interp.models.export import export_gpt2
 from interp.models.pretrained import load_pretrained
 from probes.roles.runs import HELD, Runs
+from trained import zoo
 
 
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("bridge", [True, False])
 def test_streams_are_those_of_the_hook(kept: bool, bridge: bool, tmp_path: Path) -> None:
-    shipped = trained.load("induction-attention")
+    shipped = zoo.load("induction-attention")
     batch = shipped.task.sample(70, seed=1)
     model = shipped.model
     if bridge:

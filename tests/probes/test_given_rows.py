@@ -10,11 +10,11 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 import prooflens as pl
-from analyses.cli.main import app
 from interp.errors import ArgumentError
 from probes.decompile.asking import asked
 from probes.own_rows import read_rows as own_rows
 from probes.viewing.sequences import given_rows
+from prooflens.cli.main import app
 
 IDS = [[3, 4, 5, 6], [4, 5, 6, 7], [5, 6, 7, 8], [6, 7, 8, 9], [9, 9]]
 MODEL = "induction-attention"

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 
-import trained
 from interp.errors import ArgumentError
 from interp.models.checkpoint import save_checkpoint
 from interp.models.export import export_gpt2
@@ -23,6 +22,7 @@ from interp.weights.composition import CLEAR_EXCESS, composition_table
 from interp.weights.head_weights import head_weights
 from probes.induction import induction_evidence, measure_induction, previous_writers
 from probes.roles import LANGUAGE
+from trained import zoo
 
 
 def row(
@@ -75,7 +75,7 @@ def test_there_is_no_other_rule_than_the_role_engines(
     floors: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the role table says of the same rows is the status: its floors are the only ones."""
-    shipped = trained.load("induction-attention")
+    shipped = zoo.load("induction-attention")
     batch = shipped.task.sample(12, seed=7)
     strict = replace(LANGUAGE, floors=replace(LANGUAGE.floors, **floors))
     monkeypatch.setattr("probes.induction.LANGUAGE", strict)
@@ -110,7 +110,7 @@ def holding(found: pd.DataFrame) -> list[tuple[int, int, str]]:
 def test_shipped_models_have_the_head_and_fresh_ones_have_none(name: str, tmp_path: Path) -> None:
     """A head a layer: the second attends by induction and the first to the token before, as the
     recipes' comments measured in training."""
-    shipped = trained.load(name)
+    shipped = zoo.load(name)
     batch = shipped.task.sample(48, seed=5)
     found = measure_induction(shipped.model, batch)
     assert holding(found) == [(1, 0, "L0H0")]
@@ -122,7 +122,7 @@ def test_shipped_models_have_the_head_and_fresh_ones_have_none(name: str, tmp_pa
 
 
 def test_a_bridge_is_measured_as_its_model_is(tmp_path: Path) -> None:
-    shipped = trained.load("induction-attention")
+    shipped = zoo.load("induction-attention")
     bridge = load_pretrained(export_gpt2(shipped.model, tmp_path / "exported", bos=0)).model
     batch = shipped.task.sample(24, seed=7)
     found = measure_induction(bridge, batch)

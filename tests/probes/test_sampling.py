@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-import trained
 from interp.errors import ArgumentError
 from interp.tasks.depth.prediction import PrefixPrediction
 from probes.activations import SampledPositions, collect, sampled_positions
 from probes.linear import Decoding, decode, folds_of, logistic
 from probes.probe_table import untrained_like
 from probes.sampling import groups_of, sample_positions
+from trained import zoo
 
 RNG = np.random.default_rng(0)
 
@@ -98,7 +98,7 @@ def test_real_inputs_share_no_prefix() -> None:
 
 def test_a_program_that_random_weights_do_not_run() -> None:
     """On the first four positions random weights seemed to read E3 without a mistake."""
-    model, task = trained.load("depth-L4-layers2").model, trained.load("depth-L4-layers2").task
+    model, task = zoo.load("depth-L4-layers2").model, zoo.load("depth-L4-layers2").task
     assert isinstance(task, PrefixPrediction)
     batch, hook = task.sample(256, seed=0), "blocks.1.hook_resid_mid"
 

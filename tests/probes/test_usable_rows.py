@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import trained
 from interp.models.export import export_gpt2
 from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
@@ -24,6 +23,7 @@ from probes.inspection.usable import (
     tokens_repeated,
 )
 from probes.roles.trials import passage_trial, token_trials
+from trained import zoo
 
 SPEC = TransformerSpec(d_in=32, d_out=32, n_ctx=40, d_model=32, n_layers=1, n_heads=1, d_head=8)
 
@@ -102,7 +102,7 @@ def test_tokens_that_are_never_repeated_are_told_by_their_loss() -> None:
 def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pretrained, Path]:
     """A trained induction model with 16 more positions than it was trained on."""
     place = tmp_path_factory.mktemp("longer") / "model"
-    export_gpt2(trained.load("induction-attention").model, place, bos=0)
+    export_gpt2(zoo.load("induction-attention").model, place, bos=0)
     tensors = load_file(place / "model.safetensors")
     name = next(name for name in tensors if name.endswith("wpe.weight"))
     known = tensors[name]

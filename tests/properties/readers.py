@@ -15,7 +15,8 @@ import torch
 from forked_calls import RECIPE
 from safetensors.numpy import save_file
 
-import trained.language
+import analyses.language
+from analyses.language.recipe import read_language_recipe
 from analyses.papers.results import read_result
 from interp.crasp.parser import read_program as read_crasp
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
@@ -28,7 +29,6 @@ from interp.rasp.parser import read_program as read_rasp
 from interp.reading import read_json
 from interp.schema import table
 from interp.store import ActivationStore, extract, verify
-from interp.store.consolidate import consolidate
 from interp.store.json_rows import JsonRows
 from interp.store.measurements import read_measurement, read_provenance, write_measurement
 from interp.store.sources import TokenFile
@@ -39,7 +39,6 @@ from probes.certify.certificate import read_certificate
 from probes.given_rows import read_rows
 from probes.labels import read_labels
 from probes.own_rows import read_rows as read_own_rows
-from trained.language.recipe import read_language_recipe
 from trained.plans import read_plan
 
 __all__ = ["BINARY", "READERS", "Reader", "make"]
@@ -53,8 +52,8 @@ class Reader:
     read: Callable[[Path], Any]
 
 
-def _store(home: Path, name: str = "st") -> None:
-    store = ActivationStore(home / name)
+def _store(home: Path) -> None:
+    store = ActivationStore(home / "st")
     store.inputs()
     for hook in store.hooks:
         store.activation(hook)
@@ -109,7 +108,6 @@ READERS = {
 BINARY = {
     "part": Reader("st/part-00000.h5", _store),
     "part-verify": Reader("st/part-00000.h5", lambda home: verify(home / "st")),
-    "one": Reader("one.h5", lambda home: _store(home, "one.h5")),
     "measurement": Reader("st/measurements-scores.h5", _measurement),
     "measurement-verify": Reader("st/measurements-scores.h5", lambda home: verify(home / "st")),
     "labels-npz": Reader("labels.npz", lambda home: read_labels(home / "labels.npz")),
@@ -143,11 +141,10 @@ def make(home: Path) -> None:
             part_rows=1)  # fmt: skip
     scores = pd.DataFrame({"score": [1.0, 2.0], "name": ["a", None]})
     write_measurement(home / "st", "scores", scores, {"seed": 0})
-    consolidate(home / "st", home / "one.h5")
     (home / "spec.json").write_text(json.dumps({"kind": "transformer", **spec.to_dict()}))
     (home / "task.json").write_text(json.dumps(task))
     (home / "grid.toml").write_text(RECIPE + 'seed = 0\n[grid]\n"training.seed" = [1, 2]\n')
-    language = Path(trained.language.__file__).parents[1] / "recipes/language/code-lm.toml"
+    language = Path(analyses.language.__file__).parents[1] / "recipes/language/code-lm.toml"
     (home / "lm.toml").write_bytes(language.read_bytes())
     (home / "map.toml").write_text(
         "n_layers = 1\nn_heads = 2\nd_model = 4\nd_head = 2\n"

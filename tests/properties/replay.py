@@ -62,7 +62,7 @@ def keep_figures(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Figure, "savefig", once)
     patch.setattr(Figure, "draw_without_rendering", lambda figure: None)
-    for module in [m for name, m in sys.modules.items() if name.startswith("analyses.report")]:
+    for module in [m for name, m in sys.modules.items() if name.startswith("prooflens.pages")]:
         for name, value in list(vars(module).items()):
             if isinstance(value, FunctionType) and _draws(value):
                 patch.setattr(module, name, _first(value))

@@ -33,10 +33,10 @@ COMMANDS = {
 }
 NEEDED = {"extract": "ones.txt", "heads-store": "st", "probe-store": "st", "inspect": "gpt2"}
 LOADED = (
-    "analyses.report.inspection",
-    "analyses.report.probing",
-    "analyses.report.roles",
-    "analyses.report.weights",
+    "prooflens.pages.inspection",
+    "prooflens.pages.probing",
+    "prooflens.pages.roles",
+    "prooflens.pages.weights",
     "interp.models.pretrained",
     "sklearn.model_selection",
     "transformers",

@@ -58,4 +58,3 @@ def test_every_command_writes_the_same_bytes_and_what_it_was_made_with(
     assert [name for name in {*one, *two} if one.get(name) != two.get(name)] == []
     results = [word[6:] for words in CALLS.values() for word in words if word[:6] == "--out="]
     assert [result for result in results if not tells(one, result)] == []
-    assert tells(one, "trace.html")

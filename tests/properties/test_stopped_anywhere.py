@@ -110,11 +110,6 @@ CASES = {
         extracting("old", overwrite=True), extracting("old", overwrite=True), old_or_new, tail=12
     ),
     "seal": Case(sealing, sealing, sound_table),
-    "consolidate": Case(
-        words("store", "consolidate", "{root}/old", "--out", "{root}/one.h5", "--overwrite"),
-        words("store", "consolidate", "{root}/old", "--out", "{root}/one.h5", "--overwrite"),
-        old_or_new,
-    ),
     "train": Case(
         words("train", "{root}/r.toml", "--out", "{root}/ck"),
         words("train", "{root}/r.toml", "--out", "{root}/ck", "--resume"),
@@ -129,11 +124,6 @@ CASES = {
     "compile": Case(
         words("crasp", "compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
         words("crasp", "compile", "{root}/p.cr", "--out", "{root}/made", "--overwrite"),
-        old_or_new,
-    ),
-    "trace": Case(
-        words("crasp", "run", "{root}/p.cr", "a", "--trace", "{root}/one.html", "--overwrite"),
-        words("crasp", "run", "{root}/p.cr", "a", "--trace", "{root}/one.html", "--overwrite"),
         old_or_new,
     ),
     "weights": Case(
@@ -157,7 +147,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "p.cr").write_text(PROGRAM)
     rows = torch.tensor([[0, 1, 2], [3, 3, 3]])
     extract(model, rows, ["hook_embed"], root / "old", batch=2)
-    for name in ("one.txt", "two.txt", "one.h5", "one.html", "w.csv"):
+    for name in ("one.txt", "two.txt", "one.html", "w.csv"):
         (root / name).write_text("old")
     (root / "made").mkdir()
     for name in ("mark", "model.json"):

@@ -18,22 +18,22 @@ from matplotlib.figure import Figure
 from replay import keep, keep_figures
 from stopping import Case, Tree, finished, stop_everywhere, tree
 
-import analyses.demo.run
-import analyses.report.certify
-import analyses.report.decompiled
-import analyses.report.head_figures
-import analyses.report.inspection  # noqa: F401  (what is loaded now draws once)
-import trained
+import prooflens.demo.run
+import prooflens.pages.certify
+import prooflens.pages.decompiled
+import prooflens.pages.head_figures
+import prooflens.pages.inspection  # noqa: F401  (what is loaded now draws once)
 from analyses.benchmarks.view_page import synthetic
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.ledger import Claim
-from analyses.report.roles import Heads
 from interp.models.export import export_gpt2
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore, extract, verify
 from probes.roles.decision import no_roles
 from probes.study import Performance, Study
+from prooflens.pages.roles import Heads
+from trained import zoo
 
 MODEL, REAL = "fixed-memory-multiplexer", "--task=fixed_memory:lags=[1],length=4"
 PATTERN = "blocks.0.attn.hook_pattern"
@@ -156,10 +156,10 @@ CASES = {
 
 
 HEAVY = {
-    "heads": [("analyses.cli.loading", "load")],
-    "heads-store": [("analyses.report.roles", "find_roles", "_layers", "model_of")],
-    "probe": [("analyses.cli.loading", "load"), ("analyses.report.probing", "probe_source")],
-    "probe-store": [("analyses.report.probing", "probe_source")],
+    "heads": [("prooflens.cli.loading", "load")],
+    "heads-store": [("prooflens.pages.roles", "find_roles", "_layers", "model_of")],
+    "probe": [("prooflens.cli.loading", "load"), ("prooflens.pages.probing", "probe_source")],
+    "probe-store": [("prooflens.pages.probing", "probe_source")],
     "inspect": [
         ("interp.models.pretrained", "load_pretrained"),
         ("interp.weights.head_weights", "head_weights"),
@@ -167,20 +167,20 @@ HEAVY = {
         ("probes.inspection.losses", "ablate"),
         ("probes.inspection.heads", "performance"),
         (
-            "analyses.report.inspection",
+            "prooflens.pages.inspection",
             "behaviour_figures",
             "weight_maps",
             "crop_figure",
             "reading_figure",
         ),
-        ("analyses.report.inspection", "wide_table", "beside_nulls"),
+        ("prooflens.pages.inspection", "wide_table", "beside_nulls"),
         ("interp.store.plan", "survey"),
     ],
-    "certify": [("analyses.cli.loading", "load"), ("probes.certify.run", "certify")],
+    "certify": [("prooflens.cli.loading", "load"), ("probes.certify.run", "certify")],
     "decompile": [("trained.loading", "load"), ("probes.decompile.workflow", "decompile")],
 }
 HEAVY["inspect-overwrite"] = [*HEAVY["inspect"], ("probes.inspection.heads", "inspect_heads")]
-HEAVY["view"] = [("analyses.report.view", "role_findings")]
+HEAVY["view"] = [("prooflens.pages.view", "role_findings")]
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("world") / "root"
     (root / "tmp").mkdir(parents=True)
     (root / "page.html").write_text("old")
-    shipped = trained.load(MODEL)
+    shipped = zoo.load(MODEL)
     store = extract(
         shipped.model, shipped.task, [PATTERN, "blocks.0.hook_resid_post"], root / "st", rows=16,
         about={"model": MODEL},
@@ -256,20 +256,20 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
         keep(monkeypatch, module, *names)
     if name == "view":
         page = synthetic(1, 3, 2, 4)
-        monkeypatch.setattr("analyses.report.show.view_model", lambda *_, **__: page)
+        monkeypatch.setattr("prooflens.pages.show.view_model", lambda *_, **__: page)
     if name == "heads":
         measured = light_measuring(world / "st")
-        monkeypatch.setattr("analyses.report.roles.measure_model", measured)
+        monkeypatch.setattr("prooflens.pages.roles.measure_model", measured)
     if name == "demo":
         table = pd.DataFrame({"statement": ["It is so."], "holds": [True], "model": ["trained"]})
-        monkeypatch.setattr("analyses.demo.run._HUB_NAMES", ())
-        monkeypatch.setattr("analyses.demo.run.study", light_study(world / "st"))
-        monkeypatch.setattr("analyses.demo.run.findings", lambda comparison: ["It is so."])
-        monkeypatch.setattr("analyses.demo.run.sections", lambda comparison, folder: [])
-        monkeypatch.setattr("analyses.demo.run.doubts", lambda comparison: [])
-        monkeypatch.setattr("analyses.demo.run.lead_picture", lambda comparison, folder: None)
-        monkeypatch.setattr("analyses.demo.memory.Comparison.agreement", table)
-        keep(monkeypatch, "analyses.demo.run", "construct_fixed_memory")
+        monkeypatch.setattr("prooflens.demo.run._HUB_NAMES", ())
+        monkeypatch.setattr("prooflens.demo.run.study", light_study(world / "st"))
+        monkeypatch.setattr("prooflens.demo.run.findings", lambda comparison: ["It is so."])
+        monkeypatch.setattr("prooflens.demo.run.sections", lambda comparison, folder: [])
+        monkeypatch.setattr("prooflens.demo.run.doubts", lambda comparison: [])
+        monkeypatch.setattr("prooflens.demo.run.lead_picture", lambda comparison, folder: None)
+        monkeypatch.setattr("prooflens.demo.memory.Comparison.agreement", table)
+        keep(monkeypatch, "prooflens.demo.run", "construct_fixed_memory")
         keep(monkeypatch, "trained", "load")
     if name.startswith("claims"):
         monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)

@@ -29,7 +29,7 @@ from interp.lock import LOCK, alone
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.store import ActivationStore, consolidate, extract, repair, verify
+from interp.store import ActivationStore, extract, repair, verify
 from interp.store.measurements import write_measurement
 from trained.recipe import read_recipe
 
@@ -137,10 +137,8 @@ def test_readers_work_beside_a_holder(root: Path) -> None:
     with beside(holding(root / "st")):
         assert ActivationStore(root / "st").inputs().shape == (2, 3)
         assert verify(root / "st") == []
-        consolidate(root / "st", root / "one.h5")
         with pytest.raises(StoreError, match=r"another process \(pid \d+ on .+\)"):
             repair(root / "st")
-    assert ActivationStore(root / "one.h5").inputs().shape == (2, 3)
 
 
 def test_readers_work_beside_a_writer(root: Path) -> None:
@@ -153,11 +151,10 @@ def test_readers_work_beside_a_writer(root: Path) -> None:
             write_measurement(root / "st", "scores", table, {"n": number}, overwrite=True)
 
     with beside(replacing):
-        for number in range(25):
+        for _ in range(25):
             store = ActivationStore(root / "st")
             assert len(set(store.measurement("scores")["score"])) == 1
             assert verify(root / "st") == []
-            consolidate(root / "st", root / "one.h5", overwrite=number > 0)
     shutil.rmtree(root / "tmp")
     repair(root / "st")
     assert verify(root / "st") == []
@@ -220,7 +217,6 @@ CALLS = {
     "claims": "claims run --all --out {root}/claims",
     "extract": "extract {root}/model --tokens {root}/t.txt --hooks hook_embed --out {root}/two",
     "repair": "store repair {root}/st",
-    "consolidate": "store consolidate {root}/st --out {root}/one.h5 --overwrite",
     "train": "train {root}/r.toml --out {root}/trained",
     "train-all": "train --all --out {root}/zoo",
 }

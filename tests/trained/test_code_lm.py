@@ -5,10 +5,10 @@ import json
 import torch
 from safetensors.torch import load_file
 
+from analyses.language.recipe import read_language_recipe
 from interp.attention.attention_to_keys import attention_table
 from interp.attention.key_sets import repeated_tokens
 from trained import zoo
-from trained.language.recipe import read_language_recipe
 from trained.loading import load
 
 

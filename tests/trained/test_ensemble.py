@@ -10,8 +10,8 @@ import torch
 from small_runs import SPEC, TASK, tiny
 
 from interp.errors import ArgumentError
-from interp.models import build
 from interp.models.baselines import LSTMSpec, MLPSpec, RNNSpec
+from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.tasks.memory import FixedMemory
 from trained.data import Rows

@@ -4,10 +4,10 @@ from importlib.resources import files
 import pytest
 import torch
 
-import trained
 from interp.errors import CheckpointError
-from interp.models import build
 from interp.models.checkpoint import read_metadata
+from interp.models.kinds import build
+from trained import zoo
 from trained.fit import evaluate, fit, loss_of
 from trained.metrics import METRICS
 from trained.recipe import Recipe, read_recipe
@@ -16,9 +16,9 @@ from trained.zoo import recipes
 FOLDER = files("trained")
 
 
-@pytest.mark.parametrize("name", trained.names())
+@pytest.mark.parametrize("name", zoo.names())
 def test_shipped_models_reach_what_their_recipes_promise(name: str) -> None:
-    shipped = trained.load(name)
+    shipped = zoo.load(name)
     recipe = read_recipe(str(FOLDER / "recipes" / f"{name}.toml"))
     metadata = read_metadata(str(FOLDER / "checkpoints" / name))
     assert metadata["recipe_sha256"] == recipe.sha256
@@ -32,9 +32,9 @@ def test_shipped_models_reach_what_their_recipes_promise(name: str) -> None:
 
 def test_unknown_names_are_refused_with_near_ones() -> None:
     with pytest.raises(CheckpointError, match="there is fixed-memory-multiplexer"):
-        trained.load("fixed-memory-multiplex")
+        zoo.load("fixed-memory-multiplex")
     with pytest.raises(CheckpointError, match=r"for a folder call interp\.load_checkpoint"):
-        trained.load("out/fixed-memory-multiplexer")
+        zoo.load("out/fixed-memory-multiplexer")
 
 
 def test_training_is_reproducible_and_learns() -> None:
@@ -50,7 +50,7 @@ def test_training_is_reproducible_and_learns() -> None:
 
 
 def test_loss_counts_scored_positions_only() -> None:
-    shipped = trained.load("fixed-memory-multiplexer")
+    shipped = zoo.load("fixed-memory-multiplexer")
     batch = shipped.task.sample(3, seed=1)
     output = batch.targets.clone()
     output[:, :3] += 100  # before the largest lag: not scored
@@ -66,8 +66,8 @@ def cost(recipe: Recipe) -> int:
 
 
 def test_the_cheapest_model_can_be_trained_again() -> None:
-    recipe = min((r for r in recipes() if r.name in trained.names()), key=cost)
-    shipped, again = trained.load(recipe.name), fit(recipe)
+    recipe = min((r for r in recipes() if r.name in zoo.names()), key=cost)
+    shipped, again = zoo.load(recipe.name), fit(recipe)
     assert recipe.missed(again.metrics) == []
     for name, value in shipped.metrics.items():
         assert again.metrics[name] == pytest.approx(value, abs=0.02), name

@@ -22,12 +22,12 @@ import pandas as pd
 from scipy.stats import permutation_test, spearmanr
 
 from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.compact.rank_one import by_factors, exact_weights, rank_one_weights
 from analyses.papers.experiment import Experiment, decide, spread, verdict
-from interp.bounds.three_paths import rank_one_tables, tables_of
-from interp.figures.bounds import lengths_figure
-from interp.models.spec import TransformerSpec
-from interp.tasks.maximum import Maximum
-from probes.certify.maximum import brute_force, by_cubes
+from prooflens.architectures import TransformerSpec
+from prooflens.certificates import brute_force, tables_of
+from prooflens.plot import lengths_figure
+from prooflens.tasks import Maximum
 
 __all__ = ["lengths", "shorter", "unexplained"]
 
@@ -73,11 +73,9 @@ def lengths(model: Any, length: int) -> dict[str, float]:
         "brute force": float(every.multiplications),
     }
     v = tables.vocabulary
-    for name, made in (("quadratic", tables), ("rank one", rank_one_tables(model, length))):
-        bound, work = 0.0, 0
-        if not isinstance(made, str):
-            proof = by_cubes(made, name)
-            bound, work = proof.bound, proof.multiplications
+    known = {"quadratic": exact_weights(tables), "rank one": rank_one_weights(model, tables)}
+    for name, weights in known.items():
+        bound, work = (0.0, 0) if weights is None else by_factors(tables, weights)
         found |= {f"{name} bound": bound, name: work + (1 - bound) * v**length * v}
     return found
 

@@ -37,10 +37,10 @@ import torch
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import single_layer, target_variance
 from analyses.papers.experiment import Experiment, decide
-from interp.figures.sweeps import sweep
-from interp.proofs.coupling import construct_pod
-from interp.tasks.coupling import BASES, PodCoupling
-from interp.weights.spectrum import decay_constant
+from prooflens.plot import sweep
+from prooflens.proofs import construct_pod
+from prooflens.tasks import BASES, PodCoupling
+from prooflens.weights import decay_constant
 
 __all__ = ["bounded", "coupling_bound", "network_complexity", "spectrum_part"]
 

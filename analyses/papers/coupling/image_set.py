@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from interp.errors import ArgumentError, Problems
-from interp.reading import regular
-from interp.tasks.base import Batch
+from prooflens.errors import ArgumentError, Problems
+from prooflens.files import regular
+from prooflens.tasks import Batch
 
 __all__ = ["NoisyImages"]
 

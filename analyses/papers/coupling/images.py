@@ -21,15 +21,14 @@ import numpy as np
 import pandas as pd
 import torch
 
+from analyses.figures.spectra import spectra_by_input, spectra_by_width
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.image_set import NoisyImages
 from analyses.papers.coupling.models import single_layer
 from analyses.papers.experiment import Experiment, by_seed, interval, medians, spread, status_of
-from interp.errors import Problems
-from interp.figures.spectra import spectra_by_input, spectra_by_width
-from interp.figures.sweeps import sweep
-from interp.weights.metrics import effective_rank
-from interp.weights.spectrum import convergence, head_spectra
+from prooflens.errors import Problems
+from prooflens.plot import sweep
+from prooflens.weights import convergence, effective_rank, head_spectra
 
 __all__ = ["check", "on_images"]
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.papers.coupling.convolution import ConvolutionSpec
+from analyses.papers.coupling.spec import coupling_spec
 from analyses.papers.experiment import Experiment
-from interp.models.baselines import LSTMSpec, RNNSpec
-from interp.models.convolution import ConvolutionSpec
-from interp.models.coupling import coupling_spec
-from interp.tasks.base import Task
-from interp.tasks.coupling import LinearKernel, PodCoupling
+from prooflens.architectures import LSTMSpec, RNNSpec
+from prooflens.tasks import LinearKernel, PodCoupling, Task
 
 __all__ = [
     "add_pods",

@@ -21,12 +21,12 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.figures.comparison import error_table
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import order_specs, target_variance
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, status_of
-from interp.errors import Problems
-from interp.figures.comparison import error_table
-from interp.tasks.coupling import LinearKernel
+from prooflens.errors import Problems
+from prooflens.tasks import LinearKernel
 
 __all__ = ["check", "order", "paper_value", "random_kernel", "settings", "statements"]
 

@@ -18,10 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from analyses.papers.base import Drawing, Setting, Verdict
+from analyses.papers.coupling.tasks import PermutedPatches, PermutedTranslation
 from analyses.papers.experiment import Experiment, by_seed, status_of, verdict
-from interp.figures.sweeps import strips
-from interp.models.spec import TransformerSpec
-from interp.tasks.coupling import PermutedPatches, PermutedTranslation
+from prooflens.architectures import TransformerSpec
+from prooflens.plot import strips
 
 __all__ = ["permuted", "task_spec"]
 

@@ -23,9 +23,9 @@ import torch
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import add_pods, error_frame, target_variance
 from analyses.papers.experiment import Experiment, by_seed, decide, interval, status_of
-from interp.figures.sweeps import sweep
-from interp.proofs.coupling import construct_pod, sigma_tail
-from interp.tasks.coupling import PodCoupling
+from prooflens.plot import sweep
+from prooflens.proofs import construct_pod, sigma_tail
+from prooflens.tasks import PodCoupling
 
 __all__ = ["finite", "infinite", "seed_slopes"]
 

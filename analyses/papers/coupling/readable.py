@@ -17,13 +17,13 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from analyses.figures.graph import AttentionPair, PointGraph, attention_graph, attention_pairs
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import single_layer
+from analyses.papers.coupling.tasks import IndexedAverage, NearestPoint, SegmentCentres
 from analyses.papers.experiment import Experiment, status_of
-from interp.figures.graph import AttentionPair, PointGraph, attention_graph, attention_pairs
-from interp.models import build
-from interp.tasks.base import Batch
-from interp.tasks.coupling import IndexedAverage, NearestPoint, SegmentCentres
+from prooflens.architectures import build
+from prooflens.tasks import Batch
 
 __all__ = ["readable", "readings"]
 

@@ -16,15 +16,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+from analyses.figures.spectra import spectra_by_input, spectra_by_width
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.models import add_pods
 from analyses.papers.experiment import Experiment, decide
-from interp.figures.spectra import spectra_by_input, spectra_by_width
-from interp.tasks.coupling import PodCoupling
-from interp.weights.metrics import effective_rank
-from interp.weights.spectrum import (
+from prooflens.tasks import PodCoupling
+from prooflens.weights import (
     convergence,
     decay_constant,
+    effective_rank,
     fit_decay,
     head_spectra,
     score_spectra,

@@ -16,12 +16,10 @@ import pandas as pd
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
-from interp.errors import ProoflensError
-from interp.figures.sweeps import sweep
-from probes.decompile.judging import LEAST
-from probes.decompile.workflow import decompile
-from probes.given_rows import read_rows
-from trained.loading import load
+from prooflens.decompiling import LEAST, decompile, read_rows
+from prooflens.errors import ProoflensError
+from prooflens.plot import sweep
+from prooflens.trained import load
 
 __all__ = ["judged", "run"]
 

@@ -32,9 +32,9 @@ import pandas as pd
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
-from interp.crasp.languages import block_symbol
-from interp.errors import Problems
-from interp.figures.sweeps import strips
+from prooflens.crasp import block_symbol
+from prooflens.errors import Problems
+from prooflens.plot import strips
 
 __all__ = ["Pair", "check", "prefix_class", "run", "shortest_pair"]
 

@@ -22,13 +22,18 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from interp.crasp.analysis import depth
-from interp.crasp.dsl import Boolean, Lines, count, sym
-from interp.crasp.evaluation import evaluate_codes
-from interp.crasp.languages import block_symbol
-from interp.crasp.printer import program_text
-from interp.crasp.syntax import Program
-from interp.tasks.depth.languages import language
+from prooflens.crasp import (
+    Boolean,
+    Lines,
+    Program,
+    block_symbol,
+    count,
+    depth,
+    evaluate_codes,
+    program_text,
+    sym,
+)
+from prooflens.tasks import language
 
 __all__ = ["best_table", "describe", "searched_program", "table_bound"]
 

@@ -27,10 +27,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from analyses.papers.depth.predictors import said, strings_of
-from interp.crasp.analysis import alphabet
-from interp.crasp.evaluation import evaluate_codes
-from interp.crasp.languages import prediction_program
-from interp.tasks.base import Batch
+from prooflens.crasp import alphabet, evaluate_codes, prediction_program
+from prooflens.tasks import Batch
 
 __all__ = ["Exchange", "counterfactual", "exchanges"]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.figures.frontier import depth_frontier, shallower_at_best
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.depth.ceiling import describe, searched_program, table_bound
 from analyses.papers.depth.predictors import (
@@ -28,8 +29,7 @@ from analyses.papers.depth.predictors import (
     shipped_predictor,
 )
 from analyses.papers.experiment import train_runs
-from interp.errors import Problems
-from interp.figures.frontier import depth_frontier, shallower_at_best
+from prooflens.errors import Problems
 
 __all__ = ["check", "judge", "run"]
 

@@ -31,8 +31,8 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from analyses.papers.depth.predictors import answers, letter_id
-from interp.tasks.base import Batch
-from probes.layerwise import residual_sites
+from prooflens.probes import residual_sites
+from prooflens.tasks import Batch
 
 __all__ = ["ablations", "counting", "decoding", "first_sites", "nested_shares"]
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analyses.figures.layers import layer_comparison
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.depth.exchange import Exchange, exchanges
 from analyses.papers.depth.inside import ablations, counting, decoding, first_sites
@@ -31,11 +32,9 @@ from analyses.papers.depth.predictors import (
     strings_of,
 )
 from analyses.papers.experiment import train_runs
-from interp.crasp.languages import prediction_program
-from interp.figures.layers import layer_comparison
-from interp.figures.maps import Panel
-from interp.figures.sweeps import strips
-from interp.proofs.depth.compiler import compile_program
+from prooflens.crasp import prediction_program
+from prooflens.plot import Panel, strips
+from prooflens.proofs import compile_program
 
 __all__ = ["even", "judge", "judge_evenness", "run"]
 

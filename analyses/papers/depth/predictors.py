@@ -14,13 +14,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-import trained
-from interp.crasp.languages import block_symbol
-from interp.models.spec import TransformerSpec
-from interp.tasks.base import Batch
-from interp.tasks.depth import PrefixPrediction
-from trained.run import Run
-from trained.training import Training
+from prooflens.architectures import TransformerSpec
+from prooflens.crasp import block_symbol
+from prooflens.tasks import Batch, PrefixPrediction
+from prooflens.trained import Run, Training, zoo
 
 __all__ = [
     "Bin",
@@ -90,7 +87,7 @@ def predictor_run(k: int, depth: int, seed: int, options: Mapping[str, Any]) -> 
 
 def shipped_predictor(name: str) -> tuple[int, int, Any]:
     """The number of blocks, the number of layers and the model of a shipped predictor."""
-    shipped = trained.load(name)
+    shipped = zoo.load(name)
     blocks = int(shipped.task.to_dict()["language"].removeprefix("L_"))
     return blocks, int(shipped.model.spec.n_layers), shipped.model
 

@@ -19,18 +19,18 @@ import torch
 from rich.progress import track
 
 from analyses.papers.base import Setting, Verdict
-from interp.crasp.analysis import depth, is_past_only
-from interp.crasp.evaluation import evaluate
-from interp.crasp.languages import (
+from prooflens.crasp import (
+    Program,
     block_word,
+    depth,
+    evaluate,
+    is_past_only,
     membership_program,
     prediction_program,
     two_sided_program,
 )
-from interp.crasp.syntax import Program
-from interp.proofs.depth.compiler import compile_program
-from interp.proofs.depth.vocabulary import token_ids
-from interp.tasks.depth import Membership
+from prooflens.proofs import compile_program, token_ids
+from prooflens.tasks import Membership
 
 __all__ = ["run"]
 

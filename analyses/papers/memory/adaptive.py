@@ -18,15 +18,14 @@ from typing import Any
 import pandas as pd
 import torch
 
+from analyses.figures.costs import gating_costs_figure
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, medians, spread, status_of, verdict
 from analyses.papers.memory.models import spec_of, with_slower_terms
-from interp.figures.costs import gating_costs_figure
-from interp.figures.sweeps import strips, sweep
-from interp.proofs.memory import fixed_lag_floor
-from interp.proofs.memory.gating import gating_costs
-from interp.tasks.memory import AdaptiveMemory
-from trained.metrics import EVALUATION_SEED
+from prooflens.plot import strips, sweep
+from prooflens.proofs import fixed_lag_floor, gating_costs
+from prooflens.tasks import AdaptiveMemory
+from prooflens.trained import EVALUATION_SEED
 
 __all__ = ["floor", "gating", "softmax_dot", "task_of"]
 

@@ -30,8 +30,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Int
 
-from interp.errors import ArgumentError, Problems
-from interp.tasks.base import Batch
+from prooflens.errors import ArgumentError, Problems
+from prooflens.tasks import Batch
 
 __all__ = ["Corpus"]
 

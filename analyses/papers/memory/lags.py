@@ -24,9 +24,9 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, status_of
 from analyses.papers.memory.models import spec_of
 from analyses.papers.memory.projection import Projected, descend, grid_start, project, search
-from interp.figures.sweeps import sweep
-from interp.proofs.lagfits.positions import Positions
-from interp.tasks.memory import RealMemory
+from prooflens.plot import sweep
+from prooflens.proofs import Positions
+from prooflens.tasks import RealMemory
 
 __all__ = ["absolute", "bound_shape", "heads_needed", "heads_of_a_lag"]
 

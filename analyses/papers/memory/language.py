@@ -23,9 +23,9 @@ import pandas as pd
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, spread, verdict
 from analyses.papers.memory.corpus import Corpus
-from interp.errors import Problems
-from interp.figures.sweeps import strips
-from interp.models.spec import TransformerSpec
+from prooflens.architectures import TransformerSpec
+from prooflens.errors import Problems
+from prooflens.plot import strips
 
 __all__ = ["check", "depth_against_heads", "dot_product"]
 

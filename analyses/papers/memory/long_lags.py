@@ -28,8 +28,8 @@ import pandas as pd
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
-from interp.errors import Problems
-from interp.figures.sweeps import sweep
+from prooflens.errors import Problems
+from prooflens.plot import sweep
 
 __all__ = ["check", "heads_for_lag", "left_of_lag", "run"]
 

@@ -26,9 +26,9 @@ from torch import Tensor
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, medians, status_of, verdict
 from analyses.papers.memory.models import spec_of, with_slower_terms
-from interp.errors import Problems
-from interp.figures.sweeps import sweep
-from interp.tasks.base import Batch
+from prooflens.errors import Problems
+from prooflens.plot import sweep
+from prooflens.tasks import Batch
 
 __all__ = ["ManifoldMemory", "narrow"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from analyses.papers.base import Setting
 from analyses.papers.experiment import Experiment
-from interp.models.spec import TransformerSpec
-from interp.tasks.base import Task
+from prooflens.architectures import TransformerSpec
+from prooflens.tasks import Task
 
 __all__ = ["spec_of", "with_slower_terms"]
 

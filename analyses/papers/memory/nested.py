@@ -32,14 +32,11 @@ from analyses.papers.experiment import (
 )
 from analyses.papers.memory.adaptive import task_of
 from analyses.papers.memory.models import spec_of
-from interp.figures.sweeps import strips, sweep
-from interp.proofs.memory import construct_adaptive_memory
-from interp.tasks.memory import AdaptiveMemory
-from probes.activations import sampled_positions
-from probes.linear import decode
-from probes.rounds import round_order
-from trained.metrics import evaluate
-from trained.zoo import load
+from prooflens.plot import strips, sweep
+from prooflens.probes import decode, round_order, sampled_positions
+from prooflens.proofs import construct_adaptive_memory
+from prooflens.tasks import AdaptiveMemory
+from prooflens.trained import evaluate, zoo
 
 __all__ = ["in_order", "rounds_in_layers", "width_for_depth"]
 
@@ -106,7 +103,7 @@ def _shipped(setting: Setting) -> Verdict:
     """Apply the same rule to shipped models, one seed each; candidates are the models' own."""
     rows, orders, exact = [], {}, {}
     for name in setting.options["models"]:
-        shipped: Any = load(name)
+        shipped: Any = zoo.load(name)
         task, layers = shipped.task, shipped.model.spec.n_layers
         error = evaluate(shipped.model, task)["error"]
         rows.append((name, task.rounds, layers, error))

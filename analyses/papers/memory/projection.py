@@ -22,8 +22,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.optimize import least_squares
 
-from interp.proofs.lagfits.positions import Positions, phi_values
-from interp.proofs.lagfits.sums import grid
+from prooflens.proofs import Positions, grid, phi_values
 
 __all__ = ["Projected", "descend", "grid_start", "project", "search"]
 

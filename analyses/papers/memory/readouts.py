@@ -29,10 +29,8 @@ from analyses.papers.experiment import (
 )
 from analyses.papers.memory.models import spec_of
 from analyses.papers.memory.projection import grid_start
-from interp.figures.sweeps import strips, sweep
-from interp.tasks.base import Task
-from interp.tasks.memory import FixedMemory, KernelMemory, RealMemory
-from interp.tasks.memory.kernels import MemoryKernel
+from prooflens.plot import strips, sweep
+from prooflens.tasks import FixedMemory, KernelMemory, MemoryKernel, RealMemory, Task
 
 __all__ = ["boolean", "more_heads", "more_neurons"]
 

@@ -29,12 +29,10 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, status_of, verdict
 from analyses.papers.memory.models import spec_of
 from analyses.papers.memory.projection import Projected, descend, grid_start, search
-from interp.errors import Problems
-from interp.figures.sweeps import sweep
-from interp.proofs.lagfits.positions import Positions
-from interp.proofs.lagfits.sums import fit_sum
-from interp.tasks.memory import KernelMemory
-from interp.tasks.memory.kernels import MemoryKernel
+from prooflens.errors import Problems
+from prooflens.plot import sweep
+from prooflens.proofs import Positions, fit_sum
+from prooflens.tasks import KernelMemory, MemoryKernel
 
 __all__ = ["heavy", "light", "statements"]
 

@@ -21,9 +21,8 @@ import torch
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, spread, verdict
 from analyses.papers.memory.models import spec_of
-from interp.figures.sweeps import strips
-from interp.tasks.base import Batch, Task
-from interp.tasks.memory import AdaptiveMemory, FixedMemory, RealMemory
+from prooflens.plot import strips
+from prooflens.tasks import AdaptiveMemory, Batch, FixedMemory, RealMemory, Task
 
 __all__ = ["WithConstant", "dot_product", "layer_norm"]
 

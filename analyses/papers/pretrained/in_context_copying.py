@@ -19,19 +19,15 @@ from matplotlib.figure import Figure
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import status_of
-from analyses.report.weights import strongest
-from interp.errors import CheckpointError
-from interp.figures.style import PALETTE, size, style
-from interp.interventions.ablation_effects import row_losses
-from interp.interventions.clean_run import CleanRun, component_means
-from interp.interventions.components import Component, components
-from interp.models.pretrained import Pretrained, load_pretrained
-from interp.weights.head_weights import HeadWeights, head_weights
-from interp.weights.weight_table import weight_table
-from probes.inspection.behaviour import Performance, performance
-from probes.roles.runs import Runs
-from probes.roles.trials import Trial, token_trials
-from trained import zoo
+from prooflens.architectures import Pretrained, load_pretrained
+from prooflens.errors import CheckpointError
+from prooflens.inspection import Performance, performance
+from prooflens.interventions import CleanRun, Component, component_means, components, row_losses
+from prooflens.pages import strongest
+from prooflens.plot import PALETTE, size, style
+from prooflens.roles import Runs, Trial, token_trials
+from prooflens.trained import zoo
+from prooflens.weights import HeadWeights, head_weights, weight_table
 
 __all__ = ["run"]
 

@@ -18,8 +18,7 @@ from analyses.papers.base import Setting, Verdict
 from analyses.papers.experiment import interval
 from analyses.papers.template.models import NAMES, on_unseen, spec_of, task_sizes
 from analyses.papers.template.sweeps import judged
-from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import aba_abb, same_different
+from prooflens.tasks import TemplateTask, aba_abb, same_different
 
 __all__ = ["authors_setting", "with_readout"]
 

@@ -8,13 +8,12 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
+from analyses.figures.nngp import before_and_after, scalars_per_head
 from analyses.papers.base import Drawing
 from analyses.papers.experiment import Planned
-from interp.figures.nngp import before_and_after, scalars_per_head
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.weights.diagonals import effective_circuits
-from trained.fit import Fit
+from prooflens.architectures import SequenceTransformer, TransformerSpec
+from prooflens.trained import Fit
+from prooflens.weights import effective_circuits
 
 __all__ = ["circuit_drawing", "scalar_drawing"]
 

@@ -22,9 +22,8 @@ from analyses.papers.base import Drawing, Setting, Status, Verdict
 from analyses.papers.experiment import by_seed, decide
 from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
 from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
-from interp.figures.sweeps import accuracy_sweep
-from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import copying, induction_style
+from prooflens.plot import accuracy_sweep
+from prooflens.tasks import TemplateTask, copying, induction_style
 
 __all__ = ["fixed", "induction"]
 

@@ -27,8 +27,8 @@ from analyses.papers.template.models import (
     unanswered,
     unfitted,
 )
-from interp.figures.sweeps import accuracy_sweep
-from interp.tasks.template.named import same_different
+from prooflens.plot import accuracy_sweep
+from prooflens.tasks import same_different
 
 __all__ = ["chosen_rates", "sample_efficiency", "zipf"]
 

@@ -14,8 +14,13 @@ import torch
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
-from interp.figures.sweeps import sweep
-from interp.proofs.nngp import NNGPKernel, feature_kernel, quadrature_kernel, theory_model
+from analyses.papers.template.nngp import (
+    NNGPKernel,
+    feature_kernel,
+    quadrature_kernel,
+    theory_model,
+)
+from prooflens.plot import sweep
 
 __all__ = ["tends_to_limit"]
 

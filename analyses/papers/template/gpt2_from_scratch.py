@@ -29,16 +29,16 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from analyses.language.corpus import python_sources
+from analyses.language.recipe import read_language_recipe
+from analyses.language.tokens import encode
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, spread, status_of, verdict
 from analyses.papers.template.gpt2_scalars import add_scalars, perplexity
-from interp.errors import Problems
-from interp.figures.sweeps import points
-from interp.models.pretrained import quiet_transformers
-from trained import zoo
-from trained.language.corpus import python_sources
-from trained.language.recipe import read_language_recipe
-from trained.language.tokens import encode
+from prooflens.architectures import quiet_transformers
+from prooflens.errors import Problems
+from prooflens.plot import points
+from prooflens.trained import zoo
 
 __all__ = ["Learner", "check", "from_scratch", "race"]
 

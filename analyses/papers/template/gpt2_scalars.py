@@ -25,10 +25,10 @@ from torch import Tensor, nn
 
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
-from interp.errors import ArgumentError, Problems
-from interp.figures.sweeps import accuracy_sweep
-from interp.models.pretrained import quiet_transformers
-from trained import zoo
+from prooflens.architectures import quiet_transformers
+from prooflens.errors import ArgumentError, Problems
+from prooflens.plot import accuracy_sweep
+from prooflens.trained import zoo
 
 __all__ = ["IdentityScalars", "add_scalars", "language_model"]
 
@@ -187,8 +187,8 @@ def language_model(setting: Setting) -> Verdict:
 
 def _unseen() -> str:
     """Python sources that the shipped language model did not learn from: its held-out files."""
-    from trained.language.corpus import python_sources
-    from trained.language.recipe import read_language_recipe
+    from analyses.language.corpus import python_sources
+    from analyses.language.recipe import read_language_recipe
 
     recipe = read_language_recipe(zoo.recipe_file(zoo.STAND_IN))
     return "\n".join(python_sources(held_out=recipe.held_out).held_out)

@@ -18,11 +18,10 @@ from torch import Tensor, nn
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.models import needed
-from interp.figures.sweeps import accuracy_sweep
-from interp.models.pretrained import quiet_transformers
-from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import aba_abb
-from trained import zoo
+from prooflens.architectures import quiet_transformers
+from prooflens.plot import accuracy_sweep
+from prooflens.tasks import TemplateTask, aba_abb
+from prooflens.trained import zoo
 
 __all__ = ["pretrained_efficiency", "train_reader"]
 

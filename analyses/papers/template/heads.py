@@ -25,13 +25,10 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
 from analyses.papers.template.models import NAMES, on_unseen, spec_of, task_sizes, unfitted
-from interp.figures.sweeps import accuracy_sweep
-from interp.interventions.clean_run import CleanRun, component_means
-from interp.interventions.components import Component
-from interp.tasks.base import Batch
-from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import same_different
-from interp.weights.diagonals import diagonal_table
+from prooflens.interventions import CleanRun, Component, component_means
+from prooflens.plot import accuracy_sweep
+from prooflens.tasks import Batch, TemplateTask, same_different
+from prooflens.weights import diagonal_table
 
 __all__ = ["kept_without", "specialisation", "statements", "worst_first"]
 

@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
+from analyses.figures.nngp import kernel_matrices
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, verdict
 from analyses.papers.template.models import (
@@ -31,11 +32,7 @@ from analyses.papers.template.models import (
     unanswered,
     unfitted,
 )
-from interp.figures.nngp import kernel_matrices
-from interp.figures.sweeps import accuracy_sweep, points
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.proofs.nngp import (
+from analyses.papers.template.nngp import (
     NNGPKernel,
     block_spread,
     feature_kernel,
@@ -45,8 +42,9 @@ from interp.proofs.nngp import (
     template_matrix,
     template_prediction,
 )
-from interp.tasks.template import TemplateTask
-from interp.tasks.template.named import aba_abb, random_pairs
+from prooflens.architectures import SequenceTransformer, TransformerSpec
+from prooflens.plot import accuracy_sweep, points
+from prooflens.tasks import TemplateTask, aba_abb, random_pairs
 
 __all__ = ["blocks", "conditioning", "features"]
 

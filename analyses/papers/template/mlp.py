@@ -13,9 +13,9 @@ import numpy as np
 from analyses.papers.base import Drawing, Setting, Status, Verdict
 from analyses.papers.experiment import decide, verdict
 from analyses.papers.template.models import fitted, on_unseen, task_sizes
-from interp.figures.sweeps import strips
-from interp.models.baselines import MLPSpec
-from interp.tasks.template.named import same_different
+from prooflens.architectures import MLPSpec
+from prooflens.plot import strips
+from prooflens.tasks import same_different
 
 __all__ = ["chance"]
 

@@ -14,8 +14,8 @@ import pandas as pd
 
 from analyses.papers.base import Setting, Verdict
 from analyses.papers.experiment import Experiment
-from interp.models.spec import TransformerSpec
-from interp.tasks.template import TemplateTask
+from prooflens.architectures import TransformerSpec
+from prooflens.tasks import TemplateTask
 
 __all__ = [
     "FITTED",

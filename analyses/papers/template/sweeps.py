@@ -27,10 +27,10 @@ import torch
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, interval, verdict
 from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
-from interp.figures.sweeps import strips
-from interp.models.transformer import SequenceTransformer
-from interp.proofs.nngp import feature_kernel, kernel_predict
-from interp.tasks.template.named import same_different
+from analyses.papers.template.nngp import feature_kernel, kernel_predict
+from prooflens.architectures import SequenceTransformer
+from prooflens.plot import strips
+from prooflens.tasks import same_different
 
 __all__ = ["depth", "hyperparameters", "judged", "norms"]
 

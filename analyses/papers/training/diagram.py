@@ -21,12 +21,12 @@ from typing import Any
 import pandas as pd
 from scipy.stats import binomtest
 
+from analyses.figures.shares import ShareMap, Strip, shares_figure
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.training import models
 from analyses.papers.training.measured import Builder, agreements, models_of
 from analyses.papers.training.points import check_parts, parts_of, rows_at, varied
-from interp.figures.shares import ShareMap, Strip, shares_figure
 
 __all__ = [
     "adaptive",

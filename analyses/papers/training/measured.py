@@ -21,11 +21,10 @@ from analyses.papers.base import Setting
 from analyses.papers.experiment import Experiment
 from analyses.papers.training.models import Sought
 from analyses.papers.training.points import parts_of, points_of, rows_at
-from interp.models.transformer import SequenceTransformer
-from interp.output import output_file
-from probes.agreement import overall, statements_of
-from probes.locate import locate
-from trained.fit import Fit
+from prooflens.architectures import SequenceTransformer
+from prooflens.files import output_file
+from prooflens.probes import locate, overall, statements_of
+from prooflens.trained import Fit
 
 __all__ = ["MEASURED", "Builder", "agreements", "models_of"]
 

@@ -14,15 +14,16 @@ from typing import Any
 import pandas as pd
 
 from analyses.papers.training.steps import Step, layers_of_steps, weakest
-from interp.models.spec import TransformerSpec
-from interp.proofs.mechanism import Construction
-from interp.proofs.shipped import construct
-from interp.tasks.base import Task
-from interp.tasks.depth import PrefixPrediction
-from interp.tasks.memory import AdaptiveMemory
-from interp.tasks.relation import TokenRelation
-from interp.tasks.template import TemplateTask
-from interp.tasks.walks import SuccessorWalk
+from prooflens.architectures import TransformerSpec
+from prooflens.proofs import Construction, construct
+from prooflens.tasks import (
+    AdaptiveMemory,
+    PrefixPrediction,
+    SuccessorWalk,
+    Task,
+    TemplateTask,
+    TokenRelation,
+)
 
 __all__ = ["POSITIONS", "Sought", "counting", "equality", "induction", "memory"]
 

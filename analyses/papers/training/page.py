@@ -7,7 +7,7 @@ The page keeps every model as a row of ``docs/data/ID.csv``, and the agreement o
 ``docs/data/ID-agreement.csv``. From these, and from the ledger's options, come its figures
 (``docs/images/ID.png``) and its tables, which stand in the page between ``<!-- ID -->`` and
 ``<!-- end -->``. With ``--results`` the rows are first taken from a folder of claims that were run
-(``prooflens claims run --paper training --out FOLDER``).
+(``python -m analyses claims run --paper training --out FOLDER``).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import pandas as pd
 from analyses.papers.ledger import Claim, read_ledger
 from analyses.papers.training.diagram import drawn, setting_in_words, shares
 from analyses.papers.training.points import parts_of, rows_at
-from interp.errors import ArgumentError
-from interp.figures.style import save
-from interp.output import output_file, replace_text
+from prooflens.errors import ArgumentError
+from prooflens.files import output_file, replace_text
+from prooflens.plot import save
 
 __all__ = ["PAGE", "main", "table_in_words", "with_tables"]
 
@@ -134,7 +134,3 @@ def _claims() -> list[Claim]:
 
 def _kept(docs: Path, name: str, ending: str = "") -> Path:
     return docs / "data" / f"{name}{ending}.csv"
-
-
-if __name__ == "__main__":
-    main()

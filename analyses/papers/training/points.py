@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.errors import Problems
+from prooflens.errors import Problems
 
 __all__ = ["Part", "check_parts", "parts_of", "points_of", "rows_at", "varied"]
 

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
+from analyses.language.tokens import train_tokenizer, write_tokenizer
 from analyses.papers.base import Setting
 from analyses.papers.ledger import read_ledger
 from analyses.papers.template import gpt2_from_scratch
 from analyses.papers.template.gpt2_from_scratch import Learner, check, from_scratch, judged, race
 from interp.errors import ArgumentError
-from trained.language.tokens import train_tokenizer, write_tokenizer
 
 TINY: dict[str, Any] = {
     **read_ledger()["template-scalars-from-scratch"].profiles["quick"], "steps": 2, "every": 1,

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 import torch
 
-from analyses.cli.main import main
 from analyses.papers.base import Setting
 from analyses.papers.experiment import status_of
 from analyses.papers.memory.corpus import Corpus
@@ -22,10 +21,11 @@ from analyses.papers.memory.nested import in_order
 from analyses.papers.memory.projection import descend, grid_start, project, search
 from analyses.papers.memory.tails import _beyond, heavy, statements
 from interp.errors import ArgumentError
-from interp.models import build
+from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.proofs.memory import construct_adaptive_memory
 from interp.tasks.memory import AdaptiveMemory
+from prooflens.cli.main import main
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = tomllib.loads((ROOT / "analyses/papers/claims.toml").read_text())["claims"]

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import trained
 from analyses.papers.base import Setting
 from analyses.papers.pretrained.in_context_copying import run
 from interp.models.export import export_gpt2
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from trained import zoo
 
 SPEC = TransformerSpec(
     d_in=32, d_out=32, n_ctx=32, d_model=64, n_layers=2, n_heads=4, d_head=16,
@@ -25,7 +25,7 @@ def setting(folder: Path, model: str) -> Setting:
 
 def test_it_runs_on_an_exported_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PROOFLENS_MODEL", raising=False)
-    export_gpt2(trained.load("induction-attention").model, tmp_path / "model", bos=0)
+    export_gpt2(zoo.load("induction-attention").model, tmp_path / "model", bos=0)
     verdict = run(setting(tmp_path, str(tmp_path / "model")))
     assert verdict.status in ("reproduced", "partly", "not reproduced")
     table = verdict.tables["ablations"]
@@ -45,7 +45,7 @@ def test_without_gpt2_it_runs_on_the_shipped_language_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PROOFLENS_MODEL", raising=False)
-    export_gpt2(trained.load("induction-attention").model, tmp_path / "model", bos=0)
+    export_gpt2(zoo.load("induction-attention").model, tmp_path / "model", bos=0)
     monkeypatch.setattr("trained.zoo.stand_in", lambda: tmp_path / "model")
     verdict = run(Setting("quick", (1,), {**OPTIONS, "model": str(tmp_path / "no")}, tmp_path))
     assert verdict.status in ("reproduced", "partly", "not reproduced")

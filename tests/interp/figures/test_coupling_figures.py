@@ -2,9 +2,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from interp.figures.comparison import error_table
-from interp.figures.graph import AttentionPair, PointGraph, attention_graph, attention_pairs
-from interp.figures.spectra import spectra_by_input, spectra_by_width
+from analyses.figures.comparison import error_table
+from analyses.figures.graph import AttentionPair, PointGraph, attention_graph, attention_pairs
+from analyses.figures.spectra import spectra_by_input, spectra_by_width
 from interp.figures.sweeps import sweep
 
 

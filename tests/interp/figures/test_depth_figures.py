@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from interp.figures.frontier import depth_frontier, shallower_at_best
-from interp.figures.layers import layer_comparison
+from analyses.figures.frontier import depth_frontier, shallower_at_best
+from analyses.figures.layers import layer_comparison
 from interp.figures.maps import Panel
 
 

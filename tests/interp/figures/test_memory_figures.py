@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from interp.figures.costs import gating_costs_figure
-from interp.figures.kernels import KernelPanel, errors_by_heads, kernel_fits
+from analyses.figures.costs import gating_costs_figure
+from analyses.figures.kernels import KernelPanel, errors_by_heads, kernel_fits
 from interp.figures.rounds import RoundsPanel, rounds_by_layer
 
 

@@ -1,6 +1,6 @@
 import pandas as pd
 
-from interp.figures.phase import phase_diagram
+from analyses.figures.phase import phase_diagram
 
 TABLE = pd.DataFrame(
     {

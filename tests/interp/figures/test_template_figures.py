@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.collections import PathCollection
 
-from interp.figures.nngp import before_and_after, kernel_matrices, scalars_per_head
+from analyses.figures.nngp import before_and_after, kernel_matrices, scalars_per_head
 from interp.figures.sweeps import accuracy_sweep, points, strips
 
 TABLE = pd.DataFrame(

@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from interp.errors import ArgumentError, HookError
-from interp.models import build
 from interp.models.baselines import BaselineSpec, LSTMSpec, MLPSpec, RNNSpec
 from interp.models.checkpoint import load_checkpoint, read_metadata, save_checkpoint
-from interp.models.kinds import spec_from_dict
+from interp.models.kinds import build, spec_from_dict
 from interp.models.spec import TransformerSpec
 
 SIZES: dict[str, Any] = {"d_in": 5, "d_out": 3, "n_ctx": 6, "dtype": "float64"}

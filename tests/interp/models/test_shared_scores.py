@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from interp.models import build
+from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 
 PATTERN = "blocks.0.attn.hook_pattern"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from store_models import Echo, TinyTransformer
 
 from interp.errors import StoreError
-from interp.store import ActivationStore, consolidate, extract, verify
+from interp.store import ActivationStore, extract, verify
 from interp.store.arrays import CHUNK_BYTES, chunk_shape
 from interp.store.layout import INDEX, MANIFEST, read_index
 from interp.store.plan import weights_sha256
@@ -170,19 +170,9 @@ def test_part_digest_sees_every_column():
     assert len({p.sha256() for p in (part, other, shifted)}) == 3
 
 
-def test_consolidated_file_reads_like_the_store(store, tmp_path):
-    file = consolidate(store.path, tmp_path / "one.h5")
-    one = ActivationStore(file)
-    for hook in store.hooks:
-        assert np.array_equal(one.activation(hook), store.activation(hook))
-    assert np.array_equal(one.latents()["lag"], store.latents()["lag"])
-    golden = ActivationStore(consolidate(GOLDEN, tmp_path / "golden.h5"))
-    assert golden.lengths == {2: 3, 3: 2}
-    assert golden.activation("hook_embed", [1, 4]).shape == (2, 3, 1)
-    with h5py.File(tmp_path / "golden.h5") as plain:
-        assert "heads" in plain["measurements"]
-    with pytest.raises(Exception, match=r"one\.h5 exists"):
-        consolidate(store.path, file)
+def test_a_file_is_no_store(store):
+    with pytest.raises(StoreError, match="is a file: a store is a folder"):
+        ActivationStore(store.path / "part-00000.h5")
 
 
 def test_the_digest_of_one_number_does_not_depend_on_its_stride():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from analyses.cli.main import app
+from prooflens.cli.main import app
 
 HOWTO = Path(__file__).parents[3] / "docs" / "howto-store.md"
 

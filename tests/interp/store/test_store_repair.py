@@ -12,12 +12,12 @@ import pytest
 from store_models import Echo, TinyTransformer
 from typer.testing import CliRunner
 
-from analyses.cli.main import app
 from interp.errors import OutputError, StoreError
 from interp.output import append_line
-from interp.store import ActivationStore, consolidate, extract, repair, verify
+from interp.store import ActivationStore, extract, repair, verify
 from interp.store.layout import INDEX, MANIFEST, digest, read_index, rewrite_index
 from interp.store.measurements import settle_replacements, write_measurement
+from prooflens.cli.main import app
 
 HOOKS = ["blocks.0.attn.hook_pattern", "blocks.1.hook_resid_post"]
 
@@ -180,7 +180,7 @@ WRONG: dict[str, tuple[Callable[[Path], None], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_does_not_verify(store: Path, name: str) -> None:
-    """``verify`` says it, ``consolidate`` refuses it, and no command ends in a mistake of ours."""
+    """``verify`` says it, and no command ends in a mistake of ours."""
     import re
 
     spoil, said = WRONG[name]
@@ -190,9 +190,6 @@ def test_what_is_wrong_does_not_verify(store: Path, name: str) -> None:
     except StoreError as error:
         found = str(error)
     assert re.search(said, found), found
-    with pytest.raises(StoreError):
-        consolidate(store, store.parent / "one.h5")
-    assert not (store.parent / "one.h5").exists()
     for words in (("info",), ("verify",), ("repair",)):
         done = CliRunner().invoke(app, ["store", *words, str(store)])
         assert done.exception is None or isinstance(done.exception, SystemExit | StoreError)
@@ -208,13 +205,7 @@ def test_lines_that_repeat_a_file_are_mended(store: Path) -> None:
     assert verify(store) == []
 
 
-def test_a_store_is_not_overwritten_by_what_is_made_of_it(store: Path) -> None:
-    for name in ("part-00000.h5", "new.h5"):
-        with pytest.raises(OutputError, match="is inside"):
-            consolidate(store, store / name, overwrite=True)
-    one = consolidate(store, store.parent / "one.h5")
-    with pytest.raises(OutputError, match="is read from there"):
-        consolidate(one, one, overwrite=True)
+def test_a_folder_with_other_files_is_not_overwritten(store: Path) -> None:
     with pytest.raises(OutputError, match=r"no store's \(thesis\.tex\)"):
         (store / "thesis.tex").write_text("mine")
         extract(TinyTransformer(), Echo(), HOOKS, store, rows=8, batch=4, overwrite=True)

@@ -9,7 +9,6 @@ from pandas.testing import assert_frame_equal
 from same_head_weights import assert_same
 from torch import nn
 
-import trained
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.baselines import LSTMSpec
 from interp.models.checkpoint import save_checkpoint
@@ -17,6 +16,7 @@ from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.weights.head_weights import head_weights
 from interp.weights.weight_table import weight_table
+from trained import zoo
 
 SIZES: dict[str, Any] = {"d_in": 7, "d_out": 7, "n_ctx": 6, "d_model": 6, "n_layers": 2,
                          "n_heads": 2, "d_head": 3, "input": "tokens"}  # fmt: skip
@@ -52,7 +52,7 @@ def test_ours_are_those_of_the_checkpoint(options: dict[str, Any], tmp_path: Pat
 
 
 def test_tables_are_those_of_the_checkpoint(tmp_path: Path) -> None:
-    model = trained.load("induction-mlp").model
+    model = zoo.load("induction-mlp").model
     saved = head_weights(save_checkpoint(model, tmp_path / "saved"))
     live = head_weights(model)
     for metrics, options in (

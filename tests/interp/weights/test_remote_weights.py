@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from same_head_weights import assert_same
 from typer.testing import CliRunner
 
-from analyses.cli.main import app
 from interp.errors import CheckpointError
 from interp.weights.head_weights import head_weights
+from prooflens.cli.main import app
 
 WIDTH, LAYERS, HEADS, WORDS = 32, 3, 4, 1000
 CONFIG = {"model_type": "gpt2", "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS}

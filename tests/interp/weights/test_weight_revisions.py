@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import trained
-from analyses.report.over_training import training_findings, training_lines
 from interp.errors import ArgumentError, CheckpointError
 from interp.weights.revisions import head_weights_at, opened_revisions, weights_over_training
 from interp.weights.weight_table import weight_table
+from prooflens.pages.over_training import training_findings, training_lines
+from trained import zoo
 
-FOLDER = trained.folder("code-lm")
+FOLDER = zoo.folder("code-lm")
 ASKED = ("trace_share", "k_composition")
 ORDER = ["step-900", "main", "step-500"]
 

@@ -10,7 +10,6 @@ import torch
 from typer.testing import CliRunner
 
 import prooflens as pl
-from analyses.cli.main import app
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.rasp import parse, run
@@ -25,6 +24,7 @@ from probes.decompile.rows import Rows, off_task, split
 from probes.decompile.task_rows import rows_of_task
 from probes.decompile.workflow import decompile
 from probes.given_rows import read_rows
+from prooflens.cli.main import app
 
 CLI = CliRunner()
 

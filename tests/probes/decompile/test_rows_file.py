@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from analyses.cli.main import app
 from interp.errors import ArgumentError
 from probes.decompile.rows import split
 from probes.given_rows import read_rows
+from prooflens.cli.main import app
 
 WORDS = {"a": 0, "b": 1, "<pad>": 2}
 

@@ -1,0 +1,1 @@
+"""Figures of single experiments: tables in, matplotlib figures out."""

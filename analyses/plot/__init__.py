@@ -1,7 +1,0 @@
-"""Figures: of tables and arrays (:mod:`interp.figures`), and straight from a model."""
-
-from analyses.plot.in_notebooks import show_figures
-from interp.lazy import lazy
-
-__getattr__, __dir__, __all__ = lazy(__name__, __file__)
-show_figures()

@@ -1,1 +1,0 @@
-"""Reports: self-contained HTML files with tables and figures."""

@@ -1,0 +1,20 @@
+"""Where heads attend: by lag and by kind of key, on given, shuffled and repeated rows."""
+
+from interp.attention.attention_to_keys import AttentionMass, attention_table
+from interp.attention.behaviour import SCALE, copying_table, positional_table
+from interp.attention.by_lag import lag_table
+from interp.attention.key_sets import repeated_tokens, token_key_sets
+from interp.attention.patterns import kernel_by_lag, mass_by_lag
+
+__all__ = [
+    "SCALE",
+    "AttentionMass",
+    "attention_table",
+    "copying_table",
+    "kernel_by_lag",
+    "lag_table",
+    "mass_by_lag",
+    "positional_table",
+    "repeated_tokens",
+    "token_key_sets",
+]

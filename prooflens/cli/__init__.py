@@ -1,0 +1,1 @@
+"""The command line, with one file per command."""

@@ -1,0 +1,141 @@
+"""``prooflens crasp``: run, check and compile C-RASP programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from prooflens.cli.usage import App, facts
+
+__all__ = ["app", "check", "compile_", "run"]
+
+app = App(
+    help="Run, check and compile programs that count (C-RASP).",
+    example="prooflens crasp run dyck.cr '( ( ) )'",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_File = Annotated[Path, typer.Argument(help="A program (.cr).")]
+
+
+@app.command("run", example="prooflens crasp run dyck.cr '( ( ) )'")
+def run(
+    file: _File,
+    tokens: Annotated[
+        list[str] | None, typer.Argument(help="One input; its tokens are set apart by white space.")
+    ] = None,
+    cases: Annotated[
+        Path | None, typer.Option("--file", help="Inputs, one a line; - is standard input.")
+    ] = None,
+) -> None:
+    """Print True or False for every input: does the last line hold at the last position?
+
+    Empty lines of inputs and lines that begin with // are skipped. A token that begins with a dash
+    goes after a lone --.
+    """
+    from interp.crasp import evaluate, read_program
+    from interp.crasp.analysis import alphabet
+    from interp.errors import Problems
+
+    problems = Problems("crasp run")
+    given = tokens is not None and bool(tokens), cases is not None
+    advice = "give TOKENS or --file CASES"
+    problems.need(sum(given) == 1, "input", "must be given once", list(tokens or ()), advice)
+    problems.raise_if_any()
+    program = read_program(file)
+    lines = [" ".join(tokens)] if tokens else _read_cases(cases)
+    strings = [line.split() for line in lines if line.strip()]
+    problems.need(bool(strings), "input", "must hold a line with tokens", lines, "add one")
+    problems.raise_if_any()
+    verdicts = [bool(accepted) for accepted in evaluate(program, strings).accepted]
+    facts(accepted=verdicts)
+    for accepted in verdicts:
+        typer.echo(accepted)
+    _tell_strange(alphabet(program), strings)
+
+
+@app.command("check", example="prooflens crasp check dyck.cr")
+def check(file: _File) -> None:
+    """Print a program's depth, alphabet, names and warnings."""
+    from interp.crasp import analyse, read_program
+
+    program = read_program(file)
+    found = analyse(program)
+    facts(
+        depth=found.depth,
+        past_only=found.past_only,
+        alphabet=found.alphabet,
+        names=found.names,
+        warnings=found.warnings,
+    )
+    typer.echo(f"depth     {found.depth}")
+    typer.echo(f"counts    {'the past only' if found.past_only else 'past and future'}")
+    typer.echo(f"alphabet  {' '.join(found.alphabet) or '(no tokens)'}")
+    typer.echo(f"imports   {' '.join(p.name for p in program.imports) or '(none)'}")
+    for name, level in found.names.items():
+        typer.echo(f"name      {name}, depth {level}")
+    for warning in found.warnings:
+        typer.echo(f"warning   {warning}")
+
+
+@app.command("compile", example="prooflens crasp compile dyck.cr --out dyck --longest 100")
+def compile_(
+    file: _File,
+    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
+    longest: Annotated[int, typer.Option(help="Tokens of the longest input.")] = 1000,
+    precision: Annotated[
+        Literal["ramp", "sign"],
+        typer.Option(help="sign for weights that do not depend on the length."),
+    ] = "ramp",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+) -> None:
+    """Write a transformer that computes the program, with as many layers as its counts nest.
+
+    Programs that count the future are refused, and so are guards other than predN.
+    """
+    from interp.crasp import program_text, read_program
+    from interp.models.checkpoint import save_checkpoint
+    from interp.output import check_output
+    from interp.proofs.depth.compiler import compile_program
+    from interp.proofs.depth.vocabulary import vocabulary_of
+
+    program = read_program(file)
+    check_output(out, overwrite=overwrite, marker="model.json", inputs=[file])
+    made = compile_program(program, longest=longest, precision=precision)
+    about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}
+    save_checkpoint(made.model, out, about=about, overwrite=overwrite)
+    spec = made.model.spec
+    facts(checkpoint=out, layers=spec.n_layers, width=spec.d_model, error=made.certificate.error)
+    typer.echo(f"{spec.n_layers} layers, width {spec.d_model}, written to {out}")
+    typer.echo(f"exact for {made.certificate.domain}")
+    if (reach := made.certificate.parts.get("exact to length")) is not None:
+        typer.echo(f"the same weights are exact to {reach:.3g} tokens")
+
+
+def _tell_strange(known: Sequence[str], strings: Sequence[Sequence[str]]) -> None:
+    """A token that the program does not name may be meant, or be a slip: say so."""
+    strange = dict.fromkeys(t for string in strings for t in string if t not in known)
+    if strange:
+        words, names = " ".join(strange), " ".join(known) or "no tokens"
+        typer.echo(
+            f"note: not among the program's tokens ({names}), so none of them holds there: {words}",
+            err=True,
+        )
+
+
+def _read_cases(cases: Path | None) -> list[str]:
+    """The lines of a file of test cases, without comments."""
+    from interp.errors import ArgumentError
+    from interp.reading import read_text
+
+    try:
+        standard = cases is None or str(cases) == "-"
+        text = sys.stdin.read() if standard else read_text(str(cases))
+    except UnicodeDecodeError as error:
+        raise ArgumentError("standard input cannot be read: it is not UTF-8 text") from error
+    return [line for line in text.splitlines() if not line.startswith("//")]

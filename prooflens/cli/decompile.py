@@ -1,0 +1,121 @@
+"""``prooflens decompile``: from a trained model back to a program, and that program run alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from prooflens.cli.usage import OWN_ROWS, Device, RunDtype, facts, not_for, shipped_models
+
+__all__ = ["decompile"]
+
+
+def decompile(
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A shipped model, a folder, or a hub id; or the word apply.",
+            autocompletion=shipped_models,
+        ),
+    ],
+    program: Annotated[
+        Path | None, typer.Argument(help="With apply: the program to run, without any model.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help=f"{OWN_ROWS} Those of the model's own task by default.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of program, result and report.")] = None,
+    lines: Annotated[int, typer.Option(min=1, help="Longest program that is looked at.")] = 20,
+    rows: Annotated[int, typer.Option(min=8, help="Rows of the model's own task.")] = 400,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the held-out rows.")] = 0,
+    device: Device = "cpu",
+    dtype: RunDtype = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
+) -> None:
+    """Find a short program that decides as a model does, and say how faithful it is.
+
+    With the word apply in the model's place a program that was found is run on rows:
+    prooflens decompile apply DIR/program.txt --data rows.json
+    """
+    from interp.errors import Problems
+
+    applying = model == "apply"
+    problems = Problems("decompile")
+    if applying:
+        problems.need(
+            program is not None, "program", "must be given with apply", program, "name the file"
+        )
+        problems.need(data is not None, "data", "must be given with apply", data, "name the rows")
+    else:
+        problems.need(program is None, "program", "goes with apply alone", program, "leave it out")
+        problems.need(out is not None, "out", "must be given", out, "name a folder")
+    problems.raise_if_any()
+    if applying and program is not None and data is not None:
+        lost = ("out", "lines", "rows", "seed", "device", "dtype", "overwrite")
+        not_for("apply", "which runs a program on rows", *lost)
+        applied = _applied(program, data)
+        facts(**applied)
+        typer.echo(json.dumps(applied))
+    elif out is not None:
+        about = {"lines": lines, "count": rows, "seed": seed}
+        _decompiled(model, data, out, overwrite, about, device=device, dtype=dtype)
+
+
+def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
+    """How many decisions a program takes on rows, and the share that is as the labels say."""
+    from interp.errors import Problems
+    from interp.rasp import read_program, run
+    from probes.decompile.decisions import agreement, decide
+    from probes.given_rows import read_rows
+
+    read = read_program(program)
+    rows = read_rows(data)
+    problems = Problems("decompile apply")
+    rule, advice = f"must be {read.objective}, as the program's", "give rows that it is for"
+    problems.need(rows.objective == read.objective, "objective", rule, rows.objective, advice)
+    problems.raise_if_any()
+    found = decide(run(read, rows.tokens, rows.vocabulary), rows)
+    asked = rows.labels is not None and found.size > 0
+    right = agreement(found, rows.labels[rows.asked]) if asked and rows.labels is not None else None
+    return {"decisions": int(found.size), "right": right}
+
+
+def _decompiled(
+    name: str,
+    data: Path | None,
+    out: Path,
+    overwrite: bool,
+    about: dict[str, int],
+    **place: Any,
+) -> None:
+    from interp.errors import ArgumentError
+    from interp.output import check_output
+
+    marker = "program.txt"
+    inputs = [path for path in (name, data) if path is not None]
+    check_output(out, overwrite=overwrite, marker=marker, inputs=inputs)
+
+    from probes.decompile.workflow import decompile as find_program
+    from probes.given_rows import read_rows
+    from prooflens.cli.steps import steps
+    from prooflens.pages.decompiled import write_decompiled
+    from trained.loading import load
+
+    step = steps()
+    step(f"loading {name}")
+    model = load(name, **place)
+    given = None if data is None else read_rows(data, model.card)
+    if given is None and model.card.task is None:
+        raise ArgumentError(
+            f"data must be given for {name!r}, which knows no task of its own: --data FILE "
+            "(docs/howto-decompile says what it holds)"
+        )
+    found = find_program(model, given, step=step, **about)
+    typer.echo(write_decompiled(found, model, name, out, overwrite=overwrite))
+    text = (out / marker).read_text(encoding="utf-8")
+    facts(answer=found.answer, program=text, report=out / "report.html")
+    typer.echo(text.rstrip())
+    typer.echo(f"report: {out / 'report.html'}")

@@ -1,0 +1,118 @@
+"""Load what a command line names: a model, its task (own, KIND, or KIND:ARGUMENT=VALUE,…), rows.
+
+``own`` is what the model was trained on. MODEL is whatever :func:`trained.loading.load` takes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from interp.errors import ArgumentError
+from interp.models.card import ModelCard
+from interp.reading import parse_json
+from interp.tasks.base import Task
+from interp.tasks.catalogue import task_from_dict
+from probes.own_rows import OwnRows, read_rows
+from prooflens.cli.usage import MOST
+from trained.loading import load, models
+
+__all__ = ["lasting_name", "load_with_data", "load_with_task", "task_of"]
+
+_OWN = "own"
+
+
+def load_with_task(name: str, text: str, **place: Any) -> tuple[Any, Task]:
+    """A model and the task of :func:`task_of`; a task that is refused costs no loading.
+
+    Args:
+        name: The model's.
+        text: The task.
+        place: ``device`` and ``dtype``, as :func:`trained.loading.load` takes them.
+    """
+    task = None if text == _OWN else _parsed(text)
+    model = load(name, **place)
+    return model, task or task_of(text, model.card)
+
+
+def load_with_data(
+    name: str,
+    file: Path,
+    *,
+    rows: int = 10**9,
+    least: int = 0,
+    whole: bool = False,
+    **place: Any,
+) -> tuple[Any, OwnRows]:
+    """A model and rows of one's own: ids or a text, as ``inspect --data`` reads them.
+
+    Args:
+        name: The model's.
+        file: The rows' (:mod:`probes.own_rows`).
+        rows: How many are taken at most.
+        least: How many there must be.
+        whole: Whether rows of other lengths are refused, because labels count them too.
+        place: ``device`` and ``dtype``, as :func:`trained.loading.load` takes them.
+
+    Raises:
+        ArgumentError: for a model of real values, or rows that do not fit.
+    """
+    model = load(name, **place)
+    card = model.card
+    if not card.vocabulary:
+        raise ArgumentError(f"--data needs a model of tokens, got {name}: name its task instead")
+    longest = int(card.n_ctx or MOST["length"])
+    size = {"vocabulary": card.vocabulary, "rows": rows, "length": longest}
+    found = read_rows(file, **size, tokenizer=card.tokenizer)
+    if len(found.batch) < least:
+        raise ArgumentError(
+            f"too few rows for nulls, which exchange rows: needs {least}, got {len(found.batch)} "
+            f"in {file}: give more"
+        )
+    if whole and "left out" in found.about:
+        raise ArgumentError(f"rows must be of one length for labels, got {found.about}: cut them")
+    return model, found
+
+
+def lasting_name(name: str) -> str:
+    """A model's name as a store should keep it: a folder's with its whole path.
+
+    A store is opened from other working folders, where a relative path names something else.
+    """
+    shipped = name in models()
+    return str(Path(name).resolve()) if not shipped and Path(name).is_dir() else name
+
+
+def task_of(text: str, card: ModelCard) -> Task:
+    """A task from ``own``, ``KIND`` or ``KIND:ARGUMENT=VALUE,…`` (values are JSON, or else text).
+
+    Raises:
+        ArgumentError: if it is written otherwise, the catalogue refuses it, or the model has none.
+    """
+    if text != _OWN:
+        return _parsed(text)
+    if card.task is None:
+        raise ArgumentError(
+            f"task must be named for {card.name!r}, got none or 'own': only a shipped model or a "
+            "checkpoint of 'prooflens train' knows its own; use --task KIND:ARGUMENT=VALUE,…"
+            + "".join(f" ({note})" for note in card.notes if note.startswith("its task"))
+        )
+    task: Task = card.task
+    return task
+
+
+def _parsed(text: str) -> Task:
+    kind, _, rest = text.partition(":")
+    data: dict[str, Any] = {"kind": kind}
+    for pair in filter(None, re.split(r",(?=\s*\w+=)", rest)):
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise ArgumentError(f"task must be KIND:ARGUMENT=VALUE,… , got {text!r}: add a '='")
+        if name.strip() in data:
+            raise ArgumentError(f"task must name {name.strip()} once, got {text!r}: drop one")
+        try:
+            data[name.strip()] = parse_json(value, name)
+        except ArgumentError:
+            data[name.strip()] = value.strip()
+    return task_from_dict(data)

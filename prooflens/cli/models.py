@@ -1,0 +1,41 @@
+"""``prooflens models``: the shipped models."""
+
+from __future__ import annotations
+
+import typer
+
+from prooflens.cli.usage import facts
+
+__all__ = ["models"]
+
+_LEGEND = (
+    "All on fresh rows. error: the loss divided by that of always giving the mean target; "
+    "accuracy: share of scored positions with the right token or sign; "
+    "exact: share of rows right throughout."
+)
+
+
+def models() -> None:
+    """List the shipped models: task, size, metrics, and the claim each serves."""
+    from trained import zoo
+
+    found = []
+    for name in zoo.names():
+        shipped = zoo.load(name)
+        size = sum(parameter.numel() for parameter in shipped.model.parameters())
+        numbers = ", ".join(
+            f"{metric} {value:.4g}"
+            for metric, value in shipped.metrics.items()
+            if not metric.startswith("train_")
+        )
+        kind, task = type(shipped.model).__name__, shipped.task.name
+        serves = f"; claim {shipped.claim}" if shipped.claim else ""
+        where = "" if shipped.test is None else f" (on {shipped.test.name}, not trained on)"
+        typer.echo(f"{name}  [{kind} of {size:,} weights; task {task}{serves}]")
+        typer.echo(f"    {shipped.about}")
+        typer.echo(f"    {numbers}{where}")
+        about = {"name": name, "kind": kind, "weights": size, "task": shipped.task.to_dict()}
+        told = {"metrics": shipped.metrics, "claim": shipped.claim, "about": shipped.about}
+        found.append(about | told)
+    facts(models=found)
+    typer.echo(_LEGEND)

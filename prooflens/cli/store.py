@@ -1,0 +1,149 @@
+"""``prooflens store``: show, verify and repair activation stores."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from prooflens.cli.usage import App, facts
+
+if TYPE_CHECKING:
+    from interp.store import ActivationStore
+
+__all__ = ["app"]
+
+app = App(
+    help="Look at, check and mend activation stores.",
+    example="prooflens store info store",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Folder = Annotated[Path, typer.Argument(help="The store.")]
+
+
+@contextmanager
+def _progress(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, shown only on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda n: bar.advance(task, n)
+
+
+def _bytes(path: Path) -> int:
+    from interp.store.layout import store_files
+
+    return sum(file.stat().st_size for file in store_files(path)) if path.is_dir() else 0
+
+
+@app.command("info", example="prooflens store info store")
+def info(store: Folder) -> None:
+    """Print what is in a store."""
+    from interp.store import ActivationStore
+
+    opened = ActivationStore(store)
+    typer.echo("\n".join(_summary(opened)))
+    plan = opened.manifest["plan"]
+    model = opened.manifest.get("about", {}).get("model")
+    facts(model=model, weights_sha256=plan["model"]["weights_sha256"], rows=opened.rows)
+    facts(parts=len(opened.parts), complete=opened.complete, lengths=opened.lengths)
+    facts(hooks=opened.hooks, measurements=opened.measurements, overflows=opened.overflows)
+
+
+def _summary(store: ActivationStore) -> Iterator[str]:
+    manifest, plan = store.manifest, store.manifest["plan"]
+    model, source = plan["model"], plan["source"]
+    state = "complete" if store.complete else "not complete: resume its extraction"
+    size = _bytes(store.path)
+    yield f"store     {store.path}, version {manifest['version']}, by {manifest['product']}"
+    named = manifest.get("about", {}).get("model") or model["name"] or model["class"]
+    yield f"model     {named}, weights {model['weights_sha256'][:16]}…"
+    yield f"source    {source['kind']} {source.get('name', '')}, seed {plan['seed']}"
+    yield f"rows      {store.rows:,} in {len(store.parts)} parts, {state}"
+    lengths = ", ".join(f"{length} ({rows:,} rows)" for length, rows in store.lengths.items())
+    yield f"lengths   {lengths or 'none yet'}"
+    yield f"on disk   {size / 1e6:,.1f} MB, compression {plan['compression'] or 'none'}"
+    yield f"plan      {manifest['plan_digest'][:16]}…, batches of {plan['batch']}"
+    yield f"hooks     {len(store.hooks)}, and {len(store.aliases)} aliases"
+    for name, hook in manifest["hooks"].items():
+        axes = " × ".join(
+            f"{label} {n}" for label, n in zip(hook["labels"][1:], hook["shape"], strict=True)
+        )
+        lost = store.overflows.get(name)
+        note = f", {lost:,} values overflowed" if lost else ""
+        yield f"  {name}  {axes}  {hook['dtype']}{note}"
+    for line in manifest.get("about", {}).get("conformance", ()):
+        yield f"  does not conform: {line}"
+    tables = store.measurements
+    yield f"measurements  {len(tables)}"
+    for name in tables:
+        table = store.measurement(name)
+        columns = ", ".join(map(str, table.columns))
+        yield f"  {name}  {len(table):,} rows: {columns}"
+
+
+@app.command("verify", example="prooflens store verify store")
+def verify(store: Folder) -> None:
+    """Re-read every checksum and shape; exit with 1 if something is damaged."""
+    from interp.store import ActivationStore
+    from interp.store import verify as check
+    from interp.store.layout import MANIFEST
+
+    with _progress("verify", _bytes(store)) as advanced:
+        faults = check(store, advanced=advanced)
+    facts(sound=not faults, faults=[vars(fault) for fault in faults])
+    for fault in faults:
+        typer.echo(str(fault))
+    if faults:
+        bad = {fault.file for fault in faults}
+        advice = f"prooflens store repair {store}"
+        if MANIFEST in bad:
+            advice = "put back the manifest that was written, or extract again with --overwrite"
+        typer.echo(f"{len(bad)} of its files are damaged: {advice}", err=True)
+        raise typer.Exit(1)
+    rest = "" if ActivationStore(store).complete else "; not complete: resume its extraction"
+    typer.echo(f"{store}: sound{rest}")
+
+
+@app.command("repair", example="prooflens store repair store")
+def repair(
+    store: Folder,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Delete what was moved to damaged/, now or before.")
+    ] = False,
+) -> None:
+    """Move damaged files to damaged/, so that extract --resume refills them."""
+    from interp.store import repair as mend
+    from interp.store import verify as check
+    from interp.store.layout import DAMAGED, index_lines
+
+    before = sum(1 for _ in index_lines(store))
+    aside = sorted(p.name for p in (store / DAMAGED).iterdir()) if _folder(store / DAMAGED) else []
+    moved = mend(store, drop_damaged=drop)
+    for name in aside if drop else ():
+        typer.echo(f"deleted from {DAMAGED}/: {name}")
+    for name in moved:
+        typer.echo(f"{'deleted' if drop else 'moved to damaged/:'} {name}")
+    if any(name.startswith("part-") for name in moved):
+        typer.echo("run the extraction again with --resume to refill the parts")
+    left = check(store)
+    facts(moved=moved, faults=[vars(fault) for fault in left])
+    for fault in left:
+        typer.echo(f"not mended: {fault}")
+    if left:
+        raise typer.Exit(1)
+    if not moved:
+        lines = before - sum(1 for _ in index_lines(store))
+        typer.echo(f"{store}: nothing to move" + f"; {lines} lines left the index" * bool(lines))
+
+
+def _folder(place: Path) -> bool:
+    return place.is_dir() and not place.is_symlink()

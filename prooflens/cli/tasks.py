@@ -1,0 +1,74 @@
+"""``prooflens tasks``: the kinds of tasks, and the arguments of each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from prooflens.cli.usage import facts
+
+__all__ = ["tasks"]
+
+
+def tasks(
+    kind: Annotated[
+        str | None, typer.Argument(help="One kind, for its arguments. [default: all kinds]")
+    ] = None,
+) -> None:
+    """List the kinds of tasks that --task and recipes take, or the arguments of one."""
+    from interp.errors import ArgumentError
+    from interp.tasks.catalogue import KINDS
+
+    if kind is None:
+        facts(tasks={name: _about(cls) for name, cls in KINDS.items()})
+        widest = max(map(len, KINDS))
+        for name, cls in KINDS.items():
+            typer.echo(f"{name:{widest}}  {_about(cls)}")
+        typer.echo("\n'prooflens tasks KIND' lists the arguments of one.")
+        return
+    if kind not in KINDS:
+        raise ArgumentError(f"KIND must be one of {', '.join(KINDS)}, got {kind!r}: name one")
+    _describe(kind, KINDS[kind])
+
+
+def _describe(kind: str, cls: Any) -> None:
+    from interp.tasks.arguments import arguments_of
+
+    typer.echo(f"{kind}: {_about(cls)}\n")
+    known = arguments_of(cls)
+    facts(
+        kind=kind,
+        arguments={
+            name: {
+                "type": argument.type,
+                "needed": argument.needed,
+                "default": None if argument.needed else argument.default,
+                "meaning": _plain(argument.meaning),
+            }
+            for name, argument in known.items()
+        },
+    )
+    for name, argument in known.items():
+        default = "must be given" if argument.needed else f"default {_as_json(argument.default)}"
+        typer.echo(f"{name}: {argument.type}; {default}")
+        if argument.meaning:
+            typer.echo(f"    {_plain(argument.meaning)}")
+    needed = ",".join(f"{name}=…" for name, argument in known.items() if argument.needed)
+    typer.echo(f"\n--task {kind}{':' * bool(needed)}{needed}    (values as JSON, e.g. [1,3])")
+
+
+def _about(cls: Any) -> str:
+    import inspect
+
+    return _plain((inspect.getdoc(cls) or "").split("\n\n")[0])
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).replace("`", "")
+
+
+def _as_json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,186 @@
+"""``prooflens train``: train recipes or grids and write checkpoints."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from prooflens.cli.usage import Backend, Device, facts
+
+if TYPE_CHECKING:
+    from trained.fit import Fit
+    from trained.recipe import Recipe
+
+__all__ = ["train"]
+
+
+def train(
+    recipe: Annotated[
+        Path | None,
+        typer.Argument(help="A shipped model's name, or a file: a recipe or a grid (.toml)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the checkpoint, or of all of them. [default: out/NAME]"),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Train all recipes of tasks.")] = False,
+    seeds: Annotated[str, typer.Option(help="One model a seed, e.g. 0,1,2.")] = "",
+    seed: Annotated[int | None, typer.Option(min=0, help="In place of the recipe's.")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume an interrupted training.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace existing checkpoints.")
+    ] = False,
+    backend: Annotated[
+        Backend, typer.Option(help="Ray makes each stack of models a task on your cluster.")
+    ] = "local",
+    device: Device = "cpu",
+    workers: Annotated[int | None, typer.Option(help="Local processes. [default: cores]")] = None,
+    compiled: Annotated[bool, typer.Option("--compile", help="Use torch.compile.")] = False,
+    minutes: Annotated[float, typer.Option(help="Minutes between two saves.")] = 5.0,
+) -> None:
+    """Train a recipe's model, a grid of models, or all shipped ones, and write checkpoints."""
+    from trained import grid
+    from trained.place import partial_of
+
+    recipes, folder, single = _wanted(recipe, out, every, seeds, seed)
+    partial = partial_of(folder)
+    outputs = _Outputs(recipes, folder, single, partial, recipe, resume, overwrite)
+    if not partial.exists():
+        outputs.look()
+    try:
+        grid.train(
+            [r.run for r in recipes],
+            folder=partial,
+            resume=resume,
+            overwrite=overwrite,
+            device=device,
+            backend=backend,
+            progress=sys.stderr.isatty(),
+            workers=workers,
+            compiled=compiled,
+            minutes=minutes,
+            begin=outputs.look,
+            finish=outputs.save,
+        )
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what was reached is in {partial}: go on with --resume", err=True)
+        raise typer.Exit(130) from None
+
+
+@dataclass
+class _Outputs:
+    """Where checkpoints go, and which of them are there already.
+
+    Attributes:
+        recipes: What is trained.
+        folder: The folder of all checkpoints, or of the only one.
+        single: Whether it is the only one's.
+        partial: Where states are kept meanwhile.
+        source: The file that recipes were read from.
+        resume, overwrite: As the command was told.
+        done: The names of recipes whose checkpoints are there.
+    """
+
+    recipes: list[Recipe]
+    folder: Path
+    single: bool
+    partial: Path
+    source: Path | None
+    resume: bool
+    overwrite: bool
+    done: set[str] = field(default_factory=set)
+
+    def place(self, name: str) -> Path:
+        """Where the checkpoint of a recipe goes."""
+        return self.folder if self.single else self.folder / name
+
+    def look(self) -> None:
+        """Look at what is there: before all, and when no other process may train here.
+
+        Raises:
+            Exit: if nothing is left to train.
+            OutputError: for a place that may not be written to.
+        """
+        from interp.output import sweep
+        from trained.place import reached
+        from trained.results import check_places, made_by
+
+        names = [r.name for r in self.recipes]
+        self.done |= {
+            r.name for r in self.recipes if self.resume and made_by(self.place(r.name), r)
+        }
+        if self.done == set(names) and not reached(self.partial):
+            sweep(self.folder.absolute().parent)
+            typer.echo(f"{self.folder} holds what these recipes make: nothing is left to train")
+            raise typer.Exit
+        todo = [self.place(name) for name in names if name not in self.done]
+        inputs = [] if self.source is None else [self.source]
+        check_places(todo, overwrite=self.overwrite, inputs=inputs)
+
+    def save(self, fits: list[Fit]) -> None:
+        """Write the checkpoints, say what came out, and put the states away."""
+        from trained.results import save_fit
+
+        told = []
+        for plan, fit in zip(self.recipes, fits, strict=True):
+            place, again = self.place(plan.name), self.overwrite or plan.name in self.done
+            written = save_fit(plan, fit, place, overwrite=again)
+            _tell(plan, place, fit, written)
+            about = {"name": plan.name, "checkpoint": place if written else None}
+            told.append(about | {"metrics": fit.metrics, "missed": plan.missed(fit.metrics)})
+        facts(models=told)
+        _put_away(self.partial, self.folder, self.single)
+
+
+def _wanted(
+    recipe: Path | None, out: Path | None, every: bool, seeds: str, seed: int | None
+) -> tuple[list[Recipe], Path, bool]:
+    """The recipes, the output folder, and whether that folder is to be the checkpoint itself."""
+    from dataclasses import replace
+
+    from interp.errors import Problems
+    from trained.plans import read_plan, with_seeds
+    from trained.zoo import recipe_file
+    from trained.zoo import recipes as shipped
+
+    problems = Problems("train")
+    advice = "give a recipe's file, or --all"
+    problems.need(every != (recipe is not None), "RECIPE", "or --all must be given", None, advice)
+    numbers = [word.strip() for word in seeds.split(",")] if seeds else []
+    good = all(word.isdecimal() for word in numbers) and len(set(numbers)) == len(numbers)
+    problems.need(good, "--seeds", "must be different whole numbers", seeds, "e.g. 0,1,2")
+    problems.need(seed is None or not numbers, "--seed", "or --seeds, not both", seed, "drop one")
+    problems.raise_if_any()
+    plans: list[Any] = shipped() if recipe is None else read_plan(recipe_file(recipe))
+    if seed is not None:
+        plans = [replace(p, training=replace(p.training, seed=seed)) for p in plans]
+    name = "zoo" if recipe is None else recipe.stem
+    single = recipe is not None and len(plans) == 1 and not numbers
+    plans = with_seeds(plans, [int(word) for word in numbers]) if numbers else plans
+    return plans, out if out is not None else Path("out") / name, single
+
+
+def _tell(plan: Recipe, place: Path, fit: Fit, written: bool) -> None:
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in fit.metrics.items())
+    where = f"written to {place}" if written else "diverged, not written"
+    typer.echo(f"{plan.name}: {numbers}; {where}")
+    for words in plan.missed(fit.metrics):
+        typer.echo(f"note: {words}")
+
+
+def _put_away(partial: Path, folder: Path, single: bool) -> None:
+    """Remove the states, which are no longer needed; a grid keeps its table of metrics."""
+    from interp.output import draft_of, drop, settle
+
+    if not single:
+        folder.mkdir(parents=True, exist_ok=True)
+        settle(partial / "metrics.csv", folder / "metrics.csv")
+    away = draft_of(partial)
+    partial.replace(away)  # a process that dies here leaves what the next run sweeps
+    drop(away)

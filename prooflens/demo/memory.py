@@ -1,0 +1,327 @@
+"""The part of the demo's report about memories: the trained model beside the constructed proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from interp.figures.lags import kernels_by_lag
+from interp.figures.maps import Panel, share_maps
+from interp.figures.style import save
+from interp.interventions.components import Component, components
+from interp.proofs.mechanism import Construction
+from probes.agreement import agreement
+from probes.study import Study
+from prooflens.demo import words
+from prooflens.pages.findings import STATUS_WORDS, status_counts
+from prooflens.pages.page import Picture, Section, Table
+
+__all__ = ["Comparison", "doubts", "findings", "lead_picture", "sections"]
+
+_SITES = {"hook_embed": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The studies of one task's models, and the proof behind the constructed one.
+
+    Attributes:
+        trained: The study of the shipped model.
+        constructed: The study of the constructed model.
+        controls: Models for which not everything should hold: trained to the same accuracy in
+            another way, and untrained.
+        construction: The construction itself.
+    """
+
+    trained: Study
+    constructed: Study
+    controls: tuple[Study, ...]
+    construction: Construction
+
+    @property
+    def studies(self) -> tuple[Study, ...]:
+        """All the studies, the controls last."""
+        return self.trained, self.constructed, *self.controls
+
+    @cached_property
+    def agreement(self) -> pd.DataFrame:
+        """The proof's statements checked on every model, in long form with a column ``model``."""
+        mechanism = self.construction.mechanism
+        tables = [agreement(mechanism, s.roles).assign(model=s.name) for s in self.studies]
+        return pd.concat(tables, ignore_index=True)
+
+    @property
+    def held(self) -> pd.DataFrame:
+        """A table of statements by models: whether each statement holds."""
+        wide = self.agreement.pivot(index="statement", columns="model", values="holds")
+        statements = self.agreement["statement"].drop_duplicates()
+        return wide.loc[statements, [study.name for study in self.studies]]
+
+
+def findings(comparison: Comparison) -> list[str]:
+    """Three sentences: the trained model's roles, the proof's, and how well the task is solved."""
+    held = comparison.held.drop(columns=comparison.constructed.name)
+    certificate = comparison.construction.certificate
+    return [
+        words.roles_in_words(comparison.trained),
+        words.proof_in_words(comparison.constructed, held, certificate),
+        words.solving(comparison.trained),
+    ]
+
+
+def doubts(comparison: Comparison) -> list[str]:
+    """What the numbers give reason to doubt."""
+    trained, held = comparison.trained, comparison.held
+    said = [
+        "One model of each kind, of one seed: what other seeds do is said in their recipes.",
+        "The trained model and the proof need not fill a role by the same means. "
+        + " ".join(words.looking(study) for study in (trained, comparison.constructed)),
+    ]
+    controls = [(c.name, int(held[c.name].sum())) for c in comparison.controls]
+    passed = ", ".join(
+        f"{count} of {len(held)} hold for the {name} model" for name, count in controls
+    )
+    if controls:
+        said.append(f"Statements must be able to fail: {passed}.")
+    if (trained.roles["status"] != "confirmed").any():
+        told = status_counts(trained.roles)
+        said.append(f"Of the trained model's roles only the confirmed ones count: {told}.")
+    return said
+
+
+def lead_picture(comparison: Comparison, folder: Path) -> Picture:
+    """The figure that shows what was found: where the heads of the models look."""
+    shown = _lags_shown(comparison)
+    panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
+    lags, across = [str(lag) for lag in range(shown)], "lag (positions back)"
+    wide, narrow = (
+        share_maps(panels, lags, label="share of attention", across=across, narrow=narrow)
+        for narrow in (False, True)
+    )
+    words = "Share of each head's attention at each lag, mean over scored positions"
+    told = f"{words}. The largest: {_largest(panels, [f'lag {lag}' for lag in lags])}."
+    picture = _picture(wide, folder, "attention-by-lag", told)
+    return replace(picture, narrow=_picture(narrow, folder, "attention-by-lag-narrow", told).path)
+
+
+def sections(comparison: Comparison, folder: Path) -> list[Section]:
+    """The evidence, then, folded, everything else; figures are written to ``folder``."""
+    return [
+        Section(
+            "Which models do what the proof does?",
+            (
+                "The proof and a trained model may fill the same roles by different mechanisms: "
+                "one by cancellation, one by selection. Controls show that statements can fail.",
+            ),
+            tables=(
+                Table(
+                    comparison.held.reset_index(), "Statements of the proof, checked on all models."
+                ),
+                Table(
+                    _by_whom(comparison.agreement),
+                    "Who fills them; strength is the r² lost "
+                    "without the strongest confirmed component or group.",
+                ),
+            ),
+        ),
+        Section(
+            "Where each head looks",
+            tuple(words.looking(study) for study in _drawn(comparison)),
+            [_kernel_picture(comparison, folder)],
+        ),
+        _roles(comparison),
+        Section(
+            "What becomes readable where, and what ablation removes",
+            (
+                "Rows of the first figure are places in the residual stream, in order.",
+                *[words.reading(study) for study in comparison.studies],
+            ),
+            _layer_pictures(comparison, folder),
+            folded=True,
+        ),
+        _models(comparison),
+    ]
+
+
+def _roles(comparison: Comparison) -> Section:
+    """Who has which role, model by model."""
+    return Section(
+        "Which component does what",
+        (
+            f"{STATUS_WORDS} Every test has a floor, and all but the belonging to a group of "
+            "heads have a null that must be beaten (q is the false-discovery rate).",
+            *[
+                f"Without a role in the {study.name} model: {_without_role(study)}."
+                for study in comparison.studies
+            ],
+        ),
+        tables=tuple(
+            Table(
+                _role_table(study),
+                f"Roles in the {study.name} model. Strength: r² of the "
+                "target lost without the component (for heads: without its group) or, where no "
+                "target is named, the share of attention that names the role; effect: change "
+                "of the output, as a share of its variance.",
+            )
+            for study in comparison.studies
+            if len(study.roles)
+        ),
+        folded=True,
+    )
+
+
+def _models(comparison: Comparison) -> Section:
+    """What was asked of whom, and how well each did."""
+    task = comparison.trained.task
+    arguments = ", ".join(task.arguments)
+    return Section(
+        "The task and the models",
+        (
+            f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
+            "one layer was trained on it; a second model is the constructive proof that one "
+            "layer can do it, written down as weights.",
+            *[_describe(study) for study in comparison.studies],
+            words.margins(comparison.construction.certificate),
+        ),
+        tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
+        folded=True,
+    )
+
+
+def _by_whom(agreement: pd.DataFrame) -> pd.DataFrame:
+    found = agreement[agreement["holds"]]
+    return found[["model", "statement", "strength", "by"]]
+
+
+def _describe(study: Study) -> str:
+    spec = study.model.spec
+    score = {"table": "a learned bias per lag", "lin": "a bias −p·lag a head"}[spec.lag_bias]
+    normalizer = "a softmax" if spec.normalizer == "softmax" else "no normaliser"
+    return (
+        f"The {study.name} model: {sum(spec.heads)} heads with {score} and {normalizer}, an FFN of "
+        f"{sum(map(sum, spec.ffn_widths))} neurons, {spec.dtype}."
+    )
+
+
+def _performance(comparison: Comparison) -> pd.DataFrame:
+    bounds = {comparison.constructed.name: comparison.construction.certificate.error}
+    rows = []
+    for study in comparison.studies:
+        weights = sum(p.count_nonzero().item() for p in study.model.parameters())
+        rows.append(
+            {
+                "model": study.name,
+                "heads": sum(study.model.spec.heads),
+                "non-zero weights": weights,
+                "accuracy": study.performance.accuracy,
+                "error (of the target's variance)": study.performance.error,
+                "largest error": study.performance.worst,
+                "certificate": bounds.get(study.name, float("nan")),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _role_table(study: Study) -> pd.DataFrame:
+    columns = ["role", "target", "status", "strength", "effect", "q", "evidence"]
+    return pd.concat([_names(study.roles), study.roles[columns]], axis=1)
+
+
+def _without_role(study: Study) -> str:
+    has = set(_names(study.roles))
+    return ", ".join(p.name for p in components(study.model) if p.name not in has) or "none"
+
+
+def _names(rows: pd.DataFrame) -> pd.Series:
+    parts = rows[["component", "layer", "head"]].itertuples(index=False, name=None)
+    names = [Component(*part).name for part in parts]
+    return pd.Series(names, index=rows.index, name="component", dtype=object)
+
+
+def _lags_shown(comparison: Comparison) -> int:
+    return max(comparison.trained.memories.values()) + 3
+
+
+def _kernel_picture(comparison: Comparison, folder: Path) -> Picture:
+    kernels = {
+        study.name: {m: study.kernels.kernels[m].sum(0) for m in study.memories}
+        for study in _drawn(comparison)
+    }
+    memories, shown = comparison.trained.memories, _lags_shown(comparison)
+    figure = kernels_by_lag(kernels, memories, longest=shown - 1)
+    told = "; ".join(
+        f"{study.name}: "
+        + ", ".join(f"{m} {study.kernels.concentration(m, lag):.2f}" for m, lag in memories.items())
+        for study in _drawn(comparison)
+    )
+    words = (
+        "What the heads of the layer put into the direction that holds each memory: their summed "
+        "signed kernel, as a share of its absolute weight over all lags. At the memory's own lag, "
+        f"{told}."
+    )
+    return _picture(figure, folder, "kernels-by-lag", words)
+
+
+def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
+    """The largest number of every row of every panel, and where it stands."""
+    said = []
+    for panel in panels:
+        tops = [
+            f"{row} {columns[int(np.nanargmax(values))]} {np.nanmax(values):.2f}"
+            for row, values in zip(panel.rows, panel.values, strict=True)
+            if np.isfinite(values).any()
+        ]
+        said.append(f"{panel.title}: {', '.join(tops) or 'nothing measured'}")
+    return "; ".join(said)
+
+
+def _drawn(comparison: Comparison) -> tuple[Study, ...]:
+    return comparison.trained, comparison.controls[0], comparison.constructed
+
+
+def _head_names(study: Study) -> list[str]:
+    return [part.name for part in components(study.model) if part.kind == "head"]
+
+
+def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]:
+    latents = [*comparison.trained.task.arguments, "f"]
+    reads, losses = [], []
+    for study in _drawn(comparison):
+        layers = study.scores[study.scores["metric"] == "decodability"]
+        read = layers.pivot(index="site", columns="target", values="score")
+        sites = [site for site in study.sites if site in read.index]
+        names = [next(word for key, word in _SITES.items() if key in site) for site in sites]
+        reads.append(Panel(study.name, read.loc[sites, latents].to_numpy(), names))
+        scores = study.scores[study.scores["component"] != "group"]
+        drops = scores[scores["metric"] == "decodability_drop"]
+        drops = drops.assign(component=_names(drops))
+        lost = drops.pivot(index="component", columns="target", values="score")
+        parts = list(dict.fromkeys(drops["component"]))
+        losses.append(Panel(study.name, lost.loc[parts, latents].to_numpy(), parts))
+    return (
+        _picture(
+            share_maps(reads, latents, label="held-out r², linear probe", across="latent"),
+            folder,
+            "decodability",
+            "Linear decodability of each latent along the residual stream. The best read: "
+            f"{_largest(reads, latents)}.",
+        ),
+        _picture(
+            share_maps(losses, latents, label="r² lost without it", across="latent"),
+            folder,
+            "ablation",
+            "Decodability lost right after a component's sublayer when it is mean-ablated "
+            f"(the probe is refitted). What each loses most: {_largest(losses, latents)}.",
+        ),
+    )
+
+
+def _picture(figure: Figure, folder: Path, name: str, caption: str) -> Picture:
+    (png,) = save(figure, folder / "figures" / name, formats=("png",))
+    return Picture(png, caption)

@@ -1,0 +1,185 @@
+"""Is it sure? What the tests of a role say, in a few words and test by test.
+
+A role table's ``tests`` hold every score with its floor, q and interval
+(:mod:`probes.roles.decision`). Here they become what a reader asks first: whether to believe the
+role, which test speaks against it, and which came nearest to failing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any
+
+import pandas as pd
+
+from prooflens.pages.findings import in_words, part_names
+
+__all__ = [
+    "TOLD",
+    "against",
+    "certainty",
+    "how_sure",
+    "in_short",
+    "last_cause",
+    "nearest_to_failing",
+    "passes",
+    "tests_of",
+    "with_certainty",
+]
+
+Told = dict[str, Any]
+TOLD = ("what it does, and what is lost", "is it sure")
+"""The columns of :func:`with_certainty`."""
+_NATS = re.compile(r", in nats,( by)?\s*$")
+
+
+def tests_of(row: Any) -> list[Told]:
+    """The tests that a role rests on; what only stands beside is left out."""
+    told = json.loads(row.tests) if isinstance(row.tests, str) else []
+    return [test for test in told if _decides(test)]
+
+
+def passes(test: Told, level: float) -> bool:
+    """Whether a test passes: its score reaches the floor, its q is below the level, and its
+    interval does not reach below half the floor."""
+    score, low, floor = test["score"], test["low"], test["floor"]
+    reached = score is not None and score >= floor
+    return bool(reached and test["q"] < level and (low is None or low >= floor / 2))
+
+
+def in_short(row: Any) -> str:
+    """What a head is seen to do, and what is lost without it: one test of each kind."""
+    behaviour = [test for test in tests_of(row) if test["kind"] == "behaviour"][:1]
+    told = [_scored(test) for test in behaviour]
+    return "; ".join(filter(None, [*told, last_cause(row)])) or str(row.evidence)
+
+
+def last_cause(row: Any) -> str:
+    """What is lost, in the words of the test whose score is the row's effect; empty without one."""
+    cause = [test for test in tests_of(row) if test["kind"] == "cause"]
+    return _scored(cause[-1]) if cause else ""
+
+
+def how_sure(row: Any, level: float) -> str:
+    """Whether to believe a role, in one or two sentences.
+
+    Args:
+        row: Of a role table.
+        level: The false-discovery rate that it was decided by.
+    """
+    tests = tests_of(row)
+    if not tests:
+        return f"It was {row.status}; on which tests was not kept."
+    failed = [test for test in tests if not passes(test, level)]
+    count = f"{len(tests) - len(failed)} of {len(tests)} tests pass"
+    if row.status == "confirmed":
+        return f"Yes: {_all_pass(tests)}{_nearest(tests)}."
+    if row.status == "candidate":
+        return f"Not yet: {count}; {row.missing}."
+    failing = in_words([against(test) for test in failed if _put(test)], most=2)
+    if row.status == "rejected":
+        return f"No, the model does not rely on it: {count}; {failing}."
+    return f"It is needed, and not for this alone: {count}; {failing}."
+
+
+def with_certainty(roles: pd.DataFrame, level: float) -> pd.DataFrame:
+    """A role table with the columns :data:`TOLD`, for a page; a file has all tests.
+
+    Args:
+        roles: The table.
+        level: The false-discovery rate that it was decided by.
+    """
+    rows = list(roles.itertuples())
+    short, sure = TOLD
+    told = {
+        short: pd.Series([in_short(row) for row in rows], index=roles.index, dtype=object),
+        sure: pd.Series([how_sure(row, level) for row in rows], index=roles.index, dtype=object),
+    }
+    return roles.assign(**told)
+
+
+def certainty(roles: pd.DataFrame, level: float) -> str:
+    """How sure all roles of a table's heads are, in one sentence or two."""
+    heads = roles[roles["head"] >= 0] if len(roles) else roles
+    counts = heads["status"].value_counts()
+    sure = int(counts.get("confirmed", 0))
+    if heads.empty:
+        return "Is it sure? No head's behaviour comes near a role: there was no cause to test."
+    others = [f"{n} {status}" for status, n in counts.items() if status != "confirmed"]
+    left = f" Not confirmed: {'; '.join(others)}." if others else ""
+    if not sure:
+        return f"Is it sure? No role passes all of its tests.{left}"
+    nearest = nearest_to_failing(heads[heads["status"] == "confirmed"])
+    told = "" if nearest is None else f"; nearest to failing is {_margin(*nearest)}"
+    return (
+        f"Is it sure? {_each(sure)} all of {'their' if sure > 1 else 'its'} tests, at a "
+        f"false-discovery rate of {level:g}{told}.{left}"
+    )
+
+
+def nearest_to_failing(sure: pd.DataFrame) -> tuple[float, str, Told] | None:
+    """(score in floors, role and component, test) of the test with the least margin; None where no
+    test has a floor."""
+    found = [
+        (test["score"] / test["floor"], f"{role} {name}", test)
+        for name, role, tests in zip(part_names(sure), sure["role"], sure["tests"], strict=True)
+        for test in json.loads(tests)
+        if _decides(test) and test["floor"] and test["score"] is not None
+    ]
+    return min(found, default=None, key=itemgetter(0, 1))
+
+
+def _decides(test: Told) -> bool:
+    """Sufficiency is told beside, and decides nothing."""
+    return test.get("kind") != "sufficiency"
+
+
+def _put(test: Told) -> bool:
+    """Whether a test could be put: one that could not has a score of 0 and p 1."""
+    return bool(test["score"] or test["p"] < 1)
+
+
+def _each(count: int) -> str:
+    return f"{count} confirmed roles pass" if count > 1 else "One confirmed role passes"
+
+
+def _margin(ratio: float, name: str, test: Told) -> str:
+    return f"{name}: {against(test)} ({ratio:.2f} times)"
+
+
+def _all_pass(tests: Sequence[Told]) -> str:
+    return f"all {len(tests)} tests pass" if len(tests) > 1 else "its test passes"
+
+
+def _nearest(tests: Sequence[Told]) -> str:
+    floored = [test for test in tests if test["floor"] and test["score"] is not None]
+    if not floored:
+        return ""
+    return f"; nearest to failing: {against(min(floored, key=_in_floors))}"
+
+
+def _in_floors(test: Told) -> float:
+    return float(test["score"] / test["floor"])
+
+
+def against(test: Told) -> str:
+    """A test of :func:`tests_of` in words: what was measured, how much, and what was asked."""
+    return f"{_scored(test)}, where {test['floor']:.3g} is asked"
+
+
+def _number(score: float) -> str:
+    """Two decimals, so that it is no count; three digits where these would hide it."""
+    return f"{score:.2f}" if 0.1 <= abs(score) < 100 else f"{score:.3g}"
+
+
+def _scored(test: Told) -> str:
+    """``the loss rises by 8.92 nats``: what was measured, and how much."""
+    name, score = str(test["name"]), test["score"]
+    number = "not measured" if score is None else _number(score)
+    nats = _NATS.search(name)
+    if nats is None:
+        return f"{name} {number}"
+    return f"{name[: nats.start()]}{nats[1] or ''} {number} nats"

@@ -1,0 +1,208 @@
+"""What a language model's heads do together, in the sentences that a page opens with.
+
+The induction circuit comes first: which heads look at what followed an equal token, which earlier
+heads they read to find it, and what is lost without either. Then follows what else is confirmed.
+Every sentence is made from a role table's numbers. It speaks of heads cut one at a time: what
+several do only together, or what one does when another is gone, it does not tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from probes.roles.profile import LANGUAGE, Profile
+from prooflens.pages.certainty import against, nearest_to_failing
+from prooflens.pages.findings import head_names, in_words
+
+__all__ = ["circuit_doubts", "circuit_sentences"]
+
+_UNSURE = {
+    "necessary, not specific": "necessary, not specific: the heads are needed, and as much where "
+    "the role's event does not happen",
+    "candidate": "candidates: a test could not be put, or needs more rows",
+    "rejected": "rejected: the behaviour is there, and no loss without it",
+}
+
+_WRITERS = re.compile(r"earlier heads \(([^)]*)\)")
+
+
+def circuit_sentences(
+    roles: pd.DataFrame, attention: pd.Series | None = None, *, profile: Profile = LANGUAGE
+) -> list[str]:
+    """What the heads do, in two to four sentences.
+
+    Args:
+        roles: A role table, decided by ``profile``.
+        attention: Of every head, named ``L0H1``, the share of its attention that goes to what
+            followed equal tokens: what is said where no head does induction.
+        profile: Its floor is named where nothing passes it.
+    """
+    groups = _groups(roles)
+    roles = roles[roles["head"] >= 0]
+    sure = roles[roles["status"] == "confirmed"]
+    induction = sure[sure["role"] == "induction"]
+    if induction.empty:
+        said = [_no_induction(roles, attention, profile)]
+    else:
+        said = list(_induction(induction, sure))
+    others = list(_others(sure if induction.empty else _untold(sure, induction)))
+    if others:
+        said.append(f"{'Confirmed' if induction.empty else 'Also confirmed'}: {'; '.join(others)}.")
+    elif induction.empty:
+        said.append("No other role is confirmed of any head.")
+    return [*said, *groups]
+
+
+def _groups(roles: pd.DataFrame) -> list[str]:
+    """The groups of heads that share a job, each with the shares of its members."""
+    if "component" not in roles:
+        return []
+    rows = roles[(roles["component"] == "group") & (roles["status"] == "confirmed")]
+    return [
+        f"{in_words(str(group).split('+'))} share one job, {role}: without them together the "
+        f"loss rises by {effect:.2f} nats, and not so without one at a time "
+        f"({in_words(_shares(tests))})."
+        for group, role, effect, tests in zip(
+            rows["group"], rows["role"], rows["effect"], rows["tests"], strict=True
+        )
+    ]
+
+
+def _shares(tests: str) -> list[str]:
+    named = [test for test in json.loads(tests) if test["name"].startswith("share of L")]
+    return [f"{test['name'].removeprefix('share of ')} {test['score']:.0%}" for test in named]
+
+
+def circuit_doubts(roles: pd.DataFrame) -> list[str]:
+    """What the table's own numbers give reason to doubt."""
+    roles = roles[roles["head"] >= 0]
+    sure = roles[roles["status"] == "confirmed"]
+    said = []
+    for status, told in _UNSURE.items():
+        count = int((roles["status"] == status).sum())
+        if count:
+            said.append(f"{count} of {len(roles)} roles are {told}. They are left out above.")
+    nearest = nearest_to_failing(sure)
+    if nearest is not None:
+        ratio, name, test = nearest
+        said.append(f"Nearest to failing is {name}: {against(test)} ({ratio:.2f} times).")
+    alone = sure[~sure["group"].astype(bool)] if "group" in sure else sure
+    crowded = alone.groupby("role")["head"].count()
+    if (crowded > 1).any():
+        said.append(
+            "Heads are cut one at a time: where several do the same, each seems to matter less "
+            "than they do together."
+        )
+    return said
+
+
+def _induction(induction: pd.DataFrame, sure: pd.DataFrame) -> Iterator[str]:
+    """The circuit: readers, writers, what breaks, what the readers write."""
+    order = induction.sort_values("effect", ascending=False, kind="stable")
+    readers, many = head_names(order), len(order) > 1
+    yield (
+        f"{in_words(readers)} {'do' if many else 'does'} induction: {_share(order['strength'])} of "
+        f"{'their' if many else 'its'} attention goes to what followed the same token earlier in "
+        f"the row. When {_who(order)}, the loss on random tokens that repeat "
+        f"rises by {_range(order['effect'])} nats a token."
+    )
+    read = [
+        (names[1].removesuffix(" …"), test["score"])
+        for tests in order["tests"]
+        for test in json.loads(tests)
+        if (names := _WRITERS.search(test["name"]))
+    ]
+    writers = sorted({w for names, _ in read for w in names.split(", ")}, key=_place)
+    if writers:
+        falls = pd.Series([fall for _, fall in read])
+        look = "look" if len(writers) > 1 else "looks"
+        yield (
+            f"{'They find' if many else 'It finds'} it by reading {in_words(writers)}, which "
+            f"{look} at the token before: without that, this share falls by {_range(falls)}"
+            f"{_of_writers(writers, sure)}."
+        )
+    copying = sure[(sure["role"] == "copying") & (sure["strength"] > 0)]
+    own = copying[_named(copying, readers)]
+    if len(own):
+        yield (
+            f"{in_words(head_names(own.sort_values('strength', ascending=False)))} then "
+            f"{'raise' if len(own) > 1 else 'raises'} the logit of the token found, by "
+            f"{_range(own['strength'])}."
+        )
+
+
+def _who(readers: pd.DataFrame) -> str:
+    """Who loses the attention: the head, one of several, or the heads of a group at once."""
+    groups = [group for group in dict.fromkeys(readers.get("group", ())) if group]
+    if not groups:
+        return f"{'one of them' if len(readers) > 1 else 'it'} loses that attention"
+    joint = " or ".join(in_words(group.split("+")) for group in groups)
+    if not readers["group"].astype(bool).all():
+        return f"one of them, or {joint} at once, loses that attention"
+    return f"{'all of them' if len(groups) == 1 else joint} lose that attention at once"
+
+
+def _of_writers(writers: Sequence[str], sure: pd.DataFrame) -> str:
+    """What the loss does without the writers' attention to the token before."""
+    rows = sure[sure["role"] == "previous-token"]
+    rows = rows[_named(rows, writers)]
+    if rows.empty:
+        return ""
+    return f", and the loss rises by {_range(rows['effect'])} nats"
+
+
+def _no_induction(roles: pd.DataFrame, attention: pd.Series | None, profile: Profile) -> str:
+    maybe = roles[roles["role"] == "induction"]
+    if len(maybe):
+        names = head_names(maybe)
+        return (
+            f"No head is shown to do induction: {in_words(names)} "
+            f"{'attend' if len(names) > 1 else 'attends'} to what followed equal tokens "
+            f"({_share(maybe['strength'])}), but the tests of a cause do not all hold."
+        )
+    if attention is None or attention.dropna().empty:
+        return "No head does induction: none attends enough to what followed equal tokens."
+    best = str(attention.idxmax())
+    return (
+        f"No head does induction: the most that one attends to what followed equal tokens is "
+        f"{attention[best]:.2f} ({best}), and {profile.floors.share:.2g} is asked."
+    )
+
+
+def _untold(sure: pd.DataFrame, induction: pd.DataFrame) -> pd.DataFrame:
+    """What is confirmed besides the induction circuit, its readers' copying included."""
+    copied = (sure["role"] == "copying") & (sure["strength"] > 0)
+    told = copied & _named(sure, head_names(induction))
+    return sure[~told & ~sure["role"].isin(("induction", "previous-token"))]
+
+
+def _others(sure: pd.DataFrame) -> Iterator[str]:
+    for role, rows in sure.groupby("role", sort=False):
+        order = rows.sort_values("effect", ascending=False, kind="stable")
+        suffix = [" (suppresses)" if s < 0 else "" for s in order["strength"]]
+        names = [n + s for n, s in zip(head_names(order), suffix, strict=True)]
+        yield f"{role} {in_words(names)} (loss {_range(order['effect'], signed=True)})"
+
+
+def _named(rows: pd.DataFrame, names: Sequence[str]) -> pd.Series:
+    """Which rows are about one of these heads."""
+    return pd.Series(head_names(rows), index=rows.index, dtype=object).isin(names)
+
+
+def _place(name: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", name)))
+
+
+def _share(values: pd.Series) -> str:
+    low, high = f"{values.min():.0%}", f"{values.max():.0%}"
+    return low if low == high else f"{low[:-1]} to {high}"
+
+
+def _range(values: pd.Series, *, signed: bool = False) -> str:
+    sign = "+" if signed else ""
+    low, high = format(values.min(), f"{sign}.2f"), format(values.max(), f"{sign}.2f")
+    return low if low == high else f"{low} to {high}"

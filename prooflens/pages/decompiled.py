@@ -1,0 +1,388 @@
+"""The page of a decompiled model: the program, where each line comes from, and what it costs.
+
+The conclusion comes first, in a sentence made of the numbers, with the program itself, one figure
+and what to doubt; then the program line by line with the component it stands for, how faithful it
+is and rows on which program and model part. What backs these up is folded: heads, scores, layers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from interp.figures.attention import attention_in_words, attention_maps
+from interp.figures.style import save
+from interp.figures.sweeps import sweep
+from interp.interventions.components import Component
+from interp.output import output_folder
+from interp.rasp import program_text, run
+from interp.rasp.printer import expression_text, output_text
+from probes.decompile.components import HeadDoes, mean_patterns
+from probes.decompile.decisions import Fidelity, decide
+from probes.decompile.judging import LEAST
+from probes.decompile.workflow import Decompiled
+from prooflens.pages.decompiled_evidence import anchor_of, made_of
+from prooflens.pages.decompiled_proof import beside_the_proof
+from prooflens.pages.naming import page_name
+from prooflens.pages.page import Link, Page, Picture, Section, Table, render
+
+__all__ = ["MARKER", "sentence", "write_decompiled"]
+
+MARKER = "program.txt"
+_SHOWN, _DRAWN = 10, 6
+_REST = "map-of-the-rest"
+"""The anchor of the heat maps of heads that no line stands for."""
+
+
+def sentence(found: Decompiled) -> str:
+    """What was found, in a sentence."""
+    best, kept = found.best, len(found.kept.parts)
+    numbers = (
+        f"gain {_number(best.held.gain)} on held-out rows, {_number(best.longer.gain)} on longer "
+        f"ones, {_number(best.off_task.gain)} off the task"
+    )
+    if found.answer == "no attention needed" and min(found.table) < 1.0:
+        return (
+            "No attention needed: a program that reads the current token alone decides as the "
+            f"model does ({numbers})."
+        )
+    if found.answer == "no attention needed":
+        return (
+            "No attention needed: a table on the current token alone takes every decision as the "
+            f"model does, on {len(found.data.held)} held-out and {len(found.data.longer)} longer "
+            "rows."
+        )
+    if found.answer == "found":
+        lines = f"{best.program.size} line{'s' * (best.program.size != 1)}"
+        needed = f"the model needs {kept} of its components for it"
+        return f"A program of {lines} decides as the model does ({numbers}); {needed}."
+    return (
+        f"No program of at most {found.lines} lines found; the best has a gain of "
+        f"{best.score:.2f} where {LEAST} is asked for ({numbers})."
+    )
+
+
+def write_decompiled(
+    found: Decompiled, model: object, name: str, out: Path, *, overwrite: bool = False
+) -> str:
+    """``program.txt``, ``result.json``, figures and ``report.html``; returns the sentence.
+
+    Args:
+        found: From :func:`probes.decompile.workflow.decompile`.
+        model: The model, for its heads' patterns.
+        name: What to call it.
+        out: Folder to be.
+        overwrite: Replace an earlier one.
+
+    Raises:
+        OutputError: if the folder is there and may not be replaced.
+    """
+    told = sentence(found)
+    with output_folder(out, overwrite=overwrite, marker=MARKER) as folder:
+        (folder / "program.txt").write_text(program_text(found.best.program), encoding="utf-8")
+        record = json.dumps(found.record(), indent=1)
+        (folder / "result.json").write_text(record + "\n", encoding="utf-8")
+        replaced, curve = list(_replaced(found, model, folder)), _curve(found, folder)
+        picture = replaced.pop(0) if replaced else curve
+        rest = [*replaced, *([curve] if curve is not None and curve is not picture else [])]
+        lines = "; ".join(program_text(found.best.program).splitlines())
+        page = Page(
+            title=f"{page_name(name)}, decompiled",
+            findings=[told, f"The program: {lines}"],
+            sections=list(_sections(found, model, folder, rest)),
+            facts=[f"{found.seconds:.1f} seconds", f"{len(found.data.fit)} rows fitted"],
+            picture=picture,
+            doubts=list(_doubts(found)),
+        )
+        (folder / "report.html").write_text(render(page), encoding="utf-8")
+    return told
+
+
+def _doubts(found: Decompiled) -> Iterator[str]:
+    """What the numbers give reason to doubt."""
+    off, right = found.best.off_task.gain, found.right
+    if not math.isfinite(off):
+        yield (
+            "What happens off the task: there a table on the current token makes no mistake "
+            "either, so that no gain can be told."
+        )
+    elif off >= LEAST:
+        yield (
+            "Little off the task: on random tokens, ties, repeats and rows with single tokens "
+            f"exchanged the program decides as the model does, too (gain {off:.2f})."
+        )
+    else:
+        yield (
+            "Off the task (random tokens, ties, repeats, single tokens exchanged) its gain is "
+            f"{off:.2f}: there the model does something else than these lines."
+        )
+    if math.isfinite(right.model) and right.errors:
+        yield (
+            f"Where the model errs ({right.errors} decisions) the program does as the model in "
+            f"{right.as_model:.2f} of them: the rest of its errors is not in these lines."
+        )
+    yield from _open(found)
+    yield (
+        "Program and model are compared on decisions, not on numbers, and on rows, not on all: "
+        "other lines may decide the same on them."
+    )
+
+
+def _sections(
+    found: Decompiled, model: object, folder: Path, pictures: list[Picture]
+) -> Iterator[Section]:
+    program = pd.DataFrame(list(_lines(found)), columns=["line", "stands for", "evidence"])
+    numbers = [f"line-{k + 1}" for k in range(len(program))]
+    yield Section(
+        "The program",
+        [
+            "Each line leads to the component it stands for, and to the pattern that it replaced; "
+            "the last ones are the feed-forward layers, the LayerNorms and the readout, replaced "
+            "together with the heads that no other line stands for.",
+        ],
+        pictures=pictures,
+        tables=[Table(program, "The program, line by line.", anchors=numbers)],
+    )
+    yield from beside_the_proof(found)
+    yield Section(
+        "How faithful it is",
+        _labels(found),
+        tables=[Table(_fidelity(found), "Decisions taken alike.")],
+    )
+    yield _parting(found)
+    if found.heads:
+        yield Section(
+            "What each head does",
+            [
+                "A primitive is put in the place of a head's own pattern while the rest of the "
+                "model goes on. Gain is what is left of the model's decisions beyond the table on "
+                "the current token."
+            ],
+            pictures=list(_patterns(found, model, folder)),
+            tables=[_heads(found)],
+            folded=True,
+        )
+    for section in made_of(found):
+        yield replace(section, folded=True)
+    yield Section(
+        "What is needed",
+        [
+            f"Replaced by their means: {_names(found.kept.dropped)}. That leaves "
+            f"{found.kept.gain:.2f} of the gain. Needed: {_names(found.kept.parts)}."
+        ],
+        folded=True,
+    )
+
+
+def _parting(found: Decompiled) -> Section:
+    if not found.differ:
+        told = "On every row that was looked at, on the task and off it, they decide alike."
+        return Section("Where they part", [told])
+    return Section("Where they part", tables=[Table(_differences(found), "Decisions that differ.")])
+
+
+def _open(found: Decompiled) -> Iterator[str]:
+    """Words for what the rows do not tell apart."""
+    by_line: dict[tuple[str, str], list[str]] = {}
+    for one in found.alike:
+        by_line.setdefault((one.line, one.word), []).append(one.instead)
+    for (line, word), others in by_line.items():
+        yield (
+            f"In {line}, {word} cannot be told from {', '.join(others)}: on every row that was "
+            "looked at, on the task and off it, they decide alike."
+        )
+
+
+def _labels(found: Decompiled) -> list[str]:
+    """Words for model and program beside the labels."""
+    right = found.right
+    if not math.isfinite(right.model):
+        return []
+    told = (
+        f"Of the labelled decisions that were not fitted the model takes {right.model:.3f} rightly "
+        f"and the program {right.program:.3f}."
+    )
+    if not right.errors:
+        return [told]
+    return [
+        told,
+        f"Where the model errs ({right.errors} decisions) the program does as the model in "
+        f"{right.as_model:.2f} of them and is right in {right.as_label:.2f}.",
+    ]
+
+
+def _names(parts: Iterable[Component]) -> str:
+    return ", ".join(part.name for part in parts) or "nothing"
+
+
+def _lines(found: Decompiled) -> Iterator[tuple[str, str | Link, str | Link]]:
+    """Each line, a link to the component that it stands for, a link to its evidence."""
+    best = found.best
+    for number, line in enumerate(best.program.lines):
+        source = best.sources.get(line.name, -1)
+        text = f"{line.name} = {expression_text(line.expression)}"
+        if source < 0:
+            yield text, "no head alone", _to_heads(found, "what heads fetch, put together")
+            continue
+        head = found.heads[source]
+        name = head.head.name if head.gain >= LEAST else f"no head alone, nearest {head.head.name}"
+        told = f"{head.primitive.words}: gain {head.gain:.2f} in its place"
+        yield text, Link(name, anchor_of(head.head)), Link(told, _map(number))
+    rest, ffns = _rest(found), found.evidence.ffns
+    parts = [*(one.head for one in rest), *(one.part for one in ffns[:1])]
+    words = ", ".join([*(one.head.name for one in rest), "FFNs, norms and readout"])
+    for output in best.program.outputs:
+        told = f"gain {best.score:.2f} of the whole"
+        yield (
+            output_text(output),
+            Link(words, anchor_of(parts[0])) if parts else words,
+            Link(told, _REST) if rest else _to_heads(found, told),
+        )
+
+
+def _rest(found: Decompiled) -> list[HeadDoes]:
+    """What the heads do that no line stands for: the decisions themselves speak of it."""
+    shown = {found.heads[k].head.name for k in found.best.sources.values() if k >= 0}
+    first: dict[str, HeadDoes] = {}
+    for one in found.heads:
+        if not one.at and one.head.name not in shown:
+            first.setdefault(one.head.name, one)
+    return list(first.values())[:_DRAWN]
+
+
+def _to_heads(found: Decompiled, text: str) -> str | Link:
+    return Link(text, anchor_of(found.heads[0].head)) if found.heads else text
+
+
+def _map(line: int) -> str:
+    """The anchor of the heat map of a line, counted from 0."""
+    return f"map-{line + 1}"
+
+
+def _fidelity(found: Decompiled) -> pd.DataFrame:
+    best = found.best
+    rows = [("held out", best.held), ("longer", best.longer), ("off the task", best.off_task)]
+    beyond = [] if found.far is None else [("up to four times the task's length", found.far)]
+    table = pd.DataFrame(
+        [(name, f.match, f.gain) for name, f in [*rows, *beyond]], columns=["rows", "match", "gain"]
+    )
+    table["match of the table"] = [*found.table, *(_table_off(f) for _, f in [rows[-1], *beyond])]
+    return table
+
+
+def _table_off(fidelity: Fidelity) -> float:
+    """The table's match, from match and gain."""
+    if not math.isfinite(fidelity.gain) or fidelity.gain >= 1:
+        return float("nan")
+    return 1 - (1 - fidelity.match) / (1 - fidelity.gain)
+
+
+def _heads(found: Decompiled) -> Table:
+    rows = [
+        (one.head.name, one.at or "anywhere", one.primitive.words, one.gain, _tried(one))
+        for one in found.heads
+    ]
+    columns = ["head", "at the token", "does", "gain", "others tried"]
+    names = [anchor_of(one.head) for one in found.heads]
+    anchors = [name if name not in names[:k] else f"{name}-{k}" for k, name in enumerate(names)]
+    words = "Heads that are needed, and what can stand in for them."
+    return Table(pd.DataFrame(rows, columns=columns), words, anchors=anchors)
+
+
+def _tried(one: HeadDoes) -> str:
+    return "; ".join(
+        f"{words} {gain:.2f}" for words, gain in one.tried if words != one.primitive.words
+    )
+
+
+def _replaced(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
+    """For each line that stands for a head: the head's pattern and the line's, on one row; the one
+    that leaves most of the gain first."""
+    sources = [found.best.sources.get(line.name, -1) for line in found.best.program.lines]
+    shown = [k for k, source in enumerate(sources) if source >= 0]
+    for number in sorted(shown, key=lambda k: -found.heads[sources[k]].gain):
+        line, one = found.best.program.lines[number], found.heads[sources[number]]
+        path = folder / f"line{number + 1}.png"
+        drawn = _drawn(found, model, one, line.name)
+        save(attention_maps(drawn, columns=2), path)
+        said = f"{line.name} = {expression_text(line.expression)}"
+        told = f"What {said} replaced: {one.head.name} on one row. {_did(one)}"
+        numbers = f"Most: {attention_in_words(drawn)}."
+        yield Picture(path, told, _map(number), told=numbers)
+
+
+def _patterns(found: Decompiled, model: object, folder: Path) -> Iterator[Picture]:
+    """The heads that no line stands for."""
+    rest = _rest(found)
+    drawn: dict[str, np.ndarray] = {}
+    for one in rest:
+        drawn |= _drawn(found, model, one, "primitive")
+    if drawn:
+        path = folder / "patterns.png"
+        save(attention_maps(drawn, columns=2), path)
+        heads = "; ".join(f"{one.head.name}: {one.primitive.words}" for one in rest)
+        told = f"Heads that no line stands for, trained and as tried. {heads}."
+        yield Picture(path, told, _REST, told=f"Most: {attention_in_words(drawn)}.")
+
+
+def _drawn(found: Decompiled, model: object, one: HeadDoes, said: str) -> dict[str, np.ndarray]:
+    own, ideal = mean_patterns(model, found.data.longer, one.head, one.primitive)
+    return {f"{one.head.name}, trained": own, f"{one.head.name}, {said}": ideal}
+
+
+def _did(one: HeadDoes) -> str:
+    return f"With it in the head's place {one.gain:.2f} of the gain is left."
+
+
+def _curve(found: Decompiled, folder: Path) -> Picture | None:
+    points = found.record()["curve"]
+    if len(points) < 2:
+        return None
+    table = pd.DataFrame(points).assign(
+        model="best program", gain=lambda t: t["gain"].clip(lower=0.0)
+    )
+    figure = sweep(
+        table,
+        x="lines",
+        across="lines (at most)",
+        by="model",
+        y="gain",
+        label="gain on rows not fitted",
+        levels={"found": LEAST},
+        log_x=False,
+        log_y=False,
+    )
+    path = folder / "curve.png"
+    save(figure, path)
+    told = ", ".join(f"{p['lines']:.0f}: {p['gain']:.2f}" for p in points)
+    return Picture(path, f"Gain of the best program by its number of lines, at most {told}.")
+
+
+def _differences(found: Decompiled) -> pd.DataFrame:
+    rows = []
+    for name, row, position in found.differ[:_SHOWN]:
+        part = getattr(found.data, name)
+        texts = [part.vocabulary.texts[c] for c in part.tokens[row, : position + 1] if c >= 0]
+        at = np.argwhere(part.asked).tolist().index([row, position])
+        model = found.decisions[name][at]
+        program = decide(run(found.best.program, part.tokens, part.vocabulary), part)[at]
+        told = [_told(value, part.vocabulary.texts) for value in (model, program)]
+        shown = " ".join(texts[-16:])
+        rows.append((name.replace("_", " "), f"… {shown}" if len(texts) > 16 else shown, *told))
+    return pd.DataFrame(rows, columns=["rows", "tokens so far", "model", "program"])
+
+
+def _told(value: np.ndarray, texts: tuple[str, ...]) -> str:
+    if np.ndim(value):
+        return " ".join(texts[i] for i in np.flatnonzero(value)) or "nothing"
+    return texts[int(value)] if int(value) >= 0 else "none"
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if math.isfinite(value) else "not defined"

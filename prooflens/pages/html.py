@@ -1,0 +1,44 @@
+"""Render the templates of this folder as one HTML file with styles and scripts inside."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from interp.environment import environment
+
+__all__ = ["rendered"]
+
+
+def rendered(template: str, *, scripted: bool, **values: Any) -> str:
+    """Render a template as HTML; whatever is given as text is escaped.
+
+    Args:
+        template: The template's file name in this folder.
+        scripted: Whether the page has tables to sort or filter, and so a script.
+        values: What the template names: ``title``, ``facts`` and its own.
+    """
+    here = files("prooflens.pages")
+    ours = {
+        "css": Markup((here / "style.css").read_text()),  # noqa: S704  our own file
+        "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
+        "environment": environment(),
+    }
+    page = _environment().get_template(template).render(scripted=scripted, **ours, **values)
+    return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
+
+
+@cache
+def _environment() -> Environment:
+    """Templates are compiled once a process."""
+    return Environment(
+        loader=PackageLoader("prooflens", "pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,225 @@
+"""A report as data: a page of sections with words, figures and tables, rendered as one HTML file.
+
+Figures are embedded, styles are in the file, nothing is fetched: the file opens anywhere. Words are
+escaped, so what a model or a task is called cannot become markup.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from prooflens.pages.html import rendered
+
+__all__ = ["Cell", "Link", "Page", "Picture", "Section", "Table", "render"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A PNG file with a caption, which begins its alternative text.
+
+    Attributes:
+        path: The file.
+        caption: What it shows, with its numbers.
+        anchor: What a :class:`Link` to it names; empty for none.
+        narrow: The same panels below one another, shown on a narrow screen.
+        told: The numbers that stand beside the figure, for readers who cannot see it.
+    """
+
+    path: Path
+    caption: str
+    anchor: str = ""
+    narrow: Path | None = None
+    told: str = ""
+
+    @property
+    def alternative(self) -> str:
+        """The text for readers who cannot see the figure."""
+        return f"{self.caption} {self.told}".strip()
+
+    @property
+    def data(self) -> str:
+        """The file as a data URL."""
+        return _data(self.path)
+
+    @property
+    def narrow_data(self) -> str:
+        """The file for a narrow screen as a data URL; empty without one."""
+        return "" if self.narrow is None else _data(self.narrow)
+
+    @property
+    def width(self) -> int:
+        """The shown width in CSS pixels."""
+        return self._size()[0]
+
+    @property
+    def height(self) -> int:
+        """The shown height in CSS pixels."""
+        return self._size()[1]
+
+    def _size(self) -> tuple[int, int]:
+        with self.path.open("rb") as stream:
+            width, height = struct.unpack(">16x2I", stream.read(24))
+        return math.ceil(width * _SHOWN), math.ceil(height * _SHOWN)
+
+
+def _data(path: Path) -> str:
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode()
+
+
+_SHOWN = 0.66
+"""The shown size of a figure's pixels; figures are saved at 150 dots per inch."""
+_LEAST = 1e-10
+"""A p or q below this lies in a tail beyond all draws, and is shown as less than this."""
+_SHORT = 24
+"""Cells with up to this many characters are kept on one line."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A cell of a table that leads to a picture, or to a row of a table, on the same page."""
+
+    text: str
+    anchor: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Cell(NamedTuple):
+    """A cell as it is shown: the class of its style, its text, and the anchor that it leads to."""
+
+    kind: str
+    text: str
+    anchor: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a caption; numbers are shown to three significant digits.
+
+    Attributes:
+        frame: The rows; a :class:`Link` may stand in a cell.
+        caption: The text above the table.
+        sortable: Headings are buttons that sort by their column, by the unrounded numbers.
+        anchors: What links to the rows name, a row each; empty for none.
+    """
+
+    frame: pd.DataFrame
+    caption: str
+    sortable: bool = False
+    anchors: Sequence[str] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The headings of the columns."""
+        return [str(name).replace("_", " ") for name in self.frame.columns]
+
+    @property
+    def rows(self) -> list[list[Cell]]:
+        """The cells of each row."""
+        records = self.frame.itertuples(index=False, name=None)
+        names = [str(name) for name in self.frame.columns]
+        return [
+            [_cell(value, name) for value, name in zip(record, names, strict=True)]
+            for record in records
+        ]
+
+    @property
+    def keys(self) -> list[list[str]]:
+        """For each cell, the text by which a column is sorted."""
+        records = self.frame.itertuples(index=False, name=None)
+        return [[_key(value) for value in record] for record in records]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with the words, pictures and tables under it, in this order.
+
+    Attributes:
+        title: The heading.
+        words: Paragraphs.
+        pictures: Figures with captions.
+        tables: Tables with captions.
+        folded: Whether the reader opens it: for what backs up a finding and is not one.
+    """
+
+    title: str
+    words: Sequence[str] = ()
+    pictures: Sequence[Picture] = ()
+    tables: Sequence[Table] = ()
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Page:
+    """The contents of a report.
+
+    Attributes:
+        title: The title at the top.
+        findings: What was found, in full sentences, first thing on the page.
+        sections: The evidence, and, folded, everything else.
+        facts: Small print at the end: versions, seeds, settings.
+        picture: The figure that shows what was found, right below it.
+        doubts: What would have to be doubted, in sentences.
+    """
+
+    title: str
+    findings: Sequence[str]
+    sections: Sequence[Section]
+    facts: Sequence[str] = field(default_factory=tuple)
+    picture: Picture | None = None
+    doubts: Sequence[str] = ()
+
+    @property
+    def sortable(self) -> bool:
+        """Whether a table is to be sorted, or a section opened by a link to it: only then is there
+        a script in the page."""
+        tables = (table for section in self.sections for table in section.tables)
+        return any(section.folded for section in self.sections) or any(t.sortable for t in tables)
+
+
+def render(page: Page) -> str:
+    """Render the page as HTML."""
+    return rendered(
+        "page.html.j2",
+        scripted=page.sortable,
+        title=page.title,
+        findings=page.findings,
+        picture=page.picture,
+        doubts=page.doubts,
+        sections=page.sections,
+        facts=page.facts,
+    )
+
+
+def _key(value: Any) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return ""
+    return repr(float(value)) if isinstance(value, int | float) else str(value)
+
+
+def _cell(value: Any, name: str) -> Cell:
+    if isinstance(value, bool):
+        return Cell("yes", "yes") if value else Cell("no", "no")
+    if name in ("p", "q") and isinstance(value, float) and value < _LEAST:
+        return Cell("number", f"< {_LEAST:.0e}")
+    if isinstance(value, float):
+        return Cell("number", "" if math.isnan(value) else _number(value))
+    if isinstance(value, int):
+        return Cell("number", str(value))
+    kind = "short" if len(str(value)) <= _SHORT else "long"
+    return Cell(kind, str(value), value.anchor if isinstance(value, Link) else "")
+
+
+def _number(value: float) -> str:
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+    return f"{value:.1e}"

@@ -1,0 +1,343 @@
+"""What a model's weights alone show, as files: tables, figures and a few sentences.
+
+``write_page`` fills a folder with ``report.html`` (one page of it all), ``weights.csv`` (a row a
+head, circuit and metric), ``compositions.csv`` (a row a pair of heads), ``singular_values.csv``,
+``weights.json`` (all heads, the strongest pairs, the findings and where they come from),
+``findings.txt`` and figures as PNG (the diagonals also as SVG). The folder is written under a
+temporary name and renamed when it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from interp.environment import ENVIRONMENT, environment_json
+from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
+from interp.figures.pairs import Pair, pair_lines
+from interp.figures.style import save
+from interp.output import output_file, output_folder
+from interp.stats.head_table import COLUMNS
+from interp.weights.composition import CLEAR_EXCESS, COMPOSITIONS
+from interp.weights.head_weights import HeadWeights
+from interp.weights.weight_table import SINGULAR, circuit_crop
+from prooflens.pages.weights_page import NARROW, weights_page
+
+__all__ = [
+    "CLEAR",
+    "CSV_COLUMNS",
+    "Inspection",
+    "Watch",
+    "clear_diagonals",
+    "findings",
+    "notes_of",
+    "strongest",
+    "write_page",
+    "write_table",
+]
+
+_FIRST = ("layer", "head", "circuit", "metric", "score", "null_mean", "null_std", "p", "q")
+CSV_COLUMNS = (*_FIRST, *(name for name in COLUMNS if name not in _FIRST))
+Watch = Callable[[Sequence[Any]], Iterable[Any]]
+"""A function that passes items through, such as a progress bar."""
+
+_PAIRS = 24
+_FLOOR = 0.05  # least |trace share| called a diagonal: forty null deviations at width 768
+_LEVEL = 0.01  # of q: what is named is above the null
+CLEAR = f"|trace share| at least {_FLOOR}, q < {_LEVEL}"
+"""What a clear diagonal is, in words."""
+_UNTIED = (
+    "Signs are of residual directions, not of tokens: embedding and unembedding are two matrices "
+    "here, so a head that writes the negative of a direction may raise the token it read. "
+    "--basis token asks about tokens."
+)
+_UNITS = {
+    "trace": "sum of the diagonal",
+    "diag_ratio": "RMS on / RMS off the diagonal",
+    "effective_rank": "effective rank (dimensions)",
+}
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A model, its table of weight metrics, and how the table was made.
+
+    Attributes:
+        factors: the weights of the model's heads.
+        table: the table, from :func:`interp.weights.weight_table.weight_table`.
+        options: the options fold_norm, lag and basis with which the table was made.
+    """
+
+    factors: HeadWeights
+    table: pd.DataFrame
+    options: dict[str, Any]
+
+    def findings(self, n: int = 5) -> list[str]:
+        """The main findings, with ``n`` heads or pairs per list; see :func:`findings`."""
+        return [*self.diagonals(n), *_compositions(self.table, n)]
+
+    def diagonals(self, n: int = 5) -> list[str]:
+        """Of the findings those about single heads."""
+        tokens = self.factors.layout.tokens
+        tied = tokens is None or tokens.embedding == tokens.unembedding
+        heads = self.table[~self.table["metric"].isin(COMPOSITIONS)]
+        return findings(heads, n, basis=self.options.get("basis", "residual"), tied=tied)
+
+
+def notes_of(factors: HeadWeights) -> list[str]:
+    """What to know of these weights, and what cannot be asked of a model of this size."""
+    notes, sizes = list(factors.layout.notes), factors.layout.sizes
+    if sizes.d_model == 1:
+        notes.append("d_model is 1: a circuit is one number, which no diagonal or null describes")
+    if factors.n_layers == 1:
+        notes.append("one layer: no head reads another's output, so there are no compositions")
+    return notes
+
+
+def strongest(
+    table: pd.DataFrame, circuit: str, metric: str, n: int, *, sign: int = 0
+) -> pd.DataFrame:
+    """The ``n`` heads with the largest score (sign 1), the smallest (−1) or the largest |score|."""
+    chosen = table[(table["circuit"] == circuit) & (table["metric"] == metric)]
+    key = chosen["score"].abs() if sign == 0 else sign * chosen["score"]
+    chosen = chosen.assign(_key=key)
+    if sign:
+        chosen = chosen[chosen["_key"] > 0]
+    order = chosen.sort_values(["_key", "layer", "head"], ascending=[False, True, True])
+    return order.drop(columns="_key").head(n)
+
+
+def findings(
+    table: pd.DataFrame, n: int = 5, *, basis: str = "residual", tied: bool = True
+) -> list[str]:
+    """What stands out above the null (q < 0.01) and a floor, in sentences with their numbers.
+
+    The floors: a |trace share| of 0.05, and compositions of 1.5 times that of random directions.
+
+    Args:
+        table: A table from :func:`interp.weights.weight_table.weight_table`.
+        n: How many heads or pairs are named in each list.
+        basis: What the table was made in: residual or token.
+        tied: Whether W_U = W_Eᵀ. Otherwise a sign in the residual basis tells nothing of tokens.
+    """
+    said: list[str] = []
+    shares = table[table["metric"] == "trace_share"]
+    for circuit, *meanings in _meanings(basis, tied):
+        mine = shares[shares["circuit"] == circuit]
+        if mine.empty:
+            continue
+        clear = clear_diagonals(mine)
+        said.append(
+            f"{circuit}: {len(clear)} of {len(mine)} heads have a clear diagonal "
+            f"({CLEAR}): {int((clear['score'] > 0).sum())} positive, "
+            f"{int((clear['score'] < 0).sum())} negative."
+            + ("" if (mine["q"] < _LEVEL).any() else " None is above the null.")
+        )
+        for sign, meaning in zip((1, -1), meanings, strict=True):
+            top = strongest(clear, circuit, "trace_share", n, sign=sign)
+            if len(top):
+                said.append(f"{circuit} that would {meaning}: {_listed(top)}.")
+    if basis == "residual" and not tied and len(shares):
+        said.append(_UNTIED)
+    return [*said, *_compositions(table, n)]
+
+
+def clear_diagonals(shares: pd.DataFrame) -> pd.DataFrame:
+    """Of trace shares those that are above the null and the floor (:data:`CLEAR`)."""
+    return shares[(shares["q"] < _LEVEL) & (shares["score"].abs() >= _FLOOR)]
+
+
+def _compositions(table: pd.DataFrame, n: int) -> list[str]:
+    pairs = ((kind, table[table["metric"] == kind]) for kind in COMPOSITIONS)
+    return [
+        f"Strongest {kind.replace('_', '-')}: {_pairs(rows, n)}."
+        for kind, rows in pairs
+        if len(rows)
+    ]
+
+
+def _meanings(basis: str, tied: bool) -> tuple[tuple[str, str, str], ...]:
+    """For each circuit, the effect of a positive diagonal and of a negative one."""
+    if basis == "token":
+        return (
+            ("QK", "attend from a token to itself (symbol equality)", "attend away from it"),
+            ("OV", "raise the token they read (copying)", "lower it (anti-copying)"),
+        )
+    if tied:
+        return (
+            ("QK", "attend from a direction to itself (symbol equality)", "attend away from it"),
+            ("OV", "copy what they read (copying)", "write its negative (anti-copying)"),
+        )
+    return (
+        ("QK", "attend from a residual direction to itself", "attend away from it"),
+        ("OV", "write the residual direction they read", "write its negative"),
+    )
+
+
+def _pairs(pairs: pd.DataFrame, n: int) -> str:
+    above = pairs["score"] >= (1 + CLEAR_EXCESS) * pairs["null_mean"]
+    top = pairs[above & (pairs["q"] < _LEVEL)].nlargest(n, "effect")
+    listed = (
+        f"{r.target} → L{r.layer}H{r.head} ({r.score:.3f}, null {r.null_mean:.3f})"
+        for r in top.itertuples()
+    )
+    return ", ".join(listed) or (
+        f"none of {len(pairs)} pairs is {1 + CLEAR_EXCESS:g} times that of random directions "
+        f"(q < {_LEVEL})"
+    )
+
+
+def _listed(rows: pd.DataFrame) -> str:
+    return ", ".join(f"L{r.layer}H{r.head} ({r.score:+.3f})" for r in rows.itertuples())
+
+
+def write_table(
+    table: pd.DataFrame, path: Path, *, overwrite: bool, columns: Sequence[str] = CSV_COLUMNS
+) -> None:
+    """Write the table as CSV, and beside it what it was made with: ``NAME.environment.json``.
+
+    Raises:
+        OutputError: if a file exists and may not be replaced, or cannot be written.
+    """
+    beside = path.with_suffix(f".{ENVIRONMENT}")
+    with (
+        output_file(beside, overwrite=overwrite) as told,
+        output_file(path, overwrite=overwrite) as draft,
+    ):
+        told.write_text(environment_json())
+        table[list(columns)].to_csv(draft, index=False)
+
+
+def _write_csv(table: pd.DataFrame, path: Path) -> None:
+    table[list(CSV_COLUMNS)].to_csv(path, index=False)
+
+
+def write_page(
+    inspection: Inspection, folder: Path, *, overwrite: bool, watch: Watch = iter
+) -> None:
+    """Write everything about the model's weights into one folder; ``watch`` wraps the figures'
+    loop.
+
+    Raises:
+        OutputError: if the folder exists and may not be replaced, or cannot be written.
+    """
+    with output_folder(folder, overwrite=overwrite, marker=".prooflens-weights") as draft:
+        _write_tables(inspection, draft)
+        _write_figures(inspection, draft, watch)
+        _write_html(inspection, draft)
+
+
+def _write_tables(inspection: Inspection, folder: Path) -> None:
+    table, said = inspection.table, inspection.findings()
+    pairs, spectrum = table["metric"].isin(COMPOSITIONS), table["metric"] == SINGULAR
+    for name, rows in (
+        ("weights.csv", table[~pairs & ~spectrum]),
+        ("compositions.csv", table[pairs]),
+        ("singular_values.csv", table[spectrum]),
+    ):
+        if len(rows):
+            _write_csv(rows, folder / name)
+    (folder / "findings.txt").write_text("\n".join(said) + "\n", encoding="utf-8")
+    factors, sizes = inspection.factors, inspection.factors.layout.sizes
+    heads = table[~pairs & ~spectrum]
+    about = {
+        "model": factors.name,
+        "family": factors.layout.family,
+        "sizes": vars(sizes),
+        "options": inspection.options,
+        "notes": notes_of(factors),
+        "findings": said,
+        "heads": _records(heads),
+        "compositions": _records(table[pairs].astype({"effect": float}).nlargest(100, "effect")),
+    }
+    text = json.dumps(about, indent=1, allow_nan=False)
+    (folder / "weights.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _write_html(inspection: Inspection, folder: Path) -> None:
+    factors, name = inspection.factors, Path(inspection.factors.name).name
+    facts = [
+        f"{factors.layout.family}: {_listed_options(vars(factors.layout.sizes))}",
+        f"options: {_listed_options(inspection.options)}",
+        *notes_of(factors),
+    ]
+    said = inspection.diagonals() or inspection.findings()
+    page = weights_page(folder, name, inspection.table, said, facts)
+    (folder / "report.html").write_text(page, encoding="utf-8")
+
+
+def _listed_options(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items())
+
+
+def _records(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows as JSON data; numbers that are not finite become null."""
+    kept = rows[[*_FIRST, "effect", "target", "null", "draws"]]
+    records: list[dict[str, Any]] = json.loads(kept.to_json(orient="records", double_precision=12))
+    return records
+
+
+def _write_figures(inspection: Inspection, folder: Path, watch: Watch) -> None:
+    table = inspection.table[~inspection.table["metric"].isin((*COMPOSITIONS, SINGULAR))]
+    counted = table.groupby(["circuit", "metric"])["score"].transform("count") > 0
+    table = table[counted]
+    for kind, pairs in inspection.table.groupby("metric", sort=False):
+        if kind in COMPOSITIONS:
+            _write_pairs(inspection.factors, str(kind), pairs, folder)
+    for circuit in table["circuit"].unique():
+        top = strongest(table, circuit, "trace_share", 8)
+        if len(top):
+            path = folder / f"diagonals-{_file(circuit)}"
+            save(_crops(inspection, circuit, top), path)
+            narrow = _crops(inspection, circuit, top, columns=2)
+            save(narrow, path.with_name(path.name + NARROW), formats=("png",))
+    for metric, rows in watch(list(table.groupby("metric", sort=False))):
+        label = _UNITS.get(metric, metric.replace("_", " "))
+        by_circuit = dict(iter(rows.groupby("circuit", sort=False)))
+        titles = [f"{circuit}: {metric}" for circuit in by_circuit]
+        maps = [
+            part.pivot(index="layer", columns="head", values="score").to_numpy()
+            for part in by_circuit.values()
+        ]
+        labels = [label] * len(maps)
+        drawn = head_maps(maps, labels, titles=titles, strongest=6)
+        save(drawn, folder / f"map-{metric}", formats=("png",))
+        known = {c: part for c, part in by_circuit.items() if part["null_std"].gt(0).any()}
+        if known:
+            columns = ("score", "null_mean", "null_std")
+            triples = [tuple(part[c].to_numpy() for c in columns) for part in known.values()]
+            titles = [f"{circuit}: {metric}" for circuit in known]
+            drawn = null_histograms(triples, label, titles=titles)
+            save(drawn, folder / f"histogram-{metric}", formats=("png",))
+
+
+def _write_pairs(factors: HeadWeights, kind: str, rows: pd.DataFrame, folder: Path) -> None:
+    strong: Iterable[Any] = rows.astype({"effect": float}).nlargest(_PAIRS, "effect").itertuples()
+    pairs: list[Pair] = []
+    for r in strong:
+        layer, head = map(int, r.target[1:].split("H"))
+        pairs.append(((layer, head), (r.layer, r.head), r.score))
+    label = kind.replace("_", " ").capitalize()
+    title = f"{label}: {len(pairs)} largest above the null"
+    drawn = pair_lines([factors.n_heads] * factors.n_layers, pairs, label, title=title)
+    save(drawn, folder / f"pairs-{kind}", formats=("png",))
+
+
+def _file(circuit: str) -> str:
+    return circuit.replace("+", "-")
+
+
+def _crops(inspection: Inspection, circuit: str, top: pd.DataFrame, *, columns: int = 4) -> Any:
+    crops = [
+        circuit_crop(inspection.factors, layer, head, circuit, **inspection.options)
+        for layer, head in zip(top["layer"].tolist(), top["head"].tolist(), strict=True)
+    ]
+    titles = [f"L{r.layer}H{r.head}: {r.score:+.3f}" for r in top.itertuples()]
+    name = Path(inspection.factors.name).name
+    title = f"{circuit} of {name}: largest |trace share|"
+    return circuit_crops(crops, titles, columns=columns, title=title)

@@ -1,0 +1,69 @@
+"""The papers' constructive proofs, built as models with known mechanisms and error bounds."""
+
+from interp.proofs import catalogue, coupling, induction, template
+from interp.proofs.case import Case
+from interp.proofs.catalogue import cases, constructions
+from interp.proofs.coupling import construct_pod, input_bound, mean_square_bound, sigma_tail
+from interp.proofs.depth.cases import CASES as COMPILED
+from interp.proofs.depth.cases import compiled_case
+from interp.proofs.depth.compiler import Precision, compile_program
+from interp.proofs.depth.vocabulary import token_ids, vocabulary_of
+from interp.proofs.induction import construct_relation
+from interp.proofs.lagfits.lag import fit_lag
+from interp.proofs.lagfits.positions import Positions, phi_values
+from interp.proofs.lagfits.sums import PRECISIONS, fit_sum, floor, grid
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.memory import (
+    construct_adaptive_memory,
+    construct_fixed_memory,
+    construct_gated_memory,
+    construct_kernel_memory,
+    fixed_lag_floor,
+)
+from interp.proofs.memory.gating import gating_costs
+from interp.proofs.random_basis import random_basis
+from interp.proofs.shipped import construct, has_proof
+from interp.proofs.template import construct_template, one_layer_suffices
+
+__all__ = [
+    "COMPILED",
+    "PRECISIONS",
+    "Case",
+    "Certificate",
+    "Construction",
+    "Mechanism",
+    "Part",
+    "Positions",
+    "Precision",
+    "cases",
+    "catalogue",
+    "compile_program",
+    "compiled_case",
+    "construct",
+    "construct_adaptive_memory",
+    "construct_fixed_memory",
+    "construct_gated_memory",
+    "construct_kernel_memory",
+    "construct_pod",
+    "construct_relation",
+    "construct_template",
+    "constructions",
+    "coupling",
+    "fit_lag",
+    "fit_sum",
+    "fixed_lag_floor",
+    "floor",
+    "gating_costs",
+    "grid",
+    "has_proof",
+    "induction",
+    "input_bound",
+    "mean_square_bound",
+    "one_layer_suffices",
+    "phi_values",
+    "random_basis",
+    "sigma_tail",
+    "template",
+    "token_ids",
+    "vocabulary_of",
+]

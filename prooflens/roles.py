@@ -1,0 +1,47 @@
+"""Roles: which there are, on what rows they are judged, and what decides."""
+
+from probes.roles import (
+    LANGUAGE,
+    PROFILES,
+    ROLE_COLUMNS,
+    ROLES,
+    TASK,
+    Examined,
+    Floors,
+    Found,
+    Profile,
+    Role,
+    RoleCase,
+    Test,
+    candidates,
+    find_roles,
+)
+from probes.roles.decision import no_roles
+from probes.roles.runs import Runs
+from probes.roles.shipped import SHIPPED
+from probes.roles.trials import Trial, rows_of, token_trials
+from probes.roles.views import repeated_rows
+
+__all__ = [
+    "LANGUAGE",
+    "PROFILES",
+    "ROLES",
+    "ROLE_COLUMNS",
+    "SHIPPED",
+    "TASK",
+    "Examined",
+    "Floors",
+    "Found",
+    "Profile",
+    "Role",
+    "RoleCase",
+    "Runs",
+    "Test",
+    "Trial",
+    "candidates",
+    "find_roles",
+    "no_roles",
+    "repeated_rows",
+    "rows_of",
+    "token_trials",
+]

@@ -1,0 +1,13 @@
+"""Statistics: nulls, p-values and false discovery."""
+
+from interp.stats.head_table import COLUMNS, adjust
+from interp.stats.nulls import decodability_null
+from interp.stats.p_values import Null, from_draws
+
+__all__ = [
+    "COLUMNS",
+    "Null",
+    "adjust",
+    "decodability_null",
+    "from_draws",
+]

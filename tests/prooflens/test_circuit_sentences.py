@@ -1,0 +1,89 @@
+"""Sentences about a circuit, held against role tables that are written by hand."""
+
+import json
+from typing import Any
+
+import pandas as pd
+
+from prooflens.pages.circuit import circuit_doubts, circuit_sentences
+
+READS = "without what earlier heads (L0H3, L0H10 …) see of the token before that share falls by"
+
+
+def row(layer: int, head: int, role: str, strength: float, effect: float, **more: Any) -> Any:
+    tests = [{"name": "share", "score": abs(strength), "floor": 0.3},
+             {"name": "loss rises by", "score": effect, "floor": 0.05}]  # fmt: skip
+    if "falls" in more:
+        tests.append({"name": READS, "score": more["falls"], "floor": 0.15})
+    status = more.get("status", "confirmed")
+    return {"layer": layer, "head": head, "role": role, "status": status, "strength": strength,
+            "effect": effect, "tests": json.dumps(tests)}  # fmt: skip
+
+
+def table(*rows: Any) -> pd.DataFrame:
+    columns = ["layer", "head", "role", "status", "strength", "effect", "tests"]
+    return pd.DataFrame(list(rows), columns=columns)
+
+
+CIRCUIT = table(
+    row(0, 3, "previous-token", 0.9, 10.0),
+    row(2, 10, "induction", 0.8, 1.0, falls=0.7),
+    row(2, 2, "induction", 0.6, 0.2, falls=0.5),
+    row(2, 10, "copying", 2.0, 1.0),
+    row(0, 1, "copying", -0.5, 0.3),
+    row(1, 1, "positional", 0.9, 0.01, status="candidate"),
+)
+
+
+def test_the_circuit_is_told_from_reader_to_writer_and_to_the_logits() -> None:
+    who, reads, writes, others = circuit_sentences(CIRCUIT)
+    assert who.startswith("L2H10 and L2H2 do induction: 60 to 80% of their attention")
+    assert "When one of them loses that attention, the loss on random tokens that repeat" in who
+    assert "rises by 0.20 to 1.00 nats a token" in who
+    assert reads.startswith(
+        "They find it by reading L0H3 and L0H10, which look at the token before"
+    )
+    assert "falls by 0.50 to 0.70, and the loss rises by 10.00 nats" in reads
+    assert writes == "L2H10 then raises the logit of the token found, by 2.00."
+    assert others == "Also confirmed: copying L0H1 (suppresses) (loss +0.30)."
+
+
+def test_one_head_is_one_head() -> None:
+    who, *_ = circuit_sentences(CIRCUIT[CIRCUIT["head"] == 10])
+    assert who.startswith("L2H10 does induction: 80% of its attention")
+    assert "When it loses that attention" in who
+
+
+def test_where_no_head_does_induction_it_is_said_with_the_nearest_number() -> None:
+    attention = pd.Series({"L0H1": 0.03, "L1H0": 0.11})
+    who, rest = circuit_sentences(table(), attention)
+    assert who.endswith("equal tokens is 0.11 (L1H0), and 0.3 is asked.")
+    assert rest == "No other role is confirmed of any head."
+    maybe = table(row(1, 0, "induction", 0.5, 0.01, status="candidate"))
+    assert circuit_sentences(maybe)[0].startswith("No head is shown to do induction: L1H0 attends")
+
+
+def test_doubts_name_what_is_left_out_and_what_is_nearest_to_failing() -> None:
+    left, nearest, together = circuit_doubts(CIRCUIT)
+    assert left.startswith("1 of 6 roles are candidates")
+    assert "positional" not in nearest, "a candidate has failed already"
+    assert nearest.startswith("Nearest to failing is copying L0H1: share 0.50, where 0.3 is asked")
+    assert nearest.endswith("(1.67 times).")
+    assert together.startswith("Heads are cut one at a time")
+    assert circuit_doubts(table()) == []
+
+
+def test_heads_that_share_a_job_are_told_as_one_group_with_their_shares() -> None:
+    tests = [{"name": "share of L1H2", "score": 0.5}, {"name": "share of L1H3", "score": 0.5}]
+    heads = [row(1, head, "induction", 0.9, 3.4) | {"component": "head"} for head in (2, 3)]
+    group = row(1, -1, "induction", 0.9, 3.4) | {"component": "group", "tests": json.dumps(tests)}
+    members = [one | {"group": "L1H2+L1H3"} for one in heads]
+    group["group"] = "L1H2+L1H3"
+    first, *_, last = circuit_sentences(pd.DataFrame([*members, group]))
+    assert first.startswith("L1H2 and L1H3 do induction")
+    assert "When all of them lose that attention at once, the loss" in first
+    assert last == (
+        "L1H2 and L1H3 share one job, induction: without them together the loss rises by 3.40 "
+        "nats, and not so without one at a time (L1H2 50% and L1H3 50%)."
+    )
+    assert not any("L1H-1" in said for said in circuit_doubts(pd.DataFrame([*members, group])))

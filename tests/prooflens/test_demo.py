@@ -1,0 +1,149 @@
+"""The main job, run once, and what a reader finds in its folder."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from interp.errors import CheckpointError
+from interp.models.export import export_gpt2
+from interp.proofs.memory import construct_fixed_memory
+from interp.store import ActivationStore
+from probes.kernels import kernel_null
+from probes.study import Study, study
+from prooflens.demo.memory import Comparison, findings
+from prooflens.demo.run import find_gpt2, run_demo
+from trained import zoo
+
+Studies = dict[str, Study]
+"""Name → what the demo measured of the model."""
+
+
+@dataclass(frozen=True)
+class Demo:
+    """One run of the main job, with fewer draws for its nulls."""
+
+    out: Path
+    said: list[str]
+    studies: Studies
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    studies: Studies = {}
+
+    def remembered(name: str, *args: Any, **options: Any) -> Study:
+        studies[name] = study(name, *args, **options)
+        return studies[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PROOFLENS_GPT2", raising=False)
+        patch.setattr("prooflens.demo.run._HUB_NAMES", ())
+        patch.setattr("trained.zoo.stand_in", lambda: None)
+        patch.setattr("prooflens.demo.run.study", remembered)
+        patch.setattr("probes.study.kernel_null", partial(kernel_null, draws=100))
+        patch.setattr("probes.fresh_models._DRAWS", 200)
+        out = tmp_path_factory.mktemp("demo") / "out"
+        said = run_demo(out, gpt2=None, overwrite=False, step=lambda words: None)
+    return Demo(out, said, studies)
+
+
+def test_findings_name_heads_and_ffn_with_numbers(demo: Demo) -> None:
+    said = demo.said
+    assert len(said) == 3
+    for memory, lag in (("x[t-1]", 1), ("x[t-3]", 3)):
+        assert re.search(rf"head L0H[01] extracts {re.escape(memory)} \(lag {lag}; r²", said[0])
+    assert "the FFN of layer 0 computes the Boolean function (r² lost without it 0." in said[0]
+    told = "4 hold for the trained model, 0 hold for the mixed model, 0 hold for the untrained"
+    assert told in said[1]
+    assert "within its certificate" in said[1]
+
+
+def test_folder_holds_report_figures_numbers_and_stores(demo: Demo) -> None:
+    out, said = demo.out, demo.said
+    html = (out / "report.html").read_text()
+    for finding in said:
+        assert finding.replace("'", "&#39;") in html
+    assert {p.name for p in (out / "figures").iterdir()} == {
+        "ablation.png", "attention-by-lag.png", "attention-by-lag-narrow.png", "decodability.png",
+        "kernels-by-lag.png", "rounds.png",
+    }  # fmt: skip
+    rounds = pd.read_csv(out / "rounds.csv")
+    for _, model in rounds.groupby("model"):
+        first, second = (model[model["latent"] == f"x[t-t_{i}]"].iloc[0] for i in (1, 2))
+        assert 0 <= first["layer"] < second["layer"], "a round a layer, in their order"
+        assert second["before"] > 0.5, "round 2 is lost without the heads of round 1"
+    held = pd.read_csv(out / "held.csv").set_index("latent")["where"]
+    assert held["t_1"] == "L0H0: attention"
+    assert held["t_2"] == "L1H0: attention"
+    numbers = json.loads((out / "numbers.json").read_text())
+    assert numbers["models"]["trained"]["accuracy"] > 0.999
+    roles = pd.read_csv(out / "roles.csv")
+    counts = roles["model"].value_counts().to_dict()
+    assert counts == {"constructed": 7, "mixed": 3, "trained": 5, "untrained": 2}
+    assert len(roles) == len(numbers["roles"])
+    sure = roles[roles["status"] == "confirmed"]["model"].value_counts().to_dict()
+    assert sure == {"constructed": 7, "mixed": 3, "trained": 4}
+    sealed = ActivationStore(out / "stores" / "trained").measurement("roles")
+    written = roles[roles["model"] == "trained"]["evidence"].tolist()
+    assert sealed["evidence"].tolist() == written
+
+
+def test_what_is_not_confirmed_is_said_not_to_be(demo: Demo, tmp_path: Path) -> None:
+    """A model whose heads look nowhere in particular: the report must not name any."""
+    shipped = zoo.load("fixed-memory-multiplexer")
+    shipped.model.blocks[0].attn.terms["table"].bias.data.zero_()
+    null = demo.studies["trained"].null
+    blurred = study("trained", shipped.model, shipped.task, tmp_path / "store", null=null)
+    assert "confirmed" not in set(blurred.roles["status"])
+    built, control = (replace(blurred, name=name) for name in ("constructed", "control"))
+    comparison = Comparison(blurred, built, (control,), construct_fixed_memory(shipped.task))
+    said = findings(comparison)
+    assert "no head is confirmed to extract x[t-1]" in said[0]
+    assert "no FFN is confirmed to compute the Boolean function" in said[0]
+    assert "The constructed proof, unconfirmed" in said[1]
+    assert "ABOVE its certificate" in said[1]
+
+
+def test_gpt2_is_added_where_it_is(
+    demo: Demo, gpt2_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    measured = lambda name, *args, **options: demo.studies[name]  # noqa: E731
+    monkeypatch.setattr("prooflens.demo.run.study", measured)
+    said = run_demo(out, gpt2=gpt2_folder, overwrite=False, step=lambda words: None)
+    assert said[2].startswith("Of GPT-2's 144 heads")
+    table = pd.read_csv(out / "gpt2.csv")
+    shares = table[(table["metric"] == "trace_share") & (table["circuit"] == "QK")]
+    assert len(shares) == 144
+    assert (out / "figures" / "gpt2-diagonals.png").stat().st_size > 10_000
+    assert "GPT-2: heads with diagonal circuits" in (out / "report.html").read_text()
+
+
+def test_without_gpt2_the_shipped_language_model_is_read(
+    demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_gpt2(zoo.load("induction-attention").model, tmp_path / "model", bos=0)
+    monkeypatch.delenv("PROOFLENS_GPT2", raising=False)
+    monkeypatch.setattr("prooflens.demo.run._HUB_NAMES", ())
+    monkeypatch.setattr("trained.zoo.stand_in", lambda: tmp_path / "model")
+    measured = lambda name, *args, **options: demo.studies[name]  # noqa: E731
+    monkeypatch.setattr("prooflens.demo.run.study", measured)
+    said = run_demo(tmp_path / "out", gpt2=None, overwrite=False, step=lambda words: None)
+    assert said[:2] == demo.said[:2]
+    assert said[2].startswith("Of code-lm's 2 heads")
+    assert len(pd.read_csv(tmp_path / "out" / "code-lm.csv")) > 0
+    assert (tmp_path / "out" / "figures" / "code-lm-diagonals.png").is_file()
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "code-lm: heads with diagonal circuits" in page
+    assert "GPT-2" not in page
+
+
+def test_a_named_place_without_gpt2_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no"):
+        find_gpt2(tmp_path)

@@ -1,0 +1,332 @@
+"""Inspecting models from both sides: a trained one is recognised head by head, a random one is not.
+
+The expected roles are not taken from the code under test: they come from direct loops over the
+shipped checkpoint's own attention, and from the loss with single heads cut off by hand.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from interp.errors import ArgumentError, OutputError
+from interp.models.export import export_gpt2
+from interp.models.pretrained import Pretrained, load_pretrained
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.store import ActivationStore
+from interp.weights.head_weights import head_weights
+from probes.inspection import losses
+from probes.inspection.heads import Inspected, inspect_heads, inspection_folder
+from probes.inspection.inspected_rows import inspected_rows
+from probes.roles.trials import text_trial, token_trials
+from prooflens.cli.main import app
+from prooflens.pages.inspection import wide_table, write_inspection
+from trained import zoo
+
+MODELS = ("induction-attention", "induction-mlp")
+SPEC = TransformerSpec(
+    d_in=32, d_out=32, n_ctx=32, d_model=64, n_layers=2, n_heads=4, d_head=16, ffn=(96,),
+    norm="layernorm", positions="learned", activation="gelu",
+)  # fmt: skip
+
+
+def inspected(folder: Path, out: Path, **options: Any) -> Inspected:
+    model, factors = load_pretrained(folder), head_weights(folder)
+    chosen = inspected_rows(model, rows=16, text=options.pop("text", None))
+    return inspect_heads(model, factors, chosen, out, **options)
+
+
+@torch.no_grad()
+def direct_attention(name: str) -> dict[tuple[int, int], dict[str, float]]:
+    """Mean attention to the token before, and to the one after the last equal one, by loops."""
+    shipped = zoo.load(name)
+    batch = shipped.task.sample(12, seed=99)
+    _, cache = shipped.model.run_with_cache(batch.inputs)
+    found: dict[tuple[int, int], dict[str, float]] = {}
+    for layer in range(shipped.model.cfg.n_layers):
+        pattern = cache[f"blocks.{layer}.attn.hook_pattern"]
+        for head in range(pattern.shape[1]):
+            before, after = [], []
+            for row in range(12):
+                tokens = batch.inputs[row].tolist()
+                for i in range(1, len(tokens)):
+                    before.append(float(pattern[row, head, i, i - 1]))
+                    equal = [j for j in range(i) if tokens[j] == tokens[i]]
+                    if equal:
+                        after.append(sum(float(pattern[row, head, i, j + 1]) for j in equal))
+            found[layer, head] = {"previous-token": sum(before) / len(before),
+                                  "induction": sum(after) / len(after)}  # fmt: skip
+    return found
+
+
+@torch.no_grad()
+def direct_rise(name: str, layer: int, head: int) -> float:
+    """Rise of the loss on the repeat when a head writes nothing but its mean."""
+    shipped = zoo.load(name)
+    batch, model = shipped.task.sample(64, seed=98), shipped.model
+
+    def loss(logits: torch.Tensor) -> float:
+        picked = torch.log_softmax(logits[batch.mask], -1)
+        return -float(picked.gather(1, batch.targets[batch.mask][:, None]).mean())
+
+    def cut(value: torch.Tensor, hook: Any) -> torch.Tensor:
+        value = value.clone()
+        value[:, :, head] = value[:, :, head].mean(0)
+        return value
+
+    without = model.run_with_hooks(batch.inputs, fwd_hooks=[(f"blocks.{layer}.attn.hook_z", cut)])
+    return loss(without) - loss(model(batch.inputs))
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def trained_model(request: Any, tmp_path_factory: Any) -> tuple[str, Path, Inspected]:
+    folder = tmp_path_factory.mktemp(request.param)
+    export_gpt2(zoo.load(request.param).model, folder / "model", bos=0)
+    return request.param, folder, inspected(folder / "model", folder / "out")
+
+
+def test_an_exported_induction_model_is_recognised_head_by_head(
+    trained_model: tuple[str, Path, Inspected],
+) -> None:
+    name, _, found = trained_model
+    attention = direct_attention(name)
+    confirmed = found.roles[found.roles["status"] == "confirmed"]
+    for role in ("previous-token", "induction"):
+        mine = {(r.layer, r.head) for r in confirmed[confirmed["role"] == role].itertuples()}
+        strong = {place for place, a in attention.items()
+                  if a[role] > 0.5 and direct_rise(name, *place) > 0.1}  # fmt: skip
+        weak = {place for place, a in attention.items() if a[role] < 0.2}
+        assert strong
+        assert strong <= mine, role
+        assert not weak & mine, role
+        assert {layer for layer, _ in strong} == ({0} if role == "previous-token" else {1})
+    repeated = next(p for p in found.performances if p.trial == "repeated")
+    assert repeated.accuracy > 0.98
+    assert repeated.p < 1e-3
+
+
+def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Inspected]) -> None:
+    name, _, found = trained_model
+    line = found.roles[found.roles["role"] == "induction"].iloc[0]
+    assert "without what earlier heads (L0H" in line["evidence"]
+    assert "the loss on repeated rises, in nats, by" in line["evidence"]
+    assert line["q"] < 0.01
+    wide = wide_table(found)
+    heads = zoo.load(name).model.spec.heads
+    assert list(wide["head"]) == [f"L{i}H{j}" for i in range(2) for j in range(heads[i])]
+
+
+def test_a_model_of_random_weights_has_no_roles(tmp_path: Path) -> None:
+    export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
+    found = inspected(tmp_path / "model", tmp_path / "out")
+    assert found.roles.empty
+
+
+@pytest.mark.slow
+def test_of_large_models_heads_without_behaviour_are_not_ablated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
+    monkeypatch.setattr(losses, "_MANY", 1)
+    found = inspected(tmp_path / "model", tmp_path / "out")
+    assert found.losses.empty
+    assert any(note.startswith("10 of 10 heads and FFNs") for note in found.notes)
+    assert "No head has the behaviour" in write_inspection(found, tmp_path / "out")[-1]
+    every = inspected(tmp_path / "model", tmp_path / "out", resume=True, effects=True)
+    assert len(every.losses) == 10 * len(every.trials)
+    assert not any("were not ablated" in note for note in every.notes)
+
+
+def test_an_interrupted_inspection_goes_on(
+    trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, whole = trained_model
+    model, factors = load_pretrained(folder / "model"), head_weights(folder / "model")
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    out, chosen = tmp_path / "out", inspected_rows(model, rows=16)
+    with monkeypatch.context() as patch:
+        patch.setattr(losses, "ablate", broken)
+        with pytest.raises(KeyboardInterrupt):
+            inspect_heads(model, factors, chosen, out)
+    store = ActivationStore(out / "stores" / "repeated")
+    assert set(store.measurements) == {"attention", "roles"}
+    monkeypatch.setattr("probes.roles.evidence.Looks", broken)
+    again = inspect_heads(model, factors, chosen, out, resume=True)
+    pd.testing.assert_frame_equal(again.roles, whole.roles)
+    pd.testing.assert_frame_equal(again.losses, whole.losses)
+    sealed = ActivationStore(out / "stores" / "repeated")
+    assert {"attention", "loss-repeated", "loss-aba", "roles"} <= set(sealed.measurements)
+    assert list(sealed.measurement("roles")["role"]) == list(whole.roles["role"])
+
+
+def test_the_page_holds_everything_and_fetches_nothing(
+    trained_model: tuple[str, Path, Inspected],
+) -> None:
+    _, folder, found = trained_model
+    said = write_inspection(found, folder / "out")
+    html = (folder / "out" / "report.html").read_text()
+    assert 'class="sortable"' in html
+    assert "://" not in html, "numbers of pictures may spell anything else"
+    assert "Every score with its null." in html
+    drawn = {file.name for file in (folder / "out" / "figures").glob("*.png")}
+    assert not any(name.startswith("histogram") for name in drawn), "of two heads there is none"
+    assert any(words.startswith("induction: confirmed L1H") for words in said)
+    roles = pd.read_csv(folder / "out" / "roles.csv", keep_default_na=False)
+    assert list(roles.columns) == list(found.roles.columns)
+    scores = pd.read_csv(folder / "out" / "heads.csv")
+    assert {"attention_mass", "copying", "positional", "loss_increase", "trace_share",
+            "k_composition"} <= set(scores["metric"])  # fmt: skip
+
+
+def test_plot_draws_again_what_the_inspection_drew(
+    trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, found = trained_model
+    write_inspection(found, folder / "out")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    store = next(folder.rglob("stores/repeated"))
+    done = CliRunner().invoke(app, ["plot", str(store), "--out", str(tmp_path / "figures")])
+    assert done.exit_code == 0, repr(done.exception)
+    drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
+    assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",
+                     "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio",
+                     "pairs", "diagonals-QK", "diagonals-OV"}  # fmt: skip
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures", "scratch"]
+    assert list(scratch.iterdir()) == []
+    inspection, again = str(store.parents[1]), tmp_path / "again"
+    done = CliRunner().invoke(app, ["plot", inspection, "--out", str(again)])
+    assert done.exit_code == 0, repr(done.exception)
+    before = [
+        path
+        for path in (folder / "out" / "figures").glob("*.png")
+        if not path.stem.endswith("-narrow")
+    ]
+    assert {"pairs", "diagonals-QK", "diagonals-OV"} <= {path.stem for path in before}
+    for path in before:
+        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def write_llama(folder: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(
+        num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=32,
+        intermediate_size=20, vocab_size=50, max_position_embeddings=32, bos_token_id=1,
+    )).save_pretrained(folder)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_llama_without_tokenizer_runs_and_says_what_it_skips(tmp_path: Path) -> None:
+    write_llama(tmp_path / "model")
+    (tmp_path / "words.txt").write_text("some words")
+    run = ["inspect", str(tmp_path / "model"), "--out", str(tmp_path / "out"), "--rows", "8"]
+    done = CliRunner().invoke(app, [*run, "--text", str(tmp_path / "words.txt")])
+    assert done.exit_code == 0, repr(done.exception)
+    assert "text was given and not used: no tokenizer" in done.output
+    assert "No head has the behaviour of any role" in done.output
+    assert (tmp_path / "out" / "report.html").is_file()
+    again = CliRunner().invoke(app, run)
+    assert isinstance(again.exception, OutputError)
+
+
+def test_a_sentence_is_too_little_to_draw_random_tokens_from() -> None:
+    model = load_pretrained(zoo.folder("code-lm"))
+    asked = {"rows": 8, "length": 32, "seed": 0}
+    found, plain = (inspected_rows(model, text=text, **asked) for text in ("a sentence", None))
+    assert found.tokens == plain.tokens > 1000
+    assert torch.equal(found.trials[0].batch.inputs, plain.trials[0].batch.inputs)
+    (told,) = set(found.notes) - set(plain.notes)
+    assert told.startswith("text was given and not used: text must give at least 4 pieces of 31")
+
+
+def test_text_is_a_trial_where_there_is_a_tokenizer(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+    from transformers import PreTrainedTokenizerFast
+
+    words = [f"w{i}" for i in range(31)]
+    made = Tokenizer(WordLevel({w: i for i, w in enumerate([*words, "?"])}, unk_token="?"))  # noqa: S106
+    made.pre_tokenizer = Whitespace()
+    export_gpt2(SequenceTransformer(SPEC), tmp_path / "model", bos=0)
+    fast = PreTrainedTokenizerFast(tokenizer_object=made, unk_token="?")  # noqa: S106
+    fast.save_pretrained(tmp_path / "model")
+    model = load_pretrained(tmp_path / "model")
+    text = " ".join(words[i % 31] for i in range(200))
+    trial = text_trial(model, text, rows=5, length=21)
+    assert trial is not None
+    assert trial.batch.inputs.shape == (5, 21)
+    assert trial.batch.inputs[1, :3].tolist() == [0, 20, 21]
+    assert torch.equal(trial.batch.targets[:, :-1], trial.batch.inputs[:, 1:])
+    assert not trial.batch.mask[:, -1].any()
+    with pytest.raises(ArgumentError, match="text must give at least 4 pieces"):
+        text_trial(model, "w1 w2 w3")
+
+
+def test_trials_fit_the_model_or_say_why_not() -> None:
+    small = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=12, n_ctx=12, bos=-1)
+    trials, left_out = token_trials(small, rows=4)
+    assert [t.name for t in trials] == ["repeated"]
+    assert len(left_out) == 2
+    with pytest.raises(ArgumentError, match=r"rows must be at least 4.*length must be"):
+        token_trials(small, rows=1, length=3)
+    tiny = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=3, n_ctx=4, bos=-1)
+    with pytest.raises(ArgumentError, match=r"vocabulary of the model must be.*context of the"):
+        token_trials(tiny)
+    least = Pretrained("m", SequenceTransformer(SPEC), "gpt2", vocabulary=4, n_ctx=6, bos=0)
+    assert token_trials(least, rows=4)[0][0].batch.inputs.max() < 4
+
+
+def test_refusals_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("mine")
+    with pytest.raises(OutputError, match="holds no inspection to resume"):
+        inspection_folder(tmp_path / "other", resume=True, overwrite=False).__enter__()
+    with pytest.raises(OutputError, match="is not replaced"):
+        inspection_folder(tmp_path / "other", resume=False, overwrite=True).__enter__()
+    out = tmp_path / "refused"
+    with pytest.raises(ArgumentError, match="rows must be at least 4"):
+        CliRunner().invoke(
+            app, ["inspect", "induction-attention", "--out", str(out), "--rows", "0"],
+            catch_exceptions=False,
+        )  # fmt: skip
+    assert not out.exists()
+    (tmp_path / "map.toml").write_text("n_layers = 0\n")
+    run = ["inspect", "induction-attention", "--out", str(out), "--mapping"]
+    done = CliRunner().invoke(app, [*run, str(tmp_path / "map.toml")])
+    assert "n_layers must be a positive integer" in str(done.exception)
+    assert not out.exists()
+    (tmp_path / "few.jsonl").write_text("[1, 2, 3]\n")
+    run = ["inspect", "induction-attention", "--out", str(out), "--data"]
+    done = CliRunner().invoke(app, [*run, str(tmp_path / "few.jsonl")])
+    assert "too few rows for nulls, which exchange rows: needs 4" in str(done.exception)
+    assert not out.exists()
+    done = CliRunner().invoke(app, ["inspect", "x", "--out", str(tmp_path / "o"), "--text", "none"])
+    assert isinstance(done.exception, ArgumentError)
+    assert "cannot be read" in str(done.exception)
+
+
+@pytest.mark.parametrize("size", [pytest.param(6, marks=pytest.mark.slow), 8])
+def test_a_model_of_few_positions_is_inspected(size: int, tmp_path: Path) -> None:
+    model = SequenceTransformer(replace(SPEC, n_ctx=size), seed=0)
+    export_gpt2(model, tmp_path / "model", bos=0)
+    done = CliRunner().invoke(
+        app, ["inspect", str(tmp_path / "model"), "--rows", "8", "--out", str(tmp_path / "out")]
+    )
+    assert done.exit_code == 0, repr(done.exception)
+    assert f"rows have {size} tokens, the model's context, and not 64" in done.output
+    told = CliRunner().invoke(
+        app, ["inspect", str(tmp_path / "model"), "--length", "5", "--out", str(tmp_path / "new")]
+    )
+    assert f"length must be at least {size}, got 5" in str(told.exception)

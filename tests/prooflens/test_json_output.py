@@ -1,0 +1,128 @@
+"""``--json``: one object on standard output whatever the command, and nothing else there."""
+
+import json
+
+import pandas as pd
+import pytest
+import typer
+
+from interp.tasks.catalogue import KINDS
+from prooflens.cli import usage
+from prooflens.cli.main import app, main
+from prooflens.cli.usage import App, facts
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr("sys.argv", ["prooflens", *words])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return int(stopped.value.code or 0)
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line with one command more."""
+    small = App()
+
+    @small.command("tell")
+    def tell(wrong: bool = False) -> None:
+        typer.echo("a line")
+        typer.echo("note: aside", err=True)
+        facts(table=pd.DataFrame({"a": [1, 2], "b": [0.5, float("nan")]}), worst=float("inf"))
+        if wrong:
+            raise typer.Exit(1)
+
+    @small.command("other")
+    def other() -> None:
+        facts(unheard=1)
+
+    monkeypatch.setattr("prooflens.cli.main.app", small)
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("wrong", [False, True])
+def test_lines_and_facts_become_one_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: bool
+) -> None:
+    assert run(monkeypatch, "tell", "--json", *["--wrong"] * wrong) == int(wrong)
+    told = capsys.readouterr()
+    table = [{"a": 1, "b": 0.5}, {"a": 2, "b": None}]
+    assert json.loads(told.out) == {"lines": ["a line"], "table": table, "worst": None}
+    assert told.err == "note: aside\n"
+
+
+@pytest.mark.usefixtures("own")
+def test_without_it_lines_are_printed_and_facts_are_not(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "tell") == 0
+    assert capsys.readouterr().out == "a line\n"
+    facts(nobody="listens")
+    assert run(monkeypatch, "other", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"lines": [], "unheard": 1}
+    assert usage._FACTS.get() is None
+
+
+def test_every_command_takes_it() -> None:
+    command = typer.main.get_command(app)
+    seen = 0
+    for name, one in command.commands.items():
+        for each in getattr(one, "commands", {name: one}).values():
+            assert any("--json" in param.opts for param in each.params), each.name
+            seen += 1
+    assert seen > 20
+
+
+def test_a_refusal_prints_no_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "tasks", "nothing", "--json") == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("prooflens: KIND must be one of")
+
+
+def test_what_commands_tell_has_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "tasks", "--json") == 0
+    assert set(json.loads(capsys.readouterr().out)["tasks"]) == set(KINDS)
+    assert run(monkeypatch, "tasks", "fixed_memory", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kind"] == "fixed_memory"
+    assert found["arguments"]["lags"]["needed"] is True
+    assert run(monkeypatch, "claims", "list", "--paper", "depth", "--json") == 0
+    claims = json.loads(capsys.readouterr().out)["claims"]
+    assert {"id", "source", "statement", "rule", "refuted_by"} == set(claims[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["heads", "--row", "3"], "heads: no such option: --row; did you mean --rows?"),
+        (["train", "--seeed", "1"], "train: no such option: --seeed; did you mean --seed?"),
+        (["heads", "x", "--zzzzz"], "heads: no such option: --zzzzz ("),
+        (["heads"], "heads: missing argument 'model'"),
+        (["hedas"], "no such command 'hedas'"),
+        (["store", "verfy"], "store: no such command 'verfy'"),
+        (["heads", "x", "--rows", "a"], "heads: invalid value for '--rows'"),
+    ],
+)
+def test_what_the_parser_refuses_is_one_line(
+    words: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith(f"prooflens: {said}")
+    assert told.err.count("\n") == 1
+
+
+def test_a_group_alone_is_answered_with_its_help(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "store") == 2
+    assert "Commands:" in capsys.readouterr().err

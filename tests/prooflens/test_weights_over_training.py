@@ -1,0 +1,53 @@
+"""``prooflens weights --revisions`` from the outside."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from prooflens.cli.main import app
+
+ASKED = ["weights", "code-lm", "--revisions", "step-500,main", "--metrics", "trace_share"]
+
+
+def test_a_page_a_figure_and_a_table(tmp_path: Path) -> None:
+    out = tmp_path / "page"
+    done = CliRunner().invoke(app, [*ASKED, "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert done.output.splitlines()[-1] == f"report: {out / 'report.html'}"
+    names = {path.name for path in out.iterdir()}
+    assert names >= {"report.html", "weights.csv", "findings.txt", "heads-over-training.png",
+                     "heads-over-training.svg"}  # fmt: skip
+    table = pd.read_csv(out / "weights.csv")
+    assert table["revision"].value_counts().to_dict() == {"step-500": 48, "main": 48}
+    page = (out / "report.html").read_text()
+    assert "Heads of code-lm over training" in page
+    for line in (out / "findings.txt").read_text().splitlines():
+        assert line in done.output
+
+
+def test_a_csv_and_json(tmp_path: Path) -> None:
+    out = tmp_path / "table.csv"
+    done = CliRunner().invoke(app, [*ASKED, "--out", str(out), "--json"])
+    found = json.loads(done.stdout)
+    assert found["revisions"] == ["step-500", "main"]
+    assert found["rows"] == len(pd.read_csv(out)) == 96
+    assert (tmp_path / "table.environment.json").is_file()
+    table = json.loads(CliRunner().invoke(app, [*ASKED, "--json"]).stdout)["table"]
+    assert len(table) == 96
+    assert {row["revision"] for row in table} == {"step-500", "main"}
+
+
+def test_revision_and_revisions_exclude_each_other() -> None:
+    done = CliRunner().invoke(app, [*ASKED, "--revision", "x"])
+    assert "revisions must not be named beside --revision" in str(done.exception)
+
+
+@pytest.mark.parametrize("names", ["step-500,step-400", "step-500,,step-500"])
+def test_wrong_revisions_are_refused(names: str) -> None:
+    words = [name if name != "step-500,main" else names for name in ASKED]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code
+    assert "step-" in str(done.exception)
