@@ -32,7 +32,7 @@ _Out = Annotated[Path, typer.Option(help="Folder of the results.")]
 def list_claims(
     paper: Annotated[list[str] | None, typer.Option(help="Only claims of this paper.")] = None,
     rules: Annotated[
-        bool, typer.Option(help="Show each claim's rule too, and those that it had before.")
+        bool, typer.Option(help="Show each claim's rule too, and the one that it had before.")
     ] = False,
 ) -> None:
     """Print every claim of the ledger: id, source, statement, what would refute it, profiles."""
@@ -49,7 +49,7 @@ def list_claims(
         typer.echo(f"    would refute it: {claim.refuted_by}")
         if rules:
             typer.echo(f"    rule: {claim.rule}")
-            for before in claim.history:
+            if before := claim.before:
                 typer.echo(f"    before: {before.status} ({before.key}), {before.profile}")
                 typer.echo(f"        changed because: {before.reason}")
                 typer.echo(f"        rule then: {before.rule}")
@@ -120,46 +120,6 @@ def run(
     if failures:
         typer.echo(f"{len(failures)} stopped with an error; go on with --resume", err=True)
         raise typer.Exit(1)
-
-
-@app.command("budget", example="python -m analyses claims budget memory-light-tail --out claims")
-def budget(
-    ids: Annotated[list[str] | None, typer.Argument(help="Claims, by id.")] = None,
-    paper: Annotated[list[str] | None, typer.Option(help="All claims of a paper.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All claims.")] = False,
-    seeds: Annotated[int, typer.Option(help="Number of seeds of noise and rows.")] = 3,
-    steps: Annotated[int, typer.Option(help="Training steps.")] = 200,
-    batch: Annotated[int, typer.Option(help="Rows per step.")] = 16,
-    noise: Annotated[
-        list[float] | None,
-        typer.Option(help="Sizes of the noise, shares of each tensor's RMS. [default: 1e-6 to 1]"),
-    ] = None,
-    out: _Out = Path("out/claims"),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep budgets of the same options.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace budgets.")] = False,
-) -> None:
-    """Measure error budgets: train from the claims' constructions plus noise; write report.html."""
-    from analyses.papers.claims_report import write_report
-    from analyses.papers.error_budget import Nearby, measure_budgets
-    from analyses.papers.ledger import chosen, read_ledger
-
-    ledger, noises = read_ledger(), tuple(noise) if noise else Nearby.noises
-    claims = chosen(ledger, ids or [], paper or [], every)
-    nearby = Nearby(noises, seeds, steps, batch)
-    watch = progress("error budgets")
-    found = measure_budgets(claims, out, nearby, resume=resume, overwrite=overwrite, watch=watch)
-    facts(budgets=[{"budget": name, "words": one.words} for name, one in found.items()])
-    for name, one in found.items():
-        typer.echo(f"{name}: {one.words}")
-    for claim in claims:
-        if claim.no_budget:
-            typer.echo(f"{claim.id}: no error budget: {claim.no_budget}")
-    if found:
-        written = write_report(ledger, out)
-        facts(report=written)
-        typer.echo(f"report: {written}")
 
 
 @app.command("report", example="python -m analyses claims report --out claims")

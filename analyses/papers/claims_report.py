@@ -13,12 +13,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, get_args
 
 from analyses.papers.base import Status
-from analyses.papers.error_budget import BUDGETS, FIGURE, folder_of, read_budget
 from analyses.papers.ledger import PAPERS, Before, Claim
 from analyses.papers.models import ModelPage, comparison, model_pages, short_table
 from analyses.papers.results import THUMBNAIL, Result, read_failure, read_results
@@ -54,7 +54,6 @@ class _Entry:
     claim: Claim
     result: Result | None
     failure: str = ""
-    budgets: Mapping[str, Picture] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -94,15 +93,15 @@ class _Entry:
         return self.result is not None and self.result.outdated(self.claim)
 
     @property
-    def earlier(self) -> list[Before]:
-        """The ledger's history, then what this folder's own results said before."""
+    def before(self) -> Before | None:
+        """What this folder's own result says of before, or the ledger, whose entry has a reason."""
         names = ("rule", "profile", "status", "key", "settings")
-        mine = [
-            Before(**{name: entry[name] for name in names if name in entry})
-            for entry in (self.result.earlier if self.result else ())
-        ]
-        known = [replace(one, reason="") for one in self.claim.history]
-        return [*self.claim.history, *(one for one in mine if one not in known)]
+        found = self.result.before if self.result else {}
+        mine = Before(**{name: found[name] for name in names}) if found else None
+        listed = self.claim.before
+        if mine is None or (listed and mine == replace(listed, reason="")):
+            return listed
+        return mine
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -157,12 +156,12 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
     """
     results = read_results(out)
     entries = [
-        _Entry(claim, results.get(claim.id), read_failure(out, claim.id), _budgets(claim, out))
+        _Entry(claim, results.get(claim.id), read_failure(out, claim.id))
         for claim in ledger.values()
     ]
     models = model_pages(_named_models(entries), out / MODELS)
     text = rendered(
-        "claims.html.j2",
+        files("analyses.papers") / "claims.html.j2",
         scripted=True,
         title="Claims and verdicts",
         summary=_summary(entries),
@@ -180,22 +179,6 @@ def write_report(ledger: Mapping[str, Claim], out: Path) -> Path:
     with output_file(out / REPORT, overwrite=True) as draft:
         draft.write_text(text, encoding="utf-8")
     return out / REPORT
-
-
-def _budgets(claim: Claim, out: Path) -> dict[str, Picture]:
-    """Words → figure of every part of the claim's error budget that was measured."""
-    folders = [out / BUDGETS / folder_of(name, claim.rows) for name in claim.constructions]
-    found = ((folder, read_budget(folder)) for folder in folders)
-    return {
-        f"{one.construction}: {one.words}": Picture(
-            folder / FIGURE,
-            f"Training {one.construction} from its weights plus noise: the largest error on fresh "
-            "rows before and after, against the size of the noise.",
-            told=one.words,
-        )
-        for folder, one in found
-        if one is not None
-    }
 
 
 def _place(entry: _Entry) -> int:

@@ -4,7 +4,8 @@
 verdict to it is its SHA-256, stored with the result. ``refuted_by`` names the outcome that would
 speak against the claim itself: a rule that nothing could fail tests nothing. A rule or a setting
 may be changed after a look at results, with the reason written first and judged on fresh seeds: the
-one before, its settings and what they said stay in the claim's ``history``, which the report shows.
+one before, its settings and what they said stay as the claim's ``before``, which the report shows;
+those before that are in the repository's history.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ PAPERS = ("memory", "template", "depth", "coupling", "compact", "decompile", "tr
 PROFILES = ("zoo", "quick", "full")
 
 _WORDS = ("paper", "source", "statement", "rule", "refuted_by", "run")
-_OTHERS = ("yours", "seconds", "history", "budget", "no_budget")
-_HISTORY = ("rule", "profile", "status", "key", "reason")
+_OTHERS = ("yours", "seconds", "before")
+_BEFORE = ("rule", "profile", "status", "key", "reason")
 _RUN = re.compile(r"[a-z_][\w.]*:[a-z_]\w*")
 
 
@@ -75,10 +76,7 @@ class Claim:
         profiles: Profile → its options; one that is missing cannot answer the claim.
         yours: Options that no profile gives: the user's text, model or images.
         seconds: Profile → about how long it takes on two cores, by which claims are ordered.
-        history: The rules and settings before today's, oldest first.
-        constructions: The proofs that its error budget is of (:mod:`.error_budget`), by name.
-        rows: Size of the budget's training set; 0 for fresh rows at every step.
-        no_budget: Why there is no error budget, where no constructions are named.
+        before: The rule and settings before the last change, if there was one.
     """
 
     id: str
@@ -91,10 +89,7 @@ class Claim:
     profiles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     yours: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
-    history: tuple[Before, ...] = ()
-    constructions: tuple[str, ...] = ()
-    rows: int = 0
-    no_budget: str = ""
+    before: Before | None = None
 
     @property
     def options(self) -> set[str]:
@@ -157,66 +152,43 @@ def read_ledger(path: Path | None = None) -> dict[str, Claim]:
             profiles={profile: table[profile] for profile in PROFILES if profile in table},
             yours=tuple(table.get("yours", ())),
             seconds=table.get("seconds", {}),
-            history=tuple(map(_before, table.get("history", ()))),
-            constructions=tuple(table.get("budget", {}).get("constructions", ())),
-            rows=table.get("budget", {}).get("rows", 0),
-            no_budget=table.get("no_budget", ""),
+            before=_before(table["before"]) if "before" in table else None,
         )
         for name, table in tables.items()
     }
 
 
 def _before(table: Mapping[str, Any]) -> Before:
-    words = {word: " ".join(table[word].split()) for word in _HISTORY}
+    words = {word: " ".join(table[word].split()) for word in _BEFORE}
     return Before(**words, settings=table["settings"])
 
 
-def _check_history(name: str, entries: Any, problems: Problems) -> None:
-    """Every entry has the rule, the settings and the verdict of before, and a reason."""
-    need, place = problems.need, f"{name}.history"
-    listed = isinstance(entries, list) and all(isinstance(one, dict) for one in entries)
-    need(listed, place, "must be a list of tables", entries, "write [[claims.ID.history]]")
-    for entry in entries if listed else ():
-        for key in sorted(set(entry) - {*_HISTORY, "settings"}):
-            need(False, f"{place}.{key}", "must be a known key", entry[key], "remove it")
-        for key in _HISTORY:
-            value = entry.get(key)
-            good = isinstance(value, str) and bool(value.strip())
-            need(good, f"{place}.{key}", "must be given as text", value, "write it")
-        profile, status = entry.get("profile"), entry.get("status")
-        rule = f"must be one of {', '.join(PROFILES)}"
-        need(profile in PROFILES, f"{place}.profile", rule, profile, "choose one")
-        rule = f"must be one of {', '.join(get_args(Status))}"
-        need(status in get_args(Status), f"{place}.status", rule, status, "choose one")
-        settings = entry.get("settings")
-        good = isinstance(settings, dict) and bool(settings)
-        need(good, f"{place}.settings", "must be a table", settings, "keep what was there")
-
-
-def _check_budget(name: str, table: Mapping[str, Any], problems: Problems) -> None:
-    """An error budget names constructions, or there is a reason for having none."""
-    budget, reason = table.get("budget"), table.get("no_budget", "-")
-    good = budget is None or (
-        isinstance(budget, dict)
-        and {"constructions"} <= set(budget) <= {"constructions", "rows"}
-        and isinstance(budget["constructions"], list)
-        and bool(budget["constructions"])
-        and all(isinstance(one, str) for one in budget["constructions"])
-        and type(budget.get("rows", 0)) is int
-        and budget.get("rows", 0) >= 0
-    )
-    rule, advice = "must name constructions, and rows if any", 'write { constructions = ["NAME"] }'
-    problems.need(good, f"{name}.budget", rule, budget, advice)
-    good = isinstance(reason, str) and bool(reason.strip())
-    problems.need(good, f"{name}.no_budget", "must be a reason as text", reason, "write it")
-    both = budget is not None and "no_budget" in table
-    problems.need(not both, name, "must have a budget or no_budget", "both", "remove one")
+def _check_before(name: str, entry: Any, problems: Problems) -> None:
+    """It has the rule, the settings and the verdict of before, and a reason."""
+    need, place = problems.need, f"{name}.before"
+    if not isinstance(entry, dict):
+        need(False, place, "must be a table", entry, "write [claims.ID.before]")
+        return
+    for key in sorted(set(entry) - {*_BEFORE, "settings"}):
+        need(False, f"{place}.{key}", "must be a known key", entry[key], "remove it")
+    for key in _BEFORE:
+        value = entry.get(key)
+        good = isinstance(value, str) and bool(value.strip())
+        need(good, f"{place}.{key}", "must be given as text", value, "write it")
+    profile, status = entry.get("profile"), entry.get("status")
+    rule = f"must be one of {', '.join(PROFILES)}"
+    need(profile in PROFILES, f"{place}.profile", rule, profile, "choose one")
+    rule = f"must be one of {', '.join(get_args(Status))}"
+    need(status in get_args(Status), f"{place}.status", rule, status, "choose one")
+    settings = entry.get("settings")
+    good = isinstance(settings, dict) and bool(settings)
+    need(good, f"{place}.settings", "must be a table", settings, "keep what was there")
 
 
 def _check(name: str, table: Mapping[str, Any], problems: Problems) -> None:
     need = problems.need
-    _check_history(name, table.get("history", []), problems)
-    _check_budget(name, table, problems)
+    if "before" in table:
+        _check_before(name, table["before"], problems)
     for key in sorted(set(table) - {*_WORDS, *PROFILES, *_OTHERS}):
         need(False, f"{name}.{key}", "must be a known key", table[key], "remove it")
     for key in _WORDS:

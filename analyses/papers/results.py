@@ -8,7 +8,7 @@
 
 A folder appears whole or not at all. Where one is replaced whose rule was another, or that was run
 with the settings that the ledger had then, the new result keeps that rule and those settings with
-what they said, for the report to show.
+what they said, for the report to show: one step back, no more.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ WORK, STOPPED = ".work", "stopped.txt"
 _THUMBNAIL_WIDTH = 360
 _FORMAT = 1
 _WORDS = many(text())
-_EARLIER = table(
+_BEFORE = table(
     dict.fromkeys(("rule", "rule_sha256", "status", "key", "profile"), text()),
     {"settings": table({})},
 )
@@ -77,7 +77,7 @@ _SCHEMA = table(
         "figures": each(text()),
         "tables": many(text(r"[\w.+=-]+", rule="a plain name")),
     },
-    {"changed": table({}), "earlier": many(_EARLIER)},
+    {"changed": table({}), "before": _BEFORE, "earlier": many(_BEFORE)},
 )
 
 
@@ -103,8 +103,8 @@ class Result:
         tables: The names of the tables.
         changed: Options (and ``seeds``) that are not the ledger's, with the ledger's values; the
             user's own data is none of them.
-        earlier: Verdicts by other rules, or with other settings of the ledger, that this one
-            replaced, oldest first; each with its rule and settings.
+        before: The verdict by another rule, or with other settings of the ledger, that was replaced
+            last, with its rule and settings; empty if there is none.
         folder: The folder that it is stored in.
     """
 
@@ -124,7 +124,7 @@ class Result:
     figures: Mapping[str, str]
     tables: tuple[str, ...]
     changed: Mapping[str, Any] = field(default_factory=dict)
-    earlier: tuple[Mapping[str, Any], ...] = ()
+    before: Mapping[str, Any] = field(default_factory=dict)
     folder: Path = field(default=Path(), compare=False)
 
     @property
@@ -177,7 +177,7 @@ def write_result(
         "versions": environment(),
         "figures": {name: drawing.alternative for name, drawing in verdict.drawings.items()},
         "tables": list(verdict.tables),
-        "earlier": _earlier(place, claim),
+        **_before(place, claim),
     }
     with output_folder(place, overwrite=True, marker=RESULT) as draft:
         for name, table in verdict.tables.items():
@@ -198,16 +198,15 @@ def _changed(claim: Claim, setting: Setting) -> dict[str, Any]:
     return {name: table[name] for name in table if now.get(name) != table[name]}
 
 
-def _earlier(place: Path, claim: Claim) -> list[dict[str, Any]]:
-    """Earlier rules and settings with their verdicts, from the result that is to be replaced."""
+def _before(place: Path, claim: Claim) -> dict[str, Any]:
+    """The rule and settings of the result that is to be replaced, with its verdict."""
     if not (place / RESULT).exists():
-        return []
+        return {}
     old = read_result(place)
-    history = [dict(entry) for entry in old.earlier]
-    if old.outdated(claim):
-        kept = {"rule": old.rule, "rule_sha256": old.rule_sha256, "status": old.status}
-        history.append({**kept, "key": old.key, "profile": old.profile, "settings": old.settings})
-    return history
+    if not old.outdated(claim):
+        return {"before": dict(old.before)} if old.before else {}
+    names = ("rule", "rule_sha256", "status", "key", "profile", "settings")
+    return {"before": {name: getattr(old, name) for name in names}}
 
 
 def read_result(folder: Path) -> Result:
@@ -222,8 +221,10 @@ def read_result(folder: Path) -> Result:
             raise OutputError(f"{folder}: is of a newer format: use a newer prooflens")
         data = read_json(folder / RESULT, "result", OutputError, _SCHEMA)
         del data["format"]
-        for name in ("models", "seeds", "tables", "earlier"):
-            data[name] = tuple(data.get(name, ()))
+        for earlier in data.pop("earlier", ()):  # a list in results before 0.1.0
+            data["before"] = earlier
+        for name in ("models", "seeds", "tables"):
+            data[name] = tuple(data[name])
         return Result(**data, folder=folder)
     except (OSError, UnicodeDecodeError, ValueError, KeyError, TypeError) as error:
         raise OutputError(f"{folder}: holds no result of a claim: {error}") from error

@@ -1,9 +1,10 @@
-"""Render the templates of this folder as one HTML file with styles and scripts inside."""
+"""Render a template as one HTML file with styles and scripts inside."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -14,11 +15,12 @@ from interp.environment import environment
 __all__ = ["rendered"]
 
 
-def rendered(template: str, *, scripted: bool, **values: Any) -> str:
+def rendered(template: str | Traversable, *, scripted: bool, **values: Any) -> str:
     """Render a template as HTML; whatever is given as text is escaped.
 
     Args:
-        template: The template's file name in this folder.
+        template: The name of a template in this folder; or a template elsewhere, as a file, which
+            may extend and import those of this folder.
         scripted: Whether the page has tables to sort or filter, and so a script.
         values: What the template names: ``title``, ``facts`` and its own.
     """
@@ -28,7 +30,12 @@ def rendered(template: str, *, scripted: bool, **values: Any) -> str:
         "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
         "environment": environment(),
     }
-    page = _environment().get_template(template).render(scripted=scripted, **ours, **values)
+    known = _environment()
+    if isinstance(template, str):
+        found = known.get_template(template)
+    else:
+        found = known.from_string(template.read_text(encoding="utf-8"))
+    page = found.render(scripted=scripted, **ours, **values)
     return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
 
 

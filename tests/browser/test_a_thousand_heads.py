@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from synthetic_view import synthetic
 
-from analyses.benchmarks.view_page import synthetic
 from probes.roles import LANGUAGE
 from prooflens.pages.page import Page, Section, Table, render
 from prooflens.pages.view import view_page

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from synthetic_view import synthetic
 
-from analyses.benchmarks.view_page import synthetic
 from interp.errors import StoreError
 from probes.roles.profile import LANGUAGE
 from prooflens.pages import view_figures

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from synthetic_view import synthetic
 from typer.testing import CliRunner
 
 import prooflens as pl
-from analyses.benchmarks.view_page import synthetic
 from interp.errors import ArgumentError, OutputError
 from probes.roles.profile import LANGUAGE
 from probes.viewing.model import Viewed

@@ -17,13 +17,13 @@ from forked_calls import command
 from matplotlib.figure import Figure
 from replay import keep, keep_figures
 from stopping import Case, Tree, finished, stop_everywhere, tree
+from synthetic_view import synthetic
 
 import prooflens.demo.run
 import prooflens.pages.certify
 import prooflens.pages.decompiled
 import prooflens.pages.head_figures
 import prooflens.pages.inspection  # noqa: F401  (what is loaded now draws once)
-from analyses.benchmarks.view_page import synthetic
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.ledger import Claim
 from interp.models.export import export_gpt2

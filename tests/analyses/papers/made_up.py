@@ -19,13 +19,13 @@ first = 1
 
 
 BEFORE = """
-[[claims.depth-made-up.history]]
+[claims.depth-made-up.before]
 rule = "Reproduced if the sum is 3."
 profile = "quick"
 status = "partly"
 key = "sum 2.5"
 reason = "One and one is no 3."
-[claims.depth-made-up.history.settings]
+[claims.depth-made-up.before.settings]
 seeds = [1]
 first = 2
 """

@@ -30,9 +30,10 @@ def test_all_problems_of_a_ledger_at_once(tmp_path):
         assert part in str(error.value)
 
 
-def test_history_keeps_rule_settings_and_verdict(tmp_path):
+def test_before_keeps_rule_settings_and_verdict(tmp_path):
     (claim,) = ledger(tmp_path, TABLE + BEFORE).values()
-    (before,) = claim.history
+    before = claim.before
+    assert before is not None
     assert (before.rule, before.status, before.key) == (
         "Reproduced if the sum is 3.", "partly", "sum 2.5",
     )  # fmt: skip
@@ -43,15 +44,15 @@ def test_history_keeps_rule_settings_and_verdict(tmp_path):
 
 @pytest.mark.parametrize(("old", "new", "words"), [
     ('refuted_by = "Another sum than that."\n', "", "refuted_by must be given as text"),
-    ('reason = "One and one is no 3."\n', "", "history.reason must be given as text"),
-    ('status = "partly"', 'status = "proved"', "history.status must be one of reproduced"),
-    ('"quick"\nstatus', '"slow"\nstatus', "history.profile must be one of zoo"),
-    ("[claims.depth-made-up.history.settings]\nseeds = [1]\nfirst = 2\n", "",
-     "history.settings must be a table"),
-    ("first = 2\n", "[claims.depth-made-up.history.more]\n", "history.more must be a known key"),
-    ("[[claims.depth-made-up.history]]", "[claims.depth-made-up.history]", "must be a list of"),
+    ('reason = "One and one is no 3."\n', "", "before.reason must be given as text"),
+    ('status = "partly"', 'status = "proved"', "before.status must be one of reproduced"),
+    ('"quick"\nstatus', '"slow"\nstatus', "before.profile must be one of zoo"),
+    ("[claims.depth-made-up.before.settings]\nseeds = [1]\nfirst = 2\n", "",
+     "before.settings must be a table"),
+    ("first = 2\n", "[claims.depth-made-up.before.more]\n", "before.more must be a known key"),
+    ("[claims.depth-made-up.before]", "[[claims.depth-made-up.before]]", "before must be a table"),
 ])  # fmt: skip
-def test_a_claim_without_what_refutes_it_or_half_a_history_is_refused(tmp_path, old, new, words):
+def test_a_claim_without_what_refutes_it_or_half_of_before_is_refused(tmp_path, old, new, words):
     text = TABLE + BEFORE
     assert old in text
     with pytest.raises(ArgumentError, match=words):
@@ -108,7 +109,7 @@ def test_list_prints_every_claim():
         assert all(told in done.output for told in lasting)
         assert claim.rule in done.output
         assert claim.refuted_by in done.output
-        assert all(before.reason in done.output for before in claim.history)
+        assert claim.before is None or claim.before.reason in done.output
 
 
 def test_every_claim_tells_how_long_its_quick_profile_takes():

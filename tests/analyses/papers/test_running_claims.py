@@ -210,12 +210,12 @@ def test_changed_rule_is_kept_and_shown(tmp_path):
     assert "have changed since" in write_report(changed, out).read_text()
     (result,), _, told = run(changed.values(), out, resume=True)
     assert told == [False]
-    assert [entry["rule"] for entry in result.earlier] == ["Reproduced if the sum is 2."]
+    assert result.before["rule"] == "Reproduced if the sum is 2."
     page = write_report(changed, out).read_text()
     assert "Before, profile quick: <em>reproduced</em> (sum 2)" in page
     assert "have changed since" not in page
     (again,), _, _ = run(changed.values(), out, overwrite=True)
-    assert again.earlier == result.earlier
+    assert again.before == result.before
 
 
 def test_changed_settings_are_kept_and_shown(tmp_path):
@@ -225,7 +225,7 @@ def test_changed_settings_are_kept_and_shown(tmp_path):
     assert "have changed since" in write_report(changed, out).read_text()
     (result,), _, told = run(changed.values(), out)
     assert (told, result.status) == ([False], "not reproduced")
-    (before,) = result.earlier
+    before = result.before
     assert (before["status"], before["settings"]) == ("reproduced", {"seeds": [3, 4], "first": 1})
     page = write_report(changed, out).read_text()
     assert "Before, profile quick: <em>reproduced</em> (sum 2)" in page
@@ -236,7 +236,7 @@ def test_a_users_own_options_are_no_history(tmp_path):
     known, out = ledger(tmp_path), tmp_path / "out"
     run(known.values(), out, options=(("first", 5),))
     (result,), _, _ = run(known.values(), out, overwrite=True)
-    assert result.earlier == ()
+    assert result.before == {}
 
 
 def test_what_would_refute_a_claim_and_its_history_are_on_the_page(tmp_path):
