@@ -8,12 +8,22 @@ STAMP := .venv/set-up
 demo: setup
 	$(BIN)/prooflens demo --out out/demo --overwrite
 
+QUICK := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+SLOW := $(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
+
+# The product first, then the laboratory, which stands on it.
 test: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow"
+	@echo "tests of the product: prooflens, interp, probes, trained"
+	$(QUICK) --ignore=tests/analyses
+	@echo "tests of the laboratory: analyses"
+	$(QUICK) tests/analyses
 
 # The tests that take longest: every file operation of every command stopped, clusters, claims.
 test-slow: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m slow
+	@echo "slow tests of the product"
+	$(SLOW) --ignore=tests/analyses
+	@echo "slow tests of the laboratory"
+	$(SLOW) tests/analyses
 
 check: setup
 	$(BIN)/ruff check .
@@ -27,12 +37,11 @@ docs: setup
 
 # The pictures of the README, with their numbers inside.
 picture: setup
-	$(BIN)/python -m analyses.pictures.first_picture docs/images/attention-by-lag.png
-	$(BIN)/python -m analyses.pictures.forming docs/images/induction-forms.png
+	$(BIN)/python -m analyses pictures
 
 # The page "Does training find the proof?" from the tables it keeps.
 diagrams: setup
-	$(BIN)/python -m analyses.papers.training.page docs
+	$(BIN)/python -m analyses claims page
 
 # The script of `prooflens view`, from its sources; needs Node, which users of prooflens do not.
 VIEWER := prooflens/pages/viewer

@@ -10,7 +10,8 @@ run_app(app, "python -m mine")
 """
 
 from interp.ray_tasks import Backend
+from prooflens.cli.main import command_names
 from prooflens.cli.running import run_app
 from prooflens.cli.usage import App, Device, facts, progress
 
-__all__ = ["App", "Backend", "Device", "facts", "progress", "run_app"]
+__all__ = ["App", "Backend", "Device", "command_names", "facts", "progress", "run_app"]

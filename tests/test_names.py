@@ -13,7 +13,7 @@ import pytest
 from pyflakes import checker, messages
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("interp", "probes", "trained", "analyses", "tests")
+FOLDERS = ("prooflens", "interp", "probes", "trained", "analyses", "tests")
 UNDEFINED = (messages.UndefinedName, messages.UndefinedLocal, messages.UndefinedExport)
 
 

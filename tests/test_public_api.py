@@ -15,8 +15,11 @@ ROOT = Path(__file__).parent.parent
 STORED = (Path(__file__).parent / "public_names.txt").read_text().split()
 PACKAGES = sorted(
     str(stub.parent.relative_to(ROOT)).replace("/", ".")
-    for top in ("prooflens", "interp", "probes", "trained", "analyses")
+    for top in ("prooflens", "interp", "probes", "trained")
     for stub in (ROOT / top).rglob("__init__.pyi")
+)
+SUBMODULES = sorted(
+    path.stem for path in (ROOT / "prooflens").glob("*.py") if not path.stem.startswith("_")
 )
 
 
@@ -36,13 +39,23 @@ def test_every_name_is_there_and_documented(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_no_name_is_that_of_a_submodule(package: str) -> None:
+def test_no_name_is_that_of_another_thing_than_the_submodule(package: str) -> None:
     """Once imported, the submodule would be found in the name's place."""
     folder = ROOT / package.replace(".", "/")
     inside = {path.stem for path in folder.glob("*.py")} | {
         path.name for path in folder.iterdir() if (path / "__init__.py").is_file()
     }
-    assert not inside & set(import_module(package).__all__)
+    for name in inside & set(import_module(package).__all__):
+        assert getattr(import_module(package), name) is import_module(f"{package}.{name}"), name
+
+
+@pytest.mark.parametrize("name", SUBMODULES)
+def test_public_submodules_say_what_they_offer(name: str) -> None:
+    module = import_module(f"prooflens.{name}")
+    assert module.__doc__
+    assert list(module.__all__) == sorted(module.__all__)
+    for offered in module.__all__:
+        assert hasattr(module, offered), offered
 
 
 def test_importing_loads_nothing_heavy() -> None:
@@ -69,6 +82,6 @@ def test_modules_of_the_door_are_modules() -> None:
 
 
 def test_nothing_inside_imports_the_door() -> None:
-    for top in ("interp", "probes", "trained", "analyses"):
+    for top in ("interp", "probes", "trained"):
         for path in (ROOT / top).rglob("*.py"):
             assert "prooflens as" not in path.read_text(), path

@@ -1,12 +1,20 @@
-"""Code stays in pieces that a reader can hold: how long functions, classes and files may be."""
+"""Code stays in pieces that a reader can hold: functions and classes, and how much a walk enters."""
 
 import ast
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("prooflens", "interp", "probes", "trained", "analyses")
-FUNCTION, FILE, CLASS = 80, 400, 260
+PRODUCT = ("prooflens", "interp", "probes", "trained")
+FOLDERS = (*PRODUCT, "analyses")
+FUNCTION, CLASS = 80, 500
+WALK = 270
+"""The most modules of the product that ``prooflens inspect`` of a shipped model may import."""
 SKIPS = "# fmt: " + "skip"
 
 
@@ -32,9 +40,32 @@ def test_no_function_or_class_is_too_long() -> None:
     assert found == {}
 
 
-def test_no_file_is_too_long() -> None:
-    sizes = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in files()}
-    assert {path: lines for path, lines in sizes.items() if lines > FILE} == {}
+INSPECT = """
+import json, sys
+from prooflens.cli.main import main
+sys.argv = ["prooflens", "inspect", "code-lm", "--rows", "4", "--out", "out"]
+try:
+    main()
+except SystemExit as stopped:
+    if stopped.code:
+        raise
+tops = %r
+print(json.dumps(sorted(name for name in sys.modules if name.split(".")[0] in tops)))
+"""
+
+
+@pytest.mark.slow
+def test_inspect_enters_few_modules(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INSPECT % (PRODUCT,)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    entered = json.loads(done.stdout.splitlines()[-1])
+    assert len(entered) <= WALK, f"{len(entered)} modules: " + " ".join(entered)
 
 
 def test_few_lines_are_kept_from_the_formatter() -> None:

@@ -145,6 +145,21 @@ def report(
     typer.echo(f"report: {written}")
 
 
+@app.command("page", example="python -m analyses claims page --results claims")
+def page(
+    docs: Annotated[Path, typer.Option(help="Folder of the documentation.")] = Path("docs"),
+    results: Annotated[
+        Path | None, typer.Option(help="Take the rows from claims that were run into this folder.")
+    ] = None,
+) -> None:
+    """Redraw the figures and tables of 'Does training find the proof?'."""
+    from analyses.papers.training.page import PAGE, redraw
+
+    redraw(docs, results)
+    facts(page=docs / PAGE)
+    typer.echo(f"page: {docs / PAGE}")
+
+
 def _lasting(claim: Claim, profile: str) -> str:
     """The profile's name, with about how long it takes where the ledger tells."""
     seconds = claim.seconds.get(profile)

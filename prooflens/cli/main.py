@@ -34,7 +34,7 @@ from prooflens.cli import (
 from prooflens.cli.running import run_app
 from prooflens.cli.usage import App
 
-__all__ = ["app", "main"]
+__all__ = ["app", "command_names", "main"]
 
 _PLAIN = warnings.formatwarning
 
@@ -95,3 +95,14 @@ def _options(
 def main() -> None:
     """Run the command line ``prooflens``."""
     run_app(app, "prooflens")
+
+
+def command_names() -> list[str]:
+    """Every command, those of a group with the group's name before: ``store verify``."""
+    alone = [command.__name__ for command in _COMMANDS]
+    grouped = [
+        f"{group.name} {command.name}"
+        for group in app.registered_groups
+        for command in (group.typer_instance or app).registered_commands
+    ]
+    return sorted(alone + grouped)

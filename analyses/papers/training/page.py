@@ -1,6 +1,6 @@
 """Redraw the page *Does training find the proof?* from the tables it keeps, without any training.
 
-    python -m analyses.papers.training.page docs [--results FOLDER]
+    python -m analyses claims page [--results FOLDER]
     make diagrams
 
 The page keeps every model as a row of ``docs/data/ID.csv``, and the agreement of the map's cells in
@@ -12,7 +12,6 @@ The page keeps every model as a row of ``docs/data/ID.csv``, and the agreement o
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,9 +27,9 @@ from prooflens.errors import ArgumentError
 from prooflens.files import output_file, replace_text
 from prooflens.plot import save
 
-__all__ = ["PAGE", "main", "table_in_words", "with_tables"]
+__all__ = ["PAGE", "redraw", "table_in_words", "with_tables"]
 
-PAGE = "does-training-find-the-proof.md"
+PAGE = "laboratory/does-training-find-the-proof.md"
 _END = "<!-- end -->"
 _TABLES = {"models": "", "agreement": "-agreement"}
 _TEXT = {"locations": str, "done_in": str}
@@ -90,23 +89,24 @@ def table_in_words(cells: pd.DataFrame, agreement: pd.DataFrame, options: Mappin
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Redraw figures and tables."""
-    parser = argparse.ArgumentParser(description="Redraw the page about training.")
-    parser.add_argument("docs", type=Path)
-    parser.add_argument("--results", type=Path, help="Take the rows from claims that were run.")
-    given = parser.parse_args()
-    for claim in _claims() if given.results else ():
+def redraw(docs: Path, results: Path | None = None) -> None:
+    """Redraw figures and tables of the page.
+
+    Args:
+        docs: The folder of the documentation.
+        results: A folder of claims that were run, whose rows replace those that the page keeps.
+    """
+    for claim in _claims() if results is not None else ():
         for table, ending in _TABLES.items():
-            rows = given.results / claim.id / f"{table}.csv"
+            rows = results / claim.id / f"{table}.csv"
             if rows.exists():
-                with output_file(_kept(given.docs, claim.id, ending), overwrite=True) as draft:
+                with output_file(_kept(docs, claim.id, ending), overwrite=True) as draft:
                     draft.write_text(rows.read_text())
-    for name, kept in _diagrams(given.docs).items():
+    for name, kept in _diagrams(docs).items():
         figure = drawn(shares(kept.models, kept.options), kept.options).figure
-        save(figure, given.docs / "images" / name, formats=("png",))
-    page = given.docs / PAGE
-    replace_text(page, with_tables(page.read_text(), given.docs))
+        save(figure, docs / "images" / name, formats=("png",))
+    page = docs / PAGE
+    replace_text(page, with_tables(page.read_text(), docs))
 
 
 def _diagrams(docs: Path) -> dict[str, _Diagram]:
