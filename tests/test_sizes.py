@@ -1,4 +1,4 @@
-"""Code stays in pieces that a reader can hold: functions and classes, and how much a walk enters."""
+"""Code stays in pieces that a reader can hold, and a walk through it enters few of them."""
 
 import ast
 import json

@@ -49,7 +49,7 @@ def main(out: Annotated[Path | None, typer.Option(help="A file for the JSON.")] 
             "test_lines": folders["tests"],
             "modules": len(importers),
             "single_importer": sum(len(found) == 1 for found in importers.values()),
-            "door_names": len(pl.__all__),
+            "door_names": len(dir(pl)),
             "commands": len(command_names()),
         },
         out,

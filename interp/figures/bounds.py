@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from interp.figures.style import INK, MUTED, PALETTE, size, style
 
-__all__ = ["bound_parts_figure", "bounds_figure", "lengths_figure"]
+__all__ = ["bound_parts_figure", "bounds_figure"]
 
 
 def bounds_figure(table: pd.DataFrame, *, kind: str, measured: float, trivial: float) -> Figure:
@@ -75,31 +75,4 @@ def bound_parts_figure(parts: pd.DataFrame, *, label: str) -> Figure:
         axes.invert_yaxis()
         axes.xaxis.set_major_locator(MaxNLocator(5))
         figure.legend(loc="outside lower center", ncols=2)
-    return figure
-
-
-def lengths_figure(table: pd.DataFrame, correlation: float) -> Figure:
-    """One dot a model: what is unexplained of its scores, and how long a proof of all rows is.
-
-    Args:
-        table: Columns ``unexplained`` (nats), ``rank one``, ``quadratic`` and ``brute force``
-            (multiplications of the whole proof).
-        correlation: Rank correlation of ``unexplained`` and ``rank one``, for the legend.
-    """
-    with style():
-        figure = Figure(figsize=size(1.5, 1.8))
-        axes = figure.subplots()
-        x = table["unexplained"]
-        told = f"rank one, then the rest by brute force (rank correlation {correlation:.2f})"
-        axes.plot(x, table["rank one"], "o", color=PALETTE["blue"], label=told)
-        told = "quadratic, then the rest by brute force"
-        axes.plot(x, table["quadratic"], "s", color=PALETTE["orange"], mfc="none", label=told)
-        every = float(table["brute force"].median())
-        axes.axhline(every, color=MUTED, lw=1, ls="--", label=f"brute force alone: {every:.2g}")
-        axes.set_yscale("log")
-        axes.set(
-            xlabel="left unexplained of the scores (nats, mean over queries)",
-            ylabel="multiplications of the whole proof",
-        )
-        figure.legend(loc="outside lower center", ncols=1)
     return figure

@@ -1,10 +1,5 @@
 """A number against the quantity that was varied: one line per model, every seed shown.
 
-    sweep            an error against an ordered quantity: a line of medians, a dot a seed
-    accuracy_sweep   an accuracy, or any share: a line of means, a dot a seed, chance dashed
-    strips           settings that have no order: a row of dots a setting
-    points           settings that have an order and nothing between them: dots without lines
-
 Single seeds are dots, so that a spread is seen and not summarised. Lines named in ``dashed`` are
 what nobody trained: approximations, bounds, floors. They have no seeds and no dots.
 """
@@ -22,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from interp.figures.style import INK, MUTED, PALETTE, size, style
 
-__all__ = ["accuracy_sweep", "points", "strips", "sweep"]
+__all__ = ["sweep"]
 
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
@@ -101,107 +96,6 @@ def _legend(grid: Sequence[Axes]) -> None:
     grid[-1].legend(
         list(handles.values()), list(handles), loc="upper left", bbox_to_anchor=(1.0, 1.0)
     )
-
-
-def accuracy_sweep(
-    table: pd.DataFrame,
-    *,
-    x: str,
-    across: str,
-    y: str = "accuracy",
-    label: str = "accuracy on unseen symbols",
-    panel: str | None = None,
-    chance: float | None = None,
-    log_x: bool = True,
-) -> Figure:
-    """A :func:`sweep` of an accuracy or share, on a linear scale, with means over seeds and
-    chance."""
-    return sweep(
-        table,
-        x=x,
-        across=across,
-        by="model",
-        label=label,
-        y=y,
-        panel=panel,
-        levels={} if chance is None else {"chance": chance},
-        middle="mean",
-        log_x=log_x,
-        log_y=False,
-    )
-
-
-def strips(
-    table: pd.DataFrame,
-    *,
-    group: str,
-    y: str = "accuracy",
-    label: str = "accuracy on unseen symbols",
-    by: str = "model",
-    chance: float | None = None,
-) -> Figure:
-    """A row of dots for every setting, one colour per model, for settings that have no order.
-
-    Args:
-        table: A tidy table with one row per trained model.
-        group: Column of the settings, shown down the side in order of appearance.
-        y: The column that is plotted on the vertical axis.
-        label: The label of the vertical axis, with its unit.
-        by: The column that names the models.
-        chance: The value that guessing gives, drawn as a dashed line.
-    """
-    settings, names = list(dict.fromkeys(table[group])), list(dict.fromkeys(table[by]))
-    beside = table.groupby(group)[by].nunique().max() > 1
-    with style():
-        figure = Figure(figsize=(5.4, 0.32 * len(settings) + 1.1))
-        axes = figure.add_subplot()
-        for i, name in enumerate(names):
-            rows = table[table[by] == name]
-            shift = 0.2 * (i - (len(names) - 1) / 2) if beside else 0.0
-            height = [settings.index(s) + shift for s in rows[group]]
-            _dots(axes, rows[y], height, str(name), i)
-        axes.set_yticks(range(len(settings)), [str(s) for s in settings])
-        axes.invert_yaxis()
-        axes.set_xlabel(label)
-        if chance is not None:
-            axes.axvline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)
-        if len(names) > 1 and group != by:
-            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
-
-
-def points(
-    table: pd.DataFrame,
-    *,
-    x: str,
-    across: str,
-    y: str = "accuracy",
-    label: str = "accuracy on unseen symbols",
-    by: str = "model",
-    chance: float | None = None,
-) -> Figure:
-    """A dot a row over a logarithmic axis, one colour a model.
-
-    Args:
-        table: A tidy table.
-        x: Column of what the settings are ordered by, above 0.
-        across: The label of the horizontal axis.
-        y: The column that is plotted on the vertical axis.
-        label: The label of the vertical axis, with its unit.
-        by: The column that names the models.
-        chance: The value that guessing gives, drawn as a dashed line.
-    """
-    with style():
-        figure = Figure(figsize=size(1.1, 1.8))
-        axes = figure.add_subplot()
-        for i, (name, rows) in enumerate(table.groupby(by, sort=False)):
-            _dots(axes, rows[x], rows[y], str(name), i)
-        if chance is not None:
-            axes.axhline(chance, color=MUTED, ls="--", lw=0.9, zorder=0)
-        axes.set_xscale("log")
-        axes.set(xlabel=across, ylabel=label)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
 
 
 def _dots(axes: Axes, x: ArrayLike, y: ArrayLike, name: str, number: int) -> None:

@@ -1,6 +1,5 @@
 from interp.figures.attention import attention_in_words as attention_in_words
 from interp.figures.attention import attention_maps as attention_maps
-from interp.figures.bounds import lengths_figure as lengths_figure
 from interp.figures.diagonals import circuit_crops as circuit_crops
 from interp.figures.diagonals import head_maps as head_maps
 from interp.figures.diagonals import null_histograms as null_histograms
@@ -19,8 +18,5 @@ from interp.figures.style import SIGNED as SIGNED
 from interp.figures.style import save as save
 from interp.figures.style import size as size
 from interp.figures.style import style as style
-from interp.figures.sweeps import accuracy_sweep as accuracy_sweep
-from interp.figures.sweeps import points as points
-from interp.figures.sweeps import strips as strips
 from interp.figures.sweeps import sweep as sweep
 from prooflens.plot.one_text import attention as attention

@@ -30,15 +30,11 @@ CALLS = {
     "certify": ("certify", "ck", "--strategy=black-box", "--out=certified"),
     "compile": ("crasp", "compile", "p.cr", "--longest=8", "--out=compiled"),
     "decompile": ("decompile", "small", "--data=rows.json", "--lines=3", "--out=found"),
-    "fits": ("fits", "lag", "--lags=1", "--heads=1", "--out=fitted"),
-    "claims": ("claims", "run", "depth-programs", "--option=blocks=[1]", "--out=claimed"),
 }
 """In this order: some take what another wrote."""
 LARGE = {"extract-large": ("extract", "code-lm", "--data=long.jsonl", *HOOKS, "--out=large")}
 """Of a model whose sums are shared between threads; run where there are several."""
 LOADED = (
-    "analyses.papers.depth.programs",
-    "analyses.papers.run",
     "prooflens.pages.certify",
     "prooflens.pages.decompiled",
     "prooflens.pages.inspection",

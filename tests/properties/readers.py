@@ -15,9 +15,6 @@ import torch
 from forked_calls import RECIPE
 from safetensors.numpy import save_file
 
-import analyses.language
-from analyses.language.recipe import read_language_recipe
-from analyses.papers.results import read_result
 from interp.crasp.parser import read_program as read_crasp
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.export import export_gpt2
@@ -84,7 +81,6 @@ READERS = {
     "spec": Reader("spec.json", lambda home: spec_from_dict(_table(home / "spec.json"))),
     "task": Reader("task.json", lambda home: task_from_dict(_table(home / "task.json"))),
     "recipe": Reader("grid.toml", lambda home: read_plan(home / "grid.toml")),
-    "language-recipe": Reader("lm.toml", lambda home: read_language_recipe(home / "lm.toml")),
     "config": Reader("gpt2/config.json", lambda home: head_weights(home / "gpt2")),
     "mapping": Reader("map.toml", lambda home: layout_of_mapping(read_mapping(home / "map.toml"))),
     "rows": Reader("rows.json", lambda home: read_rows(home / "rows.json")),
@@ -99,7 +95,6 @@ READERS = {
     ),
     "crasp": Reader("p.cr", lambda home: read_crasp(home / "p.cr")),
     "program": Reader("program.txt", lambda home: read_rasp(home / "program.txt")),
-    "result": Reader("claim/result.json", lambda home: read_result(home / "claim")),
     "labels": Reader("labels.csv", lambda home: read_labels(home / "labels.csv")),
     "tensors": Reader(
         "ck/model.safetensors", lambda home: read_tensors(home / "ck/model.safetensors")
@@ -144,8 +139,6 @@ def make(home: Path) -> None:
     (home / "spec.json").write_text(json.dumps({"kind": "transformer", **spec.to_dict()}))
     (home / "task.json").write_text(json.dumps(task))
     (home / "grid.toml").write_text(RECIPE + 'seed = 0\n[grid]\n"training.seed" = [1, 2]\n')
-    language = Path(analyses.language.__file__).parents[1] / "recipes/language/code-lm.toml"
-    (home / "lm.toml").write_bytes(language.read_bytes())
     (home / "map.toml").write_text(
         "n_layers = 1\nn_heads = 2\nd_model = 4\nd_head = 2\n"
         + "".join(
@@ -179,13 +172,6 @@ def make(home: Path) -> None:
     )
     (home / "p.cr").write_text('n = # "a"\nmany = n > 1\nboth = many && !(n == 3)\n')
     (home / "program.txt").write_text(PROGRAM)
-    (home / "claim").mkdir()
-    result: dict[str, Any] = dict.fromkeys(
-        ("claim", "status", "words", "key", "rule", "rule_sha256", "profile"), "x"
-    )
-    result |= {"format": 1, "numbers": {"a": 1.5}, "models": ["m"], "seeds": [1], "options": {}}
-    result |= {"seconds": 0.5, "versions": {"torch": "2"}, "figures": {"f": "A."}, "tables": ["t"]}
-    (home / "claim/result.json").write_text(json.dumps(result))
     (home / "labels.csv").write_text("a,b\n1,x\n2,y\n")
     labels = {"a": np.arange(3), "b": np.ones((3, 2))}
     np.savez(home / "labels.npz", **labels)

@@ -6,7 +6,6 @@ each time. See :mod:`stopping` for what must hold.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 from forked_calls import command
-from matplotlib.figure import Figure
 from replay import keep, keep_figures
 from stopping import Case, Tree, finished, stop_everywhere, tree
 from synthetic_view import synthetic
@@ -24,8 +22,6 @@ import prooflens.pages.certify
 import prooflens.pages.decompiled
 import prooflens.pages.head_figures
 import prooflens.pages.inspection  # noqa: F401  (what is loaded now draws once)
-from analyses.papers.base import Drawing, Setting, Verdict
-from analyses.papers.ledger import Claim
 from interp.models.export import export_gpt2
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -39,29 +35,6 @@ MODEL, REAL = "fixed-memory-multiplexer", "--task=fixed_memory:lags=[1],length=4
 PATTERN = "blocks.0.attn.hook_pattern"
 
 
-def claim(setting: Setting) -> Verdict:
-    """A claim's function: something in its working folder, a table and a figure."""
-    (setting.folder / "half.txt").write_text("done")
-    figure = Figure(figsize=(2, 2))
-    figure.subplots().plot([0, 1])
-    return Verdict(
-        "reproduced",
-        "It is so.",
-        numbers={"seeds": list(setting.seeds)},
-        tables={"rows": pd.DataFrame({"score": [1.0, 2.0]})},
-        drawings={"curve": Drawing(figure, "A line.")},
-    )
-
-
-def ledger() -> dict[str, Claim]:
-    profiles = {"quick": {"seeds": [1, 2]}}
-    rule = "It must be so."
-    one = Claim(
-        "memory-one", "memory", "§1", "It is so.", rule, "No.", f"{__name__}:claim", profiles
-    )
-    return {one.id: one, "memory-two": replace(one, id="memory-two")}
-
-
 def words(*arguments: str) -> Callable[[Path], Callable[[], None]]:
     return lambda root: command(*(a.format(root=root) for a in arguments))
 
@@ -71,21 +44,6 @@ def beside_a_store(root: Path, before: Tree, after: Tree) -> bool:
     now = {name: data for name, data in finished(tree(root)).items() if name[:2] != "st"}
     parts = ({n: d for n, d in files.items() if n[:2] != "st"} for files in (before, after))
     return verify(root / "st") == [] and now in tuple(parts)
-
-
-def claims_stand(root: Path, before: Tree, after: Tree) -> bool:
-    """Each claim's result is the older one or the new one; working folders may be there."""
-
-    def of(files: Tree, name: str) -> Tree:
-        return {n: d for n, d in files.items() if n.split("/")[1:2] == [name]}
-
-    now = finished(tree(root))
-    for name in ("claims", "none"):
-        report = now.get(f"{name}/report.html", b"</html>")
-        if not report.rstrip().endswith(b"</html>"):
-            return False
-    names = ("memory-one", "memory-two")
-    return all(of(now, name) in (of(before, name), of(after, name)) for name in names)
 
 
 def inspected_so_far(root: Path, before: Tree, after: Tree) -> bool:
@@ -128,20 +86,6 @@ CASES = {
     ),
     "inspect-overwrite": Case(
         words("inspect", "{root}/gpt2", "--out={root}/out", "--rows=16", "--overwrite"), draft=True
-    ),
-    "claims": Case(
-        words("claims", "run", "--all", "--out={root}/claims", "--overwrite"),
-        words("claims", "run", "--all", "--out={root}/claims", "--overwrite"),
-        claims_stand,
-        tail=6,
-        every=5,
-    ),
-    "claims-resume": Case(
-        words("claims", "run", "--all", "--out={root}/none"),
-        words("claims", "run", "--all", "--out={root}/none", "--resume"),
-        claims_stand,
-        tail=6,
-        every=5,
     ),
     "certify": Case(
         words("certify", MODEL, "--strategy=black-box", "--out={root}/out", "--overwrite"),
@@ -271,9 +215,6 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
         monkeypatch.setattr("prooflens.demo.memory.Comparison.agreement", table)
         keep(monkeypatch, "prooflens.demo.run", "construct_fixed_memory")
         keep(monkeypatch, "trained", "load")
-    if name.startswith("claims"):
-        monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)
-        monkeypatch.setattr("time.perf_counter", lambda: 0.0)  # seconds are in the result
 
 
 @pytest.fixture
@@ -289,7 +230,7 @@ def start(world: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return root
 
 
-LONG = ("certify", "claims", "claims-resume", "decompile", "demo", "heads-store", "inspect")
+LONG = ("certify", "decompile", "demo", "heads-store", "inspect")
 LONG += ("inspect-overwrite", "probe", "probe-store")
 
 

@@ -22,8 +22,6 @@ import torch
 from forked_calls import RECIPE, Child, Ended, command
 
 import trained.grid
-from analyses.papers.base import Setting, Verdict
-from analyses.papers.ledger import Claim
 from interp.errors import ArgumentError, StoreError
 from interp.lock import LOCK, alone
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
@@ -98,7 +96,6 @@ WRITERS = {
                                 "--batch 2 --out {root}/st --overwrite"),
     "repair": ("st", "store repair {root}/st"),
     "inspect": ("new", "inspect {root}/model --out {root}/new --resume"),
-    "claims": ("claims/.work", "claims run memory-fixed --out {root}/claims"),
     "train": ("zoo.partial", "train --all --out {root}/zoo"),
 }  # fmt: skip
 
@@ -113,9 +110,6 @@ def test_a_second_writer_is_told_who_is_first(
         (root / place / ".prooflens-inspect").touch()
         monkeypatch.setattr("interp.models.pretrained.load_pretrained", lambda *_, **__: Named())
         monkeypatch.setattr("interp.weights.head_weights.head_weights", lambda *_, **__: None)
-    if name == "claims":
-        monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)
-        words = words.replace("memory-fixed", "memory-slow")
     with beside(holding(root / place)) as first:
         found = Child(command(*words.format(root=root).split())).end()
     lines = found.said.splitlines()
@@ -195,18 +189,6 @@ def test_a_store_that_was_replaced_is_not_read_on(root: Path) -> None:
     assert ActivationStore(root / "st").inputs().shape == (1, 3)
 
 
-def slow(setting: Setting) -> Verdict:
-    """A claim's function that others wait for."""
-    sleep(0.5)
-    return Verdict("reproduced", "It is so.", numbers={"seeds": list(setting.seeds)})
-
-
-def ledger() -> dict[str, Claim]:
-    profiles = {"quick": {"seeds": [1]}}
-    one = Claim("memory-slow", "memory", "§1", "So.", "So.", "No.", f"{__name__}:slow", profiles)
-    return {one.id: one}
-
-
 def both(*words: str) -> list[Ended]:
     """Two children run the same command at the same time; how each ended."""
     children = [Child(command(*words)) for _ in range(2)]
@@ -214,7 +196,6 @@ def both(*words: str) -> list[Ended]:
 
 
 CALLS = {
-    "claims": "claims run --all --out {root}/claims",
     "extract": "extract {root}/model --tokens {root}/t.txt --hooks hook_embed --out {root}/two",
     "repair": "store repair {root}/st",
     "train": "train {root}/r.toml --out {root}/trained",
@@ -230,7 +211,6 @@ REFUSED = r"another process \(pid \d+ on|already| exists: choose another name"
 def test_of_two_at_the_same_time_one_works(
     name: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)
     monkeypatch.setattr("trained.zoo.recipes", lambda: [read_recipe(root / "r.toml")])
     found = both(*CALLS[name].format(root=root).split())
     assert 0 in {one.code for one in found}, found
@@ -267,10 +247,3 @@ def test_one_that_starts_as_the_other_ends_finds_its_work(
     said = "nothing is left to train" if more else "exists: choose another name"
     assert (second.code, said in second.said) == (0 if more else 2, True), second
     assert sorted(path.name for path in root.iterdir() if "zoo" in path.name) == ["zoo"]
-
-
-def test_claims_leave_no_lock(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("analyses.papers.ledger.read_ledger", ledger)
-    assert Child(command("claims", "run", "--all", "--out", root / "claims")).end().code == 0
-    left = {path.name for path in (root / "claims").iterdir()}
-    assert left == {"memory-slow", "report.html"}

@@ -21,12 +21,12 @@ import numpy as np
 import pandas as pd
 from scipy.stats import permutation_test, spearmanr
 
+from analyses.figures.dots import lengths_figure
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.compact.rank_one import by_factors, exact_weights, rank_one_weights
 from analyses.papers.experiment import Experiment, decide, spread, verdict
 from prooflens.architectures import TransformerSpec
 from prooflens.certificates import brute_force, tables_of
-from prooflens.plot import lengths_figure
 from prooflens.tasks import Maximum
 
 __all__ = ["lengths", "shorter", "unexplained"]

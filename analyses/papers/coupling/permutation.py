@@ -17,11 +17,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.coupling.tasks import PermutedPatches, PermutedTranslation
 from analyses.papers.experiment import Experiment, by_seed, status_of, verdict
 from prooflens.architectures import TransformerSpec
-from prooflens.plot import strips
 
 __all__ = ["permuted", "task_spec"]
 

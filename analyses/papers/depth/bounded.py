@@ -30,11 +30,11 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from prooflens.crasp import block_symbol
 from prooflens.errors import Problems
-from prooflens.plot import strips
 
 __all__ = ["Pair", "check", "prefix_class", "run", "shortest_pair"]
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analyses.figures.dots import strips
 from analyses.figures.layers import layer_comparison
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.depth.exchange import Exchange, exchanges
@@ -33,7 +34,7 @@ from analyses.papers.depth.predictors import (
 )
 from analyses.papers.experiment import train_runs
 from prooflens.crasp import prediction_program
-from prooflens.plot import Panel, strips
+from prooflens.plot import Panel
 from prooflens.proofs import compile_program
 
 __all__ = ["even", "judge", "judge_evenness", "run"]

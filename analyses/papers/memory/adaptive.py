@@ -19,10 +19,11 @@ import pandas as pd
 import torch
 
 from analyses.figures.costs import gating_costs_figure
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, medians, spread, status_of, verdict
 from analyses.papers.memory.models import spec_of, with_slower_terms
-from prooflens.plot import strips, sweep
+from prooflens.plot import sweep
 from prooflens.proofs import fixed_lag_floor, gating_costs
 from prooflens.tasks import AdaptiveMemory
 from prooflens.trained import EVALUATION_SEED

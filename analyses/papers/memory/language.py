@@ -20,12 +20,12 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, spread, verdict
 from analyses.papers.memory.corpus import Corpus
 from prooflens.architectures import TransformerSpec
 from prooflens.errors import Problems
-from prooflens.plot import strips
 
 __all__ = ["check", "depth_against_heads", "dot_product"]
 

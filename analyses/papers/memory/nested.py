@@ -19,6 +19,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import (
     Experiment,
@@ -32,7 +33,7 @@ from analyses.papers.experiment import (
 )
 from analyses.papers.memory.adaptive import task_of
 from analyses.papers.memory.models import spec_of
-from prooflens.plot import strips, sweep
+from prooflens.plot import sweep
 from prooflens.probes import decode, round_order, sampled_positions
 from prooflens.proofs import construct_adaptive_memory
 from prooflens.tasks import AdaptiveMemory

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import (
     Experiment,
@@ -29,7 +30,7 @@ from analyses.papers.experiment import (
 )
 from analyses.papers.memory.models import spec_of
 from analyses.papers.memory.projection import grid_start
-from prooflens.plot import strips, sweep
+from prooflens.plot import sweep
 from prooflens.tasks import FixedMemory, KernelMemory, MemoryKernel, RealMemory, Task
 
 __all__ = ["boolean", "more_heads", "more_neurons"]

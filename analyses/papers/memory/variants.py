@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import Experiment, by_seed, decide, medians, spread, verdict
 from analyses.papers.memory.models import spec_of
-from prooflens.plot import strips
 from prooflens.tasks import AdaptiveMemory, Batch, FixedMemory, RealMemory, Task
 
 __all__ = ["WithConstant", "dot_product", "layer_norm"]

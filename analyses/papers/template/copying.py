@@ -18,11 +18,11 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.figures.dots import accuracy_sweep
 from analyses.papers.base import Drawing, Setting, Status, Verdict
 from analyses.papers.experiment import by_seed, decide
 from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
 from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
-from prooflens.plot import accuracy_sweep
 from prooflens.tasks import TemplateTask, copying, induction_style
 
 __all__ = ["fixed", "induction"]

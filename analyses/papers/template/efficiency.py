@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from analyses.figures.dots import accuracy_sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide, verdict
 from analyses.papers.template.models import (
@@ -27,7 +28,6 @@ from analyses.papers.template.models import (
     unanswered,
     unfitted,
 )
-from prooflens.plot import accuracy_sweep
 from prooflens.tasks import same_different
 
 __all__ = ["chosen_rates", "sample_efficiency", "zipf"]

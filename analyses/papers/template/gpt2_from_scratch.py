@@ -29,6 +29,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from analyses.figures.dots import points
 from analyses.language.corpus import python_sources
 from analyses.language.recipe import read_language_recipe
 from analyses.language.tokens import encode
@@ -37,7 +38,6 @@ from analyses.papers.experiment import by_seed, spread, status_of, verdict
 from analyses.papers.template.gpt2_scalars import add_scalars, perplexity
 from prooflens.architectures import quiet_transformers
 from prooflens.errors import Problems
-from prooflens.plot import points
 from prooflens.trained import zoo
 
 __all__ = ["Learner", "check", "from_scratch", "race"]

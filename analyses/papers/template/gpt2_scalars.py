@@ -23,11 +23,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from analyses.figures.dots import accuracy_sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from prooflens.architectures import quiet_transformers
 from prooflens.errors import ArgumentError, Problems
-from prooflens.plot import accuracy_sweep
 from prooflens.trained import zoo
 
 __all__ = ["IdentityScalars", "add_scalars", "language_model"]

@@ -15,11 +15,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from analyses.figures.dots import accuracy_sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.models import needed
 from prooflens.architectures import quiet_transformers
-from prooflens.plot import accuracy_sweep
 from prooflens.tasks import TemplateTask, aba_abb
 from prooflens.trained import zoo
 

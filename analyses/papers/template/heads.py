@@ -21,12 +21,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from analyses.figures.dots import accuracy_sweep
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
 from analyses.papers.template.models import NAMES, on_unseen, spec_of, task_sizes, unfitted
 from prooflens.interventions import CleanRun, Component, component_means
-from prooflens.plot import accuracy_sweep
 from prooflens.tasks import Batch, TemplateTask, same_different
 from prooflens.weights import diagonal_table
 

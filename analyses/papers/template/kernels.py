@@ -21,6 +21,7 @@ import pandas as pd
 import torch
 from scipy.stats import spearmanr
 
+from analyses.figures.dots import accuracy_sweep, points
 from analyses.figures.nngp import kernel_matrices
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, verdict
@@ -43,7 +44,6 @@ from analyses.papers.template.nngp import (
     template_prediction,
 )
 from prooflens.architectures import SequenceTransformer, TransformerSpec
-from prooflens.plot import accuracy_sweep, points
 from prooflens.tasks import TemplateTask, aba_abb, random_pairs
 
 __all__ = ["blocks", "conditioning", "features"]

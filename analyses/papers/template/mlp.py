@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Status, Verdict
 from analyses.papers.experiment import decide, verdict
 from analyses.papers.template.models import fitted, on_unseen, task_sizes
 from prooflens.architectures import MLPSpec
-from prooflens.plot import strips
 from prooflens.tasks import same_different
 
 __all__ = ["chance"]

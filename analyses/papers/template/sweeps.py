@@ -24,12 +24,12 @@ import numpy as np
 import pandas as pd
 import torch
 
+from analyses.figures.dots import strips
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, decide, interval, verdict
 from analyses.papers.template.models import NAMES, fitted, on_unseen, spec_of, task_sizes, unfitted
 from analyses.papers.template.nngp import feature_kernel, kernel_predict
 from prooflens.architectures import SequenceTransformer
-from prooflens.plot import strips
 from prooflens.tasks import same_different
 
 __all__ = ["depth", "hyperparameters", "judged", "norms"]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,8 @@ def redraw(docs: Path, results: Path | None = None) -> None:
         docs: The folder of the documentation.
         results: A folder of claims that were run, whose rows replace those that the page keeps.
     """
-    for claim in _claims() if results is not None else ():
-        for table, ending in _TABLES.items():
+    if results is not None:
+        for claim, (table, ending) in product(_claims(), _TABLES.items()):
             rows = results / claim.id / f"{table}.csv"
             if rows.exists():
                 with output_file(_kept(docs, claim.id, ending), overwrite=True) as draft:

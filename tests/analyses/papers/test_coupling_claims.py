@@ -13,9 +13,10 @@ from analyses.papers.coupling import order
 from analyses.papers.coupling.order import statements
 from analyses.papers.coupling.rank import seed_slopes, self_attending
 from analyses.papers.coupling.readable import readings
-from analyses.papers.coupling.tasks import IndexedAverage, NearestPoint, PodCoupling
+from analyses.papers.coupling.tasks import IndexedAverage, NearestPoint
 from interp.errors import ArgumentError
 from interp.proofs.coupling import construct_pod
+from interp.tasks.coupling import PodCoupling
 
 TINY = {"steps": 2, "batch": 4, "learning_rate": 1e-3, "width": 4, "hidden": 4, "d_model": 8}
 CLAIMS: dict[str, dict[str, Any]] = {

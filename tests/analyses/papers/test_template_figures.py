@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.collections import PathCollection
 
+from analyses.figures.dots import accuracy_sweep, points, strips
 from analyses.figures.nngp import before_and_after, kernel_matrices, scalars_per_head
-from interp.figures.sweeps import accuracy_sweep, points, strips
 
 TABLE = pd.DataFrame(
     [(m, n, s, 0.5 + 0.1 * s, t) for m in ("plain", "+ aI") for n in (64, 128, 256)

@@ -1,0 +1,5 @@
+"""The browser in which the report of claims is opened."""
+
+from chromium import browser
+
+__all__ = ["browser"]
