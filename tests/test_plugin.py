@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import prooflens as pl
-from analyses.benchmarks.plugin_roles import scored
 from interp.models.pretrained import load_pretrained
 from interp.plugins import PluginWarning, Registry
 from interp.tasks.catalogue import KINDS
@@ -101,6 +100,7 @@ def test_heads_finds_the_role_and_the_score(
 
 
 def test_the_benchmark_judges_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    scored = import_module("analyses.benchmarks.plugin_roles").scored
     monkeypatch.setattr(fresh_models, "_DRAWS", 60)
     found = scored("own-token", decoys=2)
     assert (found["f1"], found["decoy_rate"]) == (1.0, 0.0)
