@@ -9,7 +9,6 @@ from probes.agreement import (
     statements_of,
 )
 from probes.curves import curve_table
-from probes.induction import measure_induction
 from probes.interchange import interchange_table
 from probes.kernels import kernel_null, kernel_table, layer_kernels
 from probes.layerwise import residual_sites
@@ -34,7 +33,6 @@ __all__ = [
     "layer_kernels",
     "layer_map",
     "locate",
-    "measure_induction",
     "nesting_panel",
     "overall",
     "residual_sites",

@@ -14,10 +14,6 @@ __all__ = ["demo"]
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("out/demo"),
-    gpt2: Annotated[
-        Path | None,
-        typer.Option(help="GPT-2 weights: a folder or safetensors file. Default: PROOFLENS_GPT2."),
-    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
     """Measure a trained and a constructed model of one task and write a report."""
@@ -25,16 +21,13 @@ def demo(
 
     from interp.output import check_output
 
-    inputs = [] if gpt2 is None else [gpt2]
-    check_output(out, overwrite=overwrite, marker=".prooflens-demo", inputs=inputs)
+    check_output(out, overwrite=overwrite, marker=".prooflens-demo")
 
     from prooflens.demo.run import run_demo
 
     console = Console(stderr=True)
     with console.status("starting") as status:
-        said = run_demo(
-            out, gpt2=gpt2, overwrite=overwrite, step=lambda words: status.update(f"{words} …")
-        )
+        said = run_demo(out, overwrite=overwrite, step=lambda words: status.update(f"{words} …"))
     for number, finding in enumerate(said, start=1):
         typer.echo(f"{number}. {finding}")
     facts(findings=said, report=out / "report.html")

@@ -10,14 +10,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from interp.errors import CheckpointError
-from interp.models.export import export_gpt2
 from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore
 from probes.kernels import kernel_null
 from probes.study import Study, study
 from prooflens.demo.memory import Comparison, findings
-from prooflens.demo.run import find_gpt2, run_demo
+from prooflens.demo.run import run_demo
 from trained import zoo
 
 Studies = dict[str, Study]
@@ -42,14 +40,11 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
         return studies[name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PROOFLENS_GPT2", raising=False)
-        patch.setattr("prooflens.demo.run._HUB_NAMES", ())
-        patch.setattr("trained.zoo.stand_in", lambda: None)
         patch.setattr("prooflens.demo.run.study", remembered)
         patch.setattr("probes.study.kernel_null", partial(kernel_null, draws=100))
         patch.setattr("probes.fresh_models._DRAWS", 200)
         out = tmp_path_factory.mktemp("demo") / "out"
-        said = run_demo(out, gpt2=None, overwrite=False, step=lambda words: None)
+        said = run_demo(out, overwrite=False, step=lambda words: None)
     return Demo(out, said, studies)
 
 
@@ -108,42 +103,3 @@ def test_what_is_not_confirmed_is_said_not_to_be(demo: Demo, tmp_path: Path) -> 
     assert "no FFN is confirmed to compute the Boolean function" in said[0]
     assert "The constructed proof, unconfirmed" in said[1]
     assert "ABOVE its certificate" in said[1]
-
-
-def test_gpt2_is_added_where_it_is(
-    demo: Demo, gpt2_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-    measured = lambda name, *args, **options: demo.studies[name]  # noqa: E731
-    monkeypatch.setattr("prooflens.demo.run.study", measured)
-    said = run_demo(out, gpt2=gpt2_folder, overwrite=False, step=lambda words: None)
-    assert said[2].startswith("Of GPT-2's 144 heads")
-    table = pd.read_csv(out / "gpt2.csv")
-    shares = table[(table["metric"] == "trace_share") & (table["circuit"] == "QK")]
-    assert len(shares) == 144
-    assert (out / "figures" / "gpt2-diagonals.png").stat().st_size > 10_000
-    assert "GPT-2: heads with diagonal circuits" in (out / "report.html").read_text()
-
-
-def test_without_gpt2_the_shipped_language_model_is_read(
-    demo: Demo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    export_gpt2(zoo.load("induction-attention").model, tmp_path / "model", bos=0)
-    monkeypatch.delenv("PROOFLENS_GPT2", raising=False)
-    monkeypatch.setattr("prooflens.demo.run._HUB_NAMES", ())
-    monkeypatch.setattr("trained.zoo.stand_in", lambda: tmp_path / "model")
-    measured = lambda name, *args, **options: demo.studies[name]  # noqa: E731
-    monkeypatch.setattr("prooflens.demo.run.study", measured)
-    said = run_demo(tmp_path / "out", gpt2=None, overwrite=False, step=lambda words: None)
-    assert said[:2] == demo.said[:2]
-    assert said[2].startswith("Of code-lm's 2 heads")
-    assert len(pd.read_csv(tmp_path / "out" / "code-lm.csv")) > 0
-    assert (tmp_path / "out" / "figures" / "code-lm-diagonals.png").is_file()
-    page = (tmp_path / "out" / "report.html").read_text()
-    assert "code-lm: heads with diagonal circuits" in page
-    assert "GPT-2" not in page
-
-
-def test_a_named_place_without_gpt2_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="holds no"):
-        find_gpt2(tmp_path)

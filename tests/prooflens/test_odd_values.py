@@ -213,7 +213,7 @@ PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "a model file is a FIFO": (
         lambda root: os.mkfifo(root / "g.safetensors"),
-        "demo --gpt2={root}/g.safetensors {out}",
+        "weights {root}/g.safetensors",
     ),
 }
 

@@ -206,7 +206,6 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
         monkeypatch.setattr("prooflens.pages.roles.measure_model", measured)
     if name == "demo":
         table = pd.DataFrame({"statement": ["It is so."], "holds": [True], "model": ["trained"]})
-        monkeypatch.setattr("prooflens.demo.run._HUB_NAMES", ())
         monkeypatch.setattr("prooflens.demo.run.study", light_study(world / "st"))
         monkeypatch.setattr("prooflens.demo.run.findings", lambda comparison: ["It is so."])
         monkeypatch.setattr("prooflens.demo.run.sections", lambda comparison, folder: [])

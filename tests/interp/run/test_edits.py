@@ -35,7 +35,7 @@ EDITS: list[Edit] = [
     KeepKeys(PATTERN, KEYS),
     Replace(PATTERN, Array(torch.rand(1, 2, 2), "mean attention")),
     Add(Site(2, "resid_post"), Array(torch.randn(1, 1, 3, dtype=torch.float64), "a probe"), -0.5),
-    Add(Z, Array(torch.randn(2, 1, 3).to(torch.bfloat16))),
+    Add(Z, Array(torch.arange(6.0).reshape(2, 1, 3).to(torch.bfloat16))),
     Through(Site(2, "q_input", 1), Mean(Z)),
 ]
 
