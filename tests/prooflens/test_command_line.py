@@ -62,7 +62,6 @@ def test_version_and_doctor() -> None:
         (("demo", "--out", "{folder}"), "exists"),
         (("demo", "--out", "{folder}", "--overwrite"), "holds other things and no .prooflens-demo"),
         (("demo", "--out", "{file}/x"), "cannot write to"),
-        (("demo", "--out", "{folder}/new", "--gpt2", "{folder}/none"), "does not exist"),
         (("train", "{file}", "--out", "{folder}/new"), "cannot be read"),
         (("weights", "{folder}"), "holds no .safetensors file"),
         (("heads", "{folder}"), "is neither a store (no manifest.json) nor a checkpoint"),

@@ -93,14 +93,13 @@ def test_a_value_that_is_no_choice_is_one_line_with_all_of_them(name: str) -> No
 
 
 def test_the_same_option_is_of_one_type_everywhere() -> None:
-    """``--profile`` alone means two things: of measuring, and of claims."""
     found: dict[str, set[str]] = {}
     for command in EVERY.values():
         for option in command.params:
             choices = getattr(option.type_descriptor, "choices", None)
             for word in (word for word in option.opts if word[:2] == "--"):
                 found.setdefault(word, set()).add(str(choices and list(choices)))
-    assert {word for word, kinds in found.items() if len(kinds) > 1} == {"--profile"}
+    assert {word for word, kinds in found.items() if len(kinds) > 1} == set()
     assert found["--backend"] == {"['local', 'ray']"}
 
 
