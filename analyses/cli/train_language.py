@@ -10,16 +10,14 @@ import typer
 
 from prooflens.commands import facts, progress
 
-__all__ = ["RECIPE", "train_language"]
-
-RECIPE = Path(__file__).parents[1] / "language" / "code-lm.toml"
-"""The recipe of the shipped language model."""
+__all__ = ["train_language"]
 
 
 def train_language(
     recipe: Annotated[
-        Path, typer.Argument(help="A recipe (.toml). [default: code-lm's]", show_default=False)
-    ] = RECIPE,
+        Path | None,
+        typer.Argument(help="A recipe (.toml). [default: code-lm's]", show_default=False),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the model.")] = Path("out/code-lm"),
     seed: Annotated[int | None, typer.Option(min=0, help="In place of the recipe's.")] = None,
     resume: Annotated[
@@ -30,11 +28,12 @@ def train_language(
 ) -> None:
     """Train a language model by its recipe, and write it with its numbers and a card."""
     from analyses.language.card import made_by_language, write_language
-    from analyses.language.recipe import read_language_recipe
+    from analyses.language.recipe import RECIPE, read_language_recipe
     from analyses.language.train import Training, prepare, trained_steps
     from prooflens.files import LOCK, check_output, drop, sweep
     from prooflens.trained import partial_of, training_place
 
+    recipe = RECIPE if recipe is None else recipe
     plan = read_language_recipe(recipe)
     if seed is not None:
         plan = replace(plan, training=replace(plan.training, seed=seed))

@@ -24,7 +24,10 @@ from analyses.language.model import Sizes
 from prooflens.errors import ArgumentError, Problems
 from prooflens.files import read_toml
 
-__all__ = ["LanguageRecipe", "LanguageTraining", "Stage", "read_language_recipe"]
+__all__ = ["RECIPE", "LanguageRecipe", "LanguageTraining", "Stage", "read_language_recipe"]
+
+RECIPE = Path(__file__).parent / "code-lm.toml"
+"""The recipe of the shipped language model."""
 
 _MOST_BYTES, _MOST = 1 << 20, 1 << 40
 _EXPECTED = ("gap", "induction", "previous")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analyses.language.recipe import read_language_recipe
+from analyses.language.recipe import RECIPE, read_language_recipe
 from analyses.pictures.first_picture import write_drawing
 from prooflens.attention import attention_table, repeated_tokens
 from prooflens.plot import Panel, share_maps
@@ -35,7 +35,7 @@ def induction_by_checkpoint() -> dict[str, pd.DataFrame]:
 
 def _checkpoints() -> dict[str, str]:
     """Shipped checkpoint → the tokens read so far, in words, in the order of training."""
-    recipe = read_language_recipe(zoo.recipe_file(zoo.STAND_IN))
+    recipe = read_language_recipe(RECIPE)
     kept = {f"{zoo.STAND_IN}/step-{step}": step for step in sorted(recipe.training.kept)}
     steps = {**kept, zoo.STAND_IN: recipe.steps}
     return {name: f"{recipe.tokens_until(n) / 1e6:.1f} million tokens" for name, n in steps.items()}

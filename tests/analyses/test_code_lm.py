@@ -5,7 +5,7 @@ import json
 import torch
 from safetensors.torch import load_file
 
-from analyses.language.recipe import read_language_recipe
+from analyses.language.recipe import RECIPE, read_language_recipe
 from interp.attention.attention_to_keys import attention_table
 from interp.attention.key_sets import repeated_tokens
 from trained import zoo
@@ -13,7 +13,7 @@ from trained.loading import load
 
 
 def test_it_was_made_by_the_shipped_recipe_and_reaches_what_that_asks() -> None:
-    folder, recipe = zoo.folder("code-lm"), read_language_recipe(zoo.recipe_file("code-lm"))
+    folder, recipe = zoo.folder("code-lm"), read_language_recipe(RECIPE)
     told = json.loads((folder / "training.json").read_text())
     assert told["recipe_sha256"] == recipe.sha256
     assert told["processor_seconds"] < 2 * 90 * 60

@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from analyses.__main__ import app
+from analyses.language import recipe as recipes
 from analyses.language.corpus import python_sources
 from analyses.language.measure import measure
 from analyses.language.model import GPT2, Sizes
@@ -17,8 +19,6 @@ from analyses.language.rows import IGNORED, rows_of
 from analyses.language.train import Training, prepare, trained_steps
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.pretrained import load_pretrained
-from prooflens.cli.main import app
-from trained import zoo
 
 RECIPE = """
 name = "small"
@@ -116,7 +116,7 @@ def test_the_command_writes_a_gpt2_that_transformers_loads(
     recipe: LanguageRecipe, tmp_path: Path
 ) -> None:
     file, out = Path(recipe.folder) / "recipe.toml", tmp_path / "out" / "small"
-    done = CliRunner().invoke(app, ["train", str(file), "--out", str(out)])
+    done = CliRunner().invoke(app, ["train-language", str(file), "--out", str(out)])
     assert done.exit_code == 0, repr(done.exception)
     assert "note: gap is" in done.output
     assert not (tmp_path / "out" / "small.partial").exists()
@@ -141,7 +141,7 @@ def test_the_command_writes_a_gpt2_that_transformers_loads(
             theirs = cache[f"blocks.{layer}.attn.hook_pattern"]
             torch.testing.assert_close(pattern, theirs, atol=1e-5, rtol=1e-4)
     assert load_pretrained(out / "step-2").tokenizer is not None
-    again = CliRunner().invoke(app, ["train", str(file), "--out", str(out), "--resume"])
+    again = CliRunner().invoke(app, ["train-language", str(file), "--out", str(out), "--resume"])
     assert "nothing is left to train" in again.output
 
 
@@ -197,7 +197,7 @@ def test_the_interpreters_own_sources_are_read_without_tests(recipe: LanguageRec
 def test_recipes_are_checked_and_the_shipped_one_is_read(
     recipe: LanguageRecipe, tmp_path: Path
 ) -> None:
-    shipped = read_language_recipe(zoo.recipe_file("code-lm"))
+    shipped = read_language_recipe(recipes.RECIPE)
     assert shipped.model.heads == 8
     assert shipped.expected == {"gap": 1.0, "induction": 0.4, "previous": 0.4}
     text = (Path(recipe.folder) / "recipe.toml").read_text()
@@ -211,7 +211,3 @@ def test_recipes_are_checked_and_the_shipped_one_is_read(
         (tmp_path / "bad.toml").write_text(text.replace(old, new))
         with pytest.raises(ArgumentError, match=told):
             read_language_recipe(tmp_path / "bad.toml")
-    run = ["train", str(Path(recipe.folder) / "recipe.toml"), "--backend", "ray", "--seeds", "0,1"]
-    done = CliRunner().invoke(app, run)
-    assert "--seeds is not for language models" in str(done.exception)
-    assert "--backend is not for language models" in str(done.exception)

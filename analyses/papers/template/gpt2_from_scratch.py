@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from analyses.figures.dots import points
 from analyses.language.corpus import python_sources
-from analyses.language.recipe import read_language_recipe
+from analyses.language.recipe import RECIPE, read_language_recipe
 from analyses.language.tokens import encode
 from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import by_seed, spread, status_of, verdict
@@ -221,7 +221,7 @@ def _tokens(options: Mapping[str, Any]) -> tuple[Tensor, Tensor, int]:
         ids = torch.tensor(tokenizer.encode(Path(options["text"]).read_text("utf-8")).ids)
         cut = int(len(ids) * 0.9)
         return ids[:cut], ids[cut:], vocabulary
-    recipe = read_language_recipe(zoo.recipe_file(zoo.STAND_IN))
+    recipe = read_language_recipe(RECIPE)
     corpus = python_sources(held_out=recipe.held_out)
     return encode(tokenizer, corpus.train), encode(tokenizer, corpus.held_out), vocabulary
 

@@ -188,9 +188,9 @@ def language_model(setting: Setting) -> Verdict:
 def _unseen() -> str:
     """Python sources that the shipped language model did not learn from: its held-out files."""
     from analyses.language.corpus import python_sources
-    from analyses.language.recipe import read_language_recipe
+    from analyses.language.recipe import RECIPE, read_language_recipe
 
-    recipe = read_language_recipe(zoo.recipe_file(zoo.STAND_IN))
+    recipe = read_language_recipe(RECIPE)
     return "\n".join(python_sources(held_out=recipe.held_out).held_out)
 
 

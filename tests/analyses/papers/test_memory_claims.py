@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
+from analyses.__main__ import app as laboratory
 from analyses.papers.base import Setting
 from analyses.papers.experiment import status_of
 from analyses.papers.memory.corpus import Corpus
@@ -25,7 +26,7 @@ from interp.models.kinds import build
 from interp.models.spec import TransformerSpec
 from interp.proofs.memory import construct_adaptive_memory
 from interp.tasks.memory import AdaptiveMemory
-from prooflens.cli.main import main
+from prooflens.commands import run_app
 
 ROOT = Path(__file__).parents[3]
 CLAIMS = tomllib.loads((ROOT / "analyses/papers/claims.toml").read_text())["claims"]
@@ -243,9 +244,11 @@ def test_files_without_text_are_refused_in_a_line_before_any_work(
     if content is not None:
         file.write_bytes(content)
     order = ["memory-more-heads", "memory-dot-language", "--option", f"text={file}"]
-    monkeypatch.setattr("sys.argv", ["prooflens", "claims", "run", *order, "--out", str(out)])
+    monkeypatch.setattr(
+        "sys.argv", ["python -m analyses", "claims", "run", *order, "--out", str(out)]
+    )
     with pytest.raises(SystemExit) as caught:
-        main()
+        run_app(laboratory, "python -m analyses")
     assert caught.value.code == 2
     told = capsys.readouterr().err
     assert re.search(words, told)
