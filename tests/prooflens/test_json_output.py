@@ -8,7 +8,7 @@ import typer
 
 from interp.tasks.catalogue import KINDS
 from prooflens.cli import usage
-from prooflens.cli.main import app, main
+from prooflens.cli.main import app, command_names, main
 from prooflens.cli.usage import App, facts
 
 
@@ -70,7 +70,7 @@ def test_every_command_takes_it() -> None:
         for each in getattr(one, "commands", {name: one}).values():
             assert any("--json" in param.opts for param in each.params), each.name
             seen += 1
-    assert seen > 20
+    assert seen == len(command_names())
 
 
 def test_a_refusal_prints_no_object(
@@ -91,9 +91,6 @@ def test_what_commands_tell_has_keys(
     found = json.loads(capsys.readouterr().out)
     assert found["kind"] == "fixed_memory"
     assert found["arguments"]["lags"]["needed"] is True
-    assert run(monkeypatch, "claims", "list", "--paper", "depth", "--json") == 0
-    claims = json.loads(capsys.readouterr().out)["claims"]
-    assert {"id", "source", "statement", "rule", "refuted_by"} == set(claims[0])
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,6 @@ def _numbers(root: Path) -> dict[str, tuple[str, ...]]:
     """Options that take a number → the call without it."""
     out = ("--out", f"{root}/out")
     rows = ("extract", f"{root}/model", "--tokens", f"{root}/t.txt", "--hooks", "hook_embed", *out)
-    fits = ("fits", "lag", *out)
     train = ("train", f"{root}/none.toml", *out)
     gone = f"{root}/none/none"
     return {
@@ -117,16 +116,13 @@ def _numbers(root: Path) -> dict[str, tuple[str, ...]]:
         **{f"probe --{n}": ("probe", gone, *out) for n in ("rows", "seed")},
         **{f"heads --{n}": ("heads", gone, *out) for n in ("rows", "seed")},
         **{f"certify --{n}": ("certify", gone, *out) for n in ("length", "seed")},
-        "fits phase --epsilon": ("fits", "phase", *out, "--lags=1", "--most=1"),
         **{f"extract --{n}": rows for n in ("rows", "batch", "part-rows", "heads", "positions")},
         **{f"train --{n}": train for n in ("workers", "minutes", "seed")},
-        **{f"fits --{n}": fits for n in ("lags", "heads")},
         "crasp compile --longest": ("crasp", "compile", f"{root}/p.cr", *out),
         "weights --top": ("weights", f"{root}/none"),
         "weights --seed": ("weights", f"{root}/none"),
         "weights --lag": ("weights", f"{root}/none"),
         "certify --box": ("certify", f"{root}/none"),
-        "claims --seeds": ("claims", "run", "memory-none", *out),
     }
 
 
@@ -231,9 +227,6 @@ def found(root: Path) -> Iterator[Row]:
     yield "10,000 trainings|many seeds", lambda: None, (*train, f"--seeds={seeds}")
     compiling = split("crasp compile {root}/p.cr {out}", root)
     yield "margin|a program that doubles", write(root / "p.cr", DOUBLING), compiling
-    option = "--option=blocks=" + "[" * 3000 + "]" * 3000
-    claims = ("claims", "run", "depth-programs", option, f"--out={root}/out")
-    yield "like the ledger's|a deep option", lambda: None, claims
     hook = {"shape": [1], "dtype": "float32", "labels": ["row"]}
     hooks = change(root / "st/manifest.json", hooks={"hook_embed": hook})
     yield "labels for|labels of too few axes", hooks, split("store info {st}", root)
@@ -246,11 +239,10 @@ def found(root: Path) -> Iterator[Row]:
         yield f"exists|a name that is {place}", lambda: None, (
             "train", f"{root}/r.toml", f"--out={place}"
         )  # fmt: skip
-    yield "--most|no heads", lambda: None, split("fits phase --most=0 {out}", root)
     for words in (
-        "train {root}/r.toml", "weights {m}", "claims run depth-programs", "view {m} --no-ablate",
+        "train {root}/r.toml", "weights {m}", "view {m} --no-ablate",
         "extract {m} --hooks=hook_embed {tokens}", "certify {m}",
-        "inspect {m}", "plot {st}", "crasp compile {root}/p.cr", "fits lag", "heads {m}",
+        "inspect {m}", "plot {st}", "crasp compile {root}/p.cr", "heads {m}",
         "probe {m}", "decompile {m} {rows}",
     ):  # fmt: skip
         yield f"- is not written to|{words}", lambda: None, split(f"{words} --out=-", root)
@@ -279,7 +271,7 @@ def test_odd_inputs_are_answered_in_one_line(ask: Any) -> None:
 def test_odd_names_work(ask: Any) -> None:
     count, wrong = ask(named, (0,))
     assert not wrong, f"{len(wrong)} of {count}:\n" + "\n".join(wrong[:40])
-    assert count >= 120
+    assert count >= 115
 
 
 def test_what_was_found_once_is_refused_in_words(ask: Any, root: Path) -> None:

@@ -116,7 +116,6 @@ def test_a_spoilt_file_is_read_or_refused(name: str, home: Path) -> None:
 
 
 FOUND = {
-    "language-recipe": [(b"layers = 3", b"layers.s = 3"), (b"length = 64", b"")],
     "config": [(b'"n_layer": 1', b'"n_layer": 9223372036854775808')],
     "index": [(b'"sha256"', b'"sha265"')],
 }
