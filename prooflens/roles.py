@@ -1,5 +1,6 @@
 """Roles: which there are, on what rows they are judged, and what decides."""
 
+from interp.run import Run
 from probes.roles import (
     LANGUAGE,
     PROFILES,
@@ -17,7 +18,6 @@ from probes.roles import (
     find_roles,
 )
 from probes.roles.decision import no_roles
-from probes.roles.runs import Runs
 from probes.roles.shipped import SHIPPED
 from probes.roles.trials import Trial, rows_of, token_trials
 from probes.roles.views import repeated_rows
@@ -35,7 +35,7 @@ __all__ = [
     "Profile",
     "Role",
     "RoleCase",
-    "Runs",
+    "Run",
     "Test",
     "Trial",
     "candidates",

@@ -28,6 +28,7 @@ from interp.interventions.components import components
 from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, drop, output_file, output_folder
+from interp.run import Run
 from interp.store import ActivationStore
 from interp.weights.composition import COMPOSITIONS, PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights
@@ -43,7 +44,6 @@ from probes.roles.evidence import Evidence
 from probes.roles.find import decided
 from probes.roles.gathering import evidence_of
 from probes.roles.profile import LANGUAGE, Profile
-from probes.roles.runs import Runs
 from probes.roles.trials import Trial, rows_of
 
 __all__ = ["MARKER", "Inspected", "inspect_heads", "inspection_folder", "write_tables"]
@@ -241,7 +241,7 @@ def _decided(
     named = [table.assign(trial=kind) for kind, table in evidence.tables.items()]
     added = head_scores(model, evidence.views["repeated"].batch, seed=seed)
     named += [added.assign(trial="repeated")] if len(added) else []
-    found = (performance(evidence.runs(t.name), t.name, _control(evidence, t)) for t in trials)
+    found = (performance(evidence.run(t.name), t.name, _control(evidence, t)) for t in trials)
     word = str if pretrained.tokenizer is None else partial(_word, pretrained.tokenizer)
     more = explained(evidence, roles, word)
     return pd.concat(named, ignore_index=True), roles, more, tuple(found)
@@ -251,13 +251,13 @@ def _word(tokenizer: Any, token: int) -> str:
     return repr(tokenizer.decode([token]))
 
 
-def _control(evidence: Evidence, trial: Trial) -> Runs | None:
-    """The clean pass over a trial's control: that of the shuffled rows is among the evidence."""
+def _control(evidence: Evidence, trial: Trial) -> Run | None:
+    """The model on a trial's control; its run on the shuffled rows is among the evidence."""
     if trial.control is None:
         return None
     if trial.name == "repeated":
-        return evidence.runs("shuffled")
-    return Runs(evidence.model, trial.control, room=0)
+        return evidence.run("shuffled")
+    return Run(evidence.model, trial.control)
 
 
 def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:

@@ -11,9 +11,8 @@ Every effect is measured once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from math import isfinite, isnan, nan
 
 import numpy as np
@@ -23,6 +22,8 @@ from torch import Tensor
 
 from interp.interventions.ablation_effects import loss_unit
 from interp.interventions.components import Component, hook_of
+from interp.run import Add, Array, Site
+from interp.run.edits import Edits
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
@@ -30,7 +31,6 @@ from probes.roles.change import NONE, Change, beyond, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.rises import Rises
-from probes.roles.runs import Edits, moved
 from probes.roles.writes import Writes
 
 __all__ = ["Effects"]
@@ -60,13 +60,13 @@ class Effects:
             found = self.worst(words, [place], name, kinds)
             return [replace(found, alone=True)]
         over = "later" if kind == "given" else "all"
-        change = self._change(kind, over, [place], name)
+        change = self._change(kind, over, self.rises.away(kind, [place], name))
         return [replace(self._output_test(words, change), rows=kind, alone=True)]
 
     def without_equal(self, place: Place, kind: str) -> Test:
         """The test that the output changes without attention to equal tokens, on one kind of
         rows."""
-        change = self._change(kind, "all", [place], "same")
+        change = self._change(kind, "all", self.rises.away(kind, [place], "same"))
         return self._output_test("without attention to equal tokens", change)
 
     def without_head(self, place: Place, *, over: str = "all") -> list[Test]:
@@ -84,11 +84,10 @@ class Effects:
                 self._known[place, over] = replace(found, alone=True)
             elif self.writes.same_on_all_rows(place):
                 words = "with the mean over positions of what it writes on every row"
-                outputs = self.evidence.runs("given").changed(self.writes.levelled(place))
-                change = self._compared("given", over, ((rows, out) for rows, out, _ in outputs))
+                change = self._change("given", over, self.rises.levelled(place))
                 self._known[place, over] = self._output_test(words, change)
             else:
-                change = self._change("given", over, [place])
+                change = self._change("given", over, self.rises.away("given", [place]))
                 self._known[place, over] = self._output_test(words, change)
         return [self._known[place, over]]
 
@@ -118,21 +117,17 @@ class Effects:
         """How much a head's attention to a key set falls with some edits of an earlier place."""
         kind = self.evidence.profile.rows[name]
         keys = self.evidence.keys(kind, name, place)
-        before = self._shares(kind, lambda rows: [], place, keys)
-        return over_rows(before - self._shares(kind, edits, place, keys))
+        before, after = (self._shares(kind, some, place, keys) for some in ((), edits))
+        return over_rows(before - after)
 
     def _shares(
         self, kind: str, edits: Edits, place: Place, keys: Keys
     ) -> Float[np.ndarray, " row"]:
         """The share of a head's attention that goes to some keys, row by row."""
-        layer, head = place
-        hook, found = f"blocks.{layer}.attn.hook_pattern", []
-        for rows, _, kept in self.evidence.runs(kind).changed(edits, keep=[hook]):
-            pattern, own = kept[hook][:, head].double(), keys if len(keys) == 1 else keys[rows]
-            weight = own.any(-1).double()
-            share = (pattern * own).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
-            found.append((share * weight).sum(1) / weight.sum(1).clamp_min(1))
-        shares: np.ndarray = torch.cat(found).cpu().numpy()
+        site, weight = Site(place[0], "pattern", place[1]), keys.any(-1).double()
+        pattern = self.evidence.run(kind).with_(*edits).at([site])[site].double().cpu()
+        share = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
+        shares: np.ndarray = ((share * weight).sum(1) / weight.sum(1).clamp_min(1)).numpy()
         return shares
 
     def exchange(self, place: Place, circuit: str, variable: Variable) -> list[Test]:
@@ -164,22 +159,24 @@ class Effects:
         Their joint write, less its mean over rows, is taken from the stream after the last layer:
         every layer between sees it as before.
         """
-        outputs = self.evidence.runs("given").ended(-self.writes.together(places))
+        edits = (self._at_end(-self.writes.together(places)),)
         words = "without what it writes straight to the output"
         if len(places) > 1:
             words = f"without what {len(places)} such heads of the layer write straight to it"
-        return self._output_test(words, self._compared("given", "all", outputs))
+        return self._output_test(words, self._change("given", "all", edits))
+
+    def _at_end(self, by: Tensor) -> Add:
+        """The edit that moves the stream after the last layer."""
+        last = Site(self.evidence.model.cfg.n_layers - 1, "resid_post")
+        return Add(last, Array(by, "what is written straight to it"))
 
     def through_later(self, kind: str, places: Sequence[Place]) -> Float[Tensor, "row pos"]:
         """By how much each position does worse when later layers lose what heads of any layers
         write, and the output keeps what they write straight to it."""
-        edits, layers = self.rises.away(kind, places), sorted({layer for layer, _ in places})
+        layers = sorted({layer for layer, _ in places})
         parts = [self.writes.together([p for p in places if p[0] == at], kind) for at in layers]
-        write = torch.stack(parts).sum(0)
-        hook = f"blocks.{self.evidence.model.cfg.n_layers - 1}.hook_resid_post"
-        return self.rises.at(
-            kind, lambda rows: [*edits(rows), (hook, partial(moved, by=write[rows]))]
-        )
+        back = self._at_end(torch.stack(parts).sum(0))
+        return self.rises.at(kind, (*self.rises.away(kind, places), back))
 
     def part(self, place: Place, places: Sequence[Place]) -> Test:
         """That a head has its part in what heads of its layer write together: the projection."""
@@ -188,16 +185,16 @@ class Effects:
         found = float((mine * all_).sum() / all_.square().sum().clamp_min(1e-30))
         return Test("its part in what they write", found, self._floors.mixed)
 
-    def changed(self, outputs: Iterable[tuple[slice, Tensor]], floor: float, name: str) -> Test:
-        """The test that changed outputs of the given rows differ from the clean ones."""
-        return self._compared("given", "all", outputs, floor).test(name, floor, "changed")
+    def changed(self, edits: Edits, floor: float, name: str) -> Test:
+        """The test that the output on the given rows changes."""
+        return self._change("given", "all", edits, floor).test(name, floor, "changed")
 
-    def worse(self, losses: Float[Tensor, "row pos"], words: str) -> Test:
-        """The test that changed losses of the given rows are above the clean ones."""
+    def worse(self, edits: Edits, words: str) -> Test:
+        """The test that the loss on the given rows rises."""
         batch = self.evidence.views["given"].batch
-        scored, clean = batch.mask, self.evidence.runs("given").losses
-        rises = ((losses - clean) * scored).sum(1) / scored.sum(1).clamp_min(1)
-        return self._loss_test(words, over_rows(rises[scored.any(1)].numpy() / loss_unit(batch)))
+        run, scored = self.evidence.run("given"), batch.mask.any(1)
+        rises = run.by_row(self.rises.losses("given", edits))[scored]
+        return self._loss_test(words, over_rows(rises.numpy() / loss_unit(batch)))
 
     def _loss_test(self, words: str, rise: Change) -> Test:
         real = self.evidence.views["given"].batch.targets.is_floating_point()
@@ -253,38 +250,11 @@ class Effects:
         rises = (rises * scored).sum(1) / scored.sum(1).clamp_min(1)
         return over_rows(rises[chosen].numpy() / loss_unit(batch))
 
-    def _change(self, kind: str, over: str, places: Sequence[Place], name: str = "") -> Change:
-        """How much the output changes without some heads or their attention to a key set."""
-        share = self.rises.spread(kind, "all")[1] or 1.0
-        squared = self.rises.without(kind, places, name) * share
-        return self._shared(kind, over, squared, self._floors.change)
-
-    def _compared(
-        self,
-        kind: str,
-        over: str,
-        outputs: Iterable[tuple[slice, Tensor]],
-        floor: float | None = None,
-    ) -> Change:
-        """How much outputs differ from the clean ones."""
-        least = self._floors.change if floor is None else floor
-        return self._shared(kind, over, self._squared(kind, outputs), least)
-
-    def _squared(
-        self, kind: str, outputs: Iterable[tuple[slice, Tensor]]
-    ) -> Float[Tensor, "row pos"]:
-        """The squared distances of outputs from the clean ones."""
-        runs = self.evidence.runs(kind)
-        return torch.cat(
-            [(output.double() - runs.output(rows)).square().sum(-1) for rows, output in outputs]
-        )
-
-    def _shared(
-        self, kind: str, over: str, squared: Float[Tensor, "row pos"], floor: float
-    ) -> Change:
-        """The squared distances where the output counts, as a share of the output's variance."""
+    def _change(self, kind: str, over: str, edits: Edits, floor: float | None = None) -> Change:
+        """How much the output changes where it counts, as a share of the output's variance."""
         scored, variance = self.rises.spread(kind, over)
+        squared = self.evidence.run(kind).rise(edits, self.rises.metric)
         rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
         rows = rows[scored.any(1)] / (variance or 1.0)
-        than = beyond(floor, squared=True)
-        return over_rows(rows.cpu().numpy(), than=than) if variance > 0 else NONE
+        than = beyond(self._floors.change if floor is None else floor, squared=True)
+        return over_rows(rows.numpy(), than=than) if variance > 0 else NONE

@@ -47,14 +47,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from interp.interventions.components import Component, hook_of
+from interp.run.edits import Edits
 from probes.roles.attended import unraised
 from probes.roles.change import Change, beyond, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
 from probes.roles.registry import ROLES, Role
-from probes.roles.runs import Edits
 from probes.roles.views import ELSEWHERE
 
 __all__ = ["matched", "with_controls"]
@@ -159,7 +158,7 @@ class _Case:
         told = role.control == "events" and not self._nats
         self._control = "keys" if told else role.control
         model = self._evidence.model
-        hooks = {hook_of(model, Component("head", *place)) for place in heads}
+        hooks = {self._evidence.site(place).name for place in heads}
         self._unhooked = sorted(hooks - {*model.hook_dict})
 
     @property
@@ -265,7 +264,7 @@ class _Case:
         return None if found is None else (*found, "what is lost without its other attention")
 
     def _pattern(self, kind: str) -> tuple[_Side, _Side, str] | None:
-        found = self._sides(kind, "", self._rises.averaged(kind, self._heads))
+        found = self._sides(kind, "", self._rises.averaged(self._heads))
         return None if found is None else (*found, "what is lost with its mean attention")
 
     def _straight(self, kind: str) -> tuple[_Side, _Side, str] | None:
@@ -282,16 +281,19 @@ class _Case:
         kinds = [kind, *(one for one in ("text", "rows") if one in views and one != kind)]
         sides = [self._happens(one) for one in kinds]
         happens = [sides[0][0], *(torch.zeros_like(some) for some, _ in sides[1:])]
-        runs = [self._evidence.runs(one) for one in kinds]
+        runs = [self._evidence.run(one, everywhere=True) for one in kinds]
         found = matched(
             _stacked(happens),
             _stacked([absent for _, absent in sides]),
-            _stacked([one.losses for one in runs]),
-            _stacked([one.expected_losses for one in runs]),
+            _stacked([one.value() for one in runs]),
+            _stacked([one.value(_entropy) for one in runs]),
         )
         if found is None:
             return None
-        values = _stacked([self._rises.without(one, self._heads) for one in kinds])
+        away = [self._rises.away(one, self._heads) for one in kinds]
+        values = _stacked(
+            [self._rises.at(*one, everywhere=True) for one in zip(kinds, away, strict=True)]
+        )
         return _Side(values, found[0]), _Side(values, found[1]), f"what is lost at {found[2]}"
 
     def _happens(self, kind: str) -> tuple[Marks, Marks]:
@@ -306,6 +308,12 @@ class _Case:
             found = keys & (batch.inputs[:, None, :] == batch.targets[:, :, None])
             happens &= found.any(-1)
         return happens, ~any_ & ~first
+
+
+def _entropy(output: Tensor, targets: Tensor) -> Tensor:
+    """The loss that the model itself expects: the entropy of its prediction, in nats."""
+    logs = output.float().log_softmax(-1)
+    return -(logs.exp() * logs).sum(-1)
 
 
 def _stacked(kinds: Sequence[Tensor]) -> Tensor:
