@@ -87,7 +87,7 @@ class Run:
         self._whole = Whole(model)
         self._values: dict[tuple[Edits, Metric], dict[int, Tensor]] = {}
         self._slopes: dict[tuple[Edits, Edits, Metric], dict[int, float]] = {}
-        self._streams: dict[tuple[int, ...], list[Tensor]] = {}
+        self._streams: dict[int, Tensor] = {}
         self._means: dict[Site, Tensor] = {}
         self._others: dict[Array, Run] = {}
         self._last: tuple[Any, Tensor] | None = None
@@ -216,8 +216,7 @@ class Run:
             types: dict[Site, torch.dtype] = {}
             for piece in self._pieces(self._rows(None)):
                 for one, value in self._read(sites, piece, ()).items():
-                    wide = torch.promote_types(value.dtype, torch.float32)
-                    total = value.sum(0, keepdim=True, dtype=wide)
+                    total = value.sum(0, keepdim=True, dtype=torch.float64)
                     sums[one] = sums[one] + total if one in sums else total
                     types[one] = value.dtype
             for one, total in sums.items():
@@ -282,21 +281,21 @@ class Run:
     def _inputs(self, rows: Tensor) -> Tensor:
         return self.batch.inputs[rows].to(self._device)
 
-    def _clean_streams(self, rows: Tensor) -> list[Tensor]:
-        """The streams that enter layers, and the last one; kept while there is room."""
-        key = tuple(rows.tolist())
-        if key not in self._streams:
-            found = self._layered[0].streams(self._inputs(rows))
-            self._ran[0] += len(rows)
-            if not all(bool(stream.isfinite().all()) for stream in found):
-                raise not_finite(self.model, self._inputs(rows))
-            size = sum(stream.numel() for stream in found)
-            held = sum(stream.numel() for some in self._streams.values() for stream in some)
-            while self._streams and held + size > self._room:
-                oldest = self._streams.pop(next(iter(self._streams)))
-                held -= sum(stream.numel() for stream in oldest)
-            self._streams[key] = found
-        return self._streams[key]
+    def _clean_stream(self, rows: Tensor, layer: int) -> Tensor:
+        """The stream that enters a layer, or leaves the last; kept by row while there is room."""
+        lacking = [row for row in rows.tolist() if row not in self._streams]
+        fresh: dict[int, Tensor] = {}
+        if lacking:
+            inputs = self._inputs(torch.tensor(lacking))
+            found = torch.stack(self._layered[0].streams(inputs), dim=1)
+            self._ran[0] += len(lacking)
+            if not bool(found.isfinite().all()):
+                raise not_finite(self.model, inputs)
+            fresh = dict(zip(lacking, found.unbind(0), strict=True))
+            room = self._room // found[0].numel() - len(self._streams)
+            self._streams.update((row, fresh[row].clone()) for row in lacking[: max(room, 0)])
+        known = {**self._streams, **fresh}
+        return torch.stack([known[row][layer] for row in rows.tolist()])
 
     def _through(self, runner: Layers, stream: Tensor, layers: range, acts: Acts) -> Tensor:
         """The stream after some layers, from the one before them."""
@@ -345,7 +344,7 @@ class Run:
             else:
                 start, last = min(s.layer for s in acts), max(s.layer for s in sites)
                 acts = {site: act for site, act in acts.items() if site.layer <= last}
-                stream = self._clean_streams(rows)[start]
+                stream = self._clean_stream(rows, start)
                 self._through(runner, stream, range(start, last + 1), acts)
         return found
 
@@ -414,7 +413,7 @@ class Run:
             return
         depth = len(runner.layers)
         start = min((site.layer for site in acts), default=depth)
-        stream = self._clean_streams(rows)[start].repeat(len(stack), 1, 1)
+        stream = self._clean_stream(rows, start).repeat(len(stack), 1, 1)
         stream = self._through(runner, stream, range(start, depth), acts)
         scored = stream[mask.repeat(len(stack), 1)]
         most = max(1, _OUTPUTS // self._width(runner, scored))
@@ -456,7 +455,7 @@ class Run:
                     grads = torch.autograd.grad(total, [kept[s] for s in sites], allow_unused=True)
                 else:
                     start = min(site.layer for site in acts)
-                    stream = self._clean_streams(rows)[start].detach().requires_grad_()
+                    stream = self._clean_stream(rows, start).detach().requires_grad_()
                     last = self._through(runner, stream, range(start, len(runner.layers)), acts)
                     after = self._after(runner, last, mask, places, weight, metric)
                     wanted = [kept[site] for site in sites]

@@ -31,6 +31,7 @@ def unraised(
     kind: str,
     places: Sequence[Place],
     named: Mapping[Place, Int[Tensor, "row key"]],
+    rows: Sequence[int] | None = None,
 ) -> tuple[Float[Tensor, "row pos"], Float[Tensor, "row pos"]]:
     """By how much the loss rises at scored positions when what heads add to the logits is left out:
     all of it, and what they add to those of attended tokens.
@@ -41,6 +42,7 @@ def unraised(
         places: The heads, all at once.
         named: Head → the tokens that it raises for its keys, −1 for none; the keys' own for a head
             that is not there.
+        rows: Which rows; all by default.
     """
     direct, run, batch = Direct(evidence), evidence.run(kind), evidence.batch(kind)
     tokens = [named.get(place, batch.inputs) for place in places]
@@ -48,7 +50,7 @@ def unraised(
     parts = [_part(evidence, direct, kind, place, mine) for place, mine in some_of]
     written = [direct.written(kind, place) for place in places]
     whole, some = torch.zeros(2, *batch.mask.shape, dtype=torch.float64)
-    for at, output in run.outputs():
+    for at, output in run.outputs(rows):
         here, logits = (at.rows, at.positions), output.double().cpu()
         lost, fewer = logits.clone(), logits.clone()
         for mine, part, write in zip(tokens, parts, written, strict=True):
@@ -57,7 +59,7 @@ def unraised(
         before = Loss().at(logits, at, None)
         whole[here] = Loss().at(lost, at, None) - before
         some[here] = Loss().at(fewer, at, None) - before
-    return whole, some
+    return (whole, some) if rows is None else (whole[rows], some[rows])
 
 
 def _part(

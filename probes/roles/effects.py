@@ -3,7 +3,8 @@
     unit variance   change = Σ |out′ − out|² / Σ |out − mean out|²   over scored positions, row by
                     row; where targets are known and a role asks for it, the loss must rise, too
     unit nats       rise of the loss at scored positions, row by row, on the kind of rows where it
-                    is largest; p is taken times the number of kinds
+                    is largest; p is taken times the number of kinds. Rows are run while it is open
+                    whether it rises by the floor (:mod:`interp.run.evidence`)
 
 No change is found for a head that others stand in for; a change is not yet one for the worse.
 Every effect is measured once and kept.
@@ -11,7 +12,7 @@ Every effect is measured once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import isfinite, isnan, nan
 
@@ -22,12 +23,12 @@ from torch import Tensor
 
 from interp.interventions.ablation_effects import loss_unit
 from interp.interventions.components import Component, hook_of
-from interp.run import Add, Array, Site
+from interp.run import Add, Array, Site, gather_evidence
 from interp.run.edits import Edits
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
-from probes.roles.change import NONE, Change, beyond, over_rows
+from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.rises import Rises
@@ -37,6 +38,9 @@ __all__ = ["Effects"]
 
 _FEWEST = 8
 """The least number of rows on which losses are compared."""
+
+_MISSED = 0.05
+"""Twice the odds with which something needed is taken for not needed, on some of the rows."""
 
 
 class Effects:
@@ -51,13 +55,14 @@ class Effects:
         self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
         self.rises, self.writes = Rises(evidence), Writes(evidence)
         self._known: dict[tuple[Place, str], Test] = {}
+        self._rises_by: dict[tuple[str, Edits], Change] = {}
 
     def without_keys(self, place: Place, name: str) -> list[Test]:
         """The cause of a role that says where a head looks: that attention is taken away."""
         kind, words = self.evidence.profile.rows[name], "without that attention"
         if self._nats:
-            kinds = (kind,) if name == "after_same" else self.trials
-            found = self.worst(words, [place], name, kinds)
+            away = {k: self.rises.away(k, [place], name) for k in self._kinds_of(name)}
+            found = self.worst(words, away)
             return [replace(found, alone=True)]
         over = "later" if kind == "given" else "all"
         change = self._change(kind, over, self.rises.away(kind, [place], name))
@@ -80,7 +85,7 @@ class Effects:
         words = "without the head"
         if (place, over) not in self._known:
             if self._nats:
-                found = self.worst(words, [place], "", self.trials)
+                found = self.worst(words, {k: self.rises.away(k, [place]) for k in self.trials})
                 self._known[place, over] = replace(found, alone=True)
             elif self.writes.same_on_all_rows(place):
                 words = "with the mean over positions of what it writes on every row"
@@ -170,13 +175,13 @@ class Effects:
         last = Site(self.evidence.model.cfg.n_layers - 1, "resid_post")
         return Add(last, Array(by, "what is written straight to it"))
 
-    def through_later(self, kind: str, places: Sequence[Place]) -> Float[Tensor, "row pos"]:
-        """By how much each position does worse when later layers lose what heads of any layers
-        write, and the output keeps what they write straight to it."""
+    def later(self, kind: str, places: Sequence[Place]) -> Edits:
+        """The edits with which later layers lose what heads of any layers write, and the output
+        keeps what they write straight to it."""
         layers = sorted({layer for layer, _ in places})
         parts = [self.writes.together([p for p in places if p[0] == at], kind) for at in layers]
         back = self._at_end(torch.stack(parts).sum(0))
-        return self.rises.at(kind, (*self.rises.away(kind, places), back))
+        return (*self.rises.away(kind, places), back)
 
     def part(self, place: Place, places: Sequence[Place]) -> Test:
         """That a head has its part in what heads of its layer write together: the projection."""
@@ -211,33 +216,80 @@ class Effects:
         name = f"{words} the output changes by a share of its variance of"
         return change.test(name, self._floors.change)
 
-    def worst(self, words: str, places: Sequence[Place], name: str, kinds: Sequence[str]) -> Test:
+    def expect(self, asked: Sequence[tuple[Place, str]]) -> None:
+        """Measure together what will be asked one by one: slopes of many edits cost as much as
+        those of one.
+
+        Args:
+            asked: Heads, each with the key set to which its attention is taken away; without a name
+                the head itself is.
+        """
+        by_kinds: dict[tuple[str, ...], list[tuple[Place, str]]] = {}
+        for place, name in asked if self._nats else ():
+            by_kinds.setdefault(self._kinds_of(name), []).append((place, name))
+        for kinds, some in by_kinds.items():
+            away = self.rises.away
+            self._gather([{k: away(k, [place], name) for k in kinds} for place, name in some])
+
+    def _kinds_of(self, name: str) -> tuple[str, ...]:
+        """The kinds of rows on which the loss may rise without attention to a key set."""
+        only = self.evidence.profile.rows[name] if name == "after_same" else ""
+        return (only,) if only else self.trials
+
+    def worst(self, words: str, edits: Mapping[str, Edits]) -> Test:
         """The test that the loss rises on the kind of rows where it rises most.
 
         Args:
             words: What is taken away, in words.
-            places: The heads that lose it, all at once.
-            name: The key set to which they lose their attention; empty for the heads themselves.
-            kinds: The kinds of rows that are tried; p is taken times their number.
+            edits: Kind of rows → what is changed there; p is taken times the number of kinds.
         """
-        return self.worst_of(words, lambda kind: self.rises.without(kind, places, name), kinds)
-
-    def worst_of(
-        self, words: str, rise: Callable[[str], Float[Tensor, "row pos"]], kinds: Sequence[str]
-    ) -> Test:
-        """The same of rises that are given, for rows of each kind."""
-        rises = {}
-        for kind in kinds:
-            found = self._rise(kind, rise(kind), self.evidence.batch(kind).mask)
-            if found is not None:
-                rises[kind] = found
-        if not rises:
+        (changes,) = self._gather([edits])
+        if not changes:
             return Test.too_few("the loss at scored positions", _FEWEST, self._floors.loss, "loss")
-        kind = max(rises, key=lambda name: rises[name].score)
-        one = rises[kind]
-        paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(rises)))
+        kind = max(changes, key=lambda name: changes[name].score)
+        one = changes[kind]
+        paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(changes)))
         name = f"{words} the loss on {kind} rises, in nats, by"
         return replace(paid.test(name, self._floors.loss, "loss"), rows=kind)
+
+    def _gather(self, many: Sequence[Mapping[str, Edits]]) -> list[dict[str, Change]]:
+        """By how much the loss rises on rows of each kind, on as many of them as it takes.
+
+        What is asked of a kind is whether the loss rises by the floor, and by more than on the
+        kinds before it.
+        """
+        found: list[dict[str, Change]] = [{} for _ in many]
+        for kind in many[0]:
+            edits = [one[kind] for one in many]
+            if int(self.evidence.batch(kind).mask.any(1).sum()) < _FEWEST:
+                continue
+            floors = [max([self._floors.loss, *(c.score for c in one.values())]) for one in found]
+            self._measure(kind, edits, floors, len(many[0]))
+            for one, made in zip(found, edits, strict=True):
+                one[kind] = self._rises_by[kind, made]
+        return found
+
+    def _measure(
+        self, kind: str, edits: Sequence[Edits], floors: Sequence[float], kinds: int
+    ) -> None:
+        """The rise of the loss on rows of one kind for every edit; kept."""
+        run, scored = self.evidence.run(kind), self.evidence.batch(kind).mask.any(1)
+        new = [i for i, one in enumerate(edits) if (kind, one) not in self._rises_by]
+        odds = self.evidence.profile.level / (len(self.evidence.heads) * kinds)
+        some = gather_evidence(
+            run,
+            [edits[i] for i in new],
+            floor=[floors[i] for i in new],
+            alpha=(_MISSED, 2 * odds),
+            exhaustive=self.evidence.exhaustive or not bool(scored.all()),
+            seed=self.evidence.seed,
+        )
+        for i, one in zip(new, some, strict=True):
+            if one.rows < len(run):
+                self._rises_by[kind, edits[i]] = from_finding(one, len(run))
+            else:
+                rows = run.by_row(run.rise(edits[i]))[scored]
+                self._rises_by[kind, edits[i]] = over_rows(rows.numpy())
 
     def _rise(
         self, kind: str, rises: Float[Tensor, "row pos"], scored: Bool[Tensor, "row pos"]

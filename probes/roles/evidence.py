@@ -71,6 +71,7 @@ class Evidence:
         sites: Hooks that are kept, at the sampled positions of the ``given`` rows.
         mask: Which keys a query may attend to; by default what a spec says, or else causal.
         seed: Seed of the permutations and of the freshly initialised models.
+        exhaustive: Run every change on every row, whether or not it decides anything.
 
     Attributes:
         tables: Kind of rows → what every head does there; filled when it is asked for.
@@ -92,8 +93,10 @@ class Evidence:
         sites: Sequence[str] = (),
         mask: AttentionMask | None = None,
         seed: int = 0,
+        exhaustive: bool = False,
     ) -> None:
         self.model, self.views, self.profile, self.seed = model, views, profile, seed
+        self.exhaustive = exhaustive
         self._features: dict[str, list[NDArray[np.float64]]] = {name: [] for name in sites}
         self.targets, self.stores = targets, stores or {}
         source = model if model is not None else next(iter(self.stores.values()), None)

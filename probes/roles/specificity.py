@@ -27,6 +27,9 @@ control has its loss: the test's name says so, and asks only that nothing gets w
 output that changes need not get worse: in the unit ``variance`` a role of events is compared by
 ``keys``.
 
+All this is asked of 8 rows first, then of twice as many, until every test is settled: passed by as
+much as many heads together ask for, or failed by its whole interval.
+
 *Transfer* is the same cause on rows with other tokens, offsets and lengths
 (:func:`probes.roles.views.elsewhere`). *Sufficiency* is the share of the loss without a head that
 the role's keys alone bring back; it decides nothing.
@@ -48,8 +51,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from interp.run.edits import Edits
+from interp.run.evidence import row_order
 from probes.roles.attended import unraised
-from probes.roles.change import Change, beyond, over_rows
+from probes.roles.change import Change, beyond, looks_at, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
@@ -89,7 +93,7 @@ def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
         heads = one.together or ((one.layer, one.head),)
         key = role.name, heads, last.rows
         if key not in known:
-            known[key] = _controls(_Case(effects, role, heads), last)
+            known[key] = _settled(effects, role, heads, last)
         result.append(_with(one, known[key]))
     return result
 
@@ -102,6 +106,30 @@ class _Controls:
     specificity: Sequence[Test]
     transfer: Sequence[Test]
     sufficiency: Sequence[Test]
+
+    @property
+    def tests(self) -> list[Test]:
+        """All that decide."""
+        return [*self.necessity, *self.specificity, *self.transfer]
+
+
+def _settled(effects: Effects, role: Role, heads: Sequence[Place], cause: Test) -> _Controls:
+    """The tests of one cause, on as many rows as it takes."""
+    evidence, count = effects.evidence, len(effects.evidence.batch(cause.rows))
+    looks = [count] if evidence.exhaustive or evidence.profile.unit != "nats" else looks_at(count)
+    odds = evidence.profile.level / (len(evidence.heads) * len(looks))
+    order = row_order(count, evidence.seed).tolist()
+    for look in looks:
+        rows = None if look == count else order[:look]
+        found = _controls(_Case(effects, role, heads, rows), cause)
+        if all(_is_settled(test, odds) for test in found.tests):
+            break
+    return found
+
+
+def _is_settled(test: Test, odds: float) -> bool:
+    """Whether more rows would hardly change what a test says."""
+    return test.high < test.floor or (test.low >= test.floor and test.p <= odds)
 
 
 def _controls(case: _Case, cause: Test) -> _Controls:
@@ -149,9 +177,12 @@ class _Side:
 
 
 class _Case:
-    """The heads that play a role, alone or together, and what is compared."""
+    """The heads that play a role, alone or together, and what is compared, on some of the rows."""
 
-    def __init__(self, effects: Effects, role: Role, heads: Sequence[Place]) -> None:
+    def __init__(
+        self, effects: Effects, role: Role, heads: Sequence[Place], rows: list[int] | None
+    ) -> None:
+        self._rows = rows
         self._effects, self._rises, self._role = effects, effects.rises, role
         self._heads, self._evidence = heads, effects.evidence
         self._nats = effects.evidence.profile.unit == "nats"
@@ -174,9 +205,8 @@ class _Case:
             return Test.too_few(
                 "the cause on other tokens, offsets and lengths", _FEWEST, found.floor
             )
-        without = self._rises.without(kind, self._heads, self._role.keys)
-        rises = (without * mask).sum(1) / mask.sum(1).clamp_min(1)
-        again = over_rows(rises[chosen].numpy(), than=beyond(found.floor, squared=not self._nats))
+        without = self._rises.without(kind, self._heads, self._role.keys, self._rows)
+        again = self._over(kind, without, mask, found.floor)
         return again.test(found.name, found.floor, family="elsewhere")
 
     def necessity(self, kind: str, found: Test) -> list[Test]:
@@ -187,17 +217,30 @@ class _Case:
             return []
         if self._unhooked:
             return [self._untested(found.floor)]
-        mask, rises = self._mask(kind), [self._rises.without(kind, self._heads)]
-        rises.append(self._rises.at(kind, self._rises.exchanged(kind, self._heads)))
+        mask, rises = self._mask(kind), [self._lost(kind)]
+        rises.append(self._lost(kind, self._rises.exchanged(kind, self._heads)))
         unit = "the loss rises, in nats, by" if self._nats else "the output changes by"
         words = [f"with its mean in its place {unit}", f"with another row's in its place {unit}"]
         tests = []
         for values, name, family in zip(rises, words, ("mean", "resampled"), strict=True):
-            rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
-            than = beyond(found.floor, squared=not self._nats)
-            change = over_rows(rows[mask.any(1)].numpy(), than=than)
+            change = self._over(kind, values, mask, found.floor)
             tests.append(change.test(name, found.floor, family))
         return tests if self._role.keys else tests[1:]
+
+    def _lost(self, kind: str, edits: Edits | None = None) -> Numbers:
+        """What is lost at each position without the heads, or with other edits."""
+        away = self._rises.away(kind, self._heads) if edits is None else edits
+        return self._rises.at(kind, away, self._rows)
+
+    def _over(self, kind: str, values: Numbers, mask: Marks, floor: float) -> Change:
+        """The mean over rows of what is lost, tested against what the floor asks."""
+        rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
+        than = beyond(floor, squared=not self._nats)
+        return over_rows(rows[mask.any(1)].numpy(), than=than, of=self._of(kind))
+
+    def _of(self, kind: str) -> int | None:
+        """How many rows there are, where these are some of them."""
+        return None if self._rows is None else len(self._evidence.batch(kind))
 
     def _untested(self, floor: float) -> Test:
         words = f"no hook {', '.join(self._unhooked)}, where what heads write would be replaced"
@@ -214,7 +257,7 @@ class _Case:
         if found is None:
             return [Test.too_few(f"controls of {self._role.name}", _FEWEST, least)]
         own, control, words = found
-        difference, share = _compared(own, control)
+        difference, share = _compared(own, control, self._of(kind))
         raised = self._raised(kind) if self._control == "straight" else []
         return [
             *raised,
@@ -231,9 +274,9 @@ class _Case:
         attended tokens' logits alone."""
         of_role = self._evidence.named.get(self._role.name, {})
         named = {place: of_role[place](kind) for place in self._heads if place in of_role}
-        whole, some = unraised(self._evidence, kind, self._heads, named)
+        whole, some = unraised(self._evidence, kind, self._heads, named, self._rows)
         mask = self._mask(kind).double()
-        _, share = _compared(_Side(whole, mask), _Side(whole - some, mask))
+        _, share = _compared(_Side(whole, mask), _Side(whole - some, mask), self._of(kind))
         name = "of what it adds to the logits, due to the tokens it attends to, a share of"
         return [share.test(name, self._evidence.floors.specific, "raised")]
 
@@ -244,19 +287,23 @@ class _Case:
         found = self._keys(kind)
         if found is None:
             return []
-        _, share = _compared(*found[:2])
+        _, share = _compared(*found[:2], self._of(kind))
         return [share.test("with its keys alone it keeps, of what is lost without them,", 0.0)]
 
     def _mask(self, kind: str) -> Marks:
-        return self._evidence.batch(kind).mask
+        return self._some(self._evidence.batch(kind).mask)
+
+    def _some(self, values: Tensor) -> Tensor:
+        """The rows that are asked of."""
+        return values if self._rows is None else values[self._rows]
 
     def _sides(self, kind: str, name: str, other: Edits) -> tuple[_Side, _Side] | None:
         """What is lost without the key set (without a name: the heads), and with other edits."""
         mask = self._mask(kind).double()
         if int(mask.any(1).sum()) < _FEWEST:
             return None
-        own = self._rises.without(kind, self._heads, name)
-        return _Side(own, mask), _Side(self._rises.at(kind, other), mask)
+        own = self._rises.without(kind, self._heads, name, self._rows)
+        return _Side(own, mask), _Side(self._lost(kind, other), mask)
 
     def _keys(self, kind: str) -> tuple[_Side, _Side, str] | None:
         keys = self._role.keys
@@ -271,8 +318,7 @@ class _Case:
         mask = self._mask(kind).double()
         if int(mask.any(1).sum()) < _FEWEST:
             return None
-        whole = self._rises.without(kind, self._heads)
-        later = self._effects.through_later(kind, self._heads)
+        whole, later = self._lost(kind), self._lost(kind, self._effects.later(kind, self._heads))
         return _Side(whole, mask), _Side(later, mask), "what is lost through later layers"
 
     def _events(self, kind: str) -> tuple[_Side, _Side, str] | None:
@@ -285,15 +331,13 @@ class _Case:
         found = matched(
             _stacked(happens),
             _stacked([absent for _, absent in sides]),
-            _stacked([one.value() for one in runs]),
-            _stacked([one.value(_entropy) for one in runs]),
+            _stacked([one.value(rows=self._rows) for one in runs]),
+            _stacked([one.value(_entropy, self._rows) for one in runs]),
         )
         if found is None:
             return None
-        away = [self._rises.away(one, self._heads) for one in kinds]
-        values = _stacked(
-            [self._rises.at(*one, everywhere=True) for one in zip(kinds, away, strict=True)]
-        )
+        away = self._rises.away("", self._heads)
+        values = _stacked([self._rises.at(one, away, self._rows, everywhere=True) for one in kinds])
         return _Side(values, found[0]), _Side(values, found[1]), f"what is lost at {found[2]}"
 
     def _happens(self, kind: str) -> tuple[Marks, Marks]:
@@ -307,7 +351,7 @@ class _Case:
         if self._role.keys == "after_same":
             found = keys & (batch.inputs[:, None, :] == batch.targets[:, :, None])
             happens &= found.any(-1)
-        return happens, ~any_ & ~first
+        return self._some(happens), self._some((~any_ & ~first).expand_as(happens))
 
 
 def _entropy(output: Tensor, targets: Tensor) -> Tensor:
@@ -378,7 +422,7 @@ def _balanced(
     return event, control
 
 
-def _compared(own: _Side, control: _Side) -> tuple[Change, Change]:
+def _compared(own: _Side, control: _Side, of: int | None) -> tuple[Change, Change]:
     """own − control and 1 − control / own, of weighted means, each with what every row adds to it
     (to first order)."""
     means, parts = [], []
@@ -392,4 +436,4 @@ def _compared(own: _Side, control: _Side) -> tuple[Change, Change]:
     size = e if abs(e) > 1e-12 else 1e-12
     lost = max(c, 0.0)  # what gets better at the controls is no reason for a share above 1
     share = 1 - lost / size + (lost * a / size - b * (c > 0)) / size
-    return over_rows(e - c + a - b), over_rows(np.asarray(share))
+    return over_rows(e - c + a - b, of=of), over_rows(np.asarray(share), of=of)
