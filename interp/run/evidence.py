@@ -15,7 +15,8 @@ mean over the rows' population (Student's t, n − 1 degrees of freedom), and an
     below      the interval lies below it
     screened   after the first look: the estimate is below a fifth of the floor, and neither row
                moves by as much as the floor. No claim, and no more rows
-    undecided  all rows were run and the interval holds the floor; it is not rounded either way
+    undecided  all rows that may be were run and the interval holds the floor; it is not rounded
+               either way
 
 *Repeated looks* are paid for: ``alpha`` is divided evenly among the looks that may decide, so that
 each edit is wrongly placed with probability alpha at most, half of it on either side. It is not
@@ -119,6 +120,7 @@ def gather_evidence(
     floor: float | Sequence[float],
     alpha: float | tuple[float, float] = 0.05,
     exhaustive: bool = False,
+    most: int | None = None,
     seed: int = 0,
 ) -> list[Finding]:
     """Find which edits make the metric worse by more than a floor, on average over rows.
@@ -131,6 +133,7 @@ def gather_evidence(
         alpha: The probability of a wrong decision for each edit, over all looks; or twice that of a
             wrong ``below``, and of a wrong ``above``.
         exhaustive: Run every edit on every row, and look once.
+        most: The most rows that an edit is run on; all by default.
         seed: Seed of the order in which rows are run.
 
     Raises:
@@ -144,6 +147,7 @@ def gather_evidence(
     problems.raise_if_any()
     order = row_order(count, seed)
     looks = (count,) if exhaustive else looks_of(count)
+    looks = looks if most is None else tuple(look for look in looks if look <= max(most, _FIRST))
     least = min(LEAST_ROWS, count)
     below, above = sides / 2 / sum(look >= least for look in looks)
     slopes = None

@@ -11,7 +11,7 @@ stores and sealed tables are read, not made again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -175,13 +175,14 @@ def inspect_heads(
             stores |= stored_rows(model.model, trial, out / "stores", resume=resume)
     step("attention, copying, position, roles")
     with evaluating(model.model):
-        behaviour, roles, more, performances = _decided(model, trials, stores, profile, seed)
+        evidence = evidence_of(model.model, rows_of(trials), profile, stores=stores, seed=seed)
+        behaviour, roles, more, performances = _decided(model, trials, evidence)
         roles = with_positions(roles, model.model, rows.whole, profile)
     parts = ablated_parts(model.model, roles, every=effects)
     step(f"{len(parts)} heads and FFNs, each left out")
     seen = stores["repeated"]
     how: dict[str, Any] = {"watch": watch, "backend": backend, "loader": loader}
-    lost = loss_tables(model.model, trials, parts, seen, seed=seed, **how)
+    lost = loss_tables(evidence, trials, parts, seen, seed=seed, every=effects, **how)
     notes = [*model.notes, *rows.notes, *_not_ablated(model.model, len(parts))]
     step("weights")
     weights = _weights(factors, seed, notes, seen)
@@ -222,21 +223,16 @@ def _weights(
 
 
 def _decided(
-    pretrained: Pretrained,
-    trials: Sequence[Trial],
-    stores: Mapping[str, ActivationStore],
-    profile: Profile,
-    seed: int,
+    pretrained: Pretrained, trials: Sequence[Trial], evidence: Evidence
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, tuple[Performance, ...]]:
     """What heads do on the stores' rows (a head table), the role table, and what confirmed roles
     explain on text."""
-    model = pretrained.model
-    evidence = evidence_of(model, rows_of(trials), profile, stores=stores, seed=seed)
+    model, stores, seed = pretrained.model, evidence.stores, evidence.seed
     for kind, store in stores.items():
         made = partial(evidence.table, kind)
         evidence.tables[kind] = sealed(store, "attention", {"rows": kind}, made)
     roles = decided(evidence)
-    about = {"profile": profile.name, "seed": seed}
+    about = {"profile": evidence.profile.name, "seed": seed}
     stores["repeated"].write_measurement("roles", roles, about, overwrite=True)
     named = [table.assign(trial=kind) for kind, table in evidence.tables.items()]
     added = head_scores(model, evidence.views["repeated"].batch, seed=seed)

@@ -134,7 +134,8 @@ class Evidence:
     def fresh(self) -> ReinitNull:
         """The null of models with fresh weights, on the first of the given rows."""
         batch = self.views["given"].batch
-        return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed)
+        far = 0.0 if self.exhaustive else self.profile.level / (2 * len(self.heads))
+        return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed, far=far)
 
     def kind(self, keys: str) -> str:
         """The rows on which attention to a class of keys is read: the profile's, or the given ones
