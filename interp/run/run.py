@@ -6,6 +6,7 @@
     run.rise(Mean(Site(3, "z", head=2)))      by how much the loss rises        [row, pos]
     run.rises([edit, (edit, edit), …])        many of them, several in one batch
     run.with_(edit)                           the changed model, as a run: all of the above again
+    run.scoring(mask)                         the same, with other positions scored
     run.gradient([site])                      of the loss, row by row
     run.slopes([edit, …])                     what first order says of many edits, in one pass back
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -119,6 +121,13 @@ class Run:
         changed.edits = edits if only else (*self.edits, *edits)
         return changed
 
+    def scoring(self, mask: Tensor) -> Run:
+        """The run with other positions scored, ``[row, pos]``; its streams and means are shared."""
+        other = copy.copy(self)
+        other.batch = admitted(self.model, replace(self.batch, mask=mask))
+        other._values, other._slopes = {}, {}
+        return other
+
     def value(self, metric: Any = _LOSS, rows: Sequence[int] | None = None) -> Tensor:
         """The metric at each position, ``[row, pos, …]``, 0 where nothing is scored.
 
@@ -169,12 +178,17 @@ class Run:
         self, sites: Sequence[Site | str], rows: Sequence[int] | None = None
     ) -> dict[Site, Tensor]:
         """Activations ``[row, …]`` at sites (one head's, where a site names a head)."""
-        wanted, found = [Site.parse(site) for site in sites], list[dict[Site, Tensor]]()
-        for piece in self._pieces(self._rows(rows)):
-            found.append(self._read([*{site.every_head for site in wanted}], piece, self.edits))
-        return {
-            site: torch.cat([site.take(some[site.every_head]) for some in found]) for site in wanted
-        }
+        wanted, found = [Site.parse(site) for site in sites], dict[Site, Tensor]()
+        which, start = self._rows(rows), 0
+        for piece in self._pieces(which):
+            some = self._read([*{site.every_head for site in wanted}], piece, self.edits)
+            for site in wanted:
+                own = site.take(some[site.every_head])
+                if site not in found:
+                    found[site] = own.new_empty(len(which), *own.shape[1:])
+                found[site][start : start + len(piece)] = own
+            start += len(piece)
+        return found
 
     def gradient(
         self, sites: Sequence[Site | str], metric: Any = _LOSS, rows: Sequence[int] | None = None

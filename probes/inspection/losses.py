@@ -2,12 +2,12 @@
 
     rise = mean over rows of (loss with the component at its mean over rows − loss), nats a token
 
-The null is that of :func:`interp.interventions.ablation_effects.ablate`. Of models with more than 64 heads and FFNs, only heads with
-a role's behaviour are ablated, unless all are asked for, and on 8 rows at most
-(:mod:`interp.run.evidence`): the table decides nothing, and has intervals; the null is that the
-loss does not rise. Pieces of the work, some components on one trial each, are sealed into a store
-as they are finished and read back from it when an inspection is resumed; with the backend ``ray``
-each piece is a task of a Ray cluster.
+The null is that of :func:`interp.interventions.ablation_effects.ablate`. Of models with more than
+64 heads and FFNs, only heads with a role's behaviour are ablated, unless all are asked for, and on
+8 rows at most (:mod:`interp.run.evidence`): the table decides nothing, and has intervals; the null
+is that the loss does not rise. Pieces of the work, some components on one trial each, are sealed
+into a store as they are finished and read back from it when an inspection is resumed; with the
+backend ``ray`` each piece is a task of a Ray cluster.
 
 Mean ablation leaves the model where it never is, and a head whose work another takes over has no
 effect: a missing rise is no proof of idleness.

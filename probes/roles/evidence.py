@@ -9,7 +9,6 @@ asked for, or read from a store that holds it. What is lost when something is ch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -40,6 +39,9 @@ __all__ = ["Evidence", "Keys", "Place"]
 _BLOCK = 32
 _KEPT = 2**24
 """The most numbers of patterns that are kept when attention is measured; others are read again."""
+
+ROOM = 2**27
+"""The most numbers of streams that are kept, of all kinds of rows together."""
 
 _NUMBERS = 2**19
 """The numbers of one stream in a pass: of narrow models many rows are run at once."""
@@ -103,6 +105,7 @@ class Evidence:
         self._mask = mask or attention_mask_of(source)
         self.lacks: dict[str, str] = {}
         self._runs: dict[tuple[str, bool], Run] = {}
+        self._room = ROOM
         self._arrays: dict[tuple[str, str, Place | None], Array] = {}
         self._elsewhere: dict[str, View] = {}
         self.tables: dict[str, pd.DataFrame] = {}
@@ -190,12 +193,20 @@ class Evidence:
         """The model's run on the rows of one kind; ``everywhere``: scored at every position that
         has a target, and not only where the rows are scored."""
         if (kind, everywhere) not in self._runs:
-            batch = self.batch(kind)
             if everywhere:
-                batch = replace(batch, mask=torch.ones_like(batch.mask))
-            tokens = max(1024, _NUMBERS // int(getattr(self.model.cfg, "d_model", 1) or 1))
-            self._runs[kind, everywhere] = Run(self.model, batch, tokens=tokens)
+                mask = torch.ones_like(self.batch(kind).mask)
+                self._runs[kind, everywhere] = self.run(kind).scoring(mask)
+            else:
+                self._runs[kind, everywhere] = self._new(self.batch(kind))
         return self._runs[kind, everywhere]
+
+    def _new(self, batch: Batch) -> Run:
+        """A run, whose streams are kept if there is room for them beside those of other runs."""
+        cfg = self.model.cfg
+        width, layers = (int(getattr(cfg, name, 1) or 1) for name in ("d_model", "n_layers"))
+        room = min(self._room, batch.mask.numel() * width * (layers + 1))
+        self._room -= room
+        return Run(self.model, batch, tokens=max(1024, _NUMBERS // width), room=room)
 
     def site(self, place: Place) -> Site:
         """Where a head writes."""

@@ -9,8 +9,8 @@
     parting      members that bring back losses at the same positions are one group, others another
     judged       joint  N(G), and  excess  N(G) − Σ N(g):  what no head alone is missed for
 
-The search uses every second row, and the judgement the rows in between, so that p need not pay for
-the search; q is taken over the groups of a role. A member's row has the group's cause in place of
+The search uses every second row (of language models the first eight of these), and the judgement
+the rows in between, so that p need not pay for the search; q is taken over the groups of a role. A member's row has the group's cause in place of
 its own, and what it brings back by itself; what is lost without it alone is told beside.
 
     share of g = ½ (N(g) + N(G) − N(G without g)) / the sum of these over the group
@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from interp.interventions.components import Component
+from interp.run.evidence import LEAST_ROWS
 from probes.roles.change import beyond, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
@@ -106,7 +107,8 @@ class _Search:
         searched (0) or judged (1)."""
         mask = self._effects.evidence.batch(kind).mask
         rows = range(half, len(mask), 2)
-        mask = mask[half::2]
+        rows = rows[:LEAST_ROWS] if self._nats and not half else rows
+        mask = mask[rows.start : rows.stop : 2]
         if not heads:
             return torch.zeros(int(mask.sum())), torch.zeros(len(mask))
         values = self._rises.without(kind, tuple(heads), self._role.keys, rows)

@@ -94,8 +94,9 @@ def test_values_without_what_was_read_are_those_of_the_weights(reading: Reading)
         @ attn.W_O[0]
     )
     logits = model.unembed(model.ln_final(cache["blocks.2.hook_resid_post"] + change))
-    for rows, output, _ in reading.evidence.runs("repeated").changed(edits):
-        torch.testing.assert_close(output, logits[rows])
+    run = reading.evidence.run("repeated").with_(*edits)
+    for places, output in run.outputs():
+        torch.testing.assert_close(output, logits[places.rows, places.positions])
 
 
 def test_the_loudest_others_are_those_of_the_same_layers(reading: Reading) -> None:
