@@ -59,11 +59,14 @@ class Run:
         batch: Rows with targets; or token ids ``[row, pos]``, whose targets are the next tokens; or
             what a tokenizer gives.
         attention_mask: Which tokens are no pads, for token ids; must be all ones.
+        causal: Whether queries can attend to no later key; by default what the model's spec says,
+            and true for models without one.
         tokens: At most this many positions in one pass (at least one row).
         room: The most numbers of clean streams that are kept.
 
     Attributes:
         edits: What is changed in this run: nothing, unless it comes from :meth:`with_`.
+        causal: Whether queries can attend to no later key.
         passes: How many rows have been run through all layers, parts of a pass counted as such.
 
     Raises:
@@ -76,11 +79,14 @@ class Run:
         batch: Any,
         *,
         attention_mask: Tensor | None = None,
+        causal: bool | None = None,
         tokens: int = _TOKENS,
         room: int = _ROOM,
     ) -> None:
         self.model, self.batch = model, admitted(model, batch, attention_mask)
         self.edits: Edits = ()
+        told = bool(getattr(getattr(model, "spec", None), "causal", True))
+        self.causal = told if causal is None else causal
         self._tokens, self._room, self._device = tokens, room, model_device(model)
         problems = Problems("Run")
         problems.need(tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
@@ -98,11 +104,6 @@ class Run:
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.batch)
-
-    @property
-    def causal(self) -> bool:
-        """Whether queries can attend to no later key."""
-        return bool(getattr(getattr(self.model, "spec", None), "causal", True))
 
     @property
     def passes(self) -> float:  # noqa: D102
@@ -298,18 +299,24 @@ class Run:
     def _clean_stream(self, rows: Tensor, layer: int) -> Tensor:
         """The stream that enters a layer, or leaves the last; kept by row while there is room."""
         lacking = [row for row in rows.tolist() if row not in self._streams]
-        fresh: dict[int, Tensor] = {}
-        if lacking:
-            inputs = self._inputs(torch.tensor(lacking))
-            found = torch.stack(self._layered[0].streams(inputs), dim=1)
-            self._ran[0] += len(lacking)
-            if not bool(found.isfinite().all()):
-                raise not_finite(self.model, inputs)
-            fresh = dict(zip(lacking, found.unbind(0), strict=True))
-            room = self._room // found[0].numel() - len(self._streams)
-            self._streams.update((row, fresh[row].clone()) for row in lacking[: max(room, 0)])
+        fresh = self._run_clean(torch.tensor(lacking), self._layered[0]) if lacking else {}
         known = {**self._streams, **fresh}
         return torch.stack([known[row][layer] for row in rows.tolist()])
+
+    def _run_clean(
+        self, rows: Tensor, runner: Layers, acts: Acts | None = None
+    ) -> dict[int, Tensor]:
+        """Run rows as they are, with functions that read on the way: row → its streams."""
+        inputs = self._inputs(rows)
+        with runner.acting(acts or {}):
+            found = torch.stack(runner.streams(inputs), dim=1)
+        self._ran[0] += len(rows)
+        if not bool(found.isfinite().all()):
+            raise not_finite(self.model, inputs)
+        fresh = dict(zip(rows.tolist(), found.unbind(0), strict=True))
+        room = self._room // found[0].numel() - len(self._streams)
+        self._streams.update((row, fresh[row].clone()) for row in [*fresh][: max(room, 0)])
+        return fresh
 
     def _through(self, runner: Layers, stream: Tensor, layers: range, acts: Acts) -> Tensor:
         """The stream after some layers, from the one before them."""
@@ -355,6 +362,8 @@ class Run:
             if runner is None:
                 self._ran[0] += len(rows)
                 self._whole.output(self._inputs(rows), acts)
+            elif not edits and not any(row in self._streams for row in rows.tolist()):
+                self._run_clean(rows, runner, acts)
             else:
                 start, last = min(s.layer for s in acts), max(s.layer for s in sites)
                 acts = {site: act for site, act in acts.items() if site.layer <= last}
@@ -427,7 +436,12 @@ class Run:
             return
         depth = len(runner.layers)
         start = min((site.layer for site in acts), default=depth)
+        last = Site(start, "resid_post")
+        if [site for site in acts if site.layer == start] == [last]:  # what is before it stays
+            start += 1
         stream = self._clean_stream(rows, start).repeat(len(stack), 1, 1)
+        if last in acts and last.layer < start:
+            stream = acts[last](stream)
         stream = self._through(runner, stream, range(start, depth), acts)
         scored = stream[mask.repeat(len(stack), 1)]
         most = max(1, _OUTPUTS // self._width(runner, scored))

@@ -32,7 +32,7 @@ def unraised(
     places: Sequence[Place],
     named: Mapping[Place, Int[Tensor, "row key"]],
     rows: Sequence[int] | None = None,
-) -> tuple[Float[Tensor, "row pos"], Float[Tensor, "row pos"]]:
+) -> tuple[Float[Tensor, "_ pos"], Float[Tensor, "_ pos"]]:
     """By how much the loss rises at scored positions when what heads add to the logits is left out:
     all of it, and what they add to those of attended tokens.
 

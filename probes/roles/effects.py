@@ -305,8 +305,8 @@ class Effects:
     def _change(self, kind: str, over: str, edits: Edits, floor: float | None = None) -> Change:
         """How much the output changes where it counts, as a share of the output's variance."""
         scored, variance = self.rises.spread(kind, over)
-        squared = self.evidence.run(kind).rise(edits, self.rises.metric)
-        rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
+        shares = self.rises.at(kind, edits) * (self.rises.spread(kind, "all")[1] or 1.0)
+        rows = (shares * scored).sum(1) / scored.sum(1).clamp_min(1)
         rows = rows[scored.any(1)] / (variance or 1.0)
         than = beyond(self._floors.change if floor is None else floor, squared=True)
         return over_rows(rows.numpy(), than=than) if variance > 0 else NONE

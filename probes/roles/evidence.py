@@ -206,7 +206,8 @@ class Evidence:
         width, layers = (int(getattr(cfg, name, 1) or 1) for name in ("d_model", "n_layers"))
         room = min(self._room, batch.mask.numel() * width * (layers + 1))
         self._room -= room
-        return Run(self.model, batch, tokens=max(1024, _NUMBERS // width), room=room)
+        tokens = max(1024, _NUMBERS // width)
+        return Run(self.model, batch, causal=self.causal, tokens=tokens, room=room)
 
     def site(self, place: Place) -> Site:
         """Where a head writes."""

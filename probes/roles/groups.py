@@ -10,8 +10,9 @@
     judged       joint  N(G), and  excess  N(G) − Σ N(g):  what no head alone is missed for
 
 The search uses every second row (of language models the first eight of these), and the judgement
-the rows in between, so that p need not pay for the search; q is taken over the groups of a role. A member's row has the group's cause in place of
-its own, and what it brings back by itself; what is lost without it alone is told beside.
+the rows in between, so that p need not pay for the search; q is taken over the groups of a role. A
+member's row has the group's cause in place of its own, and what it brings back by itself; what is
+lost without it alone is told beside.
 
     share of g = ½ (N(g) + N(G) − N(G without g)) / the sum of these over the group
 

@@ -11,16 +11,33 @@ work; :mod:`probes.roles.groups` looks for those.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.run import Array, Change, DropKeys, KeepKeys, Loss, Mean, Metric, Site, Swap
 from interp.run.edits import Edits
+from interp.run.metrics import Places
 from probes.roles.evidence import Evidence, Place
 from probes.roles.views import later
 
 __all__ = ["Rises"]
+
+
+@dataclass(frozen=True)
+class _LossAndChange(Metric):
+    """The loss, and how far the output is from the clean one, of one run."""
+
+    @property
+    def compares(self) -> bool:
+        return True
+
+    def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:
+        both = Loss().at(output, places, clean), Change().at(output, places, clean)
+        return torch.stack([value.cpu() for value in both], -1)
+
 
 Rows = Sequence[int] | None
 """Which rows of a kind; None for all."""
@@ -84,17 +101,16 @@ class Rises:
     ) -> Float[Tensor, "row pos"]:
         """By how much each scored position of rows of one kind does worse, in the profile's unit;
         ``everywhere``: each position that has a target."""
-        found = self.evidence.run(kind, everywhere=everywhere).rise(edits, self.metric, rows)
-        return found if self._nats else found / (self.spread(kind, "all")[1] or 1.0)
+        run = self.evidence.run(kind, everywhere=everywhere)
+        if self._nats:
+            return run.rise(edits, Loss(), rows)
+        changes = run.rise(edits, _LossAndChange(), rows)[..., 1]
+        return changes / (self.spread(kind, "all")[1] or 1.0)
 
     def losses(self, kind: str, edits: Edits) -> Float[Tensor, "row pos"]:
         """By how much the loss rises at each scored position of rows of one kind."""
-        return self.evidence.run(kind).rise(edits)
-
-    @property
-    def metric(self) -> Metric:
-        """What the profile's unit is measured by: the loss, or the change of the output."""
-        return Loss() if self._nats else Change()
+        run = self.evidence.run(kind)
+        return run.rise(edits) if self._nats else run.rise(edits, _LossAndChange())[..., 0]
 
     def spread(self, kind: str, over: str) -> tuple[Bool[Tensor, "row pos"], float]:
         """Where the output counts, and its mean squared distance there from its mean.

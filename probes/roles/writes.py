@@ -51,7 +51,7 @@ class Writes:
         value = self.of_layer(kind, layer)[:, :, heads]
         if self.evidence.site(places[0]).kind == "z":
             value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer][heads])
-        value = value.double().sum(2)
+        value = value.detach().double().sum(2)
         return value - value.mean(0)
 
     def same_on_all_rows(self, place: Place) -> bool:

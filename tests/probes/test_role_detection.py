@@ -133,7 +133,7 @@ def test_one_lag_within_the_window_is_not_local() -> None:
     model = SequenceTransformer(spec, seed=2)
     bump = model.blocks[0].attn.terms["bump"]
     tokens = torch.randint(7, (48, 20), generator=torch.Generator().manual_seed(1))
-    batch = Batch(tokens, tokens, torch.ones(48, 20, dtype=torch.bool))
+    batch = Batch(tokens, tokens % 3, torch.ones(48, 20, dtype=torch.bool))
     bump.p.data[:], bump.c.data[:] = 60.0, 180.0
     assert "local" not in {f.role for f in behaving(model, batch)}
     bump.p.data[:], bump.c.data[:] = 0.5, 0.75
