@@ -23,7 +23,7 @@ import torch
 
 from interp.interventions.ablation_effects import loss_unit
 from interp.interventions.components import Component, components
-from interp.run import Array, Mean, Run, Site, head_sites
+from interp.run import Array, Mean, Run, Site, written_by
 from interp.run.metrics import LossOfOthers
 from interp.stats.head_table import head_table, score_row
 from interp.stats.nulls import need_null, swaps_null
@@ -77,10 +77,8 @@ def _rows(
         site: _decode(stream[:, positions], truth) for site, stream in run.at([*sites]).items()
     }
     unit, metric = loss_unit(batch), LossOfOthers(Array(batch.targets))
-    written = {(site.layer, site.head): site for site in head_sites(run.model)}
-    written |= {(part.layer, -1): Site(part.layer, "mlp_out") for part in parts}
     for where, ablated in _ablations(parts, groups):
-        edits = tuple(Mean(written[part.layer, part.head]) for part in ablated)
+        edits = tuple(Mean(written_by(run.model, part.layer, part.head)) for part in ablated)
         site = Site.of(site_after(ablated[0]))
         kept = run.with_(*edits).at([site])[site][:, positions]
         lost = _beyond_rounding(run.by_row(run.rise(edits, metric)).numpy() / unit)

@@ -30,7 +30,7 @@ from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component, components
 from interp.ray_tasks import built_once, need_backend, ray_results, require_ray
-from interp.run import Mean, Run, Site, gather_evidence, head_sites
+from interp.run import Mean, Run, gather_evidence, written_by
 from interp.run.evidence import LEAST_ROWS
 from interp.stats.head_table import ANY_TARGET, finished, head_table, score_row
 from interp.stats.p_values import Null
@@ -172,9 +172,7 @@ def _without(run: Run, parts: list[Component], floor: float, seed: int) -> pd.Da
     if not floor:
         with evaluating(run.model):
             return ablate(run.model, run.batch, parts, seed=seed)
-    sites = {(site.layer, site.head): site for site in head_sites(run.model)}
-    sites |= {(part.layer, -1): Site(part.layer, "mlp_out") for part in parts}
-    edits = [Mean(sites[part.layer, part.head]) for part in parts]
+    edits = [Mean(written_by(run.model, part.layer, part.head)) for part in parts]
     found = gather_evidence(run, edits, floor=floor, most=LEAST_ROWS, seed=seed)
     changes = [from_finding(one, len(run)) for one in found]
     lines = [

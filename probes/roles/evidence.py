@@ -22,7 +22,7 @@ from torch import Tensor
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import SCALE
 from interp.hooks.capture import evaluating
-from interp.run import Array, Run, Site, head_sites
+from interp.run import Array, Run, Site, head_sites, written_by
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows, layer_hooks, read_batches
@@ -211,11 +211,7 @@ class Evidence:
 
     def site(self, place: Place) -> Site:
         """Where a head writes."""
-        return Site(place[0], self._written, place[1])
-
-    @cached_property
-    def _written(self) -> str:
-        return next((site.kind for site in head_sites(self.model)), "z")
+        return written_by(self.model, *place)
 
     def _look(self, kind: str) -> None:
         """Look at the model's attention on rows of one kind, some rows at a time, and at the

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.interventions.components import Component, stream_after
-from interp.run import Add, Array, Mean, Site
+from interp.run import Add, Array, Mean, Site, written_by
 from interp.run.edits import Edits
 from interp.stats.nulls import (
     correlation_interval,
@@ -260,7 +260,7 @@ class Reader:
         """The run without some components, made once."""
         key = tuple(without)
         if key not in self._without:
-            edits = tuple(Mean(self._site(part)) for part in without)
+            edits = tuple(Mean(written_by(self.model, part.layer, part.head)) for part in without)
             layer = min(part.layer for part in without)
             keep = [hook for at, hook in self.sites() if at >= layer]
             if without[0].kind == "ffn":
@@ -272,11 +272,6 @@ class Reader:
             features = self._features_with(edits, keep)
             self._without[key] = _Without(features, changed, worse)
         return self._without[key]
-
-    def _site(self, part: Component) -> Site:
-        if part.kind == "ffn":
-            return Site(part.layer, "mlp_out")
-        return self.evidence.site((part.layer, part.head))
 
     def _features_with(self, edits: Edits, hooks: Sequence[str]) -> dict[str, Features]:
         """Activations at the sampled positions with something changed."""

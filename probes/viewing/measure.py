@@ -31,7 +31,7 @@ from interp.attention.by_lag import LagMass
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.interventions.ablation_effects import effect_table, loss_unit
 from interp.interventions.components import Component
-from interp.run import Mean, Run, Site, Zero, head_sites
+from interp.run import Mean, Run, Site, Zero, written_by
 from interp.store.attention_mask import AttentionMask, attention_shares, mask_from_patterns
 from interp.store.rows import Rows, layer_hooks, read_batches
 from probes.roles.examined import Watch as Over
@@ -212,12 +212,11 @@ def effects_on(
     batch, run = shown.batch, Run(model, shown.batch)
     how = "mean" if len(batch) > 1 else "zero"
     made = Mean if how == "mean" else Zero
-    sites = {(site.layer, site.head): site for site in head_sites(model)}
     unit, whole, by_row = loss_unit(batch), dict[Place, Tensor](), dict[Place, Tensor]()
     layers = sorted({layer for layer, _ in heads})
     for layer in over(layers):
         some = [place for place in heads if place[0] == layer]
-        rises = run.rises([made(sites[place]) for place in some])
+        rises = run.rises([made(written_by(model, *place)) for place in some])
         for place, rise in zip(some, rises, strict=True):
             whole[place], by_row[place] = rise / unit, run.by_row(rise)
     table = pd.DataFrame()
