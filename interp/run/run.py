@@ -44,7 +44,7 @@ __all__ = ["Run"]
 _TOKENS = 1024
 _ROOM = 2**26
 """The most numbers of clean streams that are kept, and of activations that slopes hold at once."""
-_OUTPUTS = 2**24
+_OUTPUTS = 2**23
 """The most output numbers at once."""
 _LOSS = Loss()
 

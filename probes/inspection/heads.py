@@ -176,7 +176,7 @@ def inspect_heads(
     step("attention, copying, position, roles")
     with evaluating(model.model):
         evidence = evidence_of(model.model, rows_of(trials), profile, stores=stores, seed=seed)
-        behaviour, roles, more, performances = _decided(model, trials, evidence)
+        behaviour, roles, more, performances = _decided(model, trials, evidence, step)
         roles = with_positions(roles, model.model, rows.whole, profile)
     parts = ablated_parts(model.model, roles, every=effects)
     step(f"{len(parts)} heads and FFNs, each left out")
@@ -223,7 +223,7 @@ def _weights(
 
 
 def _decided(
-    pretrained: Pretrained, trials: Sequence[Trial], evidence: Evidence
+    pretrained: Pretrained, trials: Sequence[Trial], evidence: Evidence, step: Callable[[str], None]
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, tuple[Performance, ...]]:
     """What heads do on the stores' rows (a head table), the role table, and what confirmed roles
     explain on text."""
@@ -231,6 +231,7 @@ def _decided(
     for kind, store in stores.items():
         made = partial(evidence.table, kind)
         evidence.tables[kind] = sealed(store, "attention", {"rows": kind}, made)
+    step(_first_words(evidence))
     roles = decided(evidence)
     about = {"profile": evidence.profile.name, "seed": seed}
     stores["repeated"].write_measurement("roles", roles, about, overwrite=True)
@@ -241,6 +242,22 @@ def _decided(
     word = str if pretrained.tokenizer is None else partial(_word, pretrained.tokenizer)
     more = explained(evidence, roles, word)
     return pd.concat(named, ignore_index=True), roles, more, tuple(found)
+
+
+def _first_words(evidence: Evidence) -> str:
+    """What is seen before anything is changed: the heads that attend most to two classes of
+    keys."""
+    words = []
+    for keys, about in (
+        ("previous", "the token before"),
+        ("after_same", "what followed its token"),
+    ):
+        shares = {place: evidence.share(place, keys) for place in evidence.heads}
+        known = {place: share.score for place, share in shares.items() if share is not None}
+        if known:
+            layer, head = max(known, key=lambda place: known[place])
+            words.append(f"L{layer}H{head} attends most to {about} ({known[layer, head]:.2f})")
+    return "; ".join([*words, "what is lost without each"])
 
 
 def _word(tokenizer: Any, token: int) -> str:

@@ -60,7 +60,7 @@ def over_rows(
     if abs(mean) < 1e-9 or len(rows) < 2:
         return NONE
     null = paired_null(rows - than)
-    if of is None or len(rows) >= of:
+    if of is None:
         return Change(mean, *row_interval(rows, seed=seed), null.p)
     wide = float(stdtrit(len(rows) - 1, 0.975)) * null.std
     return Change(mean, mean - wide, mean + wide, min(1.0, null.p * len(looks_at(of))))

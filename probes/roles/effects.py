@@ -25,6 +25,7 @@ from interp.interventions.ablation_effects import loss_unit
 from interp.interventions.components import Component, hook_of
 from interp.run import Add, Array, Site, gather_evidence
 from interp.run.edits import Edits
+from interp.stats.head_table import adjust
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
@@ -38,6 +39,9 @@ __all__ = ["Effects"]
 
 _FEWEST = 8
 """The least number of rows on which losses are compared."""
+
+_MANY = 4
+"""The least number of edits whose slopes are worth a pass back."""
 
 _MISSED = 0.05
 """Twice the odds with which something needed is taken for not needed, on some of the rows."""
@@ -56,6 +60,7 @@ class Effects:
         self.rises, self.writes = Rises(evidence), Writes(evidence)
         self._known: dict[tuple[Place, str], Test] = {}
         self._rises_by: dict[tuple[str, Edits], Change] = {}
+        self._odds_of: dict[tuple[str, Edits], float] = {}
 
     def without_keys(self, place: Place, name: str) -> list[Test]:
         """The cause of a role that says where a head looks: that attention is taken away."""
@@ -224,12 +229,33 @@ class Effects:
             asked: Heads, each with the key set to which its attention is taken away; without a name
                 the head itself is.
         """
-        by_kinds: dict[tuple[str, ...], list[tuple[Place, str]]] = {}
+        by_name: dict[str, list[Place]] = {}
         for place, name in asked if self._nats else ():
-            by_kinds.setdefault(self._kinds_of(name), []).append((place, name))
-        for kinds, some in by_kinds.items():
-            away = self.rises.away
-            self._gather([{k: away(k, [place], name) for k in kinds} for place, name in some])
+            by_name.setdefault(name, []).append(place)
+        away, many = self.rises.away, []
+        for name, places in by_name.items():
+            kinds = self._kinds_of(name)
+            many.append([{k: away(k, [place], name) for k in kinds} for place in places])
+        for kind in self.trials if not self.evidence.exhaustive else ():
+            edits = [one[kind] for some in many for one in some if kind in one]
+            if len(edits) >= _MANY:
+                self.evidence.run(kind).slopes(edits)  # of all at once; the run remembers them
+        for some in many:
+            self._gather_many(some)
+
+    def _gather_many(self, many: Sequence[Mapping[str, Edits]]) -> None:
+        """Gather evidence for many, of which about half are taken to be needed: the more are, the
+        larger a p each of them can have. Where fewer turn out to be, more rows are run."""
+        heads, needed = len(self.evidence.heads), max(1.0, len(many) / 2)
+        while True:
+            found = self._gather(many, needed / heads)
+            least = [min(one.values(), key=lambda c: -c.score) if one else NONE for one in found]
+            p = np.array([min(1.0, c.p * len(one)) for c, one in zip(least, found, strict=True)])
+            q = adjust(np.concatenate([p, np.ones(max(heads - len(p), 0))]))[: len(p)]
+            above = np.array([c.score >= self._floors.loss for c in least])
+            if needed == 1 or not (above & (q >= self.evidence.profile.level)).any():
+                return
+            needed = max(1.0, min(needed / 2, float((above & (q < 1)).sum())))
 
     def _kinds_of(self, name: str) -> tuple[str, ...]:
         """The kinds of rows on which the loss may rise without attention to a key set."""
@@ -252,11 +278,17 @@ class Effects:
         name = f"{words} the loss on {kind} rises, in nats, by"
         return replace(paid.test(name, self._floors.loss, "loss"), rows=kind)
 
-    def _gather(self, many: Sequence[Mapping[str, Edits]]) -> list[dict[str, Change]]:
+    def _gather(
+        self, many: Sequence[Mapping[str, Edits]], share: float = 0.0
+    ) -> list[dict[str, Change]]:
         """By how much the loss rises on rows of each kind, on as many of them as it takes.
 
         What is asked of a kind is whether the loss rises by the floor, and by more than on the
         kinds before it.
+
+        Args:
+            many: For each kind of rows, what is changed.
+            share: The share of heads that are taken to be needed; one of them by default.
         """
         found: list[dict[str, Change]] = [{} for _ in many]
         for kind in many[0]:
@@ -264,18 +296,19 @@ class Effects:
             if int(self.evidence.batch(kind).mask.any(1).sum()) < _FEWEST:
                 continue
             floors = [max([self._floors.loss, *(c.score for c in one.values())]) for one in found]
-            self._measure(kind, edits, floors, len(many[0]))
+            odds = self.evidence.profile.level * max(share, 1 / len(self.evidence.heads))
+            self._measure(kind, edits, floors, odds / len(many[0]))
             for one, made in zip(found, edits, strict=True):
                 one[kind] = self._rises_by[kind, made]
         return found
 
     def _measure(
-        self, kind: str, edits: Sequence[Edits], floors: Sequence[float], kinds: int
+        self, kind: str, edits: Sequence[Edits], floors: Sequence[float], odds: float
     ) -> None:
-        """The rise of the loss on rows of one kind for every edit; kept."""
+        """The rise of the loss on rows of one kind for every edit, kept unless it was said to be
+        above the floor at larger odds."""
         run, scored = self.evidence.run(kind), self.evidence.batch(kind).mask.any(1)
-        new = [i for i, one in enumerate(edits) if (kind, one) not in self._rises_by]
-        odds = self.evidence.profile.level / (len(self.evidence.heads) * kinds)
+        new = [i for i, e in enumerate(edits) if self._odds_of.get((kind, e), 1.0) > odds]
         some = gather_evidence(
             run,
             [edits[i] for i in new],
@@ -285,6 +318,7 @@ class Effects:
             seed=self.evidence.seed,
         )
         for i, one in zip(new, some, strict=True):
+            self._odds_of[kind, edits[i]] = odds if one.status == "above" else 0.0
             if one.rows < len(run):
                 self._rises_by[kind, edits[i]] = from_finding(one, len(run))
             else:
@@ -303,10 +337,19 @@ class Effects:
         return over_rows(rises[chosen].numpy() / loss_unit(batch))
 
     def _change(self, kind: str, over: str, edits: Edits, floor: float | None = None) -> Change:
-        """How much the output changes where it counts, as a share of the output's variance."""
+        """How much the output changes where it counts, as a share of the output's variance; on some
+        of the rows where they settle it."""
+        least = self._floors.change if floor is None else floor
         scored, variance = self.rises.spread(kind, over)
-        shares = self.rises.at(kind, edits) * (self.rises.spread(kind, "all")[1] or 1.0)
-        rows = (shares * scored).sum(1) / scored.sum(1).clamp_min(1)
-        rows = rows[scored.any(1)] / (variance or 1.0)
-        than = beyond(self._floors.change if floor is None else floor, squared=True)
-        return over_rows(rows.numpy(), than=than) if variance > 0 else NONE
+        if not variance > 0:
+            return NONE
+        for rows in self.evidence.looks(kind):
+            where = scored if rows is None else scored[rows]
+            shares = self.rises.at(kind, edits, rows) * (self.rises.spread(kind, "all")[1] or 1.0)
+            means = (shares * where).sum(1) / where.sum(1).clamp_min(1)
+            means = means[where.any(1)] / variance
+            of = None if rows is None else len(scored)
+            found = over_rows(means.numpy(), than=beyond(least, squared=True), of=of)
+            if found.test("", least).settled(self.evidence.odds(kind)):
+                break
+        return found

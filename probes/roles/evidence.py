@@ -23,6 +23,7 @@ from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.unembedding import SCALE
 from interp.hooks.capture import evaluating
 from interp.run import Array, Run, Site, head_sites, written_by
+from interp.run.evidence import LEAST_ROWS, looks_of, row_order
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows, layer_hooks, read_batches
@@ -42,6 +43,9 @@ _KEPT = 2**24
 
 ROOM = 2**27
 """The most numbers of streams that are kept, of all kinds of rows together."""
+
+_OUTPUTS_FIRST = 64
+"""The rows on which changes of an output, which are heavy-tailed and soon run, may be decided."""
 
 _NUMBERS = 2**19
 """The numbers of one stream in a pass: of narrow models many rows are run at once."""
@@ -208,6 +212,22 @@ class Evidence:
         self._room -= room
         tokens = max(1024, _NUMBERS // width)
         return Run(self.model, batch, causal=self.causal, tokens=tokens, room=room)
+
+    def looks(self, kind: str) -> list[list[int] | None]:
+        """The rows of one kind on which something may be decided: few of them first, at last all
+        (None)."""
+        count = len(self.batch(kind))
+        first = 1 if self._compared else _OUTPUTS_FIRST // LEAST_ROWS
+        looks = [first * look for look in looks_of(-(-count // first)) if look >= LEAST_ROWS]
+        order = row_order(count, self.seed).tolist()
+        some = [order[:look] for look in looks if look < count and not self.exhaustive]
+        return [*some, None]
+
+    def odds(self, kind: str, share: float = 0.0) -> float:
+        """The p with which something passes on some of the rows: looks pay for it, and the heads,
+        of which that share passes (one of them by default)."""
+        share = max(share, 1 / len(self.heads))
+        return self.profile.level * share / len(self.looks(kind))
 
     def site(self, place: Place) -> Site:
         """Where a head writes."""

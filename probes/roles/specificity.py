@@ -27,8 +27,8 @@ control has its loss: the test's name says so, and asks only that nothing gets w
 output that changes need not get worse: in the unit ``variance`` a role of events is compared by
 ``keys``.
 
-All this is asked of 8 rows first, then of twice as many, until every test is settled: passed by as
-much as many heads together ask for, or failed by its whole interval.
+All this is asked of few rows first (:meth:`probes.roles.evidence.Evidence.looks`), then of twice as
+many, until every test is settled.
 
 *Transfer* is the same cause on rows with other tokens, offsets and lengths
 (:func:`probes.roles.views.elsewhere`). *Sufficiency* is the share of the loss without a head that
@@ -40,9 +40,8 @@ another loss leave open that there was less to lose.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -51,9 +50,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from interp.run.edits import Edits
-from interp.run.evidence import row_order
 from probes.roles.attended import unraised
-from probes.roles.change import Change, beyond, looks_at, over_rows
+from probes.roles.change import Change, beyond, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
@@ -78,24 +76,52 @@ Numbers = Float[Tensor, "row pos"]
 def with_controls(found: Sequence[Found], effects: Effects) -> list[Found]:
     """What was found, with the tests of specificity, transfer and sufficiency of every head and
     group of heads whose cause holds."""
-    known: dict[tuple[Any, ...], _Controls] = {}
+    cases = {key: one for one in found if (key := _case_of(one)) is not None}
+    known: dict[_Key, _Controls] = {}
+    for name in dict.fromkeys(role for role, _, _ in cases):
+        known |= _of_role(effects, {key: one for key, one in cases.items() if key[0] == name})
     result = []
     for one in found:
-        role = ROLES.get(one.role)
-        if role is None or not one.cause or not holds([*one.behaviour, *one.cause]):
-            result.append(one)
-            continue
-        last = one.cause[-1]
-        if not role.control or not last.rows or (role.uncontrolled and last.rows == "given"):
-            told = "; ".join(filter(None, (one.missing, _unput(role, last.rows))))
+        role, key = ROLES.get(one.role), _case_of(one)
+        if key is not None:
+            result.append(_with(one, known[key]))
+        elif role is not None and one.cause and holds([*one.behaviour, *one.cause]):
+            told = "; ".join(filter(None, (one.missing, _unput(role, one.cause[-1].rows))))
             result.append(replace(one, missing=told))
-            continue
-        heads = one.together or ((one.layer, one.head),)
-        key = role.name, heads, last.rows
-        if key not in known:
-            known[key] = _settled(effects, role, heads, last)
-        result.append(_with(one, known[key]))
+        else:
+            result.append(one)
     return result
+
+
+_Key = tuple[str, tuple[Place, ...], str]
+"""A role, the heads that may play it, and the kind of rows of their cause."""
+
+
+def _case_of(one: Found) -> _Key | None:
+    """What controls are asked of; None where the cause fails or the role has none."""
+    role = ROLES.get(one.role)
+    if role is None or not one.cause or not holds([*one.behaviour, *one.cause]):
+        return None
+    rows = one.cause[-1].rows
+    if not role.control or not rows or (role.uncontrolled and rows == "given"):
+        return None
+    return role.name, one.together or ((one.layer, one.head),), rows
+
+
+def _of_role(effects: Effects, cases: Mapping[_Key, Found]) -> dict[_Key, _Controls]:
+    """The controls of all that may play a role, on as many rows as it takes.
+
+    About half of them are taken to pass: the more do, the larger a p each can have. Where fewer
+    turn out to, more rows are asked.
+    """
+    passing = max(1, len(cases) // 2)
+    while True:
+        share = passing / max(len(effects.evidence.heads), len(cases))
+        known = {key: _settled(effects, key, one, share) for key, one in cases.items()}
+        passed = sum(holds(controls.tests) for controls in known.values())
+        if passed >= passing or passing == 1:
+            return known
+        passing = max(1, passed)
 
 
 @dataclass(frozen=True)
@@ -113,23 +139,15 @@ class _Controls:
         return [*self.necessity, *self.specificity, *self.transfer]
 
 
-def _settled(effects: Effects, role: Role, heads: Sequence[Place], cause: Test) -> _Controls:
+def _settled(effects: Effects, key: _Key, one: Found, share: float) -> _Controls:
     """The tests of one cause, on as many rows as it takes."""
-    evidence, count = effects.evidence, len(effects.evidence.batch(cause.rows))
-    looks = [count] if evidence.exhaustive or evidence.profile.unit != "nats" else looks_at(count)
-    odds = evidence.profile.level / (len(evidence.heads) * len(looks))
-    order = row_order(count, evidence.seed).tolist()
-    for look in looks:
-        rows = None if look == count else order[:look]
-        found = _controls(_Case(effects, role, heads, rows), cause)
-        if all(_is_settled(test, odds) for test in found.tests):
+    name, heads, kind = key
+    cause, odds = (one.cause or ())[-1], effects.evidence.odds(kind, share)
+    for rows in effects.evidence.looks(kind):
+        found = _controls(_Case(effects, ROLES[name], heads, rows), cause)
+        if all(test.settled(odds) for test in found.tests):
             break
     return found
-
-
-def _is_settled(test: Test, odds: float) -> bool:
-    """Whether more rows would hardly change what a test says."""
-    return test.high < test.floor or (test.low >= test.floor and test.p <= odds)
 
 
 def _controls(case: _Case, cause: Test) -> _Controls:
