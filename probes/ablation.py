@@ -20,16 +20,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
 
-from interp.interventions.ablation_effects import loss_unit, losses_with_targets
+from interp.interventions.ablation_effects import loss_unit
 from interp.interventions.components import Component, components
+from interp.run import Array, Mean, Run, Site, written_by
+from interp.run.metrics import LossOfOthers
 from interp.stats.head_table import head_table, score_row
 from interp.stats.nulls import need_null, swaps_null
-from interp.tasks.base import Batch
 from probes.activations import POSITIONS, sampled_positions
 from probes.linear import Decoding, decode
-from probes.roles.runs import Runs
 
 __all__ = ["ablation_table", "site_after"]
 
@@ -43,7 +42,7 @@ def site_after(part: Component) -> str:
 
 
 def ablation_table(
-    runs: Runs,
+    run: Run,
     latents: Sequence[str],
     groups: Mapping[str, Sequence[Component]],
     *,
@@ -52,8 +51,7 @@ def ablation_table(
     """Mean-ablate every head and FFN of a model on a batch, and groups of heads at once.
 
     Args:
-        runs: The model's clean pass over rows with targets
-            (:meth:`probes.roles.evidence.Evidence.runs`); what is ablated starts at its layer.
+        run: The model on rows with targets.
         latents: The latents whose decodability is followed.
         groups: Name → heads of one layer that act together.
         seed: Of the nulls.
@@ -62,39 +60,36 @@ def ablation_table(
         A head table with metrics ``loss_increase`` and ``decodability_drop`` (target = latent),
         for components ``head``, ``ffn`` and ``group``.
     """
-    return head_table(_rows(runs, latents, groups, seed), family=("metric",))
+    return head_table(_rows(run, latents, groups, seed), family=("metric",))
 
 
 def _rows(
-    runs: Runs,
+    run: Run,
     latents: Sequence[str],
     groups: Mapping[str, Sequence[Component]],
     seed: int,
 ) -> Iterator[dict[str, Any]]:
-    batch, parts = runs.batch, components(runs.model)
+    batch, parts = run.batch, components(run.model)
     positions = sampled_positions(batch.mask.numpy(), POSITIONS)
     truth = {name: batch.latents[name][:, positions].double().numpy() for name in latents}
-    whole = {}
-    for layer in sorted({part.layer for part in parts}):
-        sites = sorted({site_after(part) for part in parts if part.layer == layer})
-        for site, stream in runs.inside(layer, sites).items():
-            whole[site] = _decode(stream[:, positions], truth)
-    unit = loss_unit(batch)
-    clean = torch.cat([_losses(runs.output(rows), batch, rows) for rows in runs.blocks()])
+    sites = dict.fromkeys(Site.of(site_after(part)) for part in parts)
+    whole = {
+        site: _decode(stream[:, positions], truth) for site, stream in run.at([*sites]).items()
+    }
+    unit, metric = loss_unit(batch), LossOfOthers(Array(batch.targets))
     for where, ablated in _ablations(parts, groups):
-        site, after, kept = site_after(ablated[0]), [], []
-        for rows, output, held in runs.changed(runs.without(ablated), [site]):
-            after.append(_losses(output, batch, rows))
-            kept.append(held[site][:, positions])
-        lost = _beyond_rounding((torch.cat(after) - clean).numpy() / unit)
+        edits = tuple(Mean(written_by(run.model, part.layer, part.head)) for part in ablated)
+        site = Site.of(site_after(ablated[0]))
+        kept = run.with_(*edits).at([site])[site][:, positions]
+        lost = _beyond_rounding(run.by_row(run.rise(edits, metric)).numpy() / unit)
         rise, null = float(np.diagonal(lost).mean()), need_null([lost])
         yield score_row("loss_increase", rise, null, target="output", method="mean", **where)
-        for name, without in _decode(torch.cat(kept), truth).items():
+        for name, without in _decode(kept, truth).items():
             before = whole[site][name]
             drop = float(_beyond_rounding(np.array(before.score - without.score)))
             null = swaps_null(before.predicted, without.predicted, truth[name], seed=seed)
             yield score_row(
-                "decodability_drop", drop, null, target=name, site=site, method="mean", **where
+                "decodability_drop", drop, null, target=name, site=site.name, method="mean", **where
             )
 
 
@@ -107,12 +102,6 @@ def _ablations(
     for name, heads in groups.items():
         if heads:
             yield {"component": "group", "layer": heads[0].layer, "group": name}, heads
-
-
-def _losses(output: Tensor, batch: Batch, rows: slice) -> Tensor:
-    """The losses of some rows with the targets of every row, ``[row, other]``."""
-    some = batch[rows]
-    return losses_with_targets(output[some.mask], some, batch)
 
 
 def _beyond_rounding(scores: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from interp.errors import Problems
 from interp.hooks.capture import evaluating
 from interp.interventions.components import Component
 from interp.models.transformer import SequenceTransformer
+from interp.run import Run
 from interp.store import ActivationStore, extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
@@ -29,7 +30,6 @@ from probes.layerwise import decodability, residual_sites
 from probes.roles import TASK
 from probes.roles.find import decided
 from probes.roles.gathering import evidence_of
-from probes.roles.runs import Runs
 
 __all__ = ["Performance", "Study", "study"]
 
@@ -123,10 +123,10 @@ def study(
     sampled = Sampled(store, sampled_positions(store.mask()))
     with evaluating(model):
         evidence = evidence_of(model, batch, TASK, latents=True, seed=seed)
-        runs, groups = evidence.runs("given"), _groups(kernels, memories)
-        lost = ablation_table(runs, [*task.arguments, "f"], groups, seed=seed)
+        run, groups = evidence.run("given"), _groups(kernels, memories)
+        lost = ablation_table(run, [*task.arguments, "f"], groups, seed=seed)
         roles = decided(evidence, task.memories(), task.answers())
-        performance = _performance(runs)
+        performance = _performance(run)
     scores = pd.concat(
         [decodability(sampled, sites), kernel_table(kernels, memories, null), lost],
         ignore_index=True,
@@ -165,9 +165,9 @@ def _rows_of(store: ActivationStore) -> Batch:
     )
 
 
-def _performance(runs: Runs) -> Performance:
-    output = torch.cat([runs.output(rows) for rows in runs.blocks()])
-    found, scored = (t[runs.batch.mask].double() for t in (output, runs.batch.targets))
+def _performance(run: Run) -> Performance:
+    pieces = [(output.double(), places.targets.double()) for places, output in run.outputs()]
+    found, scored = (torch.cat(some) for some in zip(*pieces, strict=True))
     wrong = found - scored
     return Performance(
         accuracy=float((found.sign() == scored.sign()).double().mean()),

@@ -1,5 +1,6 @@
 """Roles: which there are, on what rows they are judged, and what decides."""
 
+from interp.run import Mean, Run, written_by
 from probes.roles import (
     LANGUAGE,
     PROFILES,
@@ -17,7 +18,7 @@ from probes.roles import (
     find_roles,
 )
 from probes.roles.decision import no_roles
-from probes.roles.runs import Runs
+from probes.roles.gathering import evidence_of
 from probes.roles.shipped import SHIPPED
 from probes.roles.trials import Trial, rows_of, token_trials
 from probes.roles.views import repeated_rows
@@ -32,16 +33,19 @@ __all__ = [
     "Examined",
     "Floors",
     "Found",
+    "Mean",
     "Profile",
     "Role",
     "RoleCase",
-    "Runs",
+    "Run",
     "Test",
     "Trial",
     "candidates",
+    "evidence_of",
     "find_roles",
     "no_roles",
     "repeated_rows",
     "rows_of",
     "token_trials",
+    "written_by",
 ]

@@ -43,9 +43,9 @@ from analyses.benchmarks.result import write_result
 from prooflens.architectures import TransformerSpec
 from prooflens.errors import Problems
 from prooflens.hooks import evaluating
-from prooflens.interventions import Component, components, loss_unit, position_losses
+from prooflens.interventions import Component, components, loss_unit
 from prooflens.machine import one_thread
-from prooflens.roles import Runs, find_roles
+from prooflens.roles import Mean, Run, find_roles, written_by
 from prooflens.tasks import Batch, answers_of, memories_of, sought_of
 from prooflens.trained import zoo
 
@@ -129,11 +129,11 @@ def faithfulness_of(
     every = [one for one in components(model) if among == "all" or one.kind == "head"]
     own = own & set(every)
     with evaluating(model):
-        runs = Runs(model, batch)
-        full, none = float(runs.row_losses.mean()), _loss(runs, every)
+        run = Run(model, batch)
+        full, none = _loss(run, []), _loss(run, every)
 
         def share(kept: set[Component]) -> float:
-            return (none - _loss(runs, [one for one in every if one not in kept])) / (none - full)
+            return (none - _loss(run, [one for one in every if one not in kept])) / (none - full)
 
         sets = list(_others(every, own, seed))
         rest = set(every) - own
@@ -145,27 +145,23 @@ def faithfulness_of(
             share(own),
             float(np.mean([share(some) for some in sets])) if sets else nan,
             share(rest) if rest else nan,
-            _error(runs),
+            _error(run),
         )
 
 
-def _loss(runs: Runs, without: Sequence[Component]) -> float:
+def _loss(run: Run, without: Sequence[Component]) -> float:
     """The mean loss of the rows without some components."""
-    if not without:
-        return float(runs.row_losses.mean())
-    found = []
-    for rows, output, _ in runs.changed(runs.without(without)):
-        some = runs.batch[rows]
-        losses = position_losses(output, some.targets) * some.mask
-        found.append(losses.sum(1) / some.mask.sum(1).clamp_min(1))
-    return float(torch.cat(found).mean())
+    edits = [Mean(written_by(run.model, part.layer, part.head)) for part in without]
+    changed = run.with_(*edits)
+    return float(changed.by_row(changed.value()).mean())
 
 
-def _error(runs: Runs) -> float:
+def _error(run: Run) -> float:
     """The share of the targets' variance that the whole model misses, or of wrong answers."""
-    if runs.batch.targets.is_floating_point():
-        return float(runs.row_losses.mean()) / loss_unit(runs.batch)
-    return 1 - runs.accuracy
+    if run.batch.targets.is_floating_point():
+        return _loss(run, []) / loss_unit(run.batch)
+    wrong = run.value(lambda output, targets: output.argmax(-1) != targets)
+    return float(wrong.sum() / run.batch.mask.sum())
 
 
 def _others(every: Sequence[Component], own: set[Component], seed: int) -> Iterator[set[Component]]:

@@ -5,7 +5,7 @@
 GPT-2 small's shapes with random weights (12 layers × 12 heads, width 768, 50,257 tokens) through a
 ``TransformerBridge``, on the three trials of ``prooflens inspect``. Both sides give one table,
 the mean rise of the loss without each head on every trial: one is
-:func:`probes.inspection.behaviour.loss_tables`; the other is what users write, ``run_with_hooks``
+:func:`probes.inspection.losses.loss_tables`; the other is what users write, ``run_with_hooks``
 once a head with ``hook_z`` replaced by its mean, then the cross-entropy at scored positions. Of the
 other side ``--compared`` heads, spread over all layers, are run and their time is taken for all.
 
@@ -36,7 +36,7 @@ from torch.nn.functional import cross_entropy
 from prooflens.architectures import Pretrained, load_pretrained
 from prooflens.inspection import inspect_heads, inspected_rows, loss_tables, stored_rows
 from prooflens.interventions import Component, components
-from prooflens.roles import Trial, token_trials
+from prooflens.roles import LANGUAGE, Trial, evidence_of, rows_of, token_trials
 from prooflens.weights import head_weights
 
 __all__ = ["main", "rises_one_by_one"]
@@ -59,7 +59,8 @@ def main(
         parts = [part for part in components(model.model) if part.kind == "head"][:heads]
         store = stored_rows(model.model, trials[0], place / "stores", resume=False)["repeated"]
         started = time.perf_counter()
-        table = loss_tables(model.model, trials, parts, store, seed=0)
+        evidence = evidence_of(model.model, rows_of(trials), LANGUAGE)
+        table = loss_tables(evidence, trials, parts, store, seed=0, every=True)
         ours = time.perf_counter() - started
     result = result or {"seconds": round(ours, 1), "peak_mb": _peak()}
     some = parts[:: max(1, len(parts) // compared)]

@@ -15,11 +15,12 @@ mean over the rows' population (Student's t, n − 1 degrees of freedom), and an
     below      the interval lies below it
     screened   after the first look: the estimate is below a fifth of the floor, and neither row
                moves by as much as the floor. No claim, and no more rows
-    undecided  all rows were run and the interval holds the floor; it is not rounded either way
+    undecided  all rows that may be were run and the interval holds the floor; it is not rounded
+               either way
 
 *Repeated looks* are paid for: ``alpha`` is divided evenly among the looks that may decide, so that
 each edit is wrongly placed with probability alpha at most, half of it on either side. It is not
-divided among edits.
+divided among edits; who asks many and counts those above gives a smaller one for that side.
 
 *Heavy tails*: single rows of ± 3 nats occur. A t-interval from few rows is too short where the
 rare row is not among them. So nothing is decided on fewer than 8 exact rows; e − g is taken to vary
@@ -44,12 +45,14 @@ from interp.errors import Problems
 from interp.run.edits import Edit, Edits, as_edits, sentence
 from interp.run.metrics import Loss, as_metric
 
-__all__ = ["LEAST_ROWS", "Finding", "Rises", "gather_evidence", "looks_of"]
+__all__ = ["LEAST_ROWS", "Finding", "Rises", "gather_evidence", "looks_of", "row_order"]
 
 LEAST_ROWS = 8
 """The least number of exact rows on which anything is decided, where there are so many."""
 
 _FIRST = 2
+_MANY = 4
+"""The least number of edits for which slopes, which cost two passes over all rows, are taken."""
 _SCREEN = 0.2
 """The share of the floor below which an edit is screened after the first look."""
 _VARIES = 0.05
@@ -86,6 +89,7 @@ class Finding:
     Attributes:
         edits: The edit, or edits made together.
         rise: The estimate of the mean rise over rows, in the metric's unit; more is worse.
+        error: Its standard error at the last look, of ``rows`` − 1 degrees of freedom.
         low, high: Its interval at the last look.
         status: ``above``, ``below``, ``screened`` or ``undecided``.
         rows: The number of rows that were run with the edit.
@@ -94,6 +98,7 @@ class Finding:
 
     edits: Edits
     rise: float
+    error: float
     low: float
     high: float
     status: str
@@ -112,9 +117,10 @@ def gather_evidence(
     many: Sequence[Edit | Edits],
     metric: Any = _LOSS,
     *,
-    floor: float,
-    alpha: float = 0.05,
+    floor: float | Sequence[float],
+    alpha: float | tuple[float, float] = 0.05,
     exhaustive: bool = False,
+    most: int | None = None,
     seed: int = 0,
 ) -> list[Finding]:
     """Find which edits make the metric worse by more than a floor, on average over rows.
@@ -123,24 +129,29 @@ def gather_evidence(
         run: The model on its rows; what is changed in it already stays changed.
         many: The edits; tuples are made together.
         metric: A :class:`~interp.run.metrics.Metric`, or a function (more is worse).
-        floor: The least mean rise that counts, in the metric's unit.
-        alpha: The probability of a wrong decision for each edit, over all looks.
+        floor: The least mean rise that counts, in the metric's unit; one for all, or one an edit.
+        alpha: The probability of a wrong decision for each edit, over all looks; or twice that of a
+            wrong ``below``, and of a wrong ``above``.
         exhaustive: Run every edit on every row, and look once.
+        most: The most rows that an edit is run on; all by default.
         seed: Seed of the order in which rows are run.
 
     Raises:
         ArgumentError: for a floor that is not above 0, or an alpha that is none.
     """
     problems, measured, count = Problems("gather_evidence"), as_metric(metric), len(run)
-    problems.need(floor > 0, "floor", "must be above 0", floor, "such as 0.1 nats")
-    problems.need(0 < alpha < 1, "alpha", "must be between 0 and 1", alpha, "such as 0.05")
+    floors, sides = np.broadcast_to(floor, len(many)), np.broadcast_to(alpha, 2)
+    problems.need(bool((floors > 0).all()), "floor", "must be above 0", floor, "such as 0.1 nats")
+    good = bool(((sides > 0) & (sides < 1)).all())
+    problems.need(good, "alpha", "must be between 0 and 1", alpha, "such as 0.05")
     problems.raise_if_any()
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    order = row_order(count, seed)
     looks = (count,) if exhaustive else looks_of(count)
+    looks = looks if most is None else tuple(look for look in looks if look <= max(most, _FIRST))
     least = min(LEAST_ROWS, count)
-    sided = alpha / 2 / sum(look >= least for look in looks)
+    below, above = sides / 2 / sum(look >= least for look in looks)
     slopes = None
-    if not (exhaustive or measured.compares or count <= _FIRST):
+    if len(many) >= _MANY and not (exhaustive or measured.compares or count <= _FIRST):
         slopes = (measured.worse * run.slopes(many, measured))[:, order].numpy()
     found: dict[int, Finding] = {}
     left = list(range(len(many)))
@@ -152,20 +163,25 @@ def gather_evidence(
         exact = np.stack([(measured.worse * run.by_row(rise, rows)).numpy() for rise in rises])
         here = None if slopes is None else slopes[left]
         rise, error = _estimates(exact, here)
-        wide = error * student.isf(sided, look - 1) if look > 1 else error
-        status = np.full(len(left), "undecided", dtype=object)
+        quantiles = student.isf((above, below), max(look - 1, 1))
+        low, high = rise - quantiles[0] * error, rise + quantiles[1] * error
+        status, its = np.full(len(left), "undecided", dtype=object), floors[left]
         if look >= max(least, _FIRST):
-            status[(rise - wide > floor) & (_without_best(exact, here) > floor)] = "above"
-            status[rise + wide < floor] = "below"
+            status[(low > its) & (_without_best(exact, here) > its)] = "above"
+            status[high < its] = "below"
         elif look == _FIRST:
-            quiet = np.abs(exact).max(1) < floor
-            status[quiet & (rise < _SCREEN * floor)] = "screened"
+            status[(np.abs(exact).max(1) < its) & (rise < _SCREEN * its)] = "screened"
         for at, i in enumerate(left):
-            numbers = float(rise[at]), float(rise[at] - wide[at]), float(rise[at] + wide[at])
+            numbers = float(rise[at]), float(error[at]), float(low[at]), float(high[at])
             slope = float("nan") if here is None else float(here[at].mean())
             found[i] = Finding(as_edits(many[i]), *numbers, str(status[at]), look, slope)
         left = [i for i in left if found[i].status == "undecided"]
     return [found[i] for i in range(len(many))]
+
+
+def row_order(count: int, seed: int) -> Tensor:
+    """The order in which rows are run."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 def looks_of(rows: int) -> tuple[int, ...]:

@@ -54,7 +54,6 @@ class Layers(ABC):
 
     def __init__(self) -> None:
         self._arguments: dict[int, list[tuple[tuple[Any, ...], dict[str, Any]]]] = {}
-        self._length = -1
 
     @abstractmethod
     def knows(self, site: Site) -> bool:
@@ -128,7 +127,7 @@ class Layers(ABC):
                 handle = layer.register_forward_pre_hook(record, with_kwargs=True)
                 stack.callback(handle.remove)
             self._forward(inputs[:1])
-        self._arguments = {inputs.shape[1]: calls}
+        self._arguments[inputs.shape[1]] = calls
 
 
 class HookedLayers(Layers):

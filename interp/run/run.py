@@ -6,6 +6,7 @@
     run.rise(Mean(Site(3, "z", head=2)))      by how much the loss rises        [row, pos]
     run.rises([edit, (edit, edit), …])        many of them, several in one batch
     run.with_(edit)                           the changed model, as a run: all of the above again
+    run.scoring(mask)                         the same, with other positions scored
     run.gradient([site])                      of the loss, row by row
     run.slopes([edit, …])                     what first order says of many edits, in one pass back
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -42,7 +44,7 @@ __all__ = ["Run"]
 _TOKENS = 1024
 _ROOM = 2**26
 """The most numbers of clean streams that are kept, and of activations that slopes hold at once."""
-_OUTPUTS = 2**24
+_OUTPUTS = 2**23
 """The most output numbers at once."""
 _LOSS = Loss()
 
@@ -57,11 +59,14 @@ class Run:
         batch: Rows with targets; or token ids ``[row, pos]``, whose targets are the next tokens; or
             what a tokenizer gives.
         attention_mask: Which tokens are no pads, for token ids; must be all ones.
+        causal: Whether queries can attend to no later key; by default what the model's spec says,
+            and true for models without one.
         tokens: At most this many positions in one pass (at least one row).
         room: The most numbers of clean streams that are kept.
 
     Attributes:
         edits: What is changed in this run: nothing, unless it comes from :meth:`with_`.
+        causal: Whether queries can attend to no later key.
         passes: How many rows have been run through all layers, parts of a pass counted as such.
 
     Raises:
@@ -74,11 +79,14 @@ class Run:
         batch: Any,
         *,
         attention_mask: Tensor | None = None,
+        causal: bool | None = None,
         tokens: int = _TOKENS,
         room: int = _ROOM,
     ) -> None:
         self.model, self.batch = model, admitted(model, batch, attention_mask)
         self.edits: Edits = ()
+        told = bool(getattr(getattr(model, "spec", None), "causal", True))
+        self.causal = told if causal is None else causal
         self._tokens, self._room, self._device = tokens, room, model_device(model)
         problems = Problems("Run")
         problems.need(tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
@@ -87,7 +95,7 @@ class Run:
         self._whole = Whole(model)
         self._values: dict[tuple[Edits, Metric], dict[int, Tensor]] = {}
         self._slopes: dict[tuple[Edits, Edits, Metric], dict[int, float]] = {}
-        self._streams: dict[tuple[int, ...], list[Tensor]] = {}
+        self._streams: dict[int, Tensor] = {}
         self._means: dict[Site, Tensor] = {}
         self._others: dict[Array, Run] = {}
         self._last: tuple[Any, Tensor] | None = None
@@ -96,11 +104,6 @@ class Run:
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.batch)
-
-    @property
-    def causal(self) -> bool:
-        """Whether queries can attend to no later key."""
-        return bool(getattr(getattr(self.model, "spec", None), "causal", True))
 
     @property
     def passes(self) -> float:  # noqa: D102
@@ -118,6 +121,13 @@ class Run:
         changed = copy.copy(self)  # what is remembered is shared
         changed.edits = edits if only else (*self.edits, *edits)
         return changed
+
+    def scoring(self, mask: Tensor) -> Run:
+        """The run with other positions scored, ``[row, pos]``; its streams and means are shared."""
+        other = copy.copy(self)
+        other.batch = admitted(self.model, replace(self.batch, mask=mask))
+        other._values, other._slopes = {}, {}
+        return other
 
     def value(self, metric: Any = _LOSS, rows: Sequence[int] | None = None) -> Tensor:
         """The metric at each position, ``[row, pos, …]``, 0 where nothing is scored.
@@ -169,12 +179,17 @@ class Run:
         self, sites: Sequence[Site | str], rows: Sequence[int] | None = None
     ) -> dict[Site, Tensor]:
         """Activations ``[row, …]`` at sites (one head's, where a site names a head)."""
-        wanted, found = [Site.parse(site) for site in sites], list[dict[Site, Tensor]]()
-        for piece in self._pieces(self._rows(rows)):
-            found.append(self._read([*{site.every_head for site in wanted}], piece, self.edits))
-        return {
-            site: torch.cat([site.take(some[site.every_head]) for some in found]) for site in wanted
-        }
+        wanted, found = [Site.parse(site) for site in sites], dict[Site, Tensor]()
+        which, start = self._rows(rows), 0
+        for piece in self._pieces(which):
+            some = self._read([*{site.every_head for site in wanted}], piece, self.edits)
+            for site in wanted:
+                own = site.take(some[site.every_head])
+                if site not in found:
+                    found[site] = own.new_empty(len(which), *own.shape[1:])
+                found[site][start : start + len(piece)] = own
+            start += len(piece)
+        return found
 
     def gradient(
         self, sites: Sequence[Site | str], metric: Any = _LOSS, rows: Sequence[int] | None = None
@@ -216,8 +231,7 @@ class Run:
             types: dict[Site, torch.dtype] = {}
             for piece in self._pieces(self._rows(None)):
                 for one, value in self._read(sites, piece, ()).items():
-                    wide = torch.promote_types(value.dtype, torch.float32)
-                    total = value.sum(0, keepdim=True, dtype=wide)
+                    total = value.sum(0, keepdim=True, dtype=torch.float64)
                     sums[one] = sums[one] + total if one in sums else total
                     types[one] = value.dtype
             for one, total in sums.items():
@@ -282,21 +296,27 @@ class Run:
     def _inputs(self, rows: Tensor) -> Tensor:
         return self.batch.inputs[rows].to(self._device)
 
-    def _clean_streams(self, rows: Tensor) -> list[Tensor]:
-        """The streams that enter layers, and the last one; kept while there is room."""
-        key = tuple(rows.tolist())
-        if key not in self._streams:
-            found = self._layered[0].streams(self._inputs(rows))
-            self._ran[0] += len(rows)
-            if not all(bool(stream.isfinite().all()) for stream in found):
-                raise not_finite(self.model, self._inputs(rows))
-            size = sum(stream.numel() for stream in found)
-            held = sum(stream.numel() for some in self._streams.values() for stream in some)
-            while self._streams and held + size > self._room:
-                oldest = self._streams.pop(next(iter(self._streams)))
-                held -= sum(stream.numel() for stream in oldest)
-            self._streams[key] = found
-        return self._streams[key]
+    def _clean_stream(self, rows: Tensor, layer: int) -> Tensor:
+        """The stream that enters a layer, or leaves the last; kept by row while there is room."""
+        lacking = [row for row in rows.tolist() if row not in self._streams]
+        fresh = self._run_clean(torch.tensor(lacking), self._layered[0]) if lacking else {}
+        known = {**self._streams, **fresh}
+        return torch.stack([known[row][layer] for row in rows.tolist()])
+
+    def _run_clean(
+        self, rows: Tensor, runner: Layers, acts: Acts | None = None
+    ) -> dict[int, Tensor]:
+        """Run rows as they are, with functions that read on the way: row → its streams."""
+        inputs = self._inputs(rows)
+        with runner.acting(acts or {}):
+            found = torch.stack(runner.streams(inputs), dim=1)
+        self._ran[0] += len(rows)
+        if not bool(found.isfinite().all()):
+            raise not_finite(self.model, inputs)
+        fresh = dict(zip(rows.tolist(), found.unbind(0), strict=True))
+        room = self._room // found[0].numel() - len(self._streams)
+        self._streams.update((row, fresh[row].clone()) for row in [*fresh][: max(room, 0)])
+        return fresh
 
     def _through(self, runner: Layers, stream: Tensor, layers: range, acts: Acts) -> Tensor:
         """The stream after some layers, from the one before them."""
@@ -342,10 +362,12 @@ class Run:
             if runner is None:
                 self._ran[0] += len(rows)
                 self._whole.output(self._inputs(rows), acts)
+            elif not edits and not any(row in self._streams for row in rows.tolist()):
+                self._run_clean(rows, runner, acts)
             else:
                 start, last = min(s.layer for s in acts), max(s.layer for s in sites)
                 acts = {site: act for site, act in acts.items() if site.layer <= last}
-                stream = self._clean_streams(rows)[start]
+                stream = self._clean_stream(rows, start)
                 self._through(runner, stream, range(start, last + 1), acts)
         return found
 
@@ -414,7 +436,12 @@ class Run:
             return
         depth = len(runner.layers)
         start = min((site.layer for site in acts), default=depth)
-        stream = self._clean_streams(rows)[start].repeat(len(stack), 1, 1)
+        last = Site(start, "resid_post")
+        if [site for site in acts if site.layer == start] == [last]:  # what is before it stays
+            start += 1
+        stream = self._clean_stream(rows, start).repeat(len(stack), 1, 1)
+        if last in acts and last.layer < start:
+            stream = acts[last](stream)
         stream = self._through(runner, stream, range(start, depth), acts)
         scored = stream[mask.repeat(len(stack), 1)]
         most = max(1, _OUTPUTS // self._width(runner, scored))
@@ -456,7 +483,7 @@ class Run:
                     grads = torch.autograd.grad(total, [kept[s] for s in sites], allow_unused=True)
                 else:
                     start = min(site.layer for site in acts)
-                    stream = self._clean_streams(rows)[start].detach().requires_grad_()
+                    stream = self._clean_stream(rows, start).detach().requires_grad_()
                     last = self._through(runner, stream, range(start, len(runner.layers)), acts)
                     after = self._after(runner, last, mask, places, weight, metric)
                     wanted = [kept[site] for site in sites]

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from interp.errors import HookError, Problems
 
-__all__ = ["Site", "ffn_sites", "head_sites"]
+__all__ = ["Site", "ffn_sites", "head_sites", "written_by"]
 
 _PARTS = {
     "": ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "attn_in", "mlp_in"),
@@ -178,10 +178,16 @@ def head_sites(model: Any) -> tuple[Site, ...]:
     Raises:
         HookError: for a model that does not say how many layers or heads it has.
     """
-    spec = getattr(model, "spec", None)
-    kind = "result" if spec is not None and spec.identity_ov else "z"
     heads = list(_heads(model))
-    return tuple(Site(layer, kind, head) for layer, n in enumerate(heads) for head in range(n))
+    return tuple(written_by(model, at, head) for at, n in enumerate(heads) for head in range(n))
+
+
+def written_by(model: Any, layer: int, head: int = -1) -> Site:
+    """Where one head writes, or the FFN of a layer where no head is named."""
+    if head < 0:
+        return Site(layer, "mlp_out")
+    spec = getattr(model, "spec", None)
+    return Site(layer, "result" if spec is not None and spec.identity_ov else "z", head)
 
 
 def ffn_sites(model: Any) -> tuple[Site, ...]:

@@ -21,10 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.run import Run
 from interp.stats.p_values import from_draws
 from interp.store import ActivationStore, extract
 from probes.roles.looking import looked_at
-from probes.roles.runs import Runs
 from probes.roles.trials import Trial
 
 __all__ = [
@@ -83,25 +83,31 @@ def stored_rows(
 
 
 def performance(
-    runs: Runs, name: str, control: Runs | None = None, *, draws: int = 10_000
+    run: Run, name: str, control: Run | None = None, *, draws: int = 10_000
 ) -> Performance:
     """The loss and accuracy on a trial's rows, compared with its control.
 
     Args:
-        runs: The model's clean pass over the trial's rows.
+        run: The model on the trial's rows.
         name: The trial's.
-        control: The same model's over the control's rows, if it has one.
+        control: The same model on the control's rows, if it has one.
         draws: Permutations of rows between the two.
     """
-    losses, other, p = runs.row_losses, float("nan"), float("nan")
+    losses, other, p = run.by_row(run.value()), float("nan"), float("nan")
     if control is not None:
-        without = control.row_losses
+        without = control.by_row(control.value())
         other = float(without.mean())
         pooled = torch.cat((losses, without)).numpy()
         rng, n = np.random.default_rng(0), len(losses)
         found = _gap(np.stack([rng.permutation(pooled) for _ in range(draws)]), n)
         p = from_draws(float(_gap(pooled, n)), found).p
-    return Performance(name, float(losses.mean()), other, runs.accuracy, p)
+    right = float(run.value(_right).sum()) / max(int(run.batch.mask.sum()), 1)
+    return Performance(name, float(losses.mean()), other, right, p)
+
+
+def _right(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Whether the right token has the largest logit."""
+    return (output.argmax(-1) == targets).double()
 
 
 def _gap(losses: NDArray[np.floating], n: int) -> NDArray[np.floating]:

@@ -20,7 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from interp.hooks.capture import evaluating
+from interp.run import Site
 from probes.roles.evidence import Evidence, Place
 from probes.roles.registry import ROLES
 from probes.roles.rises import Rises
@@ -88,18 +88,15 @@ def _row(
         f"{word(i)} {p:.2f}" for i, p in zip(most.indices.tolist(), parts, strict=True) if p > 0
     ]
     lost = _mean(rises.without(kind, (place,)), batch.mask)
-    away = rises.kept_from([place], [~keys & keys.any(-1, keepdim=True)])
-    left = _mean(rises.at(kind, away), batch.mask)
+    left = _mean(rises.at(kind, rises.only_keys(place, keys)), batch.mask)
     known = lost >= evidence.floors.loss
     loss = min(1.0, max(0.0, 1 - left / lost)) if known else float("nan")
     return (*place, ", ".join(names), kind, mine, loss, ", ".join(rest))
 
 
 def _pattern(evidence: Evidence, place: Place, kind: str) -> Tensor:
-    layer, head = place
-    hook = f"blocks.{layer}.attn.hook_pattern"
-    with evaluating(evidence.model):
-        return evidence.runs(kind).inside(layer, (hook,))[hook][:, head].double().cpu()
+    site = Site(place[0], "pattern", place[1])
+    return evidence.run(kind).at([site])[site].double().cpu()
 
 
 def _mean(values: Tensor, mask: Tensor) -> float:

@@ -11,7 +11,7 @@ stores and sealed tables are read, not made again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from interp.interventions.components import components
 from interp.lock import LOCK, alone
 from interp.models.pretrained import Pretrained
 from interp.output import check_output, drop, output_file, output_folder
+from interp.run import Run
 from interp.store import ActivationStore
 from interp.weights.composition import COMPOSITIONS, PAIRED_UP_TO
 from interp.weights.head_weights import HeadWeights
@@ -43,7 +44,6 @@ from probes.roles.evidence import Evidence
 from probes.roles.find import decided
 from probes.roles.gathering import evidence_of
 from probes.roles.profile import LANGUAGE, Profile
-from probes.roles.runs import Runs
 from probes.roles.trials import Trial, rows_of
 
 __all__ = ["MARKER", "Inspected", "inspect_heads", "inspection_folder", "write_tables"]
@@ -175,13 +175,14 @@ def inspect_heads(
             stores |= stored_rows(model.model, trial, out / "stores", resume=resume)
     step("attention, copying, position, roles")
     with evaluating(model.model):
-        behaviour, roles, more, performances = _decided(model, trials, stores, profile, seed)
+        evidence = evidence_of(model.model, rows_of(trials), profile, stores=stores, seed=seed)
+        behaviour, roles, more, performances = _decided(model, trials, evidence, step)
         roles = with_positions(roles, model.model, rows.whole, profile)
     parts = ablated_parts(model.model, roles, every=effects)
     step(f"{len(parts)} heads and FFNs, each left out")
     seen = stores["repeated"]
     how: dict[str, Any] = {"watch": watch, "backend": backend, "loader": loader}
-    lost = loss_tables(model.model, trials, parts, seen, seed=seed, **how)
+    lost = loss_tables(evidence, trials, parts, seen, seed=seed, every=effects, **how)
     notes = [*model.notes, *rows.notes, *_not_ablated(model.model, len(parts))]
     step("weights")
     weights = _weights(factors, seed, notes, seen)
@@ -222,42 +223,54 @@ def _weights(
 
 
 def _decided(
-    pretrained: Pretrained,
-    trials: Sequence[Trial],
-    stores: Mapping[str, ActivationStore],
-    profile: Profile,
-    seed: int,
+    pretrained: Pretrained, trials: Sequence[Trial], evidence: Evidence, step: Callable[[str], None]
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, tuple[Performance, ...]]:
     """What heads do on the stores' rows (a head table), the role table, and what confirmed roles
     explain on text."""
-    model = pretrained.model
-    evidence = evidence_of(model, rows_of(trials), profile, stores=stores, seed=seed)
+    model, stores, seed = pretrained.model, evidence.stores, evidence.seed
     for kind, store in stores.items():
         made = partial(evidence.table, kind)
         evidence.tables[kind] = sealed(store, "attention", {"rows": kind}, made)
+    step(_first_words(evidence))
     roles = decided(evidence)
-    about = {"profile": profile.name, "seed": seed}
+    about = {"profile": evidence.profile.name, "seed": seed}
     stores["repeated"].write_measurement("roles", roles, about, overwrite=True)
     named = [table.assign(trial=kind) for kind, table in evidence.tables.items()]
     added = head_scores(model, evidence.views["repeated"].batch, seed=seed)
     named += [added.assign(trial="repeated")] if len(added) else []
-    found = (performance(evidence.runs(t.name), t.name, _control(evidence, t)) for t in trials)
+    found = (performance(evidence.run(t.name), t.name, _control(evidence, t)) for t in trials)
     word = str if pretrained.tokenizer is None else partial(_word, pretrained.tokenizer)
     more = explained(evidence, roles, word)
     return pd.concat(named, ignore_index=True), roles, more, tuple(found)
+
+
+def _first_words(evidence: Evidence) -> str:
+    """What is seen before anything is changed: the heads that attend most to two classes of
+    keys."""
+    words = []
+    for keys, about in (
+        ("previous", "the token before"),
+        ("after_same", "what followed its token"),
+    ):
+        shares = {place: evidence.share(place, keys) for place in evidence.heads}
+        known = {place: share.score for place, share in shares.items() if share is not None}
+        if known:
+            layer, head = max(known, key=lambda place: known[place])
+            words.append(f"L{layer}H{head} attends most to {about} ({known[layer, head]:.2f})")
+    return "; ".join([*words, "what is lost without each"])
 
 
 def _word(tokenizer: Any, token: int) -> str:
     return repr(tokenizer.decode([token]))
 
 
-def _control(evidence: Evidence, trial: Trial) -> Runs | None:
-    """The clean pass over a trial's control: that of the shuffled rows is among the evidence."""
+def _control(evidence: Evidence, trial: Trial) -> Run | None:
+    """The model on a trial's control; its run on the shuffled rows is among the evidence."""
     if trial.control is None:
         return None
     if trial.name == "repeated":
-        return evidence.runs("shuffled")
-    return Runs(evidence.model, trial.control, room=0)
+        return evidence.run("shuffled")
+    return Run(evidence.model, trial.control)
 
 
 def write_tables(found: Inspected, out: Path, said: Iterable[str]) -> None:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError
 from interp.models.pretrained import Pretrained
+from interp.run import Run
 from interp.tasks.base import Batch
 from probes.inspection.behaviour import performance
 from probes.inspection.usable import (
@@ -32,7 +33,6 @@ from probes.inspection.usable import (
     tokens_repeated,
 )
 from probes.own_rows import OwnRows, read_rows, token_counts
-from probes.roles.runs import Runs
 from probes.roles.trials import (
     LENGTH,
     ROWS,
@@ -126,7 +126,7 @@ def inspected_rows(
         made, notes = _made(model, given, rows, asked, seed)
     whole, used = rows_of(made), asked
     for some in _told_by_position(model, given, made, asked, seed):
-        used = min(used, positions_learned(Runs(model.model, some, room=0).losses, some.mask))
+        used = min(used, positions_learned(Run(model.model, some).value(), some.mask))
     if used < asked:
         more.append(
             f"rows have {used} tokens, not {asked}: from position {used} on the loss is higher "
@@ -230,7 +230,7 @@ def _known_tokens(model: Pretrained, repeated: Batch) -> tuple[Tensor | None, st
     known = learned_tokens(model.model)
     if known is not None:
         return known, "whose embeddings look as if the model had never read them"
-    losses = Runs(model.model, repeated, room=0).losses
+    losses = Run(model.model, repeated).value()
     known = tokens_repeated(losses, repeated.targets, repeated.mask)
     return known, "which the model does not repeat where it repeats the others"
 
@@ -257,8 +257,8 @@ def _most_noticed(model: Pretrained, trials: Sequence[Trial]) -> list[Trial]:
     random = trials[0]
     gains = []
     for trial in (random, passages):
-        control = None if trial.control is None else Runs(model.model, trial.control, room=0)
-        found = performance(Runs(model.model, trial.batch, room=0), trial.name, control, draws=1)
+        control = None if trial.control is None else Run(model.model, trial.control)
+        found = performance(Run(model.model, trial.batch), trial.name, control, draws=1)
         gains.append(found.control - found.loss)
     if gains[1] < gains[0] + _MORE:
         return list(trials)

@@ -3,10 +3,11 @@
     rise = mean over rows of (loss with the component at its mean over rows − loss), nats a token
 
 The null is that of :func:`interp.interventions.ablation_effects.ablate`. Of models with more than
-64 heads and FFNs, only heads with a role's behaviour are ablated, unless all are asked for. Pieces
-of the work, a few components on one trial each, are sealed into a store as they are finished and
-read back from it when an inspection is resumed; with the backend ``ray`` each piece is a task of a
-Ray cluster.
+64 heads and FFNs, only heads with a role's behaviour are ablated, unless all are asked for, and on
+8 rows at most (:mod:`interp.run.evidence`): the table decides nothing, and has intervals; the null
+is that the loss does not rise. Pieces of the work, some components on one trial each, are sealed
+into a store as they are finished and read back from it when an inspection is resumed; with the
+backend ``ray`` each piece is a task of a Ray cluster.
 
 Mean ablation leaves the model where it never is, and a head whose work another takes over has no
 effect: a missing rise is no proof of idleness.
@@ -29,9 +30,14 @@ from interp.hooks.transformer_lens_adapter import HookedModel
 from interp.interventions.ablation_effects import ablate
 from interp.interventions.components import Component, components
 from interp.ray_tasks import built_once, need_backend, ray_results, require_ray
-from interp.stats.head_table import ANY_TARGET, finished, head_table
+from interp.run import Mean, Run, gather_evidence, written_by
+from interp.run.evidence import LEAST_ROWS
+from interp.stats.head_table import ANY_TARGET, finished, head_table, score_row
+from interp.stats.p_values import Null
 from interp.store import ActivationStore
 from interp.tasks.base import Batch
+from probes.roles.change import from_finding
+from probes.roles.evidence import Evidence
 from probes.roles.trials import Trial
 
 __all__ = ["Watch", "ablated_parts", "check_backend", "loss_tables"]
@@ -41,7 +47,8 @@ _MANY, _AT_ONCE = 64, 48
 Watch = Callable[[Sequence[Any]], Iterable[Any]]
 """Goes through items, and tells how far it is."""
 
-Piece = tuple[Trial, list[Component]]
+Piece = tuple[Trial, list[Component], float]
+"""A trial, components, and the floor up to which rows are bought; 0 for all rows."""
 
 
 def check_backend(backend: str) -> None:
@@ -72,12 +79,13 @@ def ablated_parts(
 
 
 def loss_tables(
-    model: HookedModel,
+    evidence: Evidence,
     trials: Sequence[Trial],
     parts: Sequence[Component],
     store: ActivationStore,
     *,
     seed: int,
+    every: bool = False,
     watch: Watch = lambda items: items,
     backend: str = "local",
     loader: Callable[[], HookedModel] | None = None,
@@ -85,11 +93,12 @@ def loss_tables(
     """The rise of the loss on every trial without each component (a head table).
 
     Args:
-        model: The hooked model.
+        evidence: What the roles were decided from: its runs are gone on with.
         trials: The kinds of rows.
         parts: The components.
         store: Where what is finished is sealed, and read from when an inspection is resumed.
         seed: Of the intervals.
+        every: Whether all rows are run with each component, however large the model.
         watch: Called with the pieces of the work; goes through them.
         backend: ``local``, or ``ray`` to make each piece a task.
         loader: For ``ray``: builds the model on a worker, if it cannot be pickled.
@@ -99,13 +108,17 @@ def loss_tables(
         ProoflensError: if a worker fails, or dies four times at one piece.
     """
     known = {trial.name: _known(store, trial, seed) for trial in trials}
+    few = len(components(evidence.model)) > _MANY and not (every or evidence.exhaustive)
+    floor, at_once = (evidence.floors.loss, max(len(parts), 1)) if few else (0.0, _AT_ONCE)
     pieces: list[Piece] = []
     for trial in trials:
         done = set(_places(known[trial.name]))
         left = [part for part in parts if (part.kind, part.layer, part.head) not in done]
-        pieces += [(trial, left[i : i + _AT_ONCE]) for i in range(0, len(left), _AT_ONCE)]
+        pieces += [(trial, left[i : i + at_once], floor) for i in range(0, len(left), at_once)]
     far = backend == "ray"
-    results = _on_ray(loader or model, pieces, seed) if far else _here(model, pieces, seed)
+    results = (
+        _on_ray(loader or evidence.model, pieces, seed) if far else _here(evidence, pieces, seed)
+    )
     for _, (number, found) in zip(watch(pieces), results, strict=True):
         trial = pieces[number][0]
         joined = pd.concat([known[trial.name], found.assign(trial=trial.name)], ignore_index=True)
@@ -122,9 +135,9 @@ def _ordered(table: pd.DataFrame, order: dict[tuple[str, int, int], int]) -> pd.
     return table.iloc[[i for i in np.argsort(numbers, kind="stable") if numbers[i] >= 0]]
 
 
-def _here(model: HookedModel, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[int, Any]]:
-    for number, (trial, some) in enumerate(pieces):
-        yield number, ablate(model, trial.batch, some, seed=seed)
+def _here(evidence: Evidence, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[int, Any]]:
+    for number, (trial, some, floor) in enumerate(pieces):
+        yield number, _without(evidence.run(trial.name), some, floor, seed)
 
 
 def _on_ray(model: Any, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[int, Any]]:
@@ -132,7 +145,7 @@ def _on_ray(model: Any, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[in
         return iter(())
     return ray_results(
         _ablated,
-        ((trial.batch, some) for trial, some in pieces),
+        ((trial.batch, some, floor) for trial, some, floor in pieces),
         name=lambda number: f"piece {number + 1} of the losses ({pieces[number][0].name})",
         shared=(model, uuid.uuid4().hex, seed, torch.get_num_threads()),
         cores=torch.get_num_threads(),
@@ -140,13 +153,43 @@ def _on_ray(model: Any, pieces: Sequence[Piece], seed: int) -> Iterator[tuple[in
 
 
 def _ablated(
-    model: Any, run: str, seed: int, threads: int, batch: Batch, parts: list[Component]
+    model: Any,
+    run: str,
+    seed: int,
+    threads: int,
+    batch: Batch,
+    parts: list[Component],
+    floor: float,
 ) -> pd.DataFrame:
     """A piece of the work on a worker, with the threads of the process that asks."""
     torch.set_num_threads(threads)
-    there = built_once(model, run)
-    with evaluating(there):
-        return ablate(there, batch, parts, seed=seed)
+    return _without(Run(built_once(model, run), batch), parts, floor, seed)
+
+
+def _without(run: Run, parts: list[Component], floor: float, seed: int) -> pd.DataFrame:
+    """The rise of the loss without each component (a head table): on all rows, or on few of them
+    and by slopes on the others."""
+    if not floor:
+        with evaluating(run.model):
+            return ablate(run.model, run.batch, parts, seed=seed)
+    edits = [Mean(written_by(run.model, part.layer, part.head)) for part in parts]
+    found = gather_evidence(run, edits, floor=floor, most=LEAST_ROWS, seed=seed)
+    changes = [from_finding(one, len(run)) for one in found]
+    lines = [
+        score_row(
+            "loss_increase",
+            change.score,
+            Null(0.0, one.error, change.p, "paired"),
+            component=part.kind,
+            layer=part.layer,
+            head=part.head,
+            method="mean",
+            target="output",
+            interval=(change.low, change.high),
+        )
+        for part, one, change in zip(parts, found, changes, strict=True)
+    ]
+    return head_table(lines, family=ANY_TARGET)
 
 
 def _known(store: ActivationStore, trial: Trial, seed: int) -> pd.DataFrame:

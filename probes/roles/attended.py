@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from interp.interventions.ablation_effects import position_losses
+from interp.run import Loss
 from probes.roles.direct import Direct
 from probes.roles.evidence import Evidence, Place
 
@@ -31,9 +31,10 @@ def unraised(
     kind: str,
     places: Sequence[Place],
     named: Mapping[Place, Int[Tensor, "row key"]],
-) -> tuple[Float[Tensor, "row pos"], Float[Tensor, "row pos"]]:
-    """By how much the loss rises when what heads add to the logits is left out: all of it, and what
-    they add to those of attended tokens.
+    rows: Sequence[int] | None = None,
+) -> tuple[Float[Tensor, "_ pos"], Float[Tensor, "_ pos"]]:
+    """By how much the loss rises at scored positions when what heads add to the logits is left out:
+    all of it, and what they add to those of attended tokens.
 
     Args:
         evidence: The evidence, whose model has a final norm and an unembedding.
@@ -41,23 +42,24 @@ def unraised(
         places: The heads, all at once.
         named: Head → the tokens that it raises for its keys, −1 for none; the keys' own for a head
             that is not there.
+        rows: Which rows; all by default.
     """
-    direct, runs = Direct(evidence), evidence.runs(kind)
-    found, every = [], torch.arange(len(direct.read.T))
-    tokens = [named.get(place, runs.batch.inputs) for place in places]
+    direct, run, batch = Direct(evidence), evidence.run(kind), evidence.batch(kind)
+    tokens = [named.get(place, batch.inputs) for place in places]
     some_of = zip(places, tokens, strict=True)
     parts = [_part(evidence, direct, kind, place, mine) for place, mine in some_of]
-    for rows in runs.blocks():
-        logits = runs.output(rows).cpu()
-        some, whole = logits.clone(), logits.clone()
-        for place, mine, part in zip(places, tokens, parts, strict=True):
-            at = mine[rows].clamp_min(0)[:, None].expand_as(part[rows])
-            some.scatter_add_(2, at, -part[rows])
-            whole -= direct.logits(kind, place, every, rows)
-        targets = runs.batch.targets[rows]
-        found.append([position_losses(changed, targets).cpu() for changed in (whole, some)])
-    whole, some = (torch.cat(pieces) - runs.losses.cpu() for pieces in zip(*found, strict=True))
-    return whole, some
+    written = [direct.written(kind, place) for place in places]
+    whole, some = torch.zeros(2, *batch.mask.shape, dtype=torch.float64)
+    for at, output in run.outputs(rows):
+        here, logits = (at.rows, at.positions), output.double().cpu()
+        lost, fewer = logits.clone(), logits.clone()
+        for mine, part, write in zip(tokens, parts, written, strict=True):
+            fewer.scatter_add_(1, mine[at.rows].clamp_min(0), -part[here])
+            lost -= (write[here] @ direct.read).double().cpu()
+        before = Loss().at(logits, at, None)
+        whole[here] = Loss().at(lost, at, None) - before
+        some[here] = Loss().at(fewer, at, None) - before
+    return (whole, some) if rows is None else (whole[rows], some[rows])
 
 
 def _part(

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import stdtr, stdtrit
 
+from interp.run import Finding
+from interp.run.evidence import LEAST_ROWS, looks_of
 from interp.stats.bootstrap import row_interval
 from interp.stats.nulls import paired_null
+from interp.stats.p_values import LEAST_P
 from probes.roles.decision import Test
 
-__all__ = ["NONE", "Change", "beyond", "over_rows"]
+__all__ = ["NONE", "Change", "beyond", "from_finding", "looks_at", "over_rows"]
 
 
 @dataclass(frozen=True)
@@ -39,13 +43,41 @@ NONE = Change(0.0, 0.0, 0.0, 1.0)
 """A change of zero, with p = 1."""
 
 
-def over_rows(rows: Float[np.ndarray, " row"], *, than: float = 0.0, seed: int = 0) -> Change:
+def over_rows(
+    rows: Float[np.ndarray, " row"], *, than: float = 0.0, seed: int = 0, of: int | None = None
+) -> Change:
     """A mean over rows with its bootstrap interval, and a one-sided t test that it is above
-    ``than``."""
+    ``than``.
+
+    Args:
+        rows: The numbers.
+        than: What p is against.
+        seed: Seed of the bootstrap.
+        of: How many rows there are, if these are the first of them: the interval is Student's then,
+            and p is paid for the looks.
+    """
     mean = float(rows.mean())
     if abs(mean) < 1e-9 or len(rows) < 2:
         return NONE
-    return Change(mean, *row_interval(rows, seed=seed), paired_null(rows - than).p)
+    null = paired_null(rows - than)
+    if of is None:
+        return Change(mean, *row_interval(rows, seed=seed), null.p)
+    wide = float(stdtrit(len(rows) - 1, 0.975)) * null.std
+    return Change(mean, mean - wide, mean + wide, min(1.0, null.p * len(looks_at(of))))
+
+
+def from_finding(one: Finding, of: int) -> Change:
+    """What a finding from some of the rows says of the mean; p is against 0, and paid for looks."""
+    if not one.error > 0:
+        return NONE
+    wide = float(stdtrit(one.rows - 1, 0.975)) * one.error
+    p = max(float(stdtr(one.rows - 1, -one.rise / one.error)), LEAST_P)
+    return Change(one.rise, one.rise - wide, one.rise + wide, min(1.0, p * len(looks_at(of))))
+
+
+def looks_at(rows: int) -> list[int]:
+    """After how many rows something may be decided: 8, 16 … and all."""
+    return [look for look in looks_of(rows) if look >= min(LEAST_ROWS, rows)]
 
 
 def beyond(floor: float, *, squared: bool) -> float:

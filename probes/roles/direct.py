@@ -13,8 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.attribution.unembedding import SCALE, unembedding
-from interp.interventions.components import Component, hook_of
 from probes.roles.evidence import Evidence, Place
+from probes.roles.writes import Writes
 
 __all__ = ["Direct"]
 
@@ -28,7 +28,7 @@ class Direct:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.read = unembedding(evidence.model)
+        self.read, self._writes = unembedding(evidence.model), Writes(evidence)
         self._scales: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -37,10 +37,9 @@ class Direct:
     ) -> Float[Tensor, "row query feature"]:
         """What a head writes, over the final norm's scale; by default in the clean pass, else with
         this ``value`` at the hook at which it can be replaced."""
-        (layer, head), runs = place, self.evidence.runs(kind)
-        hook = hook_of(self.evidence.model, Component("head", *place))
-        written = runs.written(layer, hook)[:, :, head] if value is None else value
-        if not hook.endswith("hook_result"):
+        (layer, head), site = place, self.evidence.site(place)
+        written = self._writes.of_layer(kind, layer)[:, :, head] if value is None else value
+        if site.kind == "z":
             written = written @ self.evidence.model.W_O[layer][head]
         return (written / self._scale(kind)).to(self.read.dtype)
 
@@ -61,13 +60,8 @@ class Direct:
     @torch.no_grad()
     def _scale(self, kind: str) -> Tensor:
         """The final norm's denominators, ``[row, query, 1]``; 1 where there is no such norm."""
-        model, runs = self.evidence.model, self.evidence.runs(kind)
-        if kind not in self._scales and SCALE not in model.hook_dict:
-            self._scales[kind] = torch.ones(())
         if kind not in self._scales:
-            found: list[Tensor] = []
-            for _, stream in runs.entering(model.cfg.n_layers):
-                with model.hooks(fwd_hooks=[(SCALE, lambda value, hook: found.append(value))]):
-                    model.ln_final(stream)
-            self._scales[kind] = torch.cat(found)
+            known = SCALE in self.evidence.model.hook_dict
+            scale = self.evidence.final_scale(kind) if known else torch.ones(())
+            self._scales[kind] = scale
         return self._scales[kind]

@@ -3,7 +3,8 @@
     unit variance   change = Σ |out′ − out|² / Σ |out − mean out|²   over scored positions, row by
                     row; where targets are known and a role asks for it, the loss must rise, too
     unit nats       rise of the loss at scored positions, row by row, on the kind of rows where it
-                    is largest; p is taken times the number of kinds
+                    is largest; p is taken times the number of kinds. Rows are run while it is open
+                    whether it rises by the floor (:mod:`interp.run.evidence`)
 
 No change is found for a head that others stand in for; a change is not yet one for the worse.
 Every effect is measured once and kept.
@@ -11,9 +12,8 @@ Every effect is measured once and kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import isfinite, isnan, nan
 
 import numpy as np
@@ -23,20 +23,28 @@ from torch import Tensor
 
 from interp.interventions.ablation_effects import loss_unit
 from interp.interventions.components import Component, hook_of
+from interp.run import Add, Array, Site, gather_evidence
+from interp.run.edits import Edits
+from interp.stats.head_table import adjust
 from interp.tasks.counterfactual import Variable
 from probes.exchange import Exchanged
 from probes.locate import LEAST_PAIRS, exchanged
-from probes.roles.change import NONE, Change, beyond, over_rows
+from probes.roles.change import NONE, Change, beyond, from_finding, over_rows
 from probes.roles.decision import Test
 from probes.roles.evidence import Evidence, Keys, Place
 from probes.roles.rises import Rises
-from probes.roles.runs import Edits, moved
 from probes.roles.writes import Writes
 
 __all__ = ["Effects"]
 
 _FEWEST = 8
 """The least number of rows on which losses are compared."""
+
+_MANY = 4
+"""The least number of edits whose slopes are worth a pass back."""
+
+_MISSED = 0.05
+"""Twice the odds with which something needed is taken for not needed, on some of the rows."""
 
 
 class Effects:
@@ -51,22 +59,24 @@ class Effects:
         self._floors, self._nats = evidence.floors, evidence.profile.unit == "nats"
         self.rises, self.writes = Rises(evidence), Writes(evidence)
         self._known: dict[tuple[Place, str], Test] = {}
+        self._rises_by: dict[tuple[str, Edits], Change] = {}
+        self._odds_of: dict[tuple[str, Edits], float] = {}
 
     def without_keys(self, place: Place, name: str) -> list[Test]:
         """The cause of a role that says where a head looks: that attention is taken away."""
         kind, words = self.evidence.profile.rows[name], "without that attention"
         if self._nats:
-            kinds = (kind,) if name == "after_same" else self.trials
-            found = self.worst(words, [place], name, kinds)
+            away = {k: self.rises.away(k, [place], name) for k in self._kinds_of(name)}
+            found = self.worst(words, away)
             return [replace(found, alone=True)]
         over = "later" if kind == "given" else "all"
-        change = self._change(kind, over, [place], name)
+        change = self._change(kind, over, self.rises.away(kind, [place], name))
         return [replace(self._output_test(words, change), rows=kind, alone=True)]
 
     def without_equal(self, place: Place, kind: str) -> Test:
         """The test that the output changes without attention to equal tokens, on one kind of
         rows."""
-        change = self._change(kind, "all", [place], "same")
+        change = self._change(kind, "all", self.rises.away(kind, [place], "same"))
         return self._output_test("without attention to equal tokens", change)
 
     def without_head(self, place: Place, *, over: str = "all") -> list[Test]:
@@ -80,15 +90,14 @@ class Effects:
         words = "without the head"
         if (place, over) not in self._known:
             if self._nats:
-                found = self.worst(words, [place], "", self.trials)
+                found = self.worst(words, {k: self.rises.away(k, [place]) for k in self.trials})
                 self._known[place, over] = replace(found, alone=True)
             elif self.writes.same_on_all_rows(place):
                 words = "with the mean over positions of what it writes on every row"
-                outputs = self.evidence.runs("given").changed(self.writes.levelled(place))
-                change = self._compared("given", over, ((rows, out) for rows, out, _ in outputs))
+                change = self._change("given", over, self.rises.levelled(place))
                 self._known[place, over] = self._output_test(words, change)
             else:
-                change = self._change("given", over, [place])
+                change = self._change("given", over, self.rises.away("given", [place]))
                 self._known[place, over] = self._output_test(words, change)
         return [self._known[place, over]]
 
@@ -118,21 +127,17 @@ class Effects:
         """How much a head's attention to a key set falls with some edits of an earlier place."""
         kind = self.evidence.profile.rows[name]
         keys = self.evidence.keys(kind, name, place)
-        before = self._shares(kind, lambda rows: [], place, keys)
-        return over_rows(before - self._shares(kind, edits, place, keys))
+        before, after = (self._shares(kind, some, place, keys) for some in ((), edits))
+        return over_rows(before - after)
 
     def _shares(
         self, kind: str, edits: Edits, place: Place, keys: Keys
     ) -> Float[np.ndarray, " row"]:
         """The share of a head's attention that goes to some keys, row by row."""
-        layer, head = place
-        hook, found = f"blocks.{layer}.attn.hook_pattern", []
-        for rows, _, kept in self.evidence.runs(kind).changed(edits, keep=[hook]):
-            pattern, own = kept[hook][:, head].double(), keys if len(keys) == 1 else keys[rows]
-            weight = own.any(-1).double()
-            share = (pattern * own).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
-            found.append((share * weight).sum(1) / weight.sum(1).clamp_min(1))
-        shares: np.ndarray = torch.cat(found).cpu().numpy()
+        site, weight = Site(place[0], "pattern", place[1]), keys.any(-1).double()
+        pattern = self.evidence.run(kind).with_(*edits).at([site])[site].double().cpu()
+        share = (pattern * keys).sum(-1) / pattern.sum(-1).clamp_min(1e-12)
+        shares: np.ndarray = ((share * weight).sum(1) / weight.sum(1).clamp_min(1)).numpy()
         return shares
 
     def exchange(self, place: Place, circuit: str, variable: Variable) -> list[Test]:
@@ -164,22 +169,24 @@ class Effects:
         Their joint write, less its mean over rows, is taken from the stream after the last layer:
         every layer between sees it as before.
         """
-        outputs = self.evidence.runs("given").ended(-self.writes.together(places))
+        edits = (self._at_end(-self.writes.together(places)),)
         words = "without what it writes straight to the output"
         if len(places) > 1:
             words = f"without what {len(places)} such heads of the layer write straight to it"
-        return self._output_test(words, self._compared("given", "all", outputs))
+        return self._output_test(words, self._change("given", "all", edits))
 
-    def through_later(self, kind: str, places: Sequence[Place]) -> Float[Tensor, "row pos"]:
-        """By how much each position does worse when later layers lose what heads of any layers
-        write, and the output keeps what they write straight to it."""
-        edits, layers = self.rises.away(kind, places), sorted({layer for layer, _ in places})
+    def _at_end(self, by: Tensor) -> Add:
+        """The edit that moves the stream after the last layer."""
+        last = Site(self.evidence.model.cfg.n_layers - 1, "resid_post")
+        return Add(last, Array(by, "what is written straight to it"))
+
+    def later(self, kind: str, places: Sequence[Place]) -> Edits:
+        """The edits with which later layers lose what heads of any layers write, and the output
+        keeps what they write straight to it."""
+        layers = sorted({layer for layer, _ in places})
         parts = [self.writes.together([p for p in places if p[0] == at], kind) for at in layers]
-        write = torch.stack(parts).sum(0)
-        hook = f"blocks.{self.evidence.model.cfg.n_layers - 1}.hook_resid_post"
-        return self.rises.at(
-            kind, lambda rows: [*edits(rows), (hook, partial(moved, by=write[rows]))]
-        )
+        back = self._at_end(torch.stack(parts).sum(0))
+        return (*self.rises.away(kind, places), back)
 
     def part(self, place: Place, places: Sequence[Place]) -> Test:
         """That a head has its part in what heads of its layer write together: the projection."""
@@ -188,16 +195,16 @@ class Effects:
         found = float((mine * all_).sum() / all_.square().sum().clamp_min(1e-30))
         return Test("its part in what they write", found, self._floors.mixed)
 
-    def changed(self, outputs: Iterable[tuple[slice, Tensor]], floor: float, name: str) -> Test:
-        """The test that changed outputs of the given rows differ from the clean ones."""
-        return self._compared("given", "all", outputs, floor).test(name, floor, "changed")
+    def changed(self, edits: Edits, floor: float, name: str) -> Test:
+        """The test that the output on the given rows changes."""
+        return self._change("given", "all", edits, floor).test(name, floor, "changed")
 
-    def worse(self, losses: Float[Tensor, "row pos"], words: str) -> Test:
-        """The test that changed losses of the given rows are above the clean ones."""
+    def worse(self, edits: Edits, words: str) -> Test:
+        """The test that the loss on the given rows rises."""
         batch = self.evidence.views["given"].batch
-        scored, clean = batch.mask, self.evidence.runs("given").losses
-        rises = ((losses - clean) * scored).sum(1) / scored.sum(1).clamp_min(1)
-        return self._loss_test(words, over_rows(rises[scored.any(1)].numpy() / loss_unit(batch)))
+        run, scored = self.evidence.run("given"), batch.mask.any(1)
+        rises = run.by_row(self.rises.losses("given", edits))[scored]
+        return self._loss_test(words, over_rows(rises.numpy() / loss_unit(batch)))
 
     def _loss_test(self, words: str, rise: Change) -> Test:
         real = self.evidence.views["given"].batch.targets.is_floating_point()
@@ -214,33 +221,109 @@ class Effects:
         name = f"{words} the output changes by a share of its variance of"
         return change.test(name, self._floors.change)
 
-    def worst(self, words: str, places: Sequence[Place], name: str, kinds: Sequence[str]) -> Test:
+    def expect(self, asked: Sequence[tuple[Place, str]]) -> None:
+        """Measure together what will be asked one by one: slopes of many edits cost as much as
+        those of one.
+
+        Args:
+            asked: Heads, each with the key set to which its attention is taken away; without a name
+                the head itself is.
+        """
+        by_name: dict[str, list[Place]] = {}
+        for place, name in asked if self._nats else ():
+            by_name.setdefault(name, []).append(place)
+        away, many = self.rises.away, []
+        for name, places in by_name.items():
+            kinds = self._kinds_of(name)
+            many.append([{k: away(k, [place], name) for k in kinds} for place in places])
+        for kind in self.trials if not self.evidence.exhaustive else ():
+            edits = [one[kind] for some in many for one in some if kind in one]
+            if len(edits) >= _MANY:
+                self.evidence.run(kind).slopes(edits)  # of all at once; the run remembers them
+        for some in many:
+            self._gather_many(some)
+
+    def _gather_many(self, many: Sequence[Mapping[str, Edits]]) -> None:
+        """Gather evidence for many, of which about half are taken to be needed: the more are, the
+        larger a p each of them can have. Where fewer turn out to be, more rows are run."""
+        heads, needed = len(self.evidence.heads), max(1.0, len(many) / 2)
+        while True:
+            found = self._gather(many, needed / heads)
+            least = [min(one.values(), key=lambda c: -c.score) if one else NONE for one in found]
+            p = np.array([min(1.0, c.p * len(one)) for c, one in zip(least, found, strict=True)])
+            q = adjust(np.concatenate([p, np.ones(max(heads - len(p), 0))]))[: len(p)]
+            above = np.array([c.score >= self._floors.loss for c in least])
+            if needed == 1 or not (above & (q >= self.evidence.profile.level)).any():
+                return
+            needed = max(1.0, min(needed / 2, float((above & (q < 1)).sum())))
+
+    def _kinds_of(self, name: str) -> tuple[str, ...]:
+        """The kinds of rows on which the loss may rise without attention to a key set."""
+        only = self.evidence.profile.rows[name] if name == "after_same" else ""
+        return (only,) if only else self.trials
+
+    def worst(self, words: str, edits: Mapping[str, Edits]) -> Test:
         """The test that the loss rises on the kind of rows where it rises most.
 
         Args:
             words: What is taken away, in words.
-            places: The heads that lose it, all at once.
-            name: The key set to which they lose their attention; empty for the heads themselves.
-            kinds: The kinds of rows that are tried; p is taken times their number.
+            edits: Kind of rows → what is changed there; p is taken times the number of kinds.
         """
-        return self.worst_of(words, lambda kind: self.rises.without(kind, places, name), kinds)
-
-    def worst_of(
-        self, words: str, rise: Callable[[str], Float[Tensor, "row pos"]], kinds: Sequence[str]
-    ) -> Test:
-        """The same of rises that are given, for rows of each kind."""
-        rises = {}
-        for kind in kinds:
-            found = self._rise(kind, rise(kind), self.evidence.batch(kind).mask)
-            if found is not None:
-                rises[kind] = found
-        if not rises:
+        (changes,) = self._gather([edits])
+        if not changes:
             return Test.too_few("the loss at scored positions", _FEWEST, self._floors.loss, "loss")
-        kind = max(rises, key=lambda name: rises[name].score)
-        one = rises[kind]
-        paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(rises)))
+        kind = max(changes, key=lambda name: changes[name].score)
+        one = changes[kind]
+        paid = Change(one.score, one.low, one.high, min(1.0, one.p * len(changes)))
         name = f"{words} the loss on {kind} rises, in nats, by"
         return replace(paid.test(name, self._floors.loss, "loss"), rows=kind)
+
+    def _gather(
+        self, many: Sequence[Mapping[str, Edits]], share: float = 0.0
+    ) -> list[dict[str, Change]]:
+        """By how much the loss rises on rows of each kind, on as many of them as it takes.
+
+        What is asked of a kind is whether the loss rises by the floor, and by more than on the
+        kinds before it.
+
+        Args:
+            many: For each kind of rows, what is changed.
+            share: The share of heads that are taken to be needed; one of them by default.
+        """
+        found: list[dict[str, Change]] = [{} for _ in many]
+        for kind in many[0]:
+            edits = [one[kind] for one in many]
+            if int(self.evidence.batch(kind).mask.any(1).sum()) < _FEWEST:
+                continue
+            floors = [max([self._floors.loss, *(c.score for c in one.values())]) for one in found]
+            odds = self.evidence.profile.level * max(share, 1 / len(self.evidence.heads))
+            self._measure(kind, edits, floors, odds / len(many[0]))
+            for one, made in zip(found, edits, strict=True):
+                one[kind] = self._rises_by[kind, made]
+        return found
+
+    def _measure(
+        self, kind: str, edits: Sequence[Edits], floors: Sequence[float], odds: float
+    ) -> None:
+        """The rise of the loss on rows of one kind for every edit, kept unless it was said to be
+        above the floor at larger odds."""
+        run, scored = self.evidence.run(kind), self.evidence.batch(kind).mask.any(1)
+        new = [i for i, e in enumerate(edits) if self._odds_of.get((kind, e), 1.0) > odds]
+        some = gather_evidence(
+            run,
+            [edits[i] for i in new],
+            floor=[floors[i] for i in new],
+            alpha=(_MISSED, 2 * odds),
+            exhaustive=self.evidence.exhaustive or not bool(scored.all()),
+            seed=self.evidence.seed,
+        )
+        for i, one in zip(new, some, strict=True):
+            self._odds_of[kind, edits[i]] = odds if one.status == "above" else 0.0
+            if one.rows < len(run):
+                self._rises_by[kind, edits[i]] = from_finding(one, len(run))
+            else:
+                rows = run.by_row(run.rise(edits[i]))[scored]
+                self._rises_by[kind, edits[i]] = over_rows(rows.numpy())
 
     def _rise(
         self, kind: str, rises: Float[Tensor, "row pos"], scored: Bool[Tensor, "row pos"]
@@ -253,38 +336,20 @@ class Effects:
         rises = (rises * scored).sum(1) / scored.sum(1).clamp_min(1)
         return over_rows(rises[chosen].numpy() / loss_unit(batch))
 
-    def _change(self, kind: str, over: str, places: Sequence[Place], name: str = "") -> Change:
-        """How much the output changes without some heads or their attention to a key set."""
-        share = self.rises.spread(kind, "all")[1] or 1.0
-        squared = self.rises.without(kind, places, name) * share
-        return self._shared(kind, over, squared, self._floors.change)
-
-    def _compared(
-        self,
-        kind: str,
-        over: str,
-        outputs: Iterable[tuple[slice, Tensor]],
-        floor: float | None = None,
-    ) -> Change:
-        """How much outputs differ from the clean ones."""
+    def _change(self, kind: str, over: str, edits: Edits, floor: float | None = None) -> Change:
+        """How much the output changes where it counts, as a share of the output's variance; on some
+        of the rows where they settle it."""
         least = self._floors.change if floor is None else floor
-        return self._shared(kind, over, self._squared(kind, outputs), least)
-
-    def _squared(
-        self, kind: str, outputs: Iterable[tuple[slice, Tensor]]
-    ) -> Float[Tensor, "row pos"]:
-        """The squared distances of outputs from the clean ones."""
-        runs = self.evidence.runs(kind)
-        return torch.cat(
-            [(output.double() - runs.output(rows)).square().sum(-1) for rows, output in outputs]
-        )
-
-    def _shared(
-        self, kind: str, over: str, squared: Float[Tensor, "row pos"], floor: float
-    ) -> Change:
-        """The squared distances where the output counts, as a share of the output's variance."""
         scored, variance = self.rises.spread(kind, over)
-        rows = (squared * scored).sum(1) / scored.sum(1).clamp_min(1)
-        rows = rows[scored.any(1)] / (variance or 1.0)
-        than = beyond(floor, squared=True)
-        return over_rows(rows.cpu().numpy(), than=than) if variance > 0 else NONE
+        if not variance > 0:
+            return NONE
+        for rows in self.evidence.looks(kind):
+            where = scored if rows is None else scored[rows]
+            shares = self.rises.at(kind, edits, rows) * (self.rises.spread(kind, "all")[1] or 1.0)
+            means = (shares * where).sum(1) / where.sum(1).clamp_min(1)
+            means = means[where.any(1)] / variance
+            of = None if rows is None else len(scored)
+            found = over_rows(means.numpy(), than=beyond(least, squared=True), of=of)
+            if found.test("", least).settled(self.evidence.odds(kind)):
+                break
+        return found

@@ -1,9 +1,9 @@
 """The evidence that roles are decided from: a model's clean runs, and causes on demand.
 
-An :class:`Evidence` holds no more than detectors need. The clean pass over a kind of rows is made
-when it is first asked for, once (:mod:`probes.roles.runs`); attention is measured during that pass,
-or read from a store that holds it. Changed runs are :mod:`probes.roles.effects`'. Of a store
-without a model there is behaviour and no cause.
+An :class:`Evidence` holds no more than detectors need. Every kind of rows has one run of the model
+(:class:`interp.run.Run`), which remembers what was asked; attention is measured when it is first
+asked for, or read from a store that holds it. What is lost when something is changed are
+:mod:`probes.roles.effects`. Of a store without a model there is behaviour and no cause.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.attention.key_sets import positional_key_sets, token_key_sets
-from interp.interventions.components import components
+from interp.attribution.unembedding import SCALE
+from interp.hooks.capture import evaluating
+from interp.run import Array, Run, Site, head_sites, written_by
+from interp.run.evidence import LEAST_ROWS, looks_of, row_order
 from interp.store import ActivationStore
 from interp.store.attention_mask import AttentionMask, attention_mask_of
 from interp.store.rows import Rows, layer_hooks, read_batches
@@ -28,7 +31,6 @@ from interp.tasks.base import Batch
 from probes.roles.looking import Looks, Share, looked_at, scores_of, shares_of
 from probes.roles.profile import Floors, Profile
 from probes.roles.reinit_null import ReinitNull
-from probes.roles.runs import HELD, Runs, Watcher
 from probes.roles.selecting import Seen
 from probes.roles.views import DRAWN, ELSEWHERE, View, elsewhere, first_alone
 from probes.sampling import SampledPositions, sample_positions
@@ -37,7 +39,25 @@ __all__ = ["Evidence", "Keys", "Place"]
 
 _BLOCK = 32
 _KEPT = 2**24
-"""The most numbers of patterns that are kept from a clean pass; others are computed again."""
+"""The most numbers of patterns that are kept when attention is measured; others are read again."""
+
+ROOM = 2**27
+"""The most numbers of streams that are kept, of all kinds of rows together."""
+
+_OUTPUTS_FIRST = 64
+"""The rows on which changes of an output, which are heavy-tailed and soon run, may be decided."""
+
+_NUMBERS = 2**19
+"""The numbers of one stream in a pass: of narrow models many rows are run at once."""
+
+_KEYS = {
+    "previous": "the token before",
+    "first": "the first position",
+    "local": "the last few positions",
+    "own": "itself",
+    "same": "earlier equal tokens",
+    "after_same": "what followed equal tokens",
+}
 
 Keys = Bool[Tensor, "#row query key"]
 Place = tuple[int, int]
@@ -57,6 +77,7 @@ class Evidence:
         sites: Hooks that are kept, at the sampled positions of the ``given`` rows.
         mask: Which keys a query may attend to; by default what a spec says, or else causal.
         seed: Seed of the permutations and of the freshly initialised models.
+        exhaustive: Run every change on every row, whether or not it decides anything.
 
     Attributes:
         tables: Kind of rows → what every head does there; filled when it is asked for.
@@ -78,14 +99,18 @@ class Evidence:
         sites: Sequence[str] = (),
         mask: AttentionMask | None = None,
         seed: int = 0,
+        exhaustive: bool = False,
     ) -> None:
         self.model, self.views, self.profile, self.seed = model, views, profile, seed
+        self.exhaustive = exhaustive
         self._features: dict[str, list[NDArray[np.float64]]] = {name: [] for name in sites}
         self.targets, self.stores = targets, stores or {}
         source = model if model is not None else next(iter(self.stores.values()), None)
         self._mask = mask or attention_mask_of(source)
         self.lacks: dict[str, str] = {}
-        self._runs: dict[str, Runs] = {}
+        self._runs: dict[tuple[str, bool], Run] = {}
+        self._room = ROOM
+        self._arrays: dict[tuple[str, str, Place | None], Array] = {}
         self._elsewhere: dict[str, View] = {}
         self.tables: dict[str, pd.DataFrame] = {}
         self._by_null: dict[tuple[str, str], Mapping[tuple[int, int, str], Share]] = {}
@@ -107,7 +132,7 @@ class Evidence:
     def heads(self) -> tuple[Place, ...]:
         """The layer and number of every head that can be seen."""
         if self.model is not None:
-            return tuple((p.layer, p.head) for p in components(self.model) if p.kind == "head")
+            return tuple((s.layer, s.head) for s in head_sites(self.model) if s.head is not None)
         table = self.table(self.profile.rows["own"])
         places = table[["layer", "head"]].drop_duplicates().sort_values(["layer", "head"])
         return tuple(places.itertuples(index=False, name=None))
@@ -116,7 +141,8 @@ class Evidence:
     def fresh(self) -> ReinitNull:
         """The null of models with fresh weights, on the first of the given rows."""
         batch = self.views["given"].batch
-        return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed)
+        far = 0.0 if self.exhaustive else self.profile.level / (2 * len(self.heads))
+        return ReinitNull(self.model, batch.inputs, batch.mask, seed=self.seed, far=far)
 
     def kind(self, keys: str) -> str:
         """The rows on which attention to a class of keys is read: the profile's, or the given ones
@@ -132,7 +158,7 @@ class Evidence:
             if kind in self.stores:
                 self.tables[kind] = self._stored(kind)
             else:
-                self.runs(kind)
+                self._look(kind)
         return self.tables[kind]
 
     def share(self, place: Place, keys: str, null: str = "positions") -> Share | None:
@@ -167,29 +193,89 @@ class Evidence:
             self._elsewhere[kind] = View(found, found.mask)
         return self._elsewhere[kind] if kind in self._elsewhere else self.views[kind]
 
-    def runs(self, kind: str) -> Runs:
-        """The model's clean pass over the rows of one kind."""
-        if kind not in self._runs:
-            view = self._view(kind)
-            looks = None if kind in {*self.tables, *self.stores} else self._looks(kind)
-            hooks, watcher = ((), None) if looks is None else self._watched(kind, view, looks)
-            room = HELD - sum(runs.kept for runs in self._runs.values())
-            self._runs[kind] = Runs(self.model, view.batch, hooks, watcher, self._mask, room=room)
-            if looks is not None:
-                self.tables[kind] = looks.table()
-        return self._runs[kind]
+    def run(self, kind: str, *, everywhere: bool = False) -> Run:
+        """The model's run on the rows of one kind; ``everywhere``: scored at every position that
+        has a target, and not only where the rows are scored."""
+        if (kind, everywhere) not in self._runs:
+            if everywhere:
+                mask = torch.ones_like(self.batch(kind).mask)
+                self._runs[kind, everywhere] = self.run(kind).scoring(mask)
+            else:
+                self._runs[kind, everywhere] = self._new(self.batch(kind))
+        return self._runs[kind, everywhere]
 
-    def _watched(self, kind: str, view: View, looks: Looks) -> tuple[Sequence[str], Watcher]:
-        """What is looked at in the clean pass over rows of one kind: hooks, and what reads them."""
+    def _new(self, batch: Batch) -> Run:
+        """A run, whose streams are kept if there is room for them beside those of other runs."""
+        cfg = self.model.cfg
+        width, layers = (int(getattr(cfg, name, 1) or 1) for name in ("d_model", "n_layers"))
+        room = min(self._room, batch.mask.numel() * width * (layers + 1))
+        self._room -= room
+        tokens = max(1024, _NUMBERS // width)
+        return Run(self.model, batch, causal=self.causal, tokens=tokens, room=room)
+
+    def looks(self, kind: str) -> list[list[int] | None]:
+        """The rows of one kind on which something may be decided: few of them first, at last all
+        (None)."""
+        count = len(self.batch(kind))
+        first = 1 if self._compared else _OUTPUTS_FIRST // LEAST_ROWS
+        looks = [first * look for look in looks_of(-(-count // first)) if look >= LEAST_ROWS]
+        order = row_order(count, self.seed).tolist()
+        some = [order[:look] for look in looks if look < count and not self.exhaustive]
+        return [*some, None]
+
+    def odds(self, kind: str, share: float = 0.0) -> float:
+        """The p with which something passes on some of the rows: looks pay for it, and the heads,
+        of which that share passes (one of them by default)."""
+        share = max(share, 1 / len(self.heads))
+        return self.profile.level * share / len(self.looks(kind))
+
+    def site(self, place: Place) -> Site:
+        """Where a head writes."""
+        return written_by(self.model, *place)
+
+    def _look(self, kind: str) -> None:
+        """Look at the model's attention on rows of one kind, some rows at a time, and at the
+        ``sites`` on the given rows."""
+        view, seen = self._view(kind), kind in {*self.tables, *self.stores}
+        looks = None if seen else self._looks(kind)
         sites = self._features if kind == "given" else {}
-
-        def watch(some: slice, rows: Rows) -> None:
-            looks.add(rows, view.counted[some])
+        names = [] if looks is None else looked_at(self.model, behaviour=self._compared)
+        hooks = [Site.of(name) for name in dict.fromkeys([*names, *sites]) if name != SCALE]
+        for start in range(0, len(view.batch), _BLOCK):
+            some = slice(start, min(start + _BLOCK, len(view.batch)))
+            found = self.run(kind).at(hooks, range(some.start, some.stop))
+            values = {
+                site.name: self._without_pads(site, value.cpu()) for site, value in found.items()
+            }
+            if SCALE in names:
+                values[SCALE] = self.final_scale(kind, range(some.start, some.stop)).cpu()
+            batch = view.batch[some]
+            rows = Rows(batch.inputs, batch.mask, batch.latents, values, None, {}, self._mask)
+            if looks is not None:
+                looks.add(rows, view.counted[some])
             for name, pieces in sites.items():
-                pieces.append(self.at_places(some, rows.activations[name]))
-            self._keep(kind, rows.activations, len(view.batch) / len(rows))
+                pieces.append(self.at_places(some, values[name]))
+            if not seen:
+                self._keep(kind, values, len(view.batch) / len(rows))
+        if looks is not None:
+            self.tables[kind] = looks.table()
 
-        return [*looked_at(self.model, behaviour=self._compared), *sites], watch
+    def _without_pads(self, site: Site, value: Tensor) -> Tensor:
+        """A pattern without the heads that only pad a narrower layer."""
+        spec = getattr(self.model, "spec", None)
+        return value[:, : spec.heads[site.layer]] if spec and site.kind == "pattern" else value
+
+    def final_scale(self, kind: str, rows: Sequence[int] | None = None) -> Tensor:
+        """The final norm's denominators, ``[row, query, 1]``."""
+        last = Site(self.model.cfg.n_layers - 1, "resid_post")
+        found: list[Tensor] = []
+        stream = self.run(kind).at([last], rows)[last]
+        with (
+            evaluating(self.model),
+            self.model.hooks(fwd_hooks=[(SCALE, lambda value, hook: found.append(value))]),
+        ):
+            self.model.ln_final(stream)
+        return found[0]
 
     @cached_property
     def places(self) -> SampledPositions:
@@ -200,7 +286,8 @@ class Evidence:
 
     def sampled(self, hook: str) -> NDArray[np.float64]:
         """The activation of one of the ``sites`` at the sampled positions of the given rows."""
-        self.runs("given")
+        if not self._features[hook]:
+            self._look("given")
         return np.concatenate(self._features[hook])
 
     def at_places(self, rows: slice, value: Tensor) -> NDArray[np.float64]:
@@ -229,20 +316,23 @@ class Evidence:
 
     def patterns(self, kind: str, layer: int) -> list[Float[Tensor, "row head query key"]]:
         """The attention of a layer's heads on a model's rows of one kind, some rows at a time."""
-        runs, hook = self.runs(kind), f"blocks.{layer}.attn.hook_pattern"
+        if kind not in {*self.tables, *self.stores} and self._looks(kind) is not None:
+            self._look(kind)  # and keeps them, where they are few numbers
         if (kind, layer) not in self._patterns:
+            site = Site(layer, "pattern")
             others = {key: one for key, one in self._patterns.items() if key[0] != kind}
-            self._patterns = others | {(kind, layer): [runs.inside(layer, (hook,))[hook].cpu()]}
+            self._patterns = others | {(kind, layer): [self.run(kind).at([site])[site].cpu()]}
         return self._patterns[kind, layer]
 
     def _keep(self, kind: str, activations: Mapping[str, Tensor], times: float) -> None:
         """Keep the patterns of some rows of a task where those of all rows are few numbers."""
-        found = {n: v for n, v in activations.items() if n.endswith("attn.hook_pattern")}
+        named = {Site.of(name): value for name, value in activations.items()}
+        found = {site.layer: value for site, value in named.items() if site.kind == "pattern"}
         size = times * sum(pattern.numel() for pattern in found.values())
         if self._compared or size > _KEPT:
             return
-        for name, pattern in found.items():
-            self._patterns.setdefault((kind, int(name.split(".")[1])), []).append(pattern)
+        for layer, pattern in found.items():
+            self._patterns.setdefault((kind, layer), []).append(pattern)
 
     def keys(self, kind: str, name: str, place: Place | None = None) -> Keys:
         """A key set on the rows of one kind; a head's own, where sets differ from head to head."""
@@ -253,6 +343,13 @@ class Evidence:
             return token_key_sets(inputs, causal=self.causal)[name]
         window = self.floors.window
         return positional_key_sets(1, inputs.shape[1], window, causal=self.causal)[name]
+
+    def key_array(self, kind: str, name: str, place: Place | None = None) -> Array:
+        """A key set as what edits are made of."""
+        own = place if (place, name) in self.selected else None
+        if (kind, name, own) not in self._arrays:
+            self._arrays[kind, name, own] = Array(self.keys(kind, name, own), _KEYS.get(name, name))
+        return self._arrays[kind, name, own]
 
     @property
     def _compared(self) -> bool:

@@ -10,21 +10,23 @@ Every layer is read once for each kind of rows.
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.hooks.capture import evaluating
+from interp.run import Add, Array, Site
+from interp.run.edits import Edits
 from probes.roles.direct import Direct
 from probes.roles.evidence import Evidence, Keys, Place
-from probes.roles.runs import Edits
 
 __all__ = ["Forecasts"]
 
 _TOLD = 1.0
 """Nats above the mean logit from which on a token counts as predicted."""
+
+_ROWS = 8
+"""Rows whose logits are held at once."""
 
 Marks = Bool[Tensor, "row query"]
 
@@ -56,24 +58,27 @@ class Forecasts:
         """The edits that take the predicted token's direction out of the stream before a layer, at
         the queries that have its keys."""
         tokens, asked = self._tokens(kind, layer)[0], self.keys(kind, layer).any(-1)
+        stream = self._stream(kind, layer)
+        along = self._direct.read.T[tokens].to(stream)
+        size = (stream * along).sum(-1, keepdim=True) / along.square().sum(-1, keepdim=True)
+        less = -size * along * asked[..., None].to(stream)
+        return (Add(Site(layer, "resid_pre"), Array(less, "less what it predicts")),)
 
-        def act(stream: Tensor, hook: Any, rows: slice) -> Tensor:
-            along = self._direct.read.T[tokens[rows]].to(stream)
-            size = (stream * along).sum(-1, keepdim=True) / along.square().sum(-1, keepdim=True)
-            return stream - size * along * asked[rows, :, None].to(stream)
-
-        return lambda rows: [(f"blocks.{layer}.hook_resid_pre", partial(act, rows=rows))]
+    def _stream(self, kind: str, layer: int) -> Float[Tensor, "row query feature"]:
+        site = Site(layer, "resid_pre")
+        return self.evidence.run(kind).at([site])[site]
 
     @torch.no_grad()
     def _tokens(self, kind: str, layer: int) -> tuple[Int[Tensor, "row query"], Marks]:
         """The token predicted before a layer, and where one other than the query's own is."""
         if (kind, layer) not in self._known:
-            model, runs = self.evidence.model, self.evidence.runs(kind)
-            found = []
-            for _, stream in runs.entering(layer):
-                logits = model.unembed(model.ln_final(stream)).float().cpu()
-                most = logits.max(-1)
-                found.append((most.indices, most.values - logits.mean(-1) >= _TOLD))
+            model, found = self.evidence.model, []
+            with evaluating(model):
+                for stream in self._stream(kind, layer).split(_ROWS):
+                    logits = model.unembed(model.ln_final(stream)).float().cpu()
+                    most = logits.max(-1)
+                    found.append((most.indices, most.values - logits.mean(-1) >= _TOLD))
             tokens, told = (torch.cat(some) for some in zip(*found, strict=True))
-            self._known[kind, layer] = tokens, told & (tokens != runs.batch.inputs)
+            inputs = self.evidence.batch(kind).inputs
+            self._known[kind, layer] = tokens, told & (tokens != inputs)
         return self._known[kind, layer]

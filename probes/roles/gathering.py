@@ -42,6 +42,7 @@ def evidence_of(
     targets: bool = True,
     stores: Mapping[str, ActivationStore] | None = None,
     seed: int = 0,
+    exhaustive: bool = False,
 ) -> Evidence:
     """Prepare the evidence for a model on a profile's rows; nothing is run yet.
 
@@ -49,6 +50,7 @@ def evidence_of(
         model, rows, profile, targets, seed: The arguments of :func:`probes.roles.find.find_roles`.
         latents: Whether the residual stream is to be read by probes.
         stores: Kind of rows → a store with the patterns on these rows, to be read instead.
+        exhaustive: Whether every change is run on every row.
 
     Raises:
         ArgumentError, HookError: as :func:`probes.roles.find.find_roles`, before anything is run.
@@ -75,6 +77,7 @@ def evidence_of(
         sites=sites if latents else [],
         mask=mask,
         seed=seed,
+        exhaustive=exhaustive,
     )
 
 

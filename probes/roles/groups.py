@@ -9,9 +9,10 @@
     parting      members that bring back losses at the same positions are one group, others another
     judged       joint  N(G), and  excess  N(G) − Σ N(g):  what no head alone is missed for
 
-The search uses every second row, and the judgement the rows in between, so that p need not pay for
-the search; q is taken over the groups of a role. A member's row has the group's cause in place of
-its own, and what it brings back by itself; what is lost without it alone is told beside.
+The search uses every second row (of language models the first eight of these), and the judgement
+the rows in between, so that p need not pay for the search; q is taken over the groups of a role. A
+member's row has the group's cause in place of its own, and what it brings back by itself; what is
+lost without it alone is told beside.
 
     share of g = ½ (N(g) + N(G) − N(G without g)) / the sum of these over the group
 
@@ -24,13 +25,14 @@ backs up none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from interp.interventions.components import Component
+from interp.run.evidence import LEAST_ROWS
 from probes.roles.change import beyond, over_rows
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
@@ -71,22 +73,6 @@ def _can_share(one: Found, role: Role) -> bool:
     return len(others) < len(one.cause) and holds([*one.behaviour, *others])
 
 
-@dataclass(frozen=True)
-class _Lost:
-    """What is lost row by row, and at the scored positions of every second row."""
-
-    rows: Tensor
-    places: Tensor
-
-    @property
-    def searched(self) -> float:
-        return float(self.rows[::2].mean())
-
-    @property
-    def judged(self) -> Tensor:
-        return self.rows[1::2]
-
-
 class _Search:
     """The search for groups among the heads that have the behaviour of one role."""
 
@@ -102,7 +88,7 @@ class _Search:
 
     def groups(self) -> Iterator[list[Found]]:
         """The members' rows, and the group's, of every group."""
-        together = {kind: self._lost(self._heads, kind).searched for kind in self._kinds()}
+        together = {kind: self._lost(self._heads, kind) for kind in self._kinds()}
         self._kind = max(together, key=lambda kind: together[kind])
         if together[self._kind] < self._floor:
             return
@@ -117,14 +103,28 @@ class _Search:
             return self._effects.trials
         return [profile.rows[self._role.keys]]
 
-    def _lost(self, heads: Sequence[Place], kind: str = "") -> _Lost:
-        kind = kind or self._kind
+    def _without(self, heads: Sequence[Place], kind: str, half: int) -> tuple[Tensor, Tensor]:
+        """What is lost without heads at each scored place, and in each row, of the rows that are
+        searched (0) or judged (1)."""
         mask = self._effects.evidence.batch(kind).mask
+        rows = range(half, len(mask), 2)
+        rows = rows[:LEAST_ROWS] if self._nats and not half else rows
+        mask = mask[rows.start : rows.stop : 2]
         if not heads:
-            return _Lost(torch.zeros(len(mask)), torch.zeros(int(mask[::2].sum())))
-        values = self._rises.without(kind, tuple(heads), self._role.keys)
-        rows = (values * mask).sum(1) / mask.sum(1).clamp_min(1)
-        return _Lost(rows, values[::2][mask[::2]])
+            return torch.zeros(int(mask.sum())), torch.zeros(len(mask))
+        values = self._rises.without(kind, tuple(heads), self._role.keys, rows)
+        return values[mask], (values * mask).sum(1) / mask.sum(1).clamp_min(1)
+
+    def _lost(self, heads: Sequence[Place], kind: str = "") -> float:
+        """What is lost on the rows that are searched."""
+        return float(self._without(heads, kind or self._kind, 0)[1].mean())
+
+    def _places(self, heads: Sequence[Place]) -> Tensor:
+        return self._without(heads, self._kind, 0)[0]
+
+    def _judging(self, heads: Sequence[Place]) -> Tensor:
+        """What is lost in each of the rows that are judged."""
+        return self._without(heads, self._kind, 1)[1]
 
     def _least(self) -> tuple[Place, ...]:
         """The heads of which each brings something back, the weakest asked first."""
@@ -133,9 +133,9 @@ class _Search:
         while asked:
             some = asked.pop()
             without = tuple(one for one in left if one not in some)
-            whole = self._lost(left).searched
+            whole = self._lost(left)
             least = max(self._floor, whole * self._effects.evidence.floors.joint)
-            if whole - self._lost(without).searched < least:
+            if whole - self._lost(without) < least:
                 left = without
             elif len(some) > 1:
                 asked += [some[len(some) // 2 :], some[: len(some) // 2]]
@@ -143,8 +143,8 @@ class _Search:
 
     def _parted(self, heads: tuple[Place, ...]) -> Iterator[tuple[Place, ...]]:
         """The heads by the positions at which each brings something back."""
-        whole = self._lost(heads).places
-        back = [whole - self._lost([one for one in heads if one != head]).places for head in heads]
+        whole = self._places(heads)
+        back = [whole - self._places([one for one in heads if one != head]) for head in heads]
         left = list(range(len(heads)))
         while left:
             group = [left.pop(0)]
@@ -157,8 +157,8 @@ class _Search:
 
     def _judged(self, group: tuple[Place, ...]) -> list[Test]:
         """The tests of a group, on the rows that the search did not use."""
-        joint = self._lost(group).judged
-        alone = torch.stack([self._lost([head]).judged for head in group]).sum(0)
+        joint = self._judging(group)
+        alone = torch.stack([self._judging([head]) for head in group]).sum(0)
         names = " and ".join(_name(head) for head in group)
         than = beyond(self._floor, squared=not self._nats)
         changes = over_rows((joint - alone).numpy()), over_rows(joint.numpy(), than=than)
@@ -173,11 +173,11 @@ class _Search:
 
     def _told(self, group: tuple[Place, ...], tests: list[Test]) -> Iterator[Found]:
         name = "+".join(_name(head) for head in group)
-        whole, adds = self._lost(group), []
+        whole, adds = self._judging(group), []
         for head in group:
             one = self._mine[head]
-            back = whole.judged - self._lost([other for other in group if other != head]).judged
-            adds.append(max(0.0, float((back + self._lost([head]).judged).mean()) / 2))
+            back = whole - self._judging([other for other in group if other != head])
+            adds.append(max(0.0, float((back + self._judging([head])).mean()) / 2))
             alone = [test for test in one.cause or () if test.alone]
             own = over_rows(back.numpy()).test("it alone brings back", self._floor, "back")
             rest = [test for test in one.cause or () if not test.alone]

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.interventions.ablation_effects import position_losses
 from interp.interventions.components import Component, stream_after
+from interp.run import Add, Array, Mean, Site, written_by
+from interp.run.edits import Edits
 from interp.stats.nulls import (
     correlation_interval,
     correlation_squared,
@@ -32,7 +32,6 @@ from probes.roles.decision import Test
 from probes.roles.effects import Effects
 from probes.roles.evidence import Evidence
 from probes.roles.reinit_null import Beyond
-from probes.roles.runs import Edits
 
 __all__ = ["FOLDS", "Reader", "lagged_contents"]
 
@@ -174,15 +173,8 @@ class Reader:
         means = torch.linalg.lstsq(shown.flatten(0, 1), stream.flatten(0, 1)).solution
         order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(self.seed))
         moved = (shown[order.roll(1)[order.argsort()]] - shown) @ means
-
-        def edits(rows: slice) -> list[Any]:
-            return [(entering, lambda value, hook: value + moved[rows].to(value))]
-
-        pieces = [
-            self.evidence.at_places(rows, kept[hook])
-            for rows, _, kept in self.evidence.runs("given").changed(edits, [hook])
-        ]
-        after = self._decoded(np.concatenate(pieces), truth)
+        edit = Add(Site.of(entering), Array(moved, f"{location} of another row"))
+        after = self._decoded(self._features_with((edit,), [hook])[hook], truth)
         p = swaps_null(before.predicted, after.predicted, truth, seed=self.seed).p
         low, high = correlation_interval(
             before.predicted, truth, than=after.predicted, seed=self.seed
@@ -201,11 +193,8 @@ class Reader:
         value, scored = self.latents[latent].double(), self.batch.mask
         moved = value - value.mean(0)
         line = (written[scored] * moved[scored][:, None]).sum(0) / moved[scored].square().sum()
-        lost, hook = moved[..., None] * line - written, f"blocks.{group[0].layer}.hook_attn_out"
-
-        def edits(rows: slice) -> list[Any]:
-            return [(hook, lambda value, hook: value + lost[rows].to(value))]
-
+        lost = Array(moved[..., None] * line - written, f"less all but {latent}")
+        edits = (Add(Site(group[0].layer, "attn_out"), lost),)
         name = f"of what they do to the output, kept with {latent} alone of what they write"
         return self._kept(group, edits, name)
 
@@ -219,14 +208,12 @@ class Reader:
             part: The head.
             keys: ``[row, query, key]``; queries without keys keep their attention.
         """
-        place, others = (part.layer, part.head), ~keys & keys.any(-1, keepdim=True)
         name = "of what it does to the output, kept with its attention at the location alone"
-        return self._kept([part], self.effects.rises.kept_from([place], [others]), name)
+        return self._kept([part], self.effects.rises.only_keys((part.layer, part.head), keys), name)
 
     def _kept(self, group: Sequence[Component], edits: Edits, name: str) -> Test:
         """The test that edits leave in place what a group does to the output."""
-        changed = self.evidence.runs("given").changed(edits)
-        left = self.effects.changed(((rows, output) for rows, output, _ in changed), 0.0, "")
+        left = self.effects.changed(edits, 0.0, "")
         whole = self.needed(group)[-1].score
         return Test(name, 1 - left.score / whole if whole > 0 else 0.0, self.floors.carried)
 
@@ -260,7 +247,8 @@ class Reader:
     def inside(self, layer: int, hooks: tuple[str, ...]) -> Mapping[str, Tensor]:
         """The clean activations of one layer's hooks on all rows."""
         if (layer, hooks) not in self._inside:
-            self._inside = {(layer, hooks): self.evidence.runs("given").inside(layer, hooks)}
+            found = self.evidence.run("given").at(hooks)
+            self._inside = {(layer, hooks): {site.name: value for site, value in found.items()}}
         return self._inside[layer, hooks]
 
     def sites(self) -> Iterator[tuple[int, str]]:
@@ -272,30 +260,24 @@ class Reader:
         """The run without some components, made once."""
         key = tuple(without)
         if key not in self._without:
-            runs = self.evidence.runs("given")
-            edits, layer = runs.without(without), min(part.layer for part in without)
+            edits = tuple(Mean(written_by(self.model, part.layer, part.head)) for part in without)
+            layer = min(part.layer for part in without)
             keep = [hook for at, hook in self.sites() if at >= layer]
-            found: dict[str, list[Features]] = {hook: [] for hook in keep}
             if without[0].kind == "ffn":
                 keep = [hook for hook in keep if hook != f"blocks.{layer}.hook_resid_mid"]
-
-            losses: list[Tensor] = []
-
-            def outputs() -> Iterator[tuple[slice, Tensor]]:
-                for rows, output, kept in runs.changed(edits, keep):
-                    for hook, value in kept.items():
-                        found[hook].append(self.evidence.at_places(rows, value))
-                    if self.evidence.targets:
-                        losses.append(position_losses(output, self.batch[rows].targets))
-                    yield rows, output
-
             words = f"without {_told(without)}"
             name = f"{words} the output changes by a share of its variance of"
-            changed = self.effects.changed(outputs(), self.floors.memory_change, name)
-            features = {hook: np.concatenate(parts) for hook, parts in found.items() if parts}
-            worse = self.effects.worse(torch.cat(losses), words) if losses else None
+            changed = self.effects.changed(edits, self.floors.memory_change, name)
+            worse = self.effects.worse(edits, words) if self.evidence.targets else None
+            features = self._features_with(edits, keep)
             self._without[key] = _Without(features, changed, worse)
         return self._without[key]
+
+    def _features_with(self, edits: Edits, hooks: Sequence[str]) -> dict[str, Features]:
+        """Activations at the sampled positions with something changed."""
+        found = self.evidence.run("given").with_(*edits).at(hooks)
+        at_places, every = self.evidence.at_places, slice(0, len(self.batch))
+        return {site.name: at_places(every, value.cpu()) for site, value in found.items()}
 
 
 def _told(parts: Sequence[Component]) -> str:

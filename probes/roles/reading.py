@@ -13,25 +13,24 @@ past queries and keys are not told apart by ``q`` and ``k``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.interventions.clean_run import Edit
-from interp.interventions.components import Component, hook_of
+from interp.interventions.components import Component
+from interp.run import Add, Array, Replace, Site, Swap
+from interp.run.edits import Edits
 from probes.roles.effects import Effects
 from probes.roles.evidence import Place
-from probes.roles.runs import Edits, moved
 
 __all__ = ["Input", "Reading", "missed", "names"]
 
 Input = Literal["q", "k", "v"]
 
-_KEPT: dict[Input, str] = {"q": "attn.hook_k", "k": "attn.hook_q", "v": "attn.hook_pattern"}
-"""Each input → the hook that stays as it is when the input changes."""
+_KEPT: dict[Input, str] = {"q": "k", "k": "q", "v": "pattern"}
+"""Each input → what stays as it is when the input changes."""
 
 
 class Reading:
@@ -47,33 +46,26 @@ class Reading:
     def lacks(self) -> list[str]:
         """The hooks that are needed and that the model does not have."""
         known, layers = self.evidence.model.hook_dict, {layer for layer, _ in self.evidence.heads}
-        hooks = [f"blocks.{layer}.{name}" for layer in sorted(layers) for name in _KEPT.values()]
+        hooks = [Site(layer, kind).name for layer in sorted(layers) for kind in _KEPT.values()]
         return [name for name in hooks if name not in known]
 
     def attention(
         self, kind: str, place: Place, writers: Sequence[Place], read_as: Input
     ) -> Float[Tensor, "row query key"]:
         """The head's attention without what earlier heads wrote in its queries, or its keys."""
-        hook = f"blocks.{place[0]}.attn.hook_pattern"
-        return self._without(kind, place, writers, read_as, hook)[:, place[1]].cpu()
+        return self._without(kind, writers, read_as, Site(place[0], "pattern", place[1])).cpu()
 
     def written(
         self, kind: str, place: Place, writers: Sequence[Place]
     ) -> Float[Tensor, "row query part"]:
         """What the head writes, at the hook at which that can be replaced, without what earlier
         heads wrote in its values."""
-        hook = hook_of(self.evidence.model, Component("head", *place))
-        return self._without(kind, place, writers, "v", hook)[:, :, place[1]]
+        return self._without(kind, writers, "v", self.evidence.site(place))
 
     def unread(self, kind: str, place: Place, writers: Sequence[Place]) -> Edits:
         """The edits with which the head's values lack what earlier heads wrote."""
-        part, by = Component("head", *place), self.written(kind, place, writers)
-        hook = hook_of(self.evidence.model, part)
-
-        def edits(rows: slice) -> list[Edit]:
-            return [(hook, partial(_write, part=part, by=by[rows]))]
-
-        return edits
+        by = Array(self.written(kind, place, writers), f"it without {names(writers)} in its values")
+        return (Replace(self.evidence.site(place), by),)
 
     def loudest(self, kind: str, writers: Sequence[Place]) -> list[Place]:
         """As many other heads of the writers' layers, those that write most."""
@@ -85,22 +77,13 @@ class Reading:
                     size[place] = float(write.square().sum())
         return sorted(size, key=lambda place: -size[place])[: len(writers)]
 
-    @torch.no_grad()
-    def _without(
-        self, kind: str, place: Place, writers: Sequence[Place], read_as: Input, hook: str
-    ) -> Tensor:
-        layer, runs = place[0], self.evidence.runs(kind)
-        stays = f"blocks.{layer}.{_KEPT[read_as]}"
-        clean = runs.inside(layer, (stays,))[stays]
+    def _without(self, kind: str, writers: Sequence[Place], read_as: Input, site: Site) -> Tensor:
+        """What is at a site when its layer's input lacks what some heads wrote, and all that is
+        made of it but the one input of the head stays."""
         write = torch.stack([self.effects.writes.together([one], kind) for one in writers]).sum(0)
-
-        def edits(rows: slice) -> list[Edit]:
-            return [
-                (f"blocks.{layer}.hook_resid_pre", partial(moved, by=-write[rows])),
-                (stays, partial(_put, by=clean[rows])),
-            ]
-
-        return runs.inside(layer, (hook,), edits)[hook]
+        lacking = Add(Site(site.layer, "resid_pre"), Array(-write, f"less {names(writers)}"))
+        stays = Swap(Site(site.layer, _KEPT[read_as]))
+        return self.evidence.run(kind).with_(lacking, stays).at([site])[site]
 
 
 def missed(alone: Mapping[Place, float], floor: float) -> tuple[Place, ...]:
@@ -118,13 +101,3 @@ def missed(alone: Mapping[Place, float], floor: float) -> tuple[Place, ...]:
 def names(places: Sequence[Place]) -> str:
     """Heads in words: ``L0H1 and L0H3``."""
     return " and ".join(Component("head", *place).name for place in places)
-
-
-def _put(value: Tensor, hook: Any, by: Tensor) -> Tensor:
-    return by.to(value)
-
-
-def _write(value: Tensor, hook: Any, part: Component, by: Tensor) -> Tensor:
-    value = value.clone()
-    value[:, :, part.head] = by.to(value)
-    return value

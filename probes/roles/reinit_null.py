@@ -14,8 +14,9 @@ a fresh network answers every step alike. The null is exact for fresh models wha
 Fresh weights are those of :mod:`probes.fresh_models`; where the spec draws them, many models run in
 one pass. What is moved is run on from its layer, in models that are not ours where they can be run
 from the middle (:mod:`interp.interventions.prefix_reuse`). A thousand heads are pooled over the
-layer's heads and over models, fewer of very wide models (a hundred at ten million weights); p is
-that of their logarithms (:mod:`interp.stats.p_values`).
+layer's heads and over models, fewer of very wide models (a hundred at ten million weights), and a
+quarter of them where these settle it; p is that of their logarithms
+(:mod:`interp.stats.p_values`).
 
 Evenness itself is compared where fresh heads are not even, as with the large weights of compiled
 programs: which of the two is compared is decided by the fresh heads alone.
@@ -56,6 +57,8 @@ _SCORED, _FEWEST_ROWS, _MOST_ROWS = 400, 16, 48
 _ROWS_SHUFFLED = 8
 _AT_ONCE = 2**23
 """The most numbers held in memory for the models that run in one pass."""
+_FEW_DRAWS, _CHANCE = 100, 0.2
+"""A quarter of the draws is enough, if it is a hundred at least, for a p above this."""
 _TINY = 1e-30
 _GAIN, _UNEVENNESS = "gain", "unevenness"
 
@@ -117,12 +120,19 @@ class ReinitNull:
         inputs: The inputs, ``[row, pos]`` tokens or ``[row, pos, channel]``.
         scored: Where the output counts.
         seed: Seed of the fresh weights.
+        far: A p below which a quarter of the draws is enough.
     """
 
     def __init__(
-        self, model: Any, inputs: Tensor, scored: Bool[Tensor, "row pos"], *, seed: int = 0
+        self,
+        model: Any,
+        inputs: Tensor,
+        scored: Bool[Tensor, "row pos"],
+        *,
+        seed: int = 0,
+        far: float = 0.0,
     ) -> None:
-        self.model, self.seed = model, seed
+        self.model, self.seed, self._far = model, seed, far
         self.spec: Any = getattr(model, "spec", None)
         a_row = float(scored.double().sum(1).mean())
         rows = min(max(int(_SCORED / max(a_row, 1.0)), _FEWEST_ROWS), _MOST_ROWS)
@@ -147,60 +157,82 @@ class ReinitNull:
             found = share(activation)
             return found / (1 - found).clamp_min(_TINY)
 
-        runs = self._initialised if self.spec is not None else self._shuffled
-        drawn = [one.reshape(-1) for one in runs(measure, draws_of(self.model))]
-        own = float(measure(_run_of(self.model)))
-        return beyond(own, torch.cat(drawn).double().numpy())
+        own, drawn = float(measure(_run_of(self.model))), np.empty(0)
+
+        def at(draws: int) -> Beyond:
+            nonlocal drawn
+            more = [one.reshape(-1) for one in self._runs(measure, len(drawn), draws)]
+            drawn = np.concatenate([drawn, *(one.double().numpy() for one in more)])
+            return beyond(own, drawn)
+
+        return self._sequential(at)
 
     def gain(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain is among fresh heads."""
-        return self._beyond(layer, head, _GAIN)[_GAIN]
-
-    def unevenness(self, layer: int, head: int) -> Beyond:
-        """How far out the head's unevenness is among fresh heads."""
-        return self._beyond(layer, head, _UNEVENNESS)[_UNEVENNESS]
+        return self._sequential(lambda draws: self._beyond(layer, head, draws, _GAIN)[_GAIN])
 
     def evenness(self, layer: int, head: int, even: float) -> Beyond | None:
         """How far out the head's evenness is among fresh heads; None where most of these come at
         least as close to even attention as that."""
-        found = self._beyond(layer, head, _UNEVENNESS)[_UNEVENNESS]
-        drawn = self._drawn[_UNEVENNESS, layer]
-        if float(np.median(drawn)) <= 1 - even:
-            return None
-        return Beyond(from_draws(-found.score, -drawn).p, len(drawn), found.score)
+
+        def at(draws: int) -> Beyond:
+            found = self._beyond(layer, head, draws, _UNEVENNESS)[_UNEVENNESS]
+            drawn = self._drawn[_UNEVENNESS, layer][:draws]
+            return Beyond(from_draws(-found.score, -drawn).p, len(drawn), found.score)
+
+        found = self._sequential(at)
+        even_too = float(np.median(self._drawn[_UNEVENNESS, layer])) <= 1 - even
+        return None if even_too else found
 
     def both(self, layer: int, head: int) -> Beyond:
         """How far out the head's gain and unevenness are together."""
-        found = self._beyond(layer, head, _GAIN, _UNEVENNESS)
-        own = -np.log(np.maximum([one.p for one in found.values()], _TINY))
-        drawn = [self._drawn[name, layer] for name in found]
-        ranks = np.stack([np.searchsorted(np.sort(-one), -one, side="right") for one in drawn])
-        return beyond(float(own.sum()), -np.log(ranks / (1 + ranks.shape[1])).sum(0))
+
+        def at(draws: int) -> Beyond:
+            found = self._beyond(layer, head, draws, _GAIN, _UNEVENNESS)
+            own = -np.log(np.maximum([one.p for one in found.values()], _TINY))
+            drawn = [self._drawn[name, layer][: one.draws] for name, one in found.items()]
+            ranks = np.stack([np.searchsorted(np.sort(-one), -one, side="right") for one in drawn])
+            return beyond(float(own.sum()), -np.log(ranks / (1 + ranks.shape[1])).sum(0))
+
+        return self._sequential(at)
+
+    def _sequential(self, at: Callable[[int], Beyond]) -> Beyond:
+        """How far out a score is, by a quarter of the draws where these settle it, or by all."""
+        most = draws_of(self.model)
+        first = most // 4
+        if first >= _FEW_DRAWS:
+            found = at(first)
+            if found.p >= _CHANCE or found.p <= self._far:
+                return found
+        return at(most)
 
     @torch.no_grad()
-    def _beyond(self, layer: int, head: int, *names: str) -> dict[str, Beyond]:
+    def _beyond(self, layer: int, head: int, draws: int, *names: str) -> dict[str, Beyond]:
         """How far out some scores of a head are; missing draws are made in one pass over fresh
         models."""
-        new = [name for name in names if (name, layer) not in self._drawn]
+        heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
+        models, nothing = ceil(draws / len(heads)), np.empty(0)
+        known = {name: self._drawn.get((name, layer), nothing) for name in names}
+        begun = min(map(len, known.values())) // len(heads)
+        new = [name for name in names if len(known[name]) < models * len(heads)]
         if new:
-            heads = [p.head for p in components(self.model) if (p.kind, p.layer) == ("head", layer)]
-            runs = self._initialised if self.spec is not None else self._shuffled
-            count = ceil(draws_of(self.model) / len(heads))
 
             def scores(run: Run) -> Tensor:
                 seen = self._seen(run, layer, new)
                 return self._scores(run, layer, heads, new, seen)
 
-            found = runs(scores, count)
+            found = self._runs(scores, begun, models)
             pooled = torch.cat([one.reshape(-1, len(new), len(heads)) for one in found])
             for i, name in enumerate(new):
-                self._drawn[name, layer] = pooled[:, i].flatten().double().numpy()
-        run = _run_of(self.model)
+                drawn = pooled[:, i].flatten().double().numpy()
+                before = known[name][: begun * len(heads)]
+                self._drawn[name, layer] = np.concatenate([before, drawn])
+        run, count = _run_of(self.model), models * len(heads)
         if layer not in self._clean:
             self._clean[layer] = self._seen(run, layer, (_GAIN, _UNEVENNESS))
         own = self._scores(run, layer, [head], names, self._clean[layer])[:, 0]
         pairs = zip(names, own.tolist(), strict=True)
-        return {name: beyond(score, self._drawn[name, layer]) for name, score in pairs}
+        return {name: beyond(score, self._drawn[name, layer][:count]) for name, score in pairs}
 
     def _seen(self, run: Run, layer: int, names: Sequence[str]) -> _Seen:
         """One pass, keeping what the scores of a layer's heads need."""
@@ -229,20 +261,20 @@ class ReinitNull:
             found.append(score)
         return torch.stack(found)
 
-    def _initialised(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
-        """Run models drawn from the spec's initialisation, as many at once as memory allows."""
+    def _runs(self, measure: Callable[[Run], Tensor], start: int, stop: int) -> Iterator[Tensor]:
+        """Measure fresh models by their numbers: drawn from the spec's initialisation, as many at
+        once as memory allows, or copies in which the entries of each weight matrix are shuffled."""
+        if self.spec is None:
+            for model in fresh_models(self.model, stop - start, seed=self.seed + start):
+                yield measure(_run_of(model))
+            return
         model = SequenceTransformer(self.spec)
         weights = sum(p.numel() for p in model.parameters())
         rows, n = self.inputs.shape[:2]
         held = len(_STEPS) * rows * n * (max(self.spec.heads) * n + 4 * self.spec.d_model)
-        size = max(1, _AT_ONCE // (held + weights))
-        for stacked in stacked_models(self.spec, count, at_once=size, seed=self.seed):
+        size, seed = max(1, _AT_ONCE // (held + weights)), self.seed + start
+        for stacked in stacked_models(self.spec, stop - start, at_once=size, seed=seed):
             yield vmap(lambda weights: measure(_run_with(model, weights)))(stacked)
-
-    def _shuffled(self, measure: Callable[[Run], Tensor], count: int) -> Iterator[Tensor]:
-        """Run copies of the model in which the entries of each weight matrix are shuffled."""
-        for model in fresh_models(self.model, count, seed=self.seed):
-            yield measure(_run_of(model))
 
 
 @dataclass(frozen=True)

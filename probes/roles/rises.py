@@ -3,27 +3,44 @@
     nats       loss without − loss with it
     variance   |out′ − out|² / the mean squared distance of the output from its mean
 
-Changes are named by what is taken away: a head's attention to some keys, or the head. A head may
-lose nothing here because another does the same work; :mod:`probes.roles.groups` looks for those.
+Changes are edits of the engine (:mod:`interp.run.edits`), named by what is taken away: a head's
+attention to some keys, or the head. A head may lose nothing here because another does the same
+work; :mod:`probes.roles.groups` looks for those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.interventions.ablation_effects import position_losses
-from interp.interventions.components import Component, hook_of, replaced
-from probes.roles.evidence import Evidence, Keys, Place
-from probes.roles.runs import Edits, knock_out
+from interp.run import Array, Change, DropKeys, KeepKeys, Loss, Mean, Metric, Site, Swap
+from interp.run.edits import Edits
+from interp.run.metrics import Places
+from probes.roles.evidence import Evidence, Place
 from probes.roles.views import later
 
 __all__ = ["Rises"]
+
+
+@dataclass(frozen=True)
+class _LossAndChange(Metric):
+    """The loss, and how far the output is from the clean one, of one run."""
+
+    @property
+    def compares(self) -> bool:
+        return True
+
+    def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:
+        both = Loss().at(output, places, clean), Change().at(output, places, clean)
+        return torch.stack([value.cpu() for value in both], -1)
+
+
+Rows = Sequence[int] | None
+"""Which rows of a kind; None for all."""
 
 
 class Rises:
@@ -36,81 +53,64 @@ class Rises:
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
         self._nats = evidence.profile.unit == "nats"
-        self._known: dict[tuple[str, tuple[Place, ...], str], Tensor] = {}
         self._spreads: dict[tuple[str, str], tuple[Tensor, float]] = {}
 
-    def without(
-        self, kind: str, places: Sequence[Place], name: str = ""
-    ) -> Float[Tensor, "row pos"]:
-        """By how much each position does worse without some heads, or without their attention to a
-        key set; measured once, in the profile's unit."""
-        key = kind, tuple(places), name
-        if key not in self._known:
-            self._known[key] = self.at(kind, self.away(kind, places, name))
-        return self._known[key]
+    # What is changed.
 
     def away(self, kind: str, places: Sequence[Place], name: str = "") -> Edits:
-        """The edits on rows of one kind that take some heads' attention to a key set away, all at
-        once; without a name of a key set the heads themselves are replaced by their means."""
-        if name:
-            return self.kept_from(places, [self.evidence.keys(kind, name, one) for one in places])
-        return self.evidence.runs(kind).without([Component("head", *place) for place in places])
+        """The edits that take some heads' attention to a key set away, all at once; without a name
+        of a key set the heads themselves are replaced by their means."""
+        if not name:
+            return tuple(Mean(self.evidence.site(place)) for place in places)
+        return tuple(DropKeys(_pattern(p), self.evidence.key_array(kind, name, p)) for p in places)
 
     def only(self, kind: str, places: Sequence[Place], name: str) -> Edits:
         """The edits that leave some heads nothing but their attention to a key set, at the queries
         that have such keys."""
-        found = [self.evidence.keys(kind, name, one) for one in places]
-        return self.kept_from(places, [~keys & keys.any(-1, keepdim=True) for keys in found])
+        return tuple(KeepKeys(_pattern(p), self.evidence.key_array(kind, name, p)) for p in places)
+
+    def only_keys(self, place: Place, keys: Tensor) -> Edits:
+        """The same for one head and keys that have no name."""
+        return (KeepKeys(_pattern(place), Array(keys)),)
 
     def exchanged(self, kind: str, places: Sequence[Place]) -> Edits:
         """The edits that replace what some heads write on a row by what they write on the next."""
-        runs, parts = self.evidence.runs(kind), [Component("head", *place) for place in places]
-        hooks = [hook_of(self.evidence.model, part) for part in parts]
-        other = {
-            hook: runs.written(part.layer, hook).roll(1, 0)
-            for hook, part in zip(hooks, parts, strict=True)
-        }
-        return lambda rows: [
-            (hook, partial(_exchanged, part=part, by=other[hook][rows]))
-            for hook, part in zip(hooks, parts, strict=True)
-        ]
+        count = len(self.evidence.batch(kind))
+        others = tuple((row - 1) % count for row in range(count))
+        return tuple(Swap(self.evidence.site(place), others) for place in places)
 
-    def averaged(self, kind: str, places: Sequence[Place]) -> Edits:
-        """The edits that replace some heads' attention by its mean over rows of one kind."""
-        edits = []
-        for layer in sorted({layer for layer, _ in places}):
-            hook = f"blocks.{layer}.attn.hook_pattern"
-            heads = [head for at, head in places if at == layer]
-            mean = self.evidence.runs(kind).inside(layer, (hook,))[hook][:, heads].mean(0)
-            edits.append((hook, partial(_replaced, heads=heads, by=mean)))
-        return lambda rows: edits
+    def averaged(self, places: Sequence[Place]) -> Edits:
+        """The edits that replace some heads' attention by its mean over rows."""
+        return tuple(Mean(_pattern(place)) for place in places)
 
-    def kept_from(self, places: Sequence[Place], keys: Sequence[Keys]) -> Edits:
-        """The edits that take some heads' attention away from some keys, for each head its own."""
-        pairs = zip(places, keys, strict=True)
-        causal = self.evidence.causal
-        edits = [knock_out(*place, own, causal=causal) for place, own in pairs]
-        return lambda rows: [edit for some in edits for edit in some(rows)]
+    def levelled(self, place: Place) -> Edits:
+        """The edit with which a head writes its mean over rows and positions."""
+        return (Mean(self.evidence.site(place), level=True),)
 
-    def at(self, kind: str, edits: Edits) -> Float[Tensor, "row pos"]:
-        """By how much each position of rows of one kind does worse, in the profile's unit."""
+    # What is lost.
+
+    def without(
+        self, kind: str, places: Sequence[Place], name: str = "", rows: Rows = None
+    ) -> Float[Tensor, "row pos"]:
+        """By how much each scored position does worse without some heads, or without their
+        attention to a key set, in the profile's unit; 0 at other positions."""
+        return self.at(kind, self.away(kind, places, name), rows)
+
+    def at(
+        self, kind: str, edits: Edits, rows: Rows = None, *, everywhere: bool = False
+    ) -> Float[Tensor, "row pos"]:
+        """By how much each scored position of rows of one kind does worse, in the profile's unit;
+        ``everywhere``: each position that has a target."""
+        run = self.evidence.run(kind, everywhere=everywhere)
         if self._nats:
-            return self.losses(kind, edits)
-        runs = self.evidence.runs(kind)
-        found = [
-            (output.double() - runs.output(rows)).square().sum(-1).cpu()
-            for rows, output, _ in runs.changed(edits)
-        ]
-        return torch.cat(found) / (self.spread(kind, "all")[1] or 1.0)
+            return run.rise(edits, Loss(), rows)
+        changes = run.rise(edits, _LossAndChange(), rows)[..., 1]
+        return changes / (self.spread(kind, "all")[1] or 1.0)
 
     def losses(self, kind: str, edits: Edits) -> Float[Tensor, "row pos"]:
-        """By how much the loss rises at each position of rows of one kind."""
-        runs = self.evidence.runs(kind)
-        after = [
-            position_losses(output, runs.batch.targets[rows])
-            for rows, output, _ in runs.changed(edits)
-        ]
-        return torch.cat(after) - runs.losses
+        """By how much the loss rises at each scored position of rows of one kind."""
+        run = self.evidence.run(kind)
+        return run.rise(edits) if self._nats else run.rise(edits, _LossAndChange())[..., 0]
 
     def spread(self, kind: str, over: str) -> tuple[Bool[Tensor, "row pos"], float]:
         """Where the output counts, and its mean squared distance there from its mean.
@@ -120,22 +120,20 @@ class Rises:
             over: ``all`` scored positions, or the ``later`` ones.
         """
         if (kind, over) not in self._spreads:
-            scored, runs = self.evidence.batch(kind).mask, self.evidence.runs(kind)
+            scored = self.evidence.batch(kind).mask
             late = scored & later(scored.shape[1])
             scored = late if over == "later" and bool(late.any()) else scored
-            count, total = max(int(scored.sum()), 1), torch.zeros((), dtype=torch.float64)
-            mean = sum(runs.output(r)[scored[r]].sum(0) for r in runs.blocks()) / count
-            for rows in runs.blocks():
-                total += (runs.output(rows)[scored[rows]] - mean).square().sum()
-            self._spreads[kind, over] = scored, float(total / count)
+            pieces = [
+                output[scored[places.rows, places.positions]].double()
+                for places, output in self.evidence.run(kind).outputs()
+            ]
+            count = max(int(scored.sum()), 1)
+            mean = sum(piece.sum(0) for piece in pieces) / count
+            total = sum(float((piece - mean).square().sum()) for piece in pieces)
+            self._spreads[kind, over] = scored, total / count
         return self._spreads[kind, over]
 
 
-def _exchanged(value: Tensor, hook: Any, part: Component, by: Tensor) -> Tensor:
-    return replaced(value, hook, part, by.to(value))
-
-
-def _replaced(pattern: Tensor, hook: Any, heads: Sequence[int], by: Tensor) -> Tensor:
-    pattern = pattern.clone()
-    pattern[:, heads] = by.to(pattern)
-    return pattern
+def _pattern(place: Place) -> Site:
+    layer, head = place
+    return Site(layer, "pattern", head)

@@ -69,7 +69,7 @@ def task_views(batch: Batch, *, causal: bool = True, seed: int = 0) -> dict[str,
     repeated = repeated_rows(batch.inputs, seed=seed)
     if repeated is not None:
         known = token_key_sets(repeated, causal=causal)["same"].any(-1)
-        found["repeated"] = View(Batch(repeated, repeated, known), known)
+        found["repeated"] = View(Batch(repeated, torch.zeros_like(repeated), known), known)
     return found
 
 

@@ -3,23 +3,20 @@
     together   Σ over heads of what they write, less its mean over rows
     same       Σ |write − mean over rows|² ≤ 1e-9 Σ |write|²: the head writes the same on every row
 
-Every layer is read once and kept. That a head writes the same on every row says nothing of other
-rows, and not that the model could do without it.
+That a head writes the same on every row says nothing of other rows, and not that the model could do
+without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.interventions.components import Component, hook_of, replaced
+from interp.run import Site
 from probes.roles.evidence import Evidence, Place
-from probes.roles.runs import Edits
 
 __all__ = ["Writes"]
 
@@ -28,7 +25,7 @@ _SAME = 1e-9
 
 
 class Writes:
-    """What the heads of some evidence's model write, each layer read once.
+    """What the heads of some evidence's model write, the layer asked for last being kept.
 
     Args:
         evidence: The evidence, with its model and rows.
@@ -36,45 +33,34 @@ class Writes:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self._levels: dict[int, tuple[Bool[Tensor, " head"], Tensor]] = {}
+        self._kept: dict[tuple[str, Site], Tensor] = {}
+        self._same: dict[int, Bool[Tensor, " head"]] = {}
+
+    def of_layer(self, kind: str, layer: int) -> Float[Tensor, "row pos head part"]:
+        """What each head of a layer writes, at the site at which it can be replaced."""
+        site = self.evidence.site((layer, 0)).every_head
+        if (kind, site) not in self._kept:
+            self._kept = {(kind, site): self.evidence.run(kind).at([site])[site]}
+        return self._kept[kind, site]
 
     def together(
         self, places: Sequence[Place], kind: str = "given"
     ) -> Float[Tensor, "row pos feature"]:
         """What heads of a layer write together on rows of one kind, less its mean over rows."""
         layer, heads = places[0][0], [head for _, head in places]
-        hook = hook_of(self.evidence.model, Component("head", *places[0]))
-        value = self.evidence.runs(kind).written(layer, hook)[:, :, heads]
-        if not hook.endswith("hook_result"):
+        value = self.of_layer(kind, layer)[:, :, heads]
+        if self.evidence.site(places[0]).kind == "z":
             value = torch.einsum("rphk,hkd->rphd", value, self.evidence.model.W_O[layer][heads])
-        value = value.double().sum(2)
+        value = value.detach().double().sum(2)
         return value - value.mean(0)
 
     def same_on_all_rows(self, place: Place) -> bool:
         """Whether a head writes the same on every given row: its mean over rows changes nothing."""
-        hook = hook_of(self.evidence.model, Component("head", *place))
-        return hook in self.evidence.model.hook_dict and bool(self._level(place)[0][place[1]])
-
-    def levelled(self, place: Place) -> Edits:
-        """The edits with which a head writes its mean over rows and positions."""
-        part = Component("head", *place)
-        put = partial(_put, part=part, instead=self._level(place)[1])
-        edits = [(hook_of(self.evidence.model, part), put)]
-        return lambda rows: edits
-
-    def _level(self, place: Place) -> tuple[Bool[Tensor, " head"], Tensor]:
-        """Of a layer's heads, which write the same on every row; and their means over rows and
-        positions."""
-        layer = place[0]
-        if layer not in self._levels:
-            hook = hook_of(self.evidence.model, Component("head", *place))
-            value = self.evidence.runs("given").written(layer, hook)
-            own, axes = value.double(), (0, 1, 3)
+        layer, head = place
+        if self.evidence.site(place).name not in self.evidence.model.hook_dict:
+            return False
+        if layer not in self._same:
+            own, axes = self.of_layer("given", layer).double(), (0, 1, 3)
             differs = (own - own.mean(0)).square().sum(axes)
-            same = differs <= _SAME * own.square().sum(axes)
-            self._levels[layer] = same, value.mean((0, 1), keepdim=True)
-        return self._levels[layer]
-
-
-def _put(value: Tensor, hook: Any, part: Component, instead: Tensor) -> Tensor:
-    return replaced(value, hook, part, instead.to(value))
+            self._same[layer] = differs <= _SAME * own.square().sum(axes)
+        return bool(self._same[layer][head])

@@ -29,9 +29,9 @@ from torch import Tensor
 from interp.attention.attention_to_keys import masses_by_row
 from interp.attention.by_lag import LagMass
 from interp.attention.key_sets import positional_key_sets, token_key_sets
-from interp.interventions.ablate import ablated_by_rows
-from interp.interventions.ablation_effects import effect_table, loss_unit, position_losses
+from interp.interventions.ablation_effects import effect_table, loss_unit
 from interp.interventions.components import Component
+from interp.run import Mean, Run, Site, Zero, written_by
 from interp.store.attention_mask import AttentionMask, attention_shares, mask_from_patterns
 from interp.store.rows import Rows, layer_hooks, read_batches
 from probes.roles.examined import Watch as Over
@@ -44,7 +44,6 @@ CLASSES = ("previous", "own", "first", "same", "after_same")
 """Classes of keys by which rows are ordered."""
 LAGS = 32
 _BATCH = 8
-_TOKENS = 1024
 _VALUES = "attn.hook_v"
 
 Place = tuple[int, int]
@@ -117,7 +116,7 @@ def seen_on(source: Any, shown: Sequences, model: Any = None) -> Seen:
     """
     live = source is model
     hooks = layer_hooks(source, "attn.hook_pattern")
-    layers = [int(hook.split(".")[1]) for hook in hooks]
+    layers = [Site.of(hook).layer for hook in hooks]
     outputs = _outputs(model, layers) if live else {}
     hooks += [f"blocks.{layer}.{_VALUES}" for layer in outputs]
     batches = read_batches(source, shown.batch if live else None, hooks, batch=_BATCH)
@@ -135,7 +134,7 @@ def seen_on(source: Any, shown: Sequences, model: Any = None) -> Seen:
 
 
 def _pattern(layer: int) -> str:
-    return f"blocks.{layer}.attn.hook_pattern"
+    return Site(layer, "pattern").name
 
 
 def _layer(
@@ -204,38 +203,30 @@ def effects_on(
     """What is lost without each head, position by position.
 
     Args:
-        model: As for :func:`interp.interventions.ablation_effects.ablate`.
+        model: Ours, a bridge, or a wrapped module.
         shown: Rows with targets.
         heads: Which.
         seed: Of the table's intervals.
-        over: Wraps the loop over heads and pieces of rows, for a progress bar.
+        over: Wraps the loop over layers, for a progress bar.
     """
-    batch = shown.batch
+    batch, run = shown.batch, Run(model, shown.batch)
     how = "mean" if len(batch) > 1 else "zero"
-    parts = [Component("head", *place) for place in heads]
-    unit, mask = loss_unit(batch), batch.mask.double()
-    count = mask.sum(1).clamp_min(1)
-    found: dict[Component, list[Tensor]] = {part: [] for part in parts}
-    pieces = ablated_by_rows(model, batch.inputs, parts, how=how, seed=seed, tokens=_TOKENS)
-    a_piece = max(1, _TOKENS // batch.inputs.shape[1])
-    bar = iter(over(range(len(parts) * -(-len(batch) // a_piece))))
-    for rows, clean, outputs in pieces:
-        targets = batch.targets[rows]
-        before = position_losses(clean, targets)
-        for part, output in outputs:
-            next(bar, None)
-            rise = (position_losses(output, targets) - before) / unit
-            found[part].append(rise * mask[rows])
-    next(bar, None)
-    whole = {part: torch.cat(rises) for part, rises in found.items()}
-    by_row = {part: (rises.sum(1) / count).numpy() for part, rises in whole.items()}
+    made = Mean if how == "mean" else Zero
+    unit, whole, by_row = loss_unit(batch), dict[Place, Tensor](), dict[Place, Tensor]()
+    layers = sorted({layer for layer, _ in heads})
+    for layer in over(layers):
+        some = [place for place in heads if place[0] == layer]
+        rises = run.rises([made(written_by(model, *place)) for place in some])
+        for place, rise in zip(some, rises, strict=True):
+            whole[place], by_row[place] = rise / unit, run.by_row(rise)
     table = pd.DataFrame()
     if len(batch) > 1:
-        table = effect_table({p: r * unit for p, r in by_row.items()}, batch, how, seed)
+        found = {Component("head", *place): rows.numpy() for place, rows in by_row.items()}
+        table = effect_table(found, batch, how, seed)
     real = batch.targets.is_floating_point()
     return Effects(
-        {(p.layer, p.head): quantised(rises.numpy()) for p, rises in whole.items()},
-        {(p.layer, p.head): rows for p, rows in by_row.items()},
+        {place: quantised(rises.numpy()) for place, rises in whole.items()},
+        {place: rows.numpy() / unit for place, rows in by_row.items()},
         table,
         how,
         "share of the target's variance" if real else "nats",

@@ -86,7 +86,7 @@ def slow_gain(model: SequenceTransformer, *, layer: int, head: int) -> float:
 def test_unevenness_against_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fresh_models, "_DRAWS", 4)
     found = ReinitNull(SequenceTransformer(SPEC, seed=4), BATCH.inputs, BATCH.mask, seed=5)
-    found.unevenness(0, 1)
+    found.evenness(0, 1, 0.9)
     model = SequenceTransformer(SPEC, seed=1005)
     hook = "blocks.0.attn.hook_pattern"
     pattern = model.run_with_cache(BATCH.inputs, names_filter=[hook])[1][hook]

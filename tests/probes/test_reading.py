@@ -87,15 +87,17 @@ def test_values_without_what_was_read_are_those_of_the_weights(reading: Reading)
     _, cache = model.run_with_cache(inputs, return_cache_object=False)
     values = without @ attn.W_V[0] + attn.b_V[0]
     expected = cache["blocks.2.attn.hook_pattern"][:, 0] @ values @ attn.W_O[0]
-    torch.testing.assert_close(reading.written("repeated", (2, 0), writers), expected)
+    written = reading.written("repeated", (2, 0), writers) @ attn.W_O[0]
+    torch.testing.assert_close(written, expected)
     edits = reading.unread("repeated", (2, 0), writers)
     change = expected - cache["blocks.2.attn.hook_pattern"][:, 0] @ (
         (model.blocks[2].ln1(cache["blocks.2.hook_resid_pre"]) @ attn.W_V[0] + attn.b_V[0])
         @ attn.W_O[0]
     )
     logits = model.unembed(model.ln_final(cache["blocks.2.hook_resid_post"] + change))
-    for rows, output, _ in reading.evidence.runs("repeated").changed(edits):
-        torch.testing.assert_close(output, logits[rows])
+    run = reading.evidence.run("repeated").with_(*edits)
+    for places, output in run.outputs():
+        torch.testing.assert_close(output, logits[places.rows, places.positions])
 
 
 def test_the_loudest_others_are_those_of_the_same_layers(reading: Reading) -> None:

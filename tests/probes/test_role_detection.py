@@ -16,6 +16,7 @@ from interp.proofs.induction import construct_relation
 from interp.proofs.induction.relation import Wiring
 from interp.proofs.memory import construct_fixed_memory, construct_kernel_memory
 from interp.proofs.random_basis import random_basis
+from interp.run import Mean, Site, Swap
 from interp.store import extract
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory, RealMemory
@@ -28,7 +29,6 @@ from probes.roles.diagonal import identity_share
 from probes.roles.effects import Effects
 from probes.roles.examined import Examined
 from probes.roles.gathering import evidence_of
-from probes.roles.runs import without_keys
 
 Row = tuple[int, int, str]
 
@@ -114,36 +114,16 @@ def test_a_store_alone_gives_candidates(tmp_path: Path) -> None:
     assert roles["evidence"].str.contains("no cause was sought").all()
 
 
-def test_knocked_out_attention_goes_to_the_other_keys() -> None:
-    pattern = torch.rand(3, 2, 6, 6, dtype=torch.float64).tril()
-    pattern = pattern / pattern.sum(-1, keepdim=True)
-    keys = torch.rand(3, 6, 6) < 0.4
-    moved = without_keys(1, keys)(pattern, None)
-    for row in range(3):
-        for query in range(6):
-            rest = [k for k in range(query + 1) if not keys[row, query, k]]
-            mine = pattern[row, 1, query]
-            expected = torch.zeros(6, dtype=torch.float64)
-            for k in rest:
-                expected[k] = mine[k] / sum(mine[j] for j in rest)
-            expected = expected if rest else mine
-            torch.testing.assert_close(moved[row, 1, query], expected)
-    torch.testing.assert_close(moved[:, 0], pattern[:, 0])
-
-
 def test_change_is_the_share_of_variance() -> None:
     task = TokenRelation("previous-token", "copy", symbols=8, length=12)
     proof = construct_relation(task)
     batch = task.sample(64, seed=1)
     evidence = evidence_of(proof.model, batch, TASK)
-    clean = [
-        (rows, evidence.runs("given").output(rows)) for rows in evidence.runs("given").blocks()
-    ]
-    mean = torch.cat([output for _, output in clean])[batch.mask].mean(0)
-    silent = [(rows, mean.expand_as(output)) for rows, output in clean]
-    effects = Effects(evidence)
-    assert effects.changed(silent, 0.1, "").score == pytest.approx(1.0, abs=0.02)
-    assert effects.changed(clean, 0.1, "").p == 1.0
+    effects, last = Effects(evidence), Site(proof.model.cfg.n_layers - 1, "resid_post")
+    silent = Mean(last, level=True)  # the output is linear in the last stream
+    assert effects.changed((silent,), 0.1, "").score == pytest.approx(1.0, abs=0.02)
+    kept = Swap(last)
+    assert effects.changed((kept,), 0.1, "").p == 1.0
 
 
 def test_one_lag_within_the_window_is_not_local() -> None:
@@ -153,7 +133,7 @@ def test_one_lag_within_the_window_is_not_local() -> None:
     model = SequenceTransformer(spec, seed=2)
     bump = model.blocks[0].attn.terms["bump"]
     tokens = torch.randint(7, (48, 20), generator=torch.Generator().manual_seed(1))
-    batch = Batch(tokens, tokens, torch.ones(48, 20, dtype=torch.bool))
+    batch = Batch(tokens, tokens % 3, torch.ones(48, 20, dtype=torch.bool))
     bump.p.data[:], bump.c.data[:] = 60.0, 180.0
     assert "local" not in {f.role for f in behaving(model, batch)}
     bump.p.data[:], bump.c.data[:] = 0.5, 0.75

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -9,13 +10,13 @@ import torch
 from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.induction import construct_relation
+from interp.run import Mean, Run, Site
 from interp.tasks.base import Batch
 from interp.tasks.memory import FixedMemory
 from interp.tasks.relation import TokenRelation
 from probes import fresh_models
 from probes.roles import find_roles, profile
 from probes.roles.evidence import Evidence
-from probes.roles.runs import Runs
 from probes.roles.views import View
 from trained import zoo
 
@@ -149,8 +150,8 @@ def test_roles_do_not_depend_on_how_many_rows_run_at_once(monkeypatch: pytest.Mo
     batch = shipped.task.sample(24, seed=3)
     known = {"memories": shipped.task.memories(), "answers": shipped.task.answers()}
     whole = find_roles(shipped.model, batch, **known), find_roles(proof(), BATCH)
-    monkeypatch.setattr("probes.roles.runs._AT_ONCE", 1000)
-    monkeypatch.setattr("probes.roles.evidence.HELD", 0)
+    few = partial(Run, tokens=64, room=0)
+    monkeypatch.setattr("probes.roles.evidence.Run", lambda model, batch, **size: few(model, batch))
     parts = find_roles(shipped.model, batch, **known), find_roles(proof(), BATCH)
     numbers = ["strength", "effect"]
     for one, other in zip(whole, parts, strict=True):
@@ -160,15 +161,16 @@ def test_roles_do_not_depend_on_how_many_rows_run_at_once(monkeypatch: pytest.Mo
         )
 
 
-def test_passes_over_all_kinds_of_rows_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is kept is bounded in all, and what is not kept is let go of."""
+def test_streams_of_all_kinds_of_rows_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept is bounded in all; without room the same is found."""
     shipped = zoo.load("induction-attention")
     batch = shipped.task.sample(4, seed=1)
-    one = Runs(shipped.model, batch).kept
-    monkeypatch.setattr("probes.roles.evidence.HELD", one + 1)
+    one = batch.inputs.numel() * shipped.model.cfg.d_model * (shipped.model.cfg.n_layers + 1)
+    monkeypatch.setattr("probes.roles.evidence.ROOM", one + 1)
     views = {kind: View(batch, batch.mask) for kind in ("given", "a", "b")}
     evidence = Evidence(shipped.model, views, profile.TASK)
-    kept = [evidence.runs(kind).kept for kind in views]
-    assert kept == [one, 0, 0]
-    assert evidence.runs("b").losses.equal(evidence.runs("given").losses)
-    assert all(clean.output.untyped_storage().nbytes() == 0 for clean in evidence.runs("b")._clean)
+    runs = [evidence.run(kind) for kind in views]
+    assert [run._room for run in runs] == [one, 1, 0]
+    rises = [run.rise(Mean(Site(1, "z", 0))) for run in runs]
+    assert runs[0].passes < runs[2].passes
+    torch.testing.assert_close(rises[0], rises[2])

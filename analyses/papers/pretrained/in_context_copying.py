@@ -25,7 +25,7 @@ from prooflens.inspection import Performance, performance
 from prooflens.interventions import CleanRun, Component, component_means, components, row_losses
 from prooflens.pages import strongest
 from prooflens.plot import PALETTE, size, style
-from prooflens.roles import Runs, Trial, token_trials
+from prooflens.roles import Run, Trial, token_trials
 from prooflens.trained import zoo
 from prooflens.weights import HeadWeights, head_weights, weight_table
 
@@ -82,8 +82,8 @@ def _top_heads(factors: HeadWeights, count: int) -> dict[str, list[Component]]:
 
 
 def _performance(model: Pretrained, trial: Trial) -> Performance:
-    control = None if trial.control is None else Runs(model.model, trial.control)
-    return performance(Runs(model.model, trial.batch), trial.name, control)
+    control = None if trial.control is None else Run(model.model, trial.control)
+    return performance(Run(model.model, trial.batch), trial.name, control)
 
 
 def _one_seed(

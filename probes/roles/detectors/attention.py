@@ -73,11 +73,26 @@ def attention_roles(of: Examined) -> Iterator[Found]:
         return
     weights = [variable for variable in of.sought if variable.role == "dense"]
     asked = rules(evidence) if "uniform" in evidence.profile.rows else {}
+    if effects is not None:
+        effects.expect([*_expected(evidence)])
     for place in of.watch(evidence.heads):
         found = list(selected(of, place, asked))
         named = any(holds(one.behaviour) for one in found)
         yield from found
         yield from _of(evidence, effects, place, weights, named=named)
+
+
+def _expected(evidence: Evidence) -> Iterator[tuple[Place, str]]:
+    """The heads whose attention, or that themselves, will be taken away."""
+    for place in evidence.heads:
+        for role, (keys, _) in (_BY_POSITION | _BY_TOKEN).items():
+            known = keys in evidence.profile.rows and evidence.share(place, keys) is not None
+            tests = _behaviour(evidence, place, role) if known else []
+            if tests and holds(tests) and not _missing(evidence, role):
+                yield place, keys
+        tests = [] if "uniform" in evidence.profile.rows else _alike(evidence, place)
+        if tests and holds(tests):
+            yield place, ""
 
 
 def _of(
@@ -279,19 +294,25 @@ def _matters(
 
 def _positional(evidence: Evidence, effects: Effects | None, place: Place) -> Iterator[Found]:
     """The same attention on all rows, and neither of the token before nor of the first."""
-    alike = evidence.score(place, "positional", "shuffled")
+    alike, tests = evidence.score(place, "positional", "shuffled"), _alike(evidence, place)
     if alike is None:
         evidence.lacks["positional"] = "no shuffled rows of tokens are there to look at"
         return
-    floors = evidence.floors
-    shares = [evidence.share(place, keys) for keys in ("previous", "first")]
-    named = max((share.effect for share in shares if share is not None), default=0.0)
-    tests = [
-        alike.beyond("cosine of attention on different rows above the null", floors.positional),
-        Test("attention kept from the token before and the first", 1 - named, 1 - floors.excess),
-    ]
     cause: list[Test] | None = None
     if effects is not None:
         cause = effects.without_head(place) if holds(tests) else []
     layer, head = place
     yield Found("head", layer, "positional", alike.score, tests, cause, head=head)
+
+
+def _alike(evidence: Evidence, place: Place) -> list[Test]:
+    """The tests that attention is the same on all rows; none where that was not measured."""
+    alike, floors = evidence.score(place, "positional", "shuffled"), evidence.floors
+    if alike is None:
+        return []
+    shares = [evidence.share(place, keys) for keys in ("previous", "first")]
+    named = max((share.effect for share in shares if share is not None), default=0.0)
+    return [
+        alike.beyond("cosine of attention on different rows above the null", floors.positional),
+        Test("attention kept from the token before and the first", 1 - named, 1 - floors.excess),
+    ]

@@ -59,15 +59,14 @@ def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -
     hook = hook_of(reader.model, part)
     written = reader.inside(part.layer, (hook,))[hook][:, :, part.head]
     after = _decoded(reader, reader.places.of(written).double().numpy(), truth)
-    before = _decoded(reader, reader.features(reader.before(part.layer)), truth)
     p = decodability_null(after.predicted, truth).p
     low, high = correlation_interval(after.predicted, truth, seed=reader.seed)
     name = f"a network reads {variable.name} from its output with r²"
-    gained = (after.score - before.score) / max(1 - before.score, 1e-9)
-    tests = [
-        Test(name, after.score, floors.determined, p, low, high, "counted"),
-        Test("of what the layer's input leaves open", gained, floors.readout_gain),
-    ]
+    tests = [Test(name, after.score, floors.determined, p, low, high, "counted")]
+    if holds(tests):
+        before = _before(reader, part.layer, variable.name)
+        gained = (after.score - before) / max(1 - before, 1e-9)
+        tests.append(Test("of what the layer's input leaves open", gained, floors.readout_gain))
     cause = effects.exchange((part.layer, part.head), "output", variable) if holds(tests) else []
     return Found(
         "head",
@@ -79,6 +78,12 @@ def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -
         head=part.head,
         target=variable.name,
     )
+
+
+def _before(reader: Reader, layer: int, latent: str) -> float:
+    """How well a network reads a line from the stream that enters a layer."""
+    found = _decoded(reader, reader.features(reader.before(layer)), reader.truth(latent))
+    return found.score
 
 
 def _decoded(reader: Reader, features: Features, truth: Features) -> Decoding:

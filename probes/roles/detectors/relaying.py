@@ -187,11 +187,9 @@ class _Path:
     def loss(self, effects: Effects, writers: Sequence[Place]) -> Test:
         """The test that the loss rises on the kind of rows where it rises most."""
 
-        def rise(kind: str) -> Float[Tensor, "row pos"]:
-            return effects.rises.at(kind, self.reading.unread(kind, self.one.place, writers))
-
+        unread = {k: self.reading.unread(k, self.one.place, writers) for k in effects.trials}
         words = f"without what {names(writers)} wrote in its values"
-        return effects.worst_of(words, rise, effects.trials)
+        return effects.worst(words, unread)
 
     def _lost(self, writers: Sequence[Place]) -> Rows:
         """The share of the mean rise that is lost, row by row."""

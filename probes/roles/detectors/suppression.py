@@ -50,10 +50,13 @@ def suppression_roles(of: Examined) -> Iterator[Found]:
 def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place) -> list[Test]:
     """Where the head looks, and what it makes of the tokens there."""
     floors, kind = evidence.floors, evidence.profile.rows[_KEYS]
+    words = "share of attention to earlier places of the token that is predicted before it"
+    copied = evidence.score(place, "copying", evidence.profile.rows["after_same"])
+    if copied is None or -copied.effect < floors.copying:  # then what is predicted is not read
+        return [Test(words, 0.0, floors.share, 1.0, family=_KEYS)]
     keys, seen = evidence.keys(kind, _KEYS, place), evidence.seen(place, kind)
     asked = keys.any(-1) & seen.counted
     chosen = asked.any(1)
-    words = "share of attention to earlier places of the token that is predicted before it"
     if int(chosen.sum()) < _FEWEST:
         return [Test.too_few(words, _FEWEST, floors.share)]
     count = asked.sum(1).clamp_min(1)
@@ -64,8 +67,7 @@ def _behaviour(evidence: Evidence, forecasts: Forecasts, place: Place) -> list[T
         over_rows(rows[0]).test(words, floors.share, _KEYS),
         over_rows(rows[1]).test("beyond even attention", floors.excess, f"{_KEYS} beyond"),
     ]
-    copied = evidence.score(place, "copying", evidence.profile.rows["after_same"])
-    if not holds(tests) or copied is None:
+    if not holds(tests):
         return [*tests, Test("lowers that token's logit by", 0.0, floors.copying, 1.0)]
     lowered = -(forecasts.raised(kind, place) * asked).sum(1) / count
     return [
