@@ -3,16 +3,17 @@
 import pytest
 
 from interp.hooks.capture import evaluating
+from interp.models.pretrained import load_pretrained
 from probes.roles import LANGUAGE
 from probes.roles.find import decided
 from probes.roles.gathering import evidence_of
 from probes.roles.trials import rows_of, token_trials
-from trained.loading import load
+from trained import zoo
 
 
 @pytest.mark.slow
 def test_statuses_of_a_language_model_are_those_of_every_row() -> None:
-    model = load("code-lm")
+    model = load_pretrained(zoo.folder("code-lm"))
     trials, _ = token_trials(model, rows=32, seed=3)
     where = ["component", "layer", "head", "group", "role"]
     found, passes = [], []
