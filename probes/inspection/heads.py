@@ -11,7 +11,7 @@ stores and sealed tables are read, not made again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -175,8 +175,8 @@ def inspect_heads(
             stores |= stored_rows(model.model, trial, out / "stores", resume=resume)
     step("attention, copying, position, roles")
     with evaluating(model.model):
-        evidence = evidence_of(model.model, rows_of(trials), profile, stores=stores, seed=seed)
-        behaviour, roles, more, performances = _decided(model, trials, evidence, step)
+        evidence = evidence_of(model.model, rows_of(trials), profile, seed=seed)
+        behaviour, roles, more, performances = _decided(model, trials, evidence, stores, step)
         roles = with_positions(roles, model.model, rows.whole, profile)
     parts = ablated_parts(model.model, roles, every=effects)
     step(f"{len(parts)} heads and FFNs, each left out")
@@ -223,11 +223,15 @@ def _weights(
 
 
 def _decided(
-    pretrained: Pretrained, trials: Sequence[Trial], evidence: Evidence, step: Callable[[str], None]
+    pretrained: Pretrained,
+    trials: Sequence[Trial],
+    evidence: Evidence,
+    stores: Mapping[str, ActivationStore],
+    step: Callable[[str], None],
 ) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame, tuple[Performance, ...]]:
     """What heads do on the stores' rows (a head table), the role table, and what confirmed roles
-    explain on text."""
-    model, stores, seed = pretrained.model, evidence.stores, evidence.seed
+    explain on text. Rows are run again rather than read: their patterns fill half the memory."""
+    model, seed = pretrained.model, evidence.seed
     for kind, store in stores.items():
         made = partial(evidence.table, kind)
         evidence.tables[kind] = sealed(store, "attention", {"rows": kind}, made)

@@ -138,6 +138,15 @@ class _Controls:
         """All that decide."""
         return [*self.necessity, *self.specificity, *self.transfer]
 
+    def settled(self, odds: float) -> bool:
+        """Whether more rows would hardly change the status: what fails first decides it."""
+        before: list[Test] = []
+        for tests in (self.necessity, self.specificity, self.transfer):
+            if all(test.settled(odds) for test in before) and any(t.high < t.floor for t in tests):
+                return True
+            before += tests
+        return all(test.settled(odds) for test in before)
+
 
 def _settled(effects: Effects, key: _Key, one: Found, share: float) -> _Controls:
     """The tests of one cause, on as many rows as it takes."""
@@ -145,7 +154,7 @@ def _settled(effects: Effects, key: _Key, one: Found, share: float) -> _Controls
     cause, odds = (one.cause or ())[-1], effects.evidence.odds(kind, share)
     for rows in effects.evidence.looks(kind):
         found = _controls(_Case(effects, ROLES[name], heads, rows), cause)
-        if all(test.settled(odds) for test in found.tests):
+        if found.settled(odds):
             break
     return found
 

@@ -26,7 +26,7 @@ import numpy as np
 from interp.interventions.components import Component, components, hook_of
 from interp.stats.nulls import correlation_interval, decodability_null
 from interp.tasks.counterfactual import Variable
-from probes.controls import decode_nonlinearly
+from probes.controls import decode_nonlinearly, first_fold
 from probes.linear import Decoding
 from probes.roles.decision import Found, Test, holds
 from probes.roles.effects import Effects
@@ -58,26 +58,28 @@ def _of(reader: Reader, effects: Effects, part: Component, variable: Variable) -
         return None
     hook = hook_of(reader.model, part)
     written = reader.inside(part.layer, (hook,))[hook][:, :, part.head]
-    after = _decoded(reader, reader.places.of(written).double().numpy(), truth)
+    features = reader.places.of(written).double().numpy()
+    name = f"a network reads {variable.name} from its output with r²"
+    first = first_fold(features, truth, groups=reader.places.groups)
+    if first < floors.determined / 2:  # four more networks would not make up for that
+        tests = [Test(name, first, floors.determined, 1.0, family="counted")]
+        return _found(part, variable, tests, [])
+    after = _decoded(reader, features, truth)
     p = decodability_null(after.predicted, truth).p
     low, high = correlation_interval(after.predicted, truth, seed=reader.seed)
-    name = f"a network reads {variable.name} from its output with r²"
     tests = [Test(name, after.score, floors.determined, p, low, high, "counted")]
     if holds(tests):
         before = _before(reader, part.layer, variable.name)
         gained = (after.score - before) / max(1 - before, 1e-9)
         tests.append(Test("of what the layer's input leaves open", gained, floors.readout_gain))
     cause = effects.exchange((part.layer, part.head), "output", variable) if holds(tests) else []
-    return Found(
-        "head",
-        part.layer,
-        "counting",
-        cause[0].score if cause else 0.0,
-        tests,
-        cause,
-        head=part.head,
-        target=variable.name,
-    )
+    return _found(part, variable, tests, cause)
+
+
+def _found(part: Component, variable: Variable, tests: list[Test], cause: list[Test]) -> Found:
+    strength = cause[0].score if cause else 0.0
+    layer, head, target = part.layer, part.head, variable.name
+    return Found("head", layer, "counting", strength, tests, cause, head=head, target=target)
 
 
 def _before(reader: Reader, layer: int, latent: str) -> float:

@@ -200,3 +200,30 @@ def test_a_model_gives_the_findings_of_all_rows(metric: Metric, floor: float) ->
             assert one.rise == pytest.approx(whole.rise)
     assert sum(one.rows for one in few) < sum(one.rows for one in every)
     assert any(one.status == "above" for one in few)
+
+
+def test_each_edit_has_its_own_floor() -> None:
+    rises, slopes = draw("normal", 6, 32)
+    floors = [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
+    found, _ = found_of(rises + 0.3, slopes + 0.3, floor=floors)
+    for edit, floor in enumerate(floors):
+        alone, _ = found_of(rises + 0.3, slopes + 0.3, floor=floor)
+        assert found[edit] == alone[edit]
+    assert [one.status for one in found][::5] == ["above", "screened"]
+
+
+def test_odds_of_one_side_do_not_move_the_other() -> None:
+    rises, slopes = draw("normal", 200, 32)
+    found, _ = found_of(rises + 0.25, slopes, alpha=(0.05, 1e-6))
+    plain, _ = found_of(rises + 0.25, slopes, alpha=0.05)
+    rows = [sum(one.rows for one in some if one.status == "above") for some in (found, plain)]
+    assert rows[0] > rows[1], "more rows before something is above"
+    assert all(one.high == other.high for one, other in zip(found, plain, strict=True)
+               if one.rows == other.rows)  # fmt: skip
+
+
+def test_no_more_rows_than_the_most_are_run() -> None:
+    rises, slopes = draw("student", 50, 32)
+    found, run = found_of(rises + FLOOR, slopes, most=LEAST_ROWS)
+    assert max(len(rows) for rows in run.asked.values()) == LEAST_ROWS
+    assert {one.rows for one in found} <= {2, LEAST_ROWS}

@@ -427,3 +427,38 @@ def test_a_hook_that_is_not_there_is_named() -> None:
         run.rise(Zero(Site(7, "z", 0)))
     with pytest.raises(HookError, match=r"blocks\.0\.attn\.hook_z has 3 heads.* no head 9"):
         run.rise(Zero(Site(0, "z", 9)))
+
+
+def test_a_run_scored_elsewhere_is_one_of_other_rows() -> None:
+    model, edit = model_of(), Mean(Site(1, "z", 0))
+    run = Run(model, TOKENS)
+    run.rise(edit)
+    mask = torch.zeros_like(run.batch.mask)
+    mask[:, 2] = True
+    other = Run(model, replace(run.batch, mask=mask))
+    before = run.passes
+    torch.testing.assert_close(run.scoring(mask).rise(edit), other.rise(edit))
+    assert run.passes - before < 5 * 2 / 3 + 1e-9, "clean streams are shared"
+    assert int((run.rise(edit) != 0).sum()) > 5, "and the run itself scores what it did"
+
+
+def test_rows_of_several_lengths_may_alternate() -> None:
+    model, edit = model_of(), Mean(Site(1, "z", 0))
+    runs = [Run(model, TOKENS[:, :length]) for length in (7, 4, 6)]
+    first = [run.rise(edit) for run in runs]
+    again = [run.rise(Zero(Site(0, "z", 0))) for run in runs]
+    for run, found, other in zip(runs, first, again, strict=True):
+        fresh = Run(model, run.batch)
+        torch.testing.assert_close(fresh.rise(edit), found)
+        torch.testing.assert_close(fresh.rise(Zero(Site(0, "z", 0))), other)
+
+
+def test_what_is_moved_after_a_layer_does_not_run_it() -> None:
+    model, by = model_of(), torch.randn(5, 7, 8, dtype=torch.float64)
+    run = Run(model, TOKENS)
+    run.value()
+    before = run.passes
+    found = run.rise(Add(Site(2, "resid_post"), Array(by)))
+    assert run.passes == before
+    expected = by_hand(model, ("blocks.2.hook_resid_post", lambda value: value + by))
+    torch.testing.assert_close(found, expected)
