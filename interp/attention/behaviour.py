@@ -36,6 +36,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from interp.attribution.sublayers import post_norm, post_scale, reaching
 from interp.attribution.unembedding import SCALE, unembedding
 from interp.errors import HookError, Problems
 from interp.stats.bootstrap import RESAMPLES, RowCounts, RowMeans
@@ -126,6 +127,8 @@ class Copying:
             heads = [named[i] for i in real]
             hook, written = _written(model, rows, layer)
             after = self._output[layer][heads] if hook.endswith("hook_z") else None
+            if after is not None and post_norm(model, layer) is not None:
+                after = reaching(model, layer, after, torch.ones(()))
             paired = _paired_logits(share[:, real].float(), written[:, :, real], after, embedded)
             self._sums.add(layer, heads, *_permuted(paired), counts)
 
@@ -211,13 +214,17 @@ def _written(model: Any, rows: Rows, layer: int) -> tuple[str, Float[Tensor, "ro
     spec = getattr(model, "spec", None)
     names = names[1:] if spec is not None and spec.identity_ov else names
     name = next((name for name in names if name in rows.activations), "")
-    if not name or SCALE not in rows.activations:
-        lacking = [*([] if name else [" or ".join(names)]), *({SCALE} - {*rows.activations})]
+    scales = {SCALE} if post_norm(model, layer) is None else {SCALE, post_scale(layer)}
+    if not name or scales - {*rows.activations}:
+        lacking = [*([] if name else [" or ".join(names)]), *sorted(scales - {*rows.activations})]
         raise HookError(f"copying_table: rows lack {', '.join(lacking)}: read, or extract, it too")
-    values, scale = rows.activations[name].float(), rows.activations[SCALE].float()
-    for hook, value in ((name, values), (SCALE, scale)):
-        _need_finite(hook, value)
-    return name, values / scale[..., None]
+    values = rows.activations[name].float()
+    _need_finite(name, values)
+    for hook in sorted(scales):
+        scale = rows.activations[hook].float()
+        _need_finite(hook, scale)
+        values = values / scale[..., None]
+    return name, values
 
 
 def _paired_logits(

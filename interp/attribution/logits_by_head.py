@@ -13,14 +13,16 @@ block's targets at once and no activation is kept. R is the readout with the fin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.attribution.residual_decomposition import Ids, ResidualDecomposition
-from interp.attribution.unembedding import logit_offset, unembedding
-from interp.errors import Problems
+from interp.attribution.residual_decomposition import OUTPUT, Ids, ResidualDecomposition
+from interp.attribution.sublayers import off_by, tolerance
+from interp.attribution.unembedding import logit_offset, uncapped, unembedding
+from interp.errors import HookError, Problems
 from interp.stats.bootstrap import RowCounts, RowMeans
 from interp.stats.nulls import others_moments
 from interp.stats.p_values import Null
@@ -28,6 +30,8 @@ from interp.stats.p_values import Null
 __all__ = ["TargetLogits"]
 
 _BLOCK = 16
+_LOOKED_AT = 8
+"""About as many places of a batch whose logits are computed from the stream again."""
 _ROUNDING = 1e-24
 """Variances below this share of the sum of squares are float64 rounding and count as zero."""
 
@@ -51,6 +55,7 @@ class TargetLogits:
         self._block: list[Tensor] = []
         self._sums: RowMeans | None = None
         rows.need([(model.cfg.n_layers, False)], stream=False, scale=True)
+        self._need_logits(rows.sample())
 
     def add(self, group: Ids, start: int, stop: int) -> None:
         """Add some rows of a group; the products of an unfinished block are kept until it is
@@ -58,6 +63,7 @@ class TargetLogits:
         cache = self._rows.cache(group[start:stop])
         self._labels, stack = self._rows.parts(cache, (self._rows.model.cfg.n_layers, False))
         stack = stack / self._rows.scale(cache)
+        self._need_logits(cache)
         for low, high in _blocks(len(group), start, stop):
             first, last = max(low, start), min(high, stop)
             if first < last:
@@ -76,6 +82,33 @@ class TargetLogits:
         for i, label in enumerate((*self._labels, "offset")):
             null = self._sums.null((i,), "targets", "two-sided")
             yield label, scores[i], null, (low[i], high[i])
+
+    def _need_logits(self, cache: Any) -> None:
+        """Refuse a model whose logits are not the readout of its last stream, plus the offset;
+        looked at on some places of the rows that were run.
+
+        Raises:
+            HookError: with how far off they are.
+        """
+        last = f"blocks.{self._rows.model.cfg.n_layers - 1}.hook_resid_post"
+        if cache is None or OUTPUT not in cache.cache_dict or last not in cache.cache_dict:
+            return
+        places = slice(None, None, max(1, cache[last][..., 0].numel() // _LOOKED_AT))
+        stream, output = (
+            values.flatten(0, 1)[places].detach().cpu() for values in (cache[last], cache[OUTPUT])
+        )
+        scale = self._rows.scale(cache).flatten(0, 1)[places]
+        if not bool(stream.isfinite().all()):  # named by part elsewhere
+            return
+        true = uncapped(self._rows.model, output)
+        found = (stream.double() / scale) @ self._readout + self._offset
+        off = off_by(found, true - true.mean(-1, keepdim=True))
+        if off > tolerance(output.dtype):
+            raise HookError(
+                f"what {type(self._rows.model).__name__} reads from its last stream is off by "
+                f"{off:.2g} of its logits: its unembedding does something that is not known here; "
+                "ablate instead"
+            )
 
     def _paired(
         self, written: Float[Tensor, "part row pos d_model"], block: Ids

@@ -2,9 +2,12 @@
 
     stream = Σ heads z W_O (or their results) + Σ FFNs + embedding + positions + output biases
 
-TransformerLens' ``ActivationCache`` takes it apart. Everything that is missing is named before
-work begins: a sum without its embedding would be another stream. Of a store that keeps some heads
-only those are given, and the sum of all is the stream itself, which has to be stored then.
+TransformerLens' ``ActivationCache`` takes it apart. Where a norm follows the attention (Gemma 2,
+OLMo 2, GLM 4), a head's part is what the norm makes of z W_O with its scale held. That the parts
+sum to the stream is checked on every batch that is run, and on two rows of a store, which are run
+again; a model that adds something else is refused. Everything that is missing is named before work
+begins: a sum without its embedding would be another stream. Of a store that keeps some heads only
+those are given, and the sum of all is the stream itself, which has to be stored then.
 
 Not for models whose blocks replace the stream (``residual=False``): nothing adds up there.
 """
@@ -20,6 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from interp.attribution.sublayers import off_by, post_norm, post_scale, reaching, tolerance
 from interp.attribution.unembedding import SCALE, has_final_norm
 from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
@@ -29,7 +33,14 @@ from interp.store import ActivationStore
 from interp.store.rows import as_batch, scored_mask
 from interp.tasks.base import Batch
 
-__all__ = ["Ids", "ResidualDecomposition", "StreamPlace", "decomposed", "residual_decomposition"]
+__all__ = [
+    "OUTPUT",
+    "Ids",
+    "ResidualDecomposition",
+    "StreamPlace",
+    "decomposed",
+    "residual_decomposition",
+]
 
 StreamPlace = tuple[int, bool]
 """(layer, between): the stream that enters a layer, or is between its attention and its FFN."""
@@ -40,7 +51,10 @@ Ids = Int[np.ndarray, " id"]
 _EMBEDDED: StreamPlace = (0, False)
 """The stream that enters the first layer, to which no head has written yet."""
 
-_SUMMANDS = ("hook_embed", "hook_pos_embed", "hook_mlp_out", SCALE)
+OUTPUT = "output"
+"""The model's output among the activations of rows that are run."""
+
+_SUMMANDS = ("hook_embed", "hook_pos_embed", "hook_mlp_out", "ln1_post.hook_scale", SCALE)
 
 
 def residual_decomposition(
@@ -62,7 +76,8 @@ def residual_decomposition(
     Raises:
         ArgumentError: for rows of several lengths, a layer that the model does not have, or writes
             that are not finite.
-        HookError: naming what a store or wrapped module lacks.
+        HookError: naming what a store or wrapped module lacks; for a model whose stream is not the
+            sum of these parts.
     """
     rows, last = decomposed(model, source), int(model.cfg.n_layers)
     at = last if layer is None else layer
@@ -106,7 +121,13 @@ class ResidualDecomposition(ABC):
 
     @abstractmethod
     def cache(self, rows: Ids) -> Any:
-        """A TransformerLens ``ActivationCache`` of rows of one length."""
+        """A TransformerLens ``ActivationCache`` of rows of one length, with :data:`OUTPUT` among
+        them where the model is run."""
+
+    def sample(self) -> Any:
+        """What :meth:`cache` gives of two rows of a store that are run again; None of rows that are
+        run anyway."""
+        return None
 
     @abstractmethod
     def need(self, places: Sequence[StreamPlace], *, stream: bool, scale: bool) -> None:
@@ -136,10 +157,43 @@ class ResidualDecomposition(ABC):
         known = self.heads()
         real = [i for i, name in enumerate(labels) if name[0] != "L" or name in known]
         labels, stack = [labels[i] for i in real], stack[real].detach().double().cpu()
+        for written in range(layer + between):
+            if post_norm(self.model, written) is not None:
+                self._norm_heads(cache, written, labels, stack)
         broken = (~stack.isfinite()).flatten(1).any(1).tolist()
         bad = ", ".join(name for name, wrong in zip(labels, broken, strict=True) if wrong)
         self._need_finite("what is written", bad)
+        self._need_sum(cache, place, stack)
         return labels, stack
+
+    def _norm_heads(self, cache: Any, layer: int, labels: list[str], stack: Tensor) -> None:
+        """Turn what a layer's heads and its output bias write, in place, into what the norm after
+        its attention makes of it."""
+        scale = cache[post_scale(layer)].detach().double().cpu()
+        for place, name in enumerate(labels):
+            if name.startswith(f"L{layer}H"):
+                stack[place] = reaching(self.model, layer, stack[place], scale)
+        bias = getattr(self.model.blocks[layer].attn, "b_O", None)
+        if "bias" in labels and bias is not None:
+            raw = bias.detach().double().cpu().expand_as(stack[0])
+            stack[labels.index("bias")] += reaching(self.model, layer, raw, scale) - raw
+
+    def _need_sum(self, cache: Any, place: StreamPlace, stack: Tensor) -> None:
+        """Refuse parts that do not sum to the stream, where the stream is at hand.
+
+        Raises:
+            HookError: with how far off the sum is.
+        """
+        here = [name for name in _stream_hooks(self.model, place) if name in cache.cache_dict]
+        if self.partial or not here:
+            return
+        true = cache[here[0]].detach().cpu()
+        if (off := off_by(stack.sum(0), true)) > tolerance(true.dtype):
+            raise HookError(
+                f"what heads, FFNs and embeddings of {type(self.model).__name__} write is off by "
+                f"{off:.2g} of {here[0]}, of which it must be the sum: this architecture adds "
+                "something else to its stream; ablate instead"
+            )
 
     def stream(
         self, cache: Any, place: StreamPlace, stack: Float[Tensor, "part row pos d_model"]
@@ -174,7 +228,7 @@ class ResidualDecomposition(ABC):
 
 class _Live(ResidualDecomposition):
     def __init__(self, model: Any, rows: Batch) -> None:
-        self.model, self._rows = model, rows
+        self.model, self._rows, self._streams = model, rows, set[str]()
         self.groups = [rows.mask.any(1).nonzero()[:, 0].cpu().numpy()]
         self.length, self.real = rows.inputs.shape[1], rows.targets.is_floating_point()
 
@@ -183,15 +237,20 @@ class _Live(ResidualDecomposition):
         lacking = [either[0] for either in hooks if either[0] not in self.model.hook_dict]
         if lacking:
             raise HookError(f"{type(self.model).__name__} has no hook {', '.join(lacking)}")
+        last = (self.model.cfg.n_layers, False)
+        for place in {*places, last}:
+            self._streams |= {*_stream_hooks(self.model, place)} & {*self.model.hook_dict}
 
     def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
         return self._rows.targets[rows].cpu(), self._rows.mask[rows].cpu()
 
     def cache(self, rows: Ids) -> Any:
         wanted = {*head_hooks(self.model), *(n for n in self.model.hook_dict if _written(n))}
+        wanted |= self._streams
         inputs = self._rows.inputs[rows].to(model_device(self.model))
         with evaluating(self.model), torch.no_grad():
-            _, cache = self.model.run_with_cache(inputs, names_filter=lambda name: name in wanted)
+            out, cache = self.model.run_with_cache(inputs, names_filter=lambda name: name in wanted)
+        cache.cache_dict[OUTPUT] = out
         return cache
 
 
@@ -231,6 +290,23 @@ class _Stored(ResidualDecomposition):
                 f"{self._store.path}{some} lacks {', '.join(lacking)}: extract "
                 f"{'it' if len(lacking) == 1 else 'them'} too, or give the rows instead of a store"
             )
+        if self.groups:
+            again = self._again()
+            again.need(places, stream=False, scale=False)
+            cache = again.cache(np.arange(len(again.groups[0])))
+            for place in places:
+                again.parts(cache, place)
+
+    def sample(self) -> Any:
+        if not self.groups:
+            return None
+        again = self._again()
+        again.need((), stream=False, scale=False)
+        return again.cache(np.arange(len(again.groups[0])))
+
+    def _again(self) -> _Live:
+        """The first two rows, to be run again."""
+        return _Live(self.model, as_batch(torch.from_numpy(self._store.inputs(self.groups[0][:2]))))
 
     def aims(self, rows: Ids) -> tuple[Tensor, Bool[Tensor, "row pos"]]:
         found = self._store.targets(rows) if self._aimed else self._store.inputs(rows)
@@ -275,6 +351,8 @@ def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tupl
     for hook in head_hooks(model):  # TransformerLens wants those of every layer
         result = hook.replace("hook_z", "hook_result")
         needed.append((hook,) if hook == result else (hook, result))
+    normed = (layer for layer in range(upto) if post_norm(model, layer) is not None)
+    needed += [(post_scale(layer),) for layer in normed]
     ffns = [f"blocks.{layer}.hook_mlp_out" for layer in range(upto)]
     needed += [(name,) for name in ffns if name in model.hook_dict]
     return [*needed, (SCALE,)] if scale and has_final_norm(model) else needed
@@ -285,6 +363,8 @@ def _stream_hooks(model: Any, place: StreamPlace) -> tuple[str, ...]:
     layer, between = place
     if between:
         return (f"blocks.{layer}.hook_resid_mid",)
+    if layer == 0:
+        return ("blocks.0.hook_resid_pre",)
     before = f"blocks.{layer - 1}.hook_resid_post"
     return (before,) if layer == model.cfg.n_layers else (before, f"blocks.{layer}.hook_resid_pre")
 

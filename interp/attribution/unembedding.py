@@ -1,13 +1,14 @@
 """The linear map from the final residual stream to logits, including the final norm's gain.
 
-    logits = (resid / scale) @ (gain · W_U) + bias @ W_U + b_U
+    logits = ((resid / scale) @ (gain · W_U) + bias @ W_U + b_U) · factor
 
 ``scale`` is the final norm's denominator at each place, held as it is; LayerNorm also takes the
 mean over d_model out of the stream, which is folded into the matrix. What does not depend on the
-stream, the norm's bias through W_U and b_U, belongs to no component: :func:`offset`.
+stream, the norm's bias through W_U and b_U, belongs to no component: :func:`logit_offset`. Some
+architectures multiply their logits by a number of the configuration (:func:`logit_factor`).
 
 A logit cap (tanh) after the unembedding is not linear and is left out: what is read are the
-logits before it.
+logits before it (:func:`uncapped`).
 """
 
 from __future__ import annotations
@@ -18,13 +19,52 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-__all__ = ["SCALE", "has_final_norm", "logit_offset", "unembedding"]
+__all__ = [
+    "SCALE",
+    "has_final_norm",
+    "logit_cap",
+    "logit_factor",
+    "logit_offset",
+    "uncapped",
+    "unembedding",
+]
 
 SCALE = "ln_final.hook_scale"
 """The hook with the final norm's denominator ``[row, pos, 1]``."""
 
 _AT_ONCE = 4096
 """Tokens whose columns are in float64 at the same time."""
+
+_FACTORS = {"logit_scale": 1, "logits_scaling": -1, "lm_head_multiplier": 1}
+"""Entries of a configuration that logits are multiplied by, or divided by (Cohere, Granite,
+Falcon H1)."""
+
+
+def logit_factor(model: Any) -> float:
+    """What a pretrained model multiplies its logits by, as its configuration states it."""
+    config, factor = _configuration(model), 1.0
+    for name, power in _FACTORS.items():
+        value = getattr(config, name, None)
+        factor *= 1.0 if value is None else float(value) ** power
+    return factor
+
+
+def logit_cap(model: Any) -> float | None:
+    """The c of logits that are c · tanh(logits / c); None where they are not capped."""
+    value = getattr(_configuration(model), "final_logit_softcapping", None)
+    return float(value) if value else None
+
+
+def uncapped(model: Any, logits: Float[Tensor, "*place vocab"]) -> Float[Tensor, "*place vocab"]:
+    """The logits before their cap, in float64."""
+    wide, cap = logits.double(), logit_cap(model)
+    return wide if cap is None else cap * torch.atanh(wide / cap)
+
+
+def _configuration(model: Any) -> Any:
+    """The configuration of the pretrained model inside a bridge, or that of its text model."""
+    config = getattr(getattr(model, "original_model", None), "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 @torch.no_grad()
@@ -46,8 +86,10 @@ def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model v
     )
     pieces = [slice(i, i + _AT_ONCE) for i in range(0, unembedding.shape[1], _AT_ONCE)]
 
+    factor = logit_factor(model)
+
     def read(some: slice) -> Tensor:
-        piece = unembedding[:, some].double()
+        piece = unembedding[:, some].double() * factor
         piece = piece if gain is None else gain.double()[:, None] * piece
         return piece - piece.mean(0, keepdim=True) if takes_mean_out(model) else piece
 
@@ -59,10 +101,12 @@ def unembedding(model: Any, *, centred: bool = True) -> Float[Tensor, "d_model v
 
 @torch.no_grad()
 def logit_offset(model: Any, *, centred: bool = True) -> Float[Tensor, " vocab"]:
-    """What is added to the logits whatever the stream is: the norm's bias through W_U, plus b_U."""
+    """What is added to the logits whatever the stream is: the norm's bias through W_U, plus b_U,
+    times the factor."""
     found = model.b_U.detach().double()
     if (bias := _parameter(model.ln_final, "b", "bias")) is not None:
         found = found + bias.double() @ model.W_U.detach().double()
+    found = found * logit_factor(model)
     return found - found.mean() if centred else found
 
 
