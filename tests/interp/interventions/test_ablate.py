@@ -7,7 +7,8 @@ import torch
 from by_hooks import mean_outputs, run_without
 
 from interp.errors import ArgumentError, ConformanceError
-from interp.interventions.ablate import ablated, every_component
+from interp.interventions.components import every_component
+from interp.interventions.replacement import ablated
 from interp.interventions.ablation_effects import ablate, next_tokens
 from interp.interventions.clean_run import component_means
 from interp.interventions.components import Component, components

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from interp.errors import HookError
-from interp.interventions.ablate import ablated
+from interp.interventions.replacement import ablated
 from interp.interventions.clean_run import CleanRun, component_means
 from interp.interventions.components import Component, components
 from interp.models.spec import TransformerSpec

@@ -8,7 +8,7 @@ from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import next_tokens, row_losses
 from interp.interventions.components import Component
 from interp.interventions.patching import patch, patch_paths
-from interp.interventions.paths import Receiver
+from interp.interventions.patching import Receiver
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 

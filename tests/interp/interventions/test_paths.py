@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from interp.errors import ArgumentError
-from interp.interventions.ablate import every_component
+from interp.interventions.components import every_component
 from interp.interventions.components import Component, components
-from interp.interventions.paths import Receiver, attributions, path_patched, senders
+from interp.interventions.patching import Receiver, attributions, path_patched, senders
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
@@ -223,7 +223,7 @@ def test_attribution_is_exact_for_the_last_writers_and_a_linear_metric() -> None
     model = SequenceTransformer(replace(SPEC, norm="none"), seed=2)
     clean, corrupt = pair()
     table = attributions(model, clean, corrupt, lambda out: out[0, -1, 2])
-    from interp.interventions.ablate import ablated
+    from interp.interventions.replacement import ablated
 
     with torch.no_grad():
         base = model(corrupt)[:, -1, 2].mean()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from interp.hooks.conformance import conformance
-from interp.interventions.ablate import ablated
+from interp.interventions.replacement import ablated
 from interp.interventions.components import Component
 from interp.models.pretrained import load_pretrained
 
