@@ -309,12 +309,12 @@ def _paths(
     problems.raise_if_any()
     source = None if reference is None else Array(reference, "the reference")
     place = receiver.place(model.cfg.n_layers)
-    return {
-        part: tuple(
-            Through(place, edit) for edit in replacement(model, part, how, source, seed)
-        )
-        for part in chosen
-    }
+    found: dict[Component, tuple[Edit, ...]] = {}
+    for part in chosen:
+        edits = replacement(model, part, how, source, seed)
+        edits = edits if residual else edits[-1:]  # what a layer writes last is all that is passed
+        found[part] = tuple(Through(place, edit) for edit in edits)
+    return found
 
 
 def _need_receiver(problems: Problems, model: Any, receiver: Receiver) -> None:

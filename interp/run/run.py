@@ -183,7 +183,13 @@ class Run:
         """Yield some scored places at a time with their outputs ``[place, output]``."""
         for piece in self._pieces(self._rows(rows)):
             with evaluating(self.model):
-                yield from self._outputs([self.edits], piece)
+                for places, output in self._outputs([self.edits], piece):
+                    if not bool(output.isfinite().all()):
+                        if not self.edits:
+                            raise not_finite(self.model, self._inputs(piece))
+                        list(self.clean.outputs(piece.tolist()))  # is the model itself so?
+                        need_finite(output, f"the model with {sentence(self.edits)}")
+                    yield places, output
 
     def at(
         self, sites: Sequence[Site | str], rows: Sequence[int] | None = None
@@ -238,13 +244,14 @@ class Run:
             types: dict[Site, torch.dtype] = {}
             for piece in self._pieces(self._rows(None)):
                 for one, value in self._read(sites, piece, ()).items():
+                    if one == site and not bool(value.isfinite().all()):
+                        raise not_finite(self.model, self._inputs(piece))
                     wide = torch.promote_types(value.dtype, torch.float32)
                     total = value.sum(0, keepdim=True, dtype=wide)
                     sums[one] = sums[one] + total if one in sums else total
                     types[one] = value.dtype
             for one, total in sums.items():
                 self._means[one] = (total / len(self)).to(types[one])
-                need_finite(self._means[one], f"the mean of {one} over rows")
         return self._means[site]
 
     def clean_values(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
