@@ -49,11 +49,11 @@ MAY_IMPORT = {
     },
     "interp.attribution": {
         *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.store",
-        "interp.interventions",
+        "interp.interventions", "interp.run",
     },
     "interp.attention": {
         *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.store",
-        "interp.interventions", "interp.attribution", "interp.weights",
+        "interp.interventions", "interp.attribution", "interp.weights", "interp.run",
     },
     "probes": {"interp"},
     "trained": {"interp"},

@@ -3,10 +3,11 @@
     score = mean over rows of (loss without the component − loss with it)
 
 A component is a list of edits of a run (:mod:`interp.interventions.replacement`), the loss a
-metric, and another metric, such as a logit difference, can be asked for. The loss of a row is the mean over scored positions of the squared error, as a share of the
-target's variance (real targets), or of the cross-entropy in nats (tokens). The null is that the
-rows' differences have mean 0, or are what they would be with other rows' targets
-(:func:`interp.stats.nulls.need_null`); the interval is a bootstrap over rows.
+metric, and another metric, such as a logit difference, can be asked for. The loss of a row is the
+mean over scored positions of the squared error, as a share of the target's variance (real targets),
+or of the cross-entropy in nats (tokens). The null is that the rows' differences have mean 0, or are
+what they would be with other rows' targets (:func:`interp.stats.nulls.need_null`); the interval is
+a bootstrap over rows.
 
 An effect shows reliance of the model as it is now, not what is computed; a component whose loss
 another makes up for has none.
@@ -222,8 +223,8 @@ def effect_table(
     site: str = "",
     metric: Metric = _LOSS,
 ) -> pd.DataFrame:
-    """Turn each component's increases of the loss, or of a metric, on the rows of a batch into a head table, with the null
-    that their mean is 0.
+    """Turn each component's increases of the loss, or of a metric, on the rows of a batch into a
+    head table, with the null that their mean is 0.
 
     Args:
         found: Component → by how much each row's loss is higher, squared errors or nats.

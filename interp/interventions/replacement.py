@@ -30,7 +30,7 @@ from interp.interventions.components import (
 from interp.run import Array, Edit, Mean, Resample, Run, Site, Swap, Zero
 from interp.tasks.base import Batch
 
-__all__ = ["How", "ablated", "need_rows", "outputs_with", "replacement"]
+__all__ = ["How", "ablated", "need_rows", "outputs_with", "replacement", "sites_of"]
 
 How = Literal["mean", "zero", "resample", "swap"]
 
@@ -58,10 +58,11 @@ def replacement(
             return Resample(site, seed, inputs=inputs, at=at)
         return Swap(site, inputs=inputs, at=at)
 
-    return tuple(map(edit, _sites(model, part)))
+    return tuple(map(edit, sites_of(model, part)))
 
 
-def _sites(model: Any, part: Component) -> Iterator[Site]:
+def sites_of(model: Any, part: Component) -> Iterator[Site]:
+    """Where all that a component writes, or the stream at a position, can be replaced."""
     if part.kind == "position":
         yield Site(part.layer, "resid_pre")
         return

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import torch
@@ -14,9 +14,6 @@ from interp.ray_tasks import built_once, ray_results
 from interp.run.edits import Edits, sentence
 from interp.run.metrics import Metric
 
-if TYPE_CHECKING:
-    from interp.run.run import Run
-
 __all__ = ["spread_rises"]
 
 _AT_ONCE = 8
@@ -24,24 +21,27 @@ _AT_ONCE = 8
 
 
 def spread_rises(
-    run: Run, many: Sequence[Edits], metric: Metric, rows: Sequence[int]
+    run: Any, many: Sequence[Edits], metric: Metric, rows: Sequence[int]
 ) -> Iterator[Tensor]:
     """Yield the rise for each of many edits, in their order.
 
     Args:
-        run: Sent to each worker once, as its model and rows.
+        run: A :class:`~interp.run.run.Run`; each worker gets its model and rows once.
         many: Edits, some of them a task.
         metric: Measured by the workers.
         rows: Which rows.
     """
     jobs = [many[start : start + _AT_ONCE] for start in range(0, len(many), _AT_ONCE)]
-    shared = (run.model, run.batch, run.edits, run.tokens, torch.get_num_threads(), uuid4().hex)
+    build, threads = (
+        partial(type(run), run.model, run.batch, tokens=run.tokens),
+        torch.get_num_threads(),
+    )
     results = ray_results(
         _rises,
         ((job, metric, rows) for job in jobs),
         name=lambda number: sentence(jobs[number][0]),
-        shared=shared,
-        cores=torch.get_num_threads(),
+        shared=(build, run.edits, threads, uuid4().hex),
+        cores=threads,
     )
     waiting: dict[int, list[Tensor]] = {}
     following = 0
@@ -53,20 +53,16 @@ def spread_rises(
 
 
 def _rises(
-    model: Any,
-    batch: Any,
+    build: Callable[[], Any],
     edits: Edits,
-    tokens: int,
     threads: int,
     name: str,
     many: Sequence[Edits],
     metric: Metric,
     rows: Sequence[int],
 ) -> list[Tensor]:
-    from interp.run.run import Run
-
     torch.set_num_threads(threads)
-    run: Run = built_once(partial(Run, model, batch, tokens=tokens), name)
-    found = list(run.with_(*edits, only=True).rises(many, metric, rows))
+    run = built_once(build, name)
+    found: list[Tensor] = list(run.with_(*edits, only=True).rises(many, metric, rows))
     run.forget()
     return found

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pandas.testing import assert_frame_equal
 from torch import Tensor
 
 from interp.errors import ArgumentError
@@ -163,3 +164,13 @@ def test_a_function_that_gives_no_number_a_place_is_refused(model) -> None:
 
     with pytest.raises(ArgumentError, match="metric mean must give a number for each of 5 places"):
         patch(model, last(0), rows(1), metric=mean)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_on_ray_the_numbers_are_those_of_this_machine(model, ray) -> None:
+    batch, corrupted = next_tokens(rows(0)), rows(1)
+    for metric in (Loss(), LogitDifference(3)):
+        here = patch(model, batch, corrupted, metric=metric, rows=3)
+        far = patch(model, batch, corrupted, metric=metric, rows=3, backend="ray")
+        assert_frame_equal(here, far, rtol=1e-9)

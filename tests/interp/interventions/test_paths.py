@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from interp.errors import ArgumentError
-from interp.interventions.components import every_component
-from interp.interventions.components import Component, components
+from interp.interventions.components import Component, components, every_component
 from interp.interventions.patching import Receiver, attributions, path_patched, senders
 from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec

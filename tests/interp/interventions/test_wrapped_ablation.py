@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from interp.attribution.direct_logit_attribution import direct_logit_attribution
 from interp.errors import ArgumentError, HookError
-from interp.interventions.components import every_component
-from interp.interventions.replacement import ablated
 from interp.interventions.ablation_effects import ablate, next_tokens, row_losses
-from interp.interventions.components import Component, components
+from interp.interventions.components import Component, components, every_component
 from interp.interventions.patching import Receiver, path_patched
+from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.models.wrap import WrappedModule, wrap
