@@ -122,7 +122,11 @@ class LogitDifference(Metric):
         against: The other token, one for all or ``[row, pos]``.
     """
 
-    against: int | Array
+    against: int | Array | Tensor
+
+    def __post_init__(self) -> None:
+        if isinstance(self.against, Tensor):
+            object.__setattr__(self, "against", Array(self.against))
 
     @property
     def worse(self) -> int:  # noqa: D102
