@@ -142,7 +142,8 @@ def interchange(
     problems.need(size > 0, "directions", "must not be zero", size, "fit them to what varies")
     problems.raise_if_any()
     basis = _span(directions)
-    placebos = [_random_basis(*basis.shape, seed + i) for i in range(_PLACEBOS)]
+    width, rank = basis.shape
+    placebos = [_random_basis(width, rank, seed + i) for i in range(_PLACEBOS)]
     at = torch.as_tensor(position).expand(len(base))
     taken = at if source_position is None else torch.as_tensor(source_position).expand(len(base))
     left, moves = [], []

@@ -177,8 +177,8 @@ def ablate(
         asked = LossOfOthers(Array(block.targets)) if by_targets else measured
         edits = {part: replacement(model, part, how, source, seed) for part in chosen}
         for part, rise in _rises(run, edits, asked, backend):
-            lost = _by_target(rise, block.mask) if by_targets else run.by_row(rise)
-            found.setdefault(part, []).append(measured.worse * lost.numpy())
+            losses = _by_target(rise, block.mask) if by_targets else run.by_row(rise)
+            found.setdefault(part, []).append(measured.worse * losses.numpy())
     unit = loss_unit(batch) if by_targets else 1.0
     lines = []
     for part, pieces in found.items():

@@ -32,10 +32,8 @@ def spread_rises(
         rows: Which rows.
     """
     jobs = [many[start : start + _AT_ONCE] for start in range(0, len(many), _AT_ONCE)]
-    build, threads = (
-        partial(type(run), run.model, run.batch, tokens=run.tokens),
-        torch.get_num_threads(),
-    )
+    kind: Callable[..., Any] = type(run)
+    build, threads = partial(kind, run.model, run.batch, tokens=run.tokens), torch.get_num_threads()
     results = ray_results(
         _rises,
         ((job, metric, rows) for job in jobs),
