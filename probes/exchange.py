@@ -10,7 +10,7 @@ The value of a component is exchanged whole. What a task expects of it is said i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.hooks.capture import model_device
 from interp.interventions.components import Component, components, hook_of
+from interp.run import Array, Run, Site, Swap
 from interp.tasks.base import Batch
 from interp.tasks.counterfactual import Variable, unknown
 
-__all__ = ["Exchanged", "Pairs", "exchangeable", "outputs_of", "paired"]
+__all__ = ["Exchanged", "Pairs", "exchangeable", "outputs_of", "paired", "run_at"]
 
 _SHIFTS = 8
 """How many source rows are tried for each base row."""
@@ -97,12 +97,9 @@ def _of_layer(
     together = [[head] for head in heads] + [list(g) for g in groups if g[0].layer == layer]
     together += [heads] * (len(heads) > 1)
     together = [some for i, some in enumerate(together) if some not in together[:i]]
-    pattern = f"blocks.{layer}.attn.hook_pattern"
-    terms = [
-        name
-        for name in model.hook_dict
-        if name.startswith(f"blocks.{layer}.attn.terms.") and name.endswith(".hook_score")
-    ]
+    pattern = Site(layer, "pattern").name
+    sites = [Site.of(name) for name in model.hook_dict]
+    terms = [site for site in sites if site.kind == "score" and site.layer == layer]
     for some in together:
         which = tuple(head.head for head in some)
         name = some[0].name if len(some) == 1 else f"L{layer}H{'+'.join(map(str, which))}"
@@ -110,7 +107,7 @@ def _of_layer(
         if pattern in model.hook_dict:
             yield Exchanged(name, "attention", layer, which, ((pattern, which),))
         for term in terms if len(terms) > 1 else ():
-            yield Exchanged(name, term.split(".")[-2], layer, which, ((term, which),))
+            yield Exchanged(name, str(term.term), layer, which, ((term.name, which),))
         yield Exchanged(name, "output", layer, which, ((hook_of(model, some[0]), which),))
     ffn = [part for part in parts if part.kind == "ffn"]
     for part in ffn:
@@ -166,7 +163,6 @@ def _chosen(
     return base, others[shift, base], at, shift
 
 
-@torch.no_grad()
 def outputs_of(
     model: Any,
     inputs: Tensor,
@@ -175,41 +171,21 @@ def outputs_of(
     variable: Variable,
 ) -> list[Tensor]:
     """The outputs at each pair's position: the clean output, then one with each part exchanged."""
-    device, rows = model_device(model), torch.arange(len(pairs.base))
-    base, source = inputs[pairs.base].to(device), inputs[pairs.source].to(device)
-    names = sorted({hook for part in parts for hook, _ in part.hooks})
-    held = {}
-
-    def keep(value: Tensor, hook: Any) -> None:
-        held[hook.name] = value.detach()
-
-    model.run_with_hooks(source, fwd_hooks=[(name, keep) for name in names])
-    read = [model(base)[rows, pairs.at].cpu()]
-    at = None if variable.everywhere else pairs.at.to(device)
-    for part in parts:
-        edits = [(hook, _exchange(held[hook], heads, at)) for hook, heads in part.hooks]
-        read.append(model.run_with_hooks(base, fwd_hooks=edits)[rows, pairs.at].cpu())
-    return read
+    run = run_at(model, inputs[pairs.base], pairs.at)
+    source = Array(inputs[pairs.source], "the source rows")
+    at = None if variable.everywhere else tuple(pairs.at.tolist())
+    edits = [
+        [Swap(site, inputs=source, at=at) for hook, heads in part.hooks
+         for site in (Site.of(hook, head) for head in heads or (None,))]
+        for part in parts
+    ]  # fmt: skip
+    return [
+        torch.cat([output.cpu() for _, output in run.with_(*some).outputs()])
+        for some in ([], *edits)
+    ]
 
 
-def _exchange(
-    instead: Tensor, heads: tuple[int, ...], at: Int[Tensor, " pair"] | None
-) -> Callable[..., Tensor]:
-    """A hook that puts another row's values, at some heads and at one position of each row or at
-    all of them. Patterns and scores are ``[row, head, query, key]``, outputs ``[row, pos, …]``."""
-
-    def put(value: Tensor, hook: Any) -> Tensor:
-        scores = hook.name.endswith(("hook_pattern", "hook_score"))
-        changed, new = value.clone(), instead
-        if scores:
-            changed, new = changed.transpose(1, 2), new.transpose(1, 2)
-        rows = torch.arange(len(value), device=value.device)[:, None]
-        where = slice(None) if at is None else at[:, None]
-        index = (rows, where) if at is not None else (slice(None), slice(None))
-        if heads:
-            which = torch.tensor(heads, device=value.device)
-            index = (*index, which if at is None else which[None])
-        changed[index] = new[index]
-        return changed.transpose(1, 2) if scores else changed
-
-    return put
+def run_at(model: Any, inputs: Tensor, at: Int[Tensor, " row"]) -> Run:
+    """A model's run on rows, scored at one position of each."""
+    mask = at[:, None].cpu() == torch.arange(inputs.shape[1])
+    return Run(model, Batch(inputs.cpu(), torch.zeros(mask.shape, dtype=torch.long), mask))

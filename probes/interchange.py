@@ -1,9 +1,9 @@
 """Is a probe's direction used by the model? Exchange its value between two rows, watch the output.
 
-TransformerLens' interchange intervention: at one hook and position, the base row's coordinate
-along the direction becomes the source row's. If the direction holds a variable that the model
-uses, the output becomes what it should be for the base with that variable taken from the source
-(the *expected* output, from the task).
+An interchange intervention: at one hook and position, the base row's coordinate along the direction
+becomes the source row's. If the direction holds a variable that the model uses, the output becomes
+what it should be for the base with that variable taken from the source (the *expected* output, from
+the task).
 
     moved = 1 − ‖output − expected‖² / ‖clean output − expected‖²        real outputs
     moved = (right after − right before) / (1 − right before)            token outputs
@@ -20,7 +20,7 @@ part of it. A direction that does not move the output there is not used at this 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,14 +31,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.hooks.capture import model_device
 from interp.hooks.hook_names import require_hooks
+from interp.run import Add, Array, Run, Site
 from interp.stats.bootstrap import row_interval
 from interp.stats.head_table import adjust
 from interp.stats.nulls import paired_null
 from interp.tasks.base import Batch
 from probes.activations import Samples, collect
 from probes.curves import need_latents
+from probes.exchange import run_at
 from probes.linear import Features, Kind, Latent, direction, logistic
 
 __all__ = [
@@ -68,6 +69,8 @@ _PLACEBOS = 8
 _ROWS = 256
 """The largest number of rows in one forward pass."""
 _LEAST_PAIRS = 8
+_LEAST = 1e-8
+"""Shorter moves than this are not made longer."""
 _FLAT = 1e-6
 """Directions with singular values below this share of the largest depend on the others."""
 
@@ -130,8 +133,6 @@ def interchange(
             gives already.
         HookError: for a hook that is not there.
     """
-    from interp.hooks.transformer_lens_adapter import interchange_tools as tools
-
     require_hooks([hook], model.hook_dict, "does not have")
     problems = Problems("interchange")
     paired = len(base) == len(source) == len(expected)
@@ -141,20 +142,20 @@ def interchange(
     problems.need(size > 0, "directions", "must not be zero", size, "fit them to what varies")
     problems.raise_if_any()
     basis = _span(directions)
-    exchange = tools.SubspaceInterchange(basis)
     width, rank = basis.shape
-    changes = [
-        exchange,
-        *(
-            tools.NormMatchedPlacebo(exchange, tools.random_basis(width, rank, seed + i))
-            for i in range(_PLACEBOS)
-        ),
-    ]
+    placebos = [_random_basis(width, rank, seed + i) for i in range(_PLACEBOS)]
     at = torch.as_tensor(position).expand(len(base))
     taken = at if source_position is None else torch.as_tensor(source_position).expand(len(base))
     left, moves = [], []
     for some in torch.arange(len(base)).split(_ROWS):
-        outputs = _outputs(model, hook, changes, base[some], source[some], at[some], taken[some])
+        run = run_at(model, base[some], at[some])
+        others = run_at(model, source[some], taken[some])
+        apart = _held(others, hook, taken[some]) - _held(run, hook, at[some])
+        where, outputs = tuple(at[some].tolist()), list[Tensor]()
+        for move in (None, *_moves(apart, basis, placebos)):
+            edits = [] if move is None else [Add(Site.of(hook), Array(move[:, None]), at=where)]
+            found = [output.cpu() for _, output in run.with_(*edits).outputs()]
+            outputs.append(torch.cat(found))
         left.append([distance(output, expected[some]).numpy() for output in outputs])
         before = outputs[0] if expected.is_floating_point() else outputs[0].argmax(-1)
         moves.append([distance(output, before).numpy() for output in outputs[1:]])
@@ -167,28 +168,31 @@ def _span(directions: Float[Tensor, "rank d_model"]) -> Float[Tensor, "d_model i
     return found[:, sizes > _FLAT * sizes[0]].float()
 
 
-def _outputs(
-    model: Any,
-    hook: str,
-    changes: list[Any],
-    base: Tensor,
-    source: Tensor,
-    at: Int[Tensor, " row"],
-    taken: Int[Tensor, " row"],
-) -> list[Tensor]:
-    """The outputs at each row's position: the clean one, then one after every change."""
-    from interp.hooks.transformer_lens_adapter import interchange_tools as tools
+def _random_basis(width: int, rank: int, seed: int) -> Float[Tensor, "d_model rank"]:
+    """An orthonormal basis of a random subspace."""
+    drawn = torch.randn(width, rank, generator=torch.Generator().manual_seed(seed))
+    return torch.linalg.qr(drawn)[0]
 
-    def read(inputs: Tensor) -> Tensor:
-        output: Tensor = model(inputs)
-        return output[torch.arange(len(inputs)), at.to(output.device)]
 
-    values = tools.collect_activations(model, hook, source, read, positions=taken)
-    changed = [
-        tools.intervened_logits(model, hook, change, base, values, read, positions=at)
-        for change in changes
-    ]
-    return [read(base), *changed]
+def _held(run: Run, hook: str, at: Int[Tensor, " row"]) -> Float[Tensor, "row d_model"]:
+    """What is at a hook at one position of each row."""
+    site = Site.of(hook)
+    return run.at([site])[site].cpu()[torch.arange(len(at)), at]
+
+
+def _moves(
+    apart: Float[Tensor, "row d_model"],
+    basis: Float[Tensor, "d_model rank"],
+    placebos: Sequence[Float[Tensor, "d_model rank"]],
+) -> Iterator[Float[Tensor, "row d_model"]]:
+    """By how much rows are moved: within the basis to the source's coordinates, then as far in
+    random subspaces."""
+    first = apart @ basis.to(apart) @ basis.to(apart).mT
+    yield first
+    size = first.norm(dim=-1, keepdim=True)
+    for other in placebos:
+        move = apart @ other.to(apart) @ other.to(apart).mT
+        yield move * (size / move.norm(dim=-1, keepdim=True).clamp_min(_LEAST))
 
 
 def probe_directions(
@@ -267,7 +271,7 @@ def _of_latent(
     if not len(base):
         return row
     rows, positions = torch.from_numpy(samples.places.rows), torch.from_numpy(samples.positions)
-    inputs = batch.inputs.to(model_device(model))
+    inputs = batch.inputs
     put, taken = positions[base, at], positions[source, at]
     ours, theirs = (
         _clean(model, inputs, rows[which], where) for which, where in ((base, put), (source, taken))
@@ -306,16 +310,11 @@ def _pairs(
     return base, source, at
 
 
-@torch.no_grad()
 def _clean(
     model: Any, inputs: Tensor, rows: Int[Tensor, " pair"], at: Int[Tensor, " pair"]
 ) -> Float[Tensor, "pair output"]:
     """The model's output at one position of each row."""
-    parts = [
-        model(inputs[rows[some]])[torch.arange(len(some)), at[some]].cpu()
-        for some in torch.arange(len(rows)).split(_ROWS)
-    ]
-    return torch.cat(parts)
+    return torch.cat([output.cpu() for _, output in run_at(model, inputs[rows], at).outputs()])
 
 
 def distance(output: Tensor, expected: Tensor) -> Float[Tensor, "*draw row"]:

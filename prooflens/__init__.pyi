@@ -59,6 +59,7 @@ from prooflens import plot as plot
 
 # intervene
 from prooflens import interventions as interventions
+from prooflens import run as run
 from interp.attribution.direct_logit_attribution import Direction as Direction
 from interp.attribution.direct_logit_attribution import (
     direct_logit_attribution as direct_logit_attribution,
@@ -67,11 +68,11 @@ from interp.attribution.residual_decomposition import (
     residual_decomposition as residual_decomposition,
 )
 from interp.interventions.ablation_effects import ablate as ablate
-from interp.interventions.ablation_effects import next_tokens as next_tokens
+from interp.run.gate import next_tokens as next_tokens
 from interp.interventions.components import Component as Component
 from interp.interventions.patching import patch as patch
 from interp.interventions.patching import patch_paths as patch_paths
-from interp.interventions.paths import Receiver as Receiver
+from interp.interventions.patching import Receiver as Receiver
 
 # decide
 from prooflens import probes as probes

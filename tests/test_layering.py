@@ -44,14 +44,16 @@ MAY_IMPORT = {
     "interp.interop": {*GROUND, "interp.store"},
     "interp.proofs": {*GROUND, "interp.tasks", "interp.models", "interp.crasp", "interp.bounds"},
     "interp.run": {*GROUND, "interp.hooks", "interp.tasks.base"},
-    "interp.interventions": {*GROUND, "interp.hooks", "interp.stats", "interp.tasks.base"},
+    "interp.interventions": {
+        *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.run",
+    },
     "interp.attribution": {
         *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.store",
-        "interp.interventions",
+        "interp.interventions", "interp.run",
     },
     "interp.attention": {
         *GROUND, "interp.hooks", "interp.stats", "interp.tasks.base", "interp.store",
-        "interp.interventions", "interp.attribution", "interp.weights",
+        "interp.interventions", "interp.attribution", "interp.weights", "interp.run",
     },
     "probes": {"interp"},
     "trained": {"interp"},

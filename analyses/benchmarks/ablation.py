@@ -5,9 +5,9 @@
 GPT-2 small's shapes with random weights (12 layers × 12 heads, width 768) through a
 ``TransformerBridge``. Both sides mean-ablate each of the 144 heads and end at the logits: one runs
 ``run_with_hooks`` once a head with ``hook_z`` replaced, the other
-:func:`interp.interventions.ablate.ablated`. They take turns in one process and each one's best turn
-counts. Two shapes: 1 × 32 tokens and 4 × 64. Means come from another batch of 8 rows: the mean of
-one row is the row.
+:func:`interp.interventions.replacement.ablated`. They take turns in one process and each one's best
+turn counts. Two shapes: 1 × 32 tokens and 4 × 64. Means come from another batch of 8 rows: the mean
+of one row is the row.
 
 The last line is JSON: ``short`` and ``long`` (how many times faster), and
 ``max_relative_difference`` (largest |difference of logits| over the largest |logit|, over all heads

@@ -27,8 +27,8 @@ from interp.attribution.sublayers import off_by, post_norm, post_scale, reaching
 from interp.attribution.unembedding import SCALE, has_final_norm
 from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
-from interp.interventions.ablate import head_hooks
 from interp.interventions.components import components
+from interp.run.site import Site, head_sites
 from interp.store import ActivationStore
 from interp.store.rows import as_batch, scored_mask
 from interp.tasks.base import Batch
@@ -245,7 +245,8 @@ class _Live(ResidualDecomposition):
         return self._rows.targets[rows].cpu(), self._rows.mask[rows].cpu()
 
     def cache(self, rows: Ids) -> Any:
-        wanted = {*head_hooks(self.model), *(n for n in self.model.hook_dict if _written(n))}
+        heads = {site.every_head.name for site in head_sites(self.model)}
+        wanted = {*heads, *(n for n in self.model.hook_dict if _written(n))}
         wanted |= self._streams
         inputs = self._rows.inputs[rows].to(model_device(self.model))
         with evaluating(self.model), torch.no_grad():
@@ -337,7 +338,7 @@ class _Stored(ResidualDecomposition):
 def _head_writes(model: Any) -> list[str]:
     """The hooks with what heads write, before and after W_O, in every layer."""
     layers = range(model.cfg.n_layers)
-    return [f"blocks.{i}.attn.hook_{kind}" for i in layers for kind in ("z", "result")]
+    return [Site(i, kind).name for i in layers for kind in ("z", "result")]
 
 
 def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tuple[str, ...]]:
@@ -348,12 +349,12 @@ def _needed(model: Any, places: Sequence[StreamPlace], scale: bool) -> list[tupl
     needed: list[tuple[str, ...]] = [("hook_embed",)]
     if has_positions in model.hook_dict:
         needed.append(("hook_pos_embed",))
-    for hook in head_hooks(model):  # TransformerLens wants those of every layer
-        result = hook.replace("hook_z", "hook_result")
-        needed.append((hook,) if hook == result else (hook, result))
+    kinds = ("result",) if spec is not None and spec.identity_ov else ("z", "result")
+    for layer in range(model.cfg.n_layers):  # TransformerLens wants those of every layer
+        needed.append(tuple(Site(layer, kind).name for kind in kinds))
     normed = (layer for layer in range(upto) if post_norm(model, layer) is not None)
     needed += [(post_scale(layer),) for layer in normed]
-    ffns = [f"blocks.{layer}.hook_mlp_out" for layer in range(upto)]
+    ffns = [Site(layer, "mlp_out").name for layer in range(upto)]
     needed += [(name,) for name in ffns if name in model.hook_dict]
     return [*needed, (SCALE,)] if scale and has_final_norm(model) else needed
 
@@ -362,11 +363,11 @@ def _stream_hooks(model: Any, place: StreamPlace) -> tuple[str, ...]:
     """The hooks at which the stream itself can be read; one of them is enough."""
     layer, between = place
     if between:
-        return (f"blocks.{layer}.hook_resid_mid",)
+        return (Site(layer, "resid_mid").name,)
     if layer == 0:
-        return ("blocks.0.hook_resid_pre",)
-    before = f"blocks.{layer - 1}.hook_resid_post"
-    return (before,) if layer == model.cfg.n_layers else (before, f"blocks.{layer}.hook_resid_pre")
+        return (Site(0, "resid_pre").name,)
+    before = Site(layer - 1, "resid_post").name
+    return (before,) if layer == model.cfg.n_layers else (before, Site(layer, "resid_pre").name)
 
 
 def _written(hook: str) -> bool:

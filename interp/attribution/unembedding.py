@@ -63,7 +63,7 @@ def uncapped(model: Any, logits: Float[Tensor, "*place vocab"]) -> Float[Tensor,
 
 def _configuration(model: Any) -> Any:
     """The configuration of the pretrained model inside a bridge, or that of its text model."""
-    config = getattr(getattr(model, "original_model", None), "config", None)
+    config: Any = getattr(getattr(model, "original_model", None), "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from transformer_lens.hook_points import HookPoint as HookPoint
     from transformer_lens.HookedRootModule import HookedRootModule as HookedRootModule
     from transformer_lens.model_bridge import TransformerBridge as TransformerBridge
-    from transformer_lens.tools.analysis import attribution_patch as attribution_patch
 
 __all__ = [
     "ActivationCache",
@@ -30,7 +29,6 @@ __all__ = [
     "HookedRootModule",
     "TransformerBridge",
     "TransformerLensConfig",
-    "attribution_patch",
     "detect_head",
     "vocabulary_of",
 ]
@@ -41,14 +39,11 @@ _HOMES = {
     "HookedRootModule": "transformer_lens.HookedRootModule",
     "TransformerBridge": "transformer_lens.model_bridge",
     "TransformerLensConfig": "transformer_lens.config",
-    "attribution_patch": "transformer_lens.tools.analysis",
     "detect_head": "transformer_lens.head_detector",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name == "interchange_tools":
-        return import_module("transformer_lens.tools.analysis.interchange")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

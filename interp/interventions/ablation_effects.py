@@ -1,33 +1,39 @@
 """How much worse the output is without each component, as a table with one row per component.
 
-    loss_increase = mean over rows of (loss without the component − loss with it)
+    score = mean over rows of (loss without the component − loss with it)
 
-The loss of a row is the mean over scored positions of the squared error, as a share of the
-target's variance (real targets), or of the cross-entropy in nats (tokens). The null is that the
-rows' differences have mean 0, or are what they would be with other rows' targets
-(:func:`interp.stats.nulls.need_null`); the interval is a bootstrap over rows.
+A component is a list of edits of a run (:mod:`interp.interventions.replacement`), the loss a
+metric, and another metric, such as a logit difference, can be asked for. The loss of a row is the
+mean over scored positions of the squared error, as a share of the target's variance (real targets),
+or of the cross-entropy in nats (tokens). The null is that the rows' differences have mean 0, or are
+what they would be with other rows' targets (:func:`interp.stats.nulls.need_null`); the interval is
+a bootstrap over rows.
 
-Only heads, FFNs, layers and positions as the model uses them now are judged; see
-:mod:`interp.interventions.ablate` for what an ablation does not show.
+An effect shows reliance of the model as it is now, not what is computed; a component whose loss
+another makes up for has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.hooks.capture import model_device
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.interventions.ablate import ablated_by_rows, every_component
-from interp.interventions.components import Component
-from interp.interventions.prefix_reuse import not_finite
+from interp.interventions.components import Component, every_component
+from interp.interventions.replacement import need_rows, replacement
+from interp.ray_tasks import Backend
+from interp.run.edits import Array, Edit
+from interp.run.gate import next_tokens
+from interp.run.metrics import Loss, LossOfOthers, Metric, as_metric
+from interp.run.run import Run
 from interp.stats.bootstrap import row_interval
 from interp.stats.head_table import ANY_TARGET, head_table, score_row
 from interp.stats.nulls import need_null, paired_null
@@ -46,15 +52,7 @@ __all__ = [
 
 
 _ROUNDING = 1e-6  # what another batch size can make of the same loss
-
-
-def next_tokens(tokens: Tensor, start: int = 0) -> Batch:
-    """A batch of tokens ``[row, pos]`` whose targets are the next tokens, scored from ``start``
-    on."""
-    targets = torch.cat((tokens[:, 1:], tokens[:, :1]), dim=1)
-    mask = torch.ones(tokens.shape, dtype=torch.bool)
-    mask[:, :start], mask[:, -1] = False, False
-    return Batch(tokens, targets, mask)
+_LOSS = Loss()
 
 
 def row_losses(output: Tensor, batch: Batch) -> Float[Tensor, " row"]:
@@ -127,53 +125,93 @@ def ablate(
     *,
     how: str = "mean",
     corrupted: Tensor | None = None,
+    metric: Any = _LOSS,
     rows: int = 64,
     seed: int = 0,
     tokens: int = 1024,
+    backend: Backend = "local",
 ) -> pd.DataFrame:
-    """The increase of the loss when each component is ablated, tested against no increase.
+    """By how much a model does worse when each component is replaced, tested against no change.
 
     Args:
         model: Ours, a bridge, or a wrapped module (one forward pass a component).
         batch: Rows with targets; see :func:`next_tokens` for language models.
-        parts: The components to ablate; every head, FFN and layer by default.
+        parts: The components; every head, FFN and layer by default.
         how: What replaces the components' writes; means and other rows' values are taken from the
             first ``rows`` rows.
         corrupted: The inputs from which ``swap`` takes its values, paired row by row with the
             batch.
+        metric: What is asked of the output: the loss; a :class:`~interp.run.metrics.Metric` such as
+            ``LogitDifference``; or a function of outputs ``[place, output]`` and targets ``[place,
+            …]`` at scored positions that gives a number a place, where more is worse.
         rows: How many rows are run at a time; the first so many also give means and other rows'
             values.
         seed: Seed of the resampled rows and of the intervals.
         tokens: At most this many positions per forward pass (at least one row); it bounds the
             memory.
+        backend: ``local``, or ``ray``: components are spread as tasks.
 
     Returns:
-        A head table with ``low`` and ``high``; metric ``loss_increase``, method = ``how``,
-        target = the position for positions and ``output`` otherwise.
+        A head table with ``low`` and ``high``; metric ``loss_increase`` (``logit_difference_
+        decrease``, or the function's name), method = ``how``, target = the position for positions
+        and ``output`` otherwise. More is worse. The null of the loss is that of
+        :func:`interp.stats.nulls.need_null`, that of other metrics a mean of 0 over rows.
 
     Raises:
         ArgumentError: for ``swap`` without corrupted inputs, or those without ``swap``; for fewer
             than two rows to average or resample; for components that the model does not have; for
-            a loss that is not finite.
+            a metric that is not finite.
         HookError: for a wrapped module without a component's hooks.
     """
-    _check(batch, how, corrupted, rows)
-    options: dict[str, Any] = {"how": how, "seed": seed, "tokens": tokens}
     chosen = every_component(model) if parts is None else tuple(dict.fromkeys(parts))
-    found: dict[Component, list[np.ndarray]] = {}
-    for part, increases in _increases(model, batch, chosen, corrupted, rows, options):
-        found.setdefault(part, []).append(increases.numpy())
-    lost = [part.name for part, pieces in found.items() if not all(map(_finite, pieces))]
-    problems = Problems("ablate")
-    rule, advice = f"must leave a finite loss with how={how!r}", "replace them in another way"
-    problems.need(not lost, "parts", rule, lost, advice)
-    problems.raise_if_any()
-    unit, lines = loss_unit(batch), []
+    _check(model, batch, chosen, how, corrupted, rows, tokens)
+    measured, found = as_metric(metric), dict[Component, list[np.ndarray]]()
+    by_targets = isinstance(measured, Loss)
+    first = Array(batch.inputs[:rows], "the first rows")
+    for start in range(0, len(batch), rows):
+        block = batch[start : start + rows]
+        source = first if start else None
+        if corrupted is not None:
+            source = Array(corrupted[start : start + rows], "the corrupted rows")
+        run = Run(model, block, tokens=tokens)
+        asked = LossOfOthers(Array(block.targets)) if by_targets else measured
+        edits = {part: replacement(model, part, how, source, seed) for part in chosen}
+        for part, rise in _rises(run, edits, asked, backend):
+            losses = _by_target(rise, block.mask) if by_targets else run.by_row(rise)
+            found.setdefault(part, []).append(measured.worse * losses.numpy())
+    unit = loss_unit(batch) if by_targets else 1.0
+    lines = []
     for part, pieces in found.items():
-        rises = [_beyond_rounding(piece / unit) for piece in pieces]
-        own = np.concatenate([np.diagonal(piece) for piece in rises])
-        lines.append(_line(part, own, need_null(rises), how, seed))
+        lost = [_beyond_rounding(piece / unit) for piece in pieces]
+        own = np.concatenate([np.diagonal(p) if by_targets else p for p in lost])
+        null = need_null(lost) if by_targets else paired_null(own)
+        lines.append(_line(part, own, null, how, seed, measured))
     return head_table(lines, family=ANY_TARGET)
+
+
+def _rises(
+    run: Run, edits: Mapping[Component, tuple[Edit, ...]], metric: Metric, backend: Backend
+) -> Iterator[tuple[Component, Tensor]]:
+    """The rise for each component, a layer at a time so that few are held (on Ray in one go)."""
+    order = {"position": 0, "head": 1}
+    parts = sorted(edits, key=lambda part: (part.layer, order.get(part.kind, 2)))
+    groups = groupby(parts, key=lambda part: part.layer if backend == "local" else 0)
+    for here in [list(some) for _, some in groups]:
+        many = [edits[part] for part in here]
+        yield from zip(here, run.rises(many, metric, backend=backend), strict=True)
+        run.forget()
+
+
+def _by_target(
+    rises: Float[Tensor, "row pos other"], mask: Bool[Tensor, "row pos"]
+) -> Float[Tensor, "row other"]:
+    """The mean of rises over positions where the row and the one whose targets stand in are both
+    scored; the mean over the others where there are none."""
+    both = mask[:, :, None] & mask.T[None]
+    count = both.sum(1)
+    total = (rises * both).sum(1)
+    mean = total.sum(1, keepdim=True) / count.sum(1, keepdim=True).clamp_min(1)
+    return torch.where(count > 0, total / count.clamp_min(1), mean)
 
 
 def effect_table(
@@ -183,9 +221,10 @@ def effect_table(
     seed: int,
     *,
     site: str = "",
+    metric: Metric = _LOSS,
 ) -> pd.DataFrame:
-    """Turn each component's loss increases on the rows of a batch into a head table, with the null
-    that their mean is 0.
+    """Turn each component's increases of the loss, or of a metric, on the rows of a batch into a
+    head table, with the null that their mean is 0.
 
     Args:
         found: Component → by how much each row's loss is higher, squared errors or nats.
@@ -193,11 +232,12 @@ def effect_table(
         how: What replaced the components' writes.
         seed: Seed of the bootstrap.
         site: Where the components' writes were replaced, if not everywhere.
+        metric: What was measured.
     """
-    unit, rows = loss_unit(batch), []
+    unit, rows = loss_unit(batch) if isinstance(metric, Loss) else 1.0, []
     for part, lost in found.items():
         own = _beyond_rounding(lost / unit)
-        rows.append(_line(part, own, paired_null(own), how, seed) | {"site": site})
+        rows.append(_line(part, own, paired_null(own), how, seed, metric) | {"site": site})
     return head_table(rows, family=ANY_TARGET)
 
 
@@ -206,41 +246,15 @@ def _beyond_rounding(rises: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*
     return np.where(np.abs(rises) <= _ROUNDING, 0.0, rises)
 
 
-def _increases(
+def _check(
     model: HookedModel,
     batch: Batch,
     parts: Sequence[Component],
+    how: str,
     corrupted: Tensor | None,
     rows: int,
-    options: dict[str, Any],
-) -> Iterator[tuple[Component, Float[Tensor, "row other"]]]:
-    """Yield each component's loss increases with the targets of each row, for some rows at a
-    time."""
-    device = model_device(model)
-    for start in range(0, len(batch), rows):
-        source = batch.inputs[:rows] if corrupted is None else corrupted[start : start + rows]
-        block = batch[start : start + rows]
-        inputs, reference = block.inputs.to(device), source.to(device)
-        pieces = ablated_by_rows(
-            model, inputs, parts, reference=reference, scored=block.mask, **options
-        )
-        found: dict[Component, list[Tensor]] = {}
-        for few, clean, outputs in pieces:
-            some, whole = block[few], losses_with_targets(clean, block[few], block)
-            if not _finite(whole):
-                raise not_finite(model, inputs[few])
-            for part, output in outputs:
-                risen = losses_with_targets(output, some, block) - whole
-                found.setdefault(part, []).append(risen)
-        for part, risen_by_rows in found.items():
-            yield part, torch.cat(risen_by_rows)
-
-
-def _finite(values: Tensor | np.ndarray) -> bool:
-    return bool(np.isfinite(np.asarray(values)).all())
-
-
-def _check(batch: Batch, how: str, corrupted: Tensor | None, rows: int) -> None:
+    tokens: int,
+) -> None:
     problems = Problems("ablate")
     problems.need(len(batch) > 0, "batch", "must have rows", len(batch), "give some")
     problems.need(rows >= 1, "rows", "must be at least 1", rows, "take about 64")
@@ -256,14 +270,21 @@ def _check(batch: Batch, how: str, corrupted: Tensor | None, rows: int) -> None:
     rule = f"must be shaped {tuple(batch.inputs.shape)}, as the batch's inputs"
     problems.need(shape == batch.inputs.shape, "corrupted", rule, tuple(shape), "pair the rows")
     problems.raise_if_any()
+    need_rows(problems, model, batch.inputs, parts, how, corrupted, tokens)
+    problems.raise_if_any()
 
 
 def _line(
-    part: Component, increases: Float[np.ndarray, " row"], null: Null, how: str, seed: int
+    part: Component,
+    increases: Float[np.ndarray, " row"],
+    null: Null,
+    how: str,
+    seed: int,
+    metric: Metric,
 ) -> dict[str, Any]:
     target = str(part.position) if part.kind == "position" else "output"
     return score_row(
-        "loss_increase",
+        metric.loss_name,
         float(increases.mean()),
         null,
         component=part.kind,

@@ -4,9 +4,8 @@ A head is replaced at ``hook_result`` (all it writes, the identity term included
 wrapped models at ``hook_z``, before W_O, which is the same there), an FFN at ``hook_mlp_out``, a
 position in the stream that enters its layer, a layer as all its heads and its FFN together.
 
-:mod:`interp.interventions.ablate` takes many single components out, each in its turn;
-:mod:`interp.interventions.clean_run` several at once. A missing effect can mean that another
-component stands in.
+What may stand in for them is said in :mod:`interp.interventions.replacement`. A missing effect can
+mean that another component stands in.
 """
 
 from __future__ import annotations
@@ -19,10 +18,12 @@ from torch import Tensor
 
 from interp.errors import HookError, Problems
 from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.run.site import Site
 
 __all__ = [
     "Component",
     "components",
+    "every_component",
     "has_ffn",
     "hook_of",
     "hooks_of",
@@ -62,10 +63,10 @@ class Component:
     def hook(self) -> str:
         """The hook at which a head's or an FFN's output, or a position's stream, can be replaced;
         :exc:`HookError` for a layer, which has none of its own."""
-        kinds = {"head": "attn.hook_result", "ffn": "hook_mlp_out", "position": "hook_resid_pre"}
+        kinds = {"head": "result", "ffn": "mlp_out", "position": "resid_pre"}
         if self.kind not in kinds:
             raise HookError(f"{self.name} has no hook of its own: name its heads and its FFN")
-        return f"blocks.{self.layer}.{kinds[self.kind]}"
+        return Site(self.layer, kinds[self.kind]).name
 
 
 def components(model: HookedModel) -> tuple[Component, ...]:
@@ -93,6 +94,16 @@ def _components(model: Any) -> Iterator[Component]:
             yield Component("ffn", layer)
 
 
+def every_component(model: HookedModel, length: int = 0) -> tuple[Component, ...]:
+    """All heads, FFNs and layers; and, for ``length`` > 0, every position before every layer."""
+    layers = range(model.cfg.n_layers)
+    return (
+        *components(model),
+        *(Component("layer", layer) for layer in layers),
+        *(Component("position", layer, position=p) for layer in layers for p in range(length)),
+    )
+
+
 def has_ffn(model: Any, layer: int) -> bool:
     """Whether a layer has an FFN."""
     spec = getattr(model, "spec", None)
@@ -103,9 +114,9 @@ def stream_after(model: Any) -> Iterator[tuple[int, str]]:
     """(layer, hook) of the residual stream after each sublayer."""
     for layer in range(model.cfg.n_layers):
         if _heads(model, layer) != 0:
-            yield layer, f"blocks.{layer}.hook_resid_mid"
+            yield layer, Site(layer, "resid_mid").name
         if has_ffn(model, layer):
-            yield layer, f"blocks.{layer}.hook_resid_post"
+            yield layer, Site(layer, "resid_post").name
 
 
 def _heads(model: Any, layer: int) -> int | None:

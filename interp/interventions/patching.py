@@ -1,19 +1,36 @@
 """The effect of giving components the values they have on other inputs, one table row each.
 
-    patch        each component gets the values that it has on paired, corrupted inputs, and the
-                 rest of the model responds
-    patch_paths  one receiver alone sees a sender's replaced value, and everything between the two
-                 stays as it was
+    patch         each component gets the values that it has on paired, corrupted inputs, and the
+                  rest of the model responds
+    patch_paths   one receiver alone sees a sender's replaced value, and everything between the two
+                  stays as it was
+    attributions  a first-order estimate of patch, from one backward pass
 
-Both give the increase of the loss on the batch, with its null and interval, as
-:func:`interp.interventions.ablation_effects.ablate` does. Pair the rows so that they differ
-in one thing: only then does an effect say what the component carries. An effect shows that the
-model uses the component or path on these rows; none may mean that another makes up for it.
+    receiver's input  ←  input + (replacement − what the sender writes)
+
+A sender is
+
+    head, ffn  what it writes to the residual stream
+    layer      all that its heads and its FFN write
+    position   the residual stream that enters a layer there: all that is written at that position
+               before the layer, the embedding included
+
+and a receiver is a head's query, key or value input, an FFN's input, or the final norm
+(``logits``). Inputs are changed in front of the norm, which is computed anew. Changes add up: those
+of all positions of layer l and of every head and FFN from l on make the receiver's input that of
+the run they come from. Blocks without residual pass on only what their last sublayer writes: there
+the only senders are those that the receiver reads itself.
+
+Pair the rows so that they differ in one thing: only then does an effect say what the component
+carries. An effect shows that the model uses the component or path on these rows; none may mean that
+another makes up for it. An estimate of first order is for screening: it is wrong where scores
+saturate, most of all for the parts that are needed most.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,14 +39,20 @@ import torch
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.hooks.capture import evaluating
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.interventions.ablation_effects import ablate, effect_table, row_losses
-from interp.interventions.components import Component
-from interp.interventions.paths import Receiver, path_patched
+from interp.interventions.ablation_effects import ablate, effect_table
+from interp.interventions.components import Component, components, every_component, has_ffn
+from interp.interventions.replacement import need_rows, outputs_with, replacement
+from interp.run.edits import Array, Edit, Through
+from interp.run.metrics import Loss, as_metric
+from interp.run.run import Run
+from interp.run.site import Site
 from interp.tasks.base import Batch
 
-__all__ = ["patch", "patch_paths"]
+__all__ = ["Receiver", "attributions", "patch", "patch_paths", "path_patched", "senders"]
+
+_INPUTS = ("q", "k", "v", "ffn", "logits")
+_LOSS = Loss()
 
 
 def patch(
@@ -39,19 +62,20 @@ def patch(
     parts: Sequence[Component] | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """The loss on a batch when each component is given what it writes on corrupted inputs.
+    """By how much a model does worse when each component is given what it writes on corrupted
+    inputs.
 
     Args:
         model: Any hooked model; a wrapped module takes one forward pass a component.
         batch: Rows with targets.
         corrupted: Inputs of the same shape: row i of them is the pair of row i of the batch.
         parts: The components to patch; every head, FFN and layer by default.
-        options: ``rows``, ``seed`` and ``tokens`` of
+        options: ``metric``, ``rows``, ``seed``, ``tokens`` and ``backend`` of
             :func:`interp.interventions.ablation_effects.ablate`.
 
     Returns:
-        A head table, one row a component: ``score`` is the mean increase of the loss, with
-        ``low`` and ``high``.
+        A head table, one row a component: ``score`` is the mean increase of the loss (or by how
+        much another metric gets worse), with ``low`` and ``high``.
 
     Raises:
         ArgumentError: for inputs of another shape, components that the model does not have, and a
@@ -70,13 +94,14 @@ def patch_paths(
     *,
     how: str = "mean",
     corrupted: Tensor | None = None,
+    metric: Any = _LOSS,
     seed: int = 0,
     tokens: int = 1024,
 ) -> pd.DataFrame:
-    """The loss on a batch when one receiver alone sees each sender's replaced value.
+    """By how much a model does worse when one receiver alone sees each sender's replaced value.
 
     Args:
-        model: Ours, or a ``TransformerBridge``; a wrapped module cannot be run from its middle on.
+        model: Ours, or a ``TransformerBridge``.
         batch: Rows with targets.
         receiver: Where the path ends: a head's query, key or value input, an FFN's input, or the
             final norm.
@@ -84,6 +109,7 @@ def patch_paths(
         how: The replacement: ``mean`` over rows, ``zero``, ``resample`` (another row's value), or
             ``swap`` (what it is on ``corrupted``).
         corrupted: Inputs that ``swap`` takes its values from, paired row by row with the batch.
+        metric: As for :func:`interp.interventions.ablation_effects.ablate`.
         seed: Seed of the resampled rows and of the intervals.
         tokens: At most this many positions per forward pass (at least one row); it bounds the
             memory.
@@ -94,7 +120,7 @@ def patch_paths(
     Raises:
         ArgumentError: for senders that are not in front of the receiver, a receiver that the model
             does not have, or ``swap`` without corrupted inputs.
-        HookError: for a wrapped module.
+        HookError: for a model without the receiver's hook.
     """
     problems = Problems("patch_paths")
     good = (how == "swap") == (corrupted is not None)
@@ -102,19 +128,211 @@ def patch_paths(
     shown = None if corrupted is None else f"inputs with how={how!r}"
     problems.need(good, "corrupted", rule, shown, "give both")
     problems.raise_if_any()
-    with evaluating(model):
-        clean = row_losses(model.run_with_hooks(batch.inputs), batch)
-        found: dict[Component, np.ndarray] = {
-            sender: (row_losses(output, batch) - clean).numpy()
-            for sender, output in path_patched(
-                model,
-                batch.inputs,
-                receiver,
-                parts,
-                how=how,
-                reference=corrupted,
-                seed=seed,
-                tokens=tokens,
-            )
-        }
-    return effect_table(found, batch, how, seed, site=receiver.site)
+    paths = _paths(model, batch.inputs, receiver, parts, how, corrupted, seed, tokens)
+    run, measured = Run(model, batch, tokens=tokens), as_metric(metric)
+    rises = run.rises([*paths.values()], measured)
+    found: dict[Component, np.ndarray] = {
+        sender: (measured.worse * run.by_row(rise)).numpy()
+        for sender, rise in zip(paths, rises, strict=True)
+    }
+    return effect_table(found, batch, how, seed, site=receiver.site, metric=measured)
+
+
+def attributions(
+    model: HookedModel,
+    batch: Batch,
+    corrupted: Tensor,
+    parts: Sequence[Component] | None = None,
+    *,
+    metric: Any = _LOSS,
+    tokens: int = 1024,
+) -> pd.DataFrame:
+    """A first-order estimate of :func:`patch`: gradient · (corrupted value − own value).
+
+    Args:
+        model: Any hooked model whose layers gradients pass through.
+        batch: Rows with targets.
+        corrupted: Inputs of the same shape, paired row by row.
+        parts: The components; every head and FFN by default.
+        metric: As for :func:`interp.interventions.ablation_effects.ablate`.
+        tokens: As for :func:`interp.interventions.ablation_effects.ablate`.
+
+    Returns:
+        Columns ``component``, ``layer``, ``head`` and ``score``: by how much the metric would get
+        worse, averaged over rows. Sorted by absolute score.
+
+    Raises:
+        ArgumentError: for inputs that are not paired, components that the model does not have.
+        HookError: for a model without a component's hooks.
+    """
+    chosen = components(model) if parts is None else tuple(parts)
+    problems, measured = Problems("attributions"), as_metric(metric)
+    need_rows(problems, model, batch.inputs, chosen, "swap", corrupted, tokens)
+    problems.raise_if_any()
+    source = Array(corrupted, "the corrupted rows")
+    edits = [replacement(model, part, "swap", source) for part in chosen]
+    slopes = Run(model, batch, tokens=tokens).slopes(edits, measured)
+    rows = [
+        (part.kind, part.layer, part.head, measured.worse * float(slope))
+        for part, slope in zip(chosen, slopes.mean(1), strict=True)
+    ]
+    table = pd.DataFrame(rows, columns=["component", "layer", "head", "score"])
+    order = table["score"].abs().sort_values(ascending=False, kind="stable").index
+    return table.loc[order].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """The end of a patched path: the one place that sees the sender's replaced value.
+
+    Attributes:
+        input: ``q``, ``k`` or ``v`` of a head, ``ffn`` of a layer, or ``logits``.
+        layer: The layer, counted from 0; −1 for ``logits``.
+        head: The head, for ``q``, ``k`` and ``v``; −1 otherwise. Where query heads share keys and
+            values, ``k`` and ``v`` count the shared ones.
+
+    Raises:
+        ArgumentError: for another input, or a layer or head that does not go with it.
+    """
+
+    input: str
+    layer: int = -1
+    head: int = -1
+
+    def __post_init__(self) -> None:
+        problems = Problems("Receiver")
+        rule = f"must be one of {', '.join(_INPUTS)}"
+        problems.need(self.input in _INPUTS, "input", rule, self.input, "pick one")
+        headed = (self.head >= 0) == (self.input in ("q", "k", "v"))
+        problems.need(headed, "head", "goes with q, k and v", self.head, "name it there only")
+        placed = (self.layer >= 0) == (self.input != "logits")
+        problems.need(placed, "layer", "goes with all but logits", self.layer, "name it there only")
+        problems.raise_if_any()
+
+    def place(self, layers: int) -> Site:
+        """Where a model of so many layers reads it."""
+        if self.input == "logits":
+            return Site(layers - 1, "resid_post")
+        if self.input == "ffn":
+            return Site(self.layer, "mlp_in")
+        return Site(self.layer, f"{self.input}_input", self.head)
+
+    @property
+    def site(self) -> str:
+        """The name of the receiver in tables: its hook, and its head where it has one."""
+        if self.input == "logits":
+            return "ln_final"
+        where = self.place(self.layer + 1)
+        return where.name if where.head is None else f"{where.name} head {where.head}"
+
+
+def senders(model: HookedModel, receiver: Receiver, length: int = 0) -> tuple[Component, ...]:
+    """All components in front of a receiver: heads, FFNs and layers.
+
+    For ``length`` > 0 also every position before every layer up to the receiver's.
+    """
+    return tuple(p for p in every_component(model, length) if _reaches(model, p, receiver))
+
+
+def _reaches(model: Any, part: Component, receiver: Receiver) -> bool:
+    """Whether a component comes before the receiver and is read by it directly."""
+    at = model.cfg.n_layers if receiver.input == "logits" else receiver.layer
+    ffn = receiver.input == "ffn"
+    enters = part.kind == "position" and part.layer <= min(at, model.cfg.n_layers - 1)
+    same_layer = ffn and part.kind == "head" and part.layer == at
+    if getattr(getattr(model, "spec", None), "residual", True):
+        return enters or same_layer or (part.kind != "position" and part.layer < at)
+    last = "ffn" if at > 0 and has_ffn(model, at - 1) else "head"
+    writes_last = part.kind in ("layer", last) and part.layer == at - 1
+    return same_layer if ffn else writes_last or (enters and part.layer == at)
+
+
+def path_patched(
+    model: HookedModel,
+    inputs: Tensor,
+    receiver: Receiver,
+    parts: Sequence[Component] | None = None,
+    *,
+    how: str = "mean",
+    reference: Tensor | None = None,
+    seed: int = 0,
+    tokens: int = 1024,
+) -> Iterator[tuple[Component, Tensor]]:
+    """Yield each sender with the model's output when only the receiver sees the sender replaced.
+
+    Args:
+        model: Ours, or a bridge.
+        inputs: ``[row, pos(, channel)]``.
+        receiver: Where the path ends.
+        parts: What comes before it; every head, FFN and layer by default. A ``layer`` sends what
+            its heads and its FFN write, together; ``Component("position", l, position=p)`` sends
+            the residual stream that enters layer l at position p. Each goes to the receiver
+            directly, and everything between is as it was. See :func:`senders`.
+        how, reference, seed: The replacement, as for
+            :func:`interp.interventions.replacement.ablated`; with paired corrupted rows for
+            ``reference`` that is ``how="swap"``.
+        tokens: At most this many positions per forward pass (at least one row).
+
+    Yields:
+        In the order of ``parts``; outputs ``[row, pos, output]``.
+
+    Raises:
+        ArgumentError: for a sender or receiver that the model does not have, a sender that is not
+            in front of the receiver, or arguments that
+            :func:`interp.interventions.replacement.ablated` refuses.
+        HookError: for a model without the receiver's hook.
+    """
+    paths = _paths(model, inputs, receiver, parts, how, reference, seed, tokens)
+    return zip(paths, outputs_with(model, inputs, [*paths.values()], tokens), strict=True)
+
+
+def _paths(
+    model: HookedModel,
+    inputs: Tensor,
+    receiver: Receiver,
+    parts: Sequence[Component] | None,
+    how: str,
+    reference: Tensor | None,
+    seed: int,
+    tokens: int,
+) -> dict[Component, tuple[Edit, ...]]:
+    """The edits of each sender that the receiver alone sees."""
+    chosen = senders(model, receiver) if parts is None else tuple(parts)
+    problems = Problems("patch_paths")
+    _need_receiver(problems, model, receiver)
+    need_rows(problems, model, inputs, chosen, how, reference, tokens)
+    problems.raise_if_any()
+    late = [part.name for part in chosen if not _reaches(model, part, receiver)]
+    residual = getattr(getattr(model, "spec", None), "residual", True)
+    rule = "must come before the receiver" + ("" if residual else " and be read by it directly")
+    problems.need(not late, "parts", rule, late, "leave them out")
+    problems.raise_if_any()
+    source = None if reference is None else Array(reference, "the reference")
+    place = receiver.place(model.cfg.n_layers)
+    found: dict[Component, tuple[Edit, ...]] = {}
+    for part in chosen:
+        edits = replacement(model, part, how, source, seed)
+        edits = edits if residual else edits[-1:]  # what a layer writes last is all that is passed
+        found[part] = tuple(Through(place, edit) for edit in edits)
+    return found
+
+
+def _need_receiver(problems: Problems, model: Any, receiver: Receiver) -> None:
+    layers = model.cfg.n_layers
+    there = receiver.layer < layers
+    problems.need(there, "layer", f"must be below {layers}", receiver.layer, "layers count from 0")
+    if not there:
+        return
+    heads = _heads(model, receiver)
+    rule = f"must be one of the {heads} {receiver.input} heads of layer {receiver.layer}"
+    problems.need(receiver.head < heads, "head", rule, receiver.head, "count those")
+    reads = receiver.input != "ffn" or has_ffn(model, receiver.layer)
+    problems.need(reads, "layer", "must have an FFN to receive", receiver.layer, "take another")
+
+
+def _heads(model: Any, receiver: Receiver) -> int:
+    """How many query heads, or key and value heads, the receiver's layer has."""
+    parts = components(model)
+    heads = sum((part.kind, part.layer) == ("head", receiver.layer) for part in parts)
+    shared = getattr(model.cfg, "n_key_value_heads", None)
+    return shared if shared and receiver.input in ("k", "v") else heads

@@ -113,8 +113,8 @@ class Known(Protocol):
 
     causal: bool
 
-    def mean(self, site: Site) -> Tensor:
-        """The mean over the run's rows, ``[1, …]``."""
+    def mean(self, site: Site, inputs: Array | None = None) -> Tensor:
+        """The mean over the run's rows, or over rows of other inputs, ``[1, …]``."""
 
     def clean(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
         """The values at a site on some of the run's rows, or on rows of other inputs."""
@@ -200,17 +200,23 @@ Edits = tuple[Edit, ...]
 
 @dataclass(frozen=True)
 class Mean(Edit):
-    """The mean over the run's rows stands in, position by position; with ``level`` the mean over
-    rows and positions."""
+    """The mean over rows stands in, position by position.
+
+    Attributes:
+        level: Whether to take the mean over positions as well.
+        inputs: The inputs whose rows are averaged; the run's own by default.
+    """
 
     level: bool = False
+    inputs: Array | None = None
 
     @property
     def act(self) -> str:  # noqa: D102
-        return "its mean over rows and positions" if self.level else "its mean over rows"
+        over = "rows and positions" if self.level else "rows"
+        return f"its mean over {over}{_of(self.inputs)}"
 
     def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
-        found = self.site.take(known.mean(self.site.every_head))
+        found = self.site.take(known.mean(self.site.every_head, self.inputs))
         return found.mean(self.site.position_axis, keepdim=True) if self.level else found
 
     def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
@@ -231,19 +237,27 @@ class Zero(Edit):
 
 @dataclass(frozen=True)
 class Resample(Edit):
-    """What is there on another of the run's rows stands in: rows exchange along a random cycle, so
-    that no row keeps its own."""
+    """What is there on another row stands in: rows exchange along a random cycle, so that no row
+    keeps its own.
+
+    Attributes:
+        seed: Seed of the cycle.
+        inputs: The inputs whose rows stand in; the run's own by default. Where they are fewer, they
+            are used again.
+    """
 
     seed: int = 0
+    inputs: Array | None = None
 
     @property
     def act(self) -> str:  # noqa: D102
-        return f"what it is on another row (seed {self.seed})"
+        return f"what it is on another row{_of(self.inputs)} (seed {self.seed})"
 
     def fetch(self, known: Known, rows: Tensor) -> Tensor:  # noqa: D102
-        order = torch.randperm(len(known), generator=torch.Generator().manual_seed(self.seed))
-        others = order.roll(1)[order.argsort()][rows]
-        return self.site.take(known.clean(self.site.every_head, others))
+        count = len(known) if self.inputs is None else len(self.inputs.tensor)
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
+        others = order.roll(1)[order.argsort()][rows % count]
+        return self.site.take(known.clean(self.site.every_head, others, self.inputs))
 
     def instead(self, own: Tensor, fetched: Tensor) -> Tensor:  # noqa: D102
         return fetched
@@ -377,7 +391,8 @@ class Through(Edit):
 
     def __post_init__(self) -> None:
         problems, where = Problems("Through"), self.sender.site
-        same = self.site.kind in ("mlp_in", "resid_post") and where.layer == self.site.layer
+        late = self.site.kind in ("mlp_in", "resid_post") or where.kind == "resid_pre"
+        same = late and where.layer == self.site.layer
         same &= where.kind != "mlp_out" or self.site.kind == "resid_post"
         rule = f"must come before the receiver, {self.site}"
         before = where.layer < self.site.layer or same
@@ -403,6 +418,10 @@ def as_edits(edits: Edit | tuple[Edit, ...] | list[Edit]) -> Edits:
 def sentence(edits: Edits) -> str:
     """What is changed, in words."""
     return "; ".join(map(str, edits)) or "nothing is changed"
+
+
+def _of(inputs: Array | None) -> str:
+    return "" if inputs is None else f" of {inputs}"
 
 
 def _without(own: Tensor, keys: Tensor, *, causal: bool) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.errors import ArgumentError
 from interp.run.edits import Array
 
 __all__ = ["Change", "LogitDifference", "Loss", "LossOfOthers", "Metric", "Places", "as_metric"]
@@ -44,6 +45,16 @@ class Places:
 @dataclass(frozen=True)
 class Metric:
     """A number at each place, from the output there. Subclasses say which."""
+
+    @property
+    def name(self) -> str:
+        """What the number is, in a table."""
+        return "".join(f"_{c.lower()}" if c.isupper() else c for c in type(self).__name__)[1:]
+
+    @property
+    def loss_name(self) -> str:
+        """What is said of a model that does worse: ``loss_increase`` and the like."""
+        return f"{self.name}_{'increase' if self.worse > 0 else 'decrease'}"
 
     @property
     def worse(self) -> int:
@@ -111,7 +122,11 @@ class LogitDifference(Metric):
         against: The other token, one for all or ``[row, pos]``.
     """
 
-    against: int | Array
+    against: int | Array | Tensor
+
+    def __post_init__(self) -> None:
+        if isinstance(self.against, Tensor):
+            object.__setattr__(self, "against", Array(self.against))
 
     @property
     def worse(self) -> int:  # noqa: D102
@@ -145,8 +160,19 @@ class Change(Metric):
 class _Function(Metric):
     function: Callable[[Tensor, Tensor], Tensor]
 
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", "metric").replace("<lambda>", "metric")
+
     def at(self, output: Tensor, places: Places, clean: Tensor | None) -> Tensor:
-        return self.function(output, places.targets.to(output.device)).double()
+        found = self.function(output, places.targets.to(output.device))
+        if not isinstance(found, Tensor) or found.shape[:1] != output.shape[:1]:
+            shown = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ArgumentError(
+                f"metric {self.name} must give a number for each of {len(output)} places, got "
+                f"{shown}: reduce outputs [place, output] to [place]"
+            )
+        return found.double()
 
 
 def as_metric(metric: Any) -> Metric:

@@ -31,12 +31,14 @@ from torch import Tensor
 
 from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
+from interp.ray_tasks import Backend, need_backend
 from interp.run.edits import Array, Edit, Edits, Fetched, as_edits, sentence
 from interp.run.gate import admitted, need_finite, not_finite
 from interp.run.layers import Acts, Layers, Whole
 from interp.run.metrics import Loss, Metric, Places, as_metric
 from interp.run.runners import runners_of
 from interp.run.site import Site
+from interp.run.spread import spread_rises
 from interp.tasks.base import Batch
 
 __all__ = ["Run"]
@@ -67,6 +69,7 @@ class Run:
     Attributes:
         edits: What is changed in this run: nothing, unless it comes from :meth:`with_`.
         causal: Whether queries can attend to no later key.
+        tokens: At most this many positions are in one pass.
         passes: How many rows have been run through all layers, parts of a pass counted as such.
 
     Raises:
@@ -87,7 +90,7 @@ class Run:
         self.edits: Edits = ()
         told = bool(getattr(getattr(model, "spec", None), "causal", True))
         self.causal = told if causal is None else causal
-        self._tokens, self._room, self._device = tokens, room, model_device(model)
+        self.tokens, self._room, self._device = tokens, room, model_device(model)
         problems = Problems("Run")
         problems.need(tokens >= 1, "tokens", "must be at least 1", tokens, "take about 1024")
         problems.raise_if_any()
@@ -152,10 +155,22 @@ class Run:
         return next(self.rises([edits], metric, rows))
 
     def rises(
-        self, many: Many, metric: Any = _LOSS, rows: Sequence[int] | None = None
+        self,
+        many: Many,
+        metric: Any = _LOSS,
+        rows: Sequence[int] | None = None,
+        *,
+        backend: Backend = "local",
     ) -> Iterator[Tensor]:
-        """Yield the rise for each of many edits, each made by itself."""
+        """Yield the rise for each of many edits, each made by itself; with ``backend="ray"`` edits
+        are spread as tasks, and what they give is not remembered."""
         which, measured = self._rows(rows), as_metric(metric)
+        problems = Problems("Run.rises")
+        need_backend(problems, backend)
+        problems.raise_if_any()
+        if backend == "ray":
+            yield from spread_rises(self, [*map(as_edits, many)], measured, which.tolist())
+            return
         all_ = [(*self.edits, *as_edits(edits)) for edits in many]
         for edit in {edit for edits in many for edit in as_edits(edits)}:
             self._need_reach(edit)
@@ -169,11 +184,22 @@ class Run:
         counts = self.batch.mask[self._rows(rows)].sum(1).clamp_min(1)
         return values.sum(1) / counts.reshape(-1, *[1] * (values.ndim - 2))
 
+    def forget(self) -> None:
+        """Drop what is remembered of values with edits made; clean streams and means stay."""
+        self._values.clear()
+        self._slopes.clear()
+
     def outputs(self, rows: Sequence[int] | None = None) -> Iterator[tuple[Places, Tensor]]:
         """Yield some scored places at a time with their outputs ``[place, output]``."""
         for piece in self._pieces(self._rows(rows)):
             with evaluating(self.model):
-                yield from self._outputs([self.edits], piece)
+                for places, output in self._outputs([self.edits], piece):
+                    if not bool(output.isfinite().all()):
+                        if not self.edits:
+                            raise not_finite(self.model, self._inputs(piece))
+                        list(self.clean.outputs(piece.tolist()))  # is the model itself so?
+                        need_finite(output, f"the model with {sentence(self.edits)}")
+                    yield places, output
 
     def at(
         self, sites: Sequence[Site | str], rows: Sequence[int] | None = None
@@ -220,9 +246,11 @@ class Run:
 
     # What edits ask for.
 
-    def mean(self, site: Site) -> Tensor:
-        """The mean of clean values at a site over all rows, ``[1, …]``; kinds without a key axis
-        are read for all layers at once."""
+    def mean(self, site: Site, inputs: Array | None = None) -> Tensor:
+        """The mean of clean values at a site over all rows, or over rows of other inputs, ``[1,
+        …]``; kinds without a key axis are read for all layers at once."""
+        if inputs is not None:
+            return self._other(inputs).mean(site)
         if site not in self._means:
             layers = range(self.model.cfg.n_layers) if site.position_axis == 1 else [site.layer]
             sites = [Site(at, site.kind, None, site.term) for at in layers]
@@ -231,12 +259,13 @@ class Run:
             types: dict[Site, torch.dtype] = {}
             for piece in self._pieces(self._rows(None)):
                 for one, value in self._read(sites, piece, ()).items():
+                    if one == site and not bool(value.isfinite().all()):
+                        raise not_finite(self.model, self._inputs(piece))
                     total = value.sum(0, keepdim=True, dtype=torch.float64)
                     sums[one] = sums[one] + total if one in sums else total
                     types[one] = value.dtype
             for one, total in sums.items():
                 self._means[one] = (total / len(self)).to(types[one])
-                need_finite(self._means[one], f"the mean of {one} over rows")
         return self._means[site]
 
     def clean_values(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
@@ -267,7 +296,7 @@ class Run:
             places = torch.ones(tensor.shape[:2], dtype=torch.bool)
             rows = Batch(tensor, torch.zeros(tensor.shape[:2], dtype=torch.long), places)
             room = self._room // 2
-            self._others[inputs] = Run(self.model, rows, tokens=self._tokens, room=room)
+            self._others[inputs] = Run(self.model, rows, tokens=self.tokens, room=room)
         return self._others[inputs]
 
     # How it is done.
@@ -277,7 +306,7 @@ class Run:
 
     def _pieces(self, rows: Tensor, *, share: int = 1) -> list[Tensor]:
         """Even pieces of the rows, of at most ``tokens / share`` positions (one row at least)."""
-        most = max(1, self._tokens // share // self.batch.inputs.shape[1])
+        most = max(1, self.tokens // share // self.batch.inputs.shape[1])
         return list(rows.tensor_split(-(-len(rows) // most))) if len(rows) else []
 
     def _need_reach(self, edit: Edit) -> None:
@@ -415,7 +444,7 @@ class Run:
             groups.setdefault((min((e.site.layer for e in edits), default=-2), at), []).append(
                 edits
             )
-        copies = max(1, self._tokens // (rows * self.batch.inputs.shape[1]))
+        copies = max(1, self.tokens // (rows * self.batch.inputs.shape[1]))
         for _, some in sorted(groups.items(), key=lambda item: item[0]):
             for start in range(0, len(some), copies):
                 yield some[start : start + copies]
@@ -557,8 +586,8 @@ class _Known:
     def __init__(self, run: Run) -> None:
         self._run, self.causal = run, run.causal
 
-    def mean(self, site: Site) -> Tensor:
-        return self._run.mean(site)
+    def mean(self, site: Site, inputs: Array | None = None) -> Tensor:
+        return self._run.mean(site, inputs)
 
     def clean(self, site: Site, rows: Tensor, inputs: Array | None = None) -> Tensor:
         return self._run.clean_values(site, rows, inputs)

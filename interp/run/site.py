@@ -153,7 +153,7 @@ class Site:
     def put(self, value: Tensor, part: Tensor) -> Tensor:
         """A value with the head's part replaced; ``part`` may be one row for all."""
         if self.head is None or self.head_axis is None:
-            return part.expand_as(value)
+            return part.expand_as(value).contiguous()
         changed = value.clone()
         changed.select(self.head_axis, self.head).copy_(part)
         return changed

@@ -26,19 +26,19 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
-from interp.hooks.capture import model_device
-from interp.interventions.components import Component, components, hook_of, replaced
+from interp.interventions.components import Component, components
+from interp.interventions.replacement import sites_of
 from interp.rasp.evaluation import NONE
+from interp.run import Array, Edit, Replace, Site
 from probes.decompile.catalogue import primitives
 from probes.decompile.decisions import (
-    Hook,
     TokenTable,
     activations,
     agreement,
     decided,
     outputs_of,
+    run_of,
 )
 from probes.decompile.primitives import Primitive, ideal
 from probes.decompile.rows import Rows
@@ -72,13 +72,13 @@ class Kept:
         parts: Components that are needed.
         dropped: Component → what is left of the gain when it and all dropped before it are replaced
             by their means.
-        means: Hook → mean over positions and rows of what is there.
+        edits: Replace what was dropped by its mean over positions and rows.
         gain: Of what is left.
     """
 
     parts: tuple[Component, ...]
     dropped: dict[Component, float]
-    means: dict[str, Tensor]
+    edits: tuple[Edit, ...]
     gain: float
 
 
@@ -110,13 +110,14 @@ def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET)
         table: Fitted to the model's decisions.
         budget: Least gain that is left.
     """
-    truth = decided(outputs_of(model, rows), rows)
+    run = run_of(model, rows)
+    truth = decided(outputs_of(model, rows, run=run), rows)
     parts = components(model)
     means = _means(model, rows, parts)
 
     def gain(without: Sequence[Component]) -> float:
-        hooks = [_mean_hook(model, part, means) for part in without]
-        found = decided(outputs_of(model, rows, lambda _: hooks), rows)
+        edits = [means[part] for part in without]
+        found = decided(outputs_of(model, rows, *edits, run=run), rows)
         return table.fidelity(rows, truth, found).or_match
 
     alone = {part: gain([part]) for part in parts}
@@ -129,7 +130,7 @@ def prune(model: Any, rows: Rows, table: TokenTable, *, budget: float = _BUDGET)
         if found >= budget:
             dropped[part] = left = found
     kept = tuple(part for part in parts if part not in dropped)
-    return Kept(kept, dropped, means, left)
+    return Kept(kept, dropped, tuple(means[part] for part in dropped), left)
 
 
 def head_primitives(
@@ -222,8 +223,8 @@ def _gain_on_content(
 
 def overlap(model: Any, rows: Rows, head: Component, primitive: Primitive) -> float:
     """Share of a head's attention, where something is asked, that a primitive's pattern shares."""
-    name = f"blocks.{head.layer}.attn.hook_pattern"
-    own = activations(model, rows, [name])[name][:, head.head].float().numpy()[rows.asked]
+    site = Site(head.layer, "pattern", head.head)
+    own = activations(model, rows, [site])[site].float().numpy()[rows.asked]
     return float(np.minimum(own, ideal(primitive, rows)[rows.asked]).sum(-1).mean())
 
 
@@ -270,45 +271,30 @@ def substituted(
 ) -> list[NDArray[Any]]:
     """Decisions with a head attending as each of some primitives says, those named before it as
     theirs say, and all that was dropped at its mean."""
-    times = len(primitives)
-    own = np.concatenate([ideal(one, rows) for one in primitives])
-    does = [(one.head, np.tile(ideal(one.primitive, rows), (times, 1, 1))) for one in named]
-    weights = [(part, torch.from_numpy(each).float()) for part, each in [*does, (head, own)]]
-    dropped = [_mean_hook(model, part, kept.means) for part in kept.dropped]
+    run = run_of(model, rows)
 
-    def hooks(which: slice) -> list[Hook]:
-        written = [
-            (
-                f"blocks.{part.layer}.attn.hook_pattern",
-                partial(_write_pattern, head=part.head, weights=each[which]),
-            )
-            for part, each in weights
-        ]
-        return [*dropped, *written]
+    def attends(part: Component, one: Primitive) -> Edit:
+        pattern = torch.from_numpy(ideal(one, rows)).float()
+        return Replace(Site(part.layer, "pattern", part.head), Array(pattern, one.words))
 
-    repeated = rows[np.tile(np.arange(len(rows)), times)]
-    return np.split(decided(outputs_of(model, repeated, hooks), repeated), times)
+    fixed = [*kept.edits, *(attends(one.head, one.primitive) for one in named)]
+    return [
+        decided(outputs_of(model, rows, *fixed, attends(head, one), run=run), rows)
+        for one in primitives
+    ]
 
 
-def _write_pattern(pattern: Tensor, hook: Any, head: int, weights: Tensor) -> Tensor:
-    pattern = pattern.clone()
-    pattern[:, head] = weights.to(pattern)
-    return pattern
-
-
-def _means(model: Any, rows: Rows, parts: Sequence[Component]) -> dict[str, Tensor]:
-    """Hook → mean over the positions of all rows, padding left out."""
-    found: dict[str, Tensor] = {}
+def _means(model: Any, rows: Rows, parts: Sequence[Component]) -> dict[Component, Edit]:
+    """The edits that put the mean over the positions of all rows, padding left out, in the place of
+    what each part writes."""
     there = torch.from_numpy(rows.tokens != NONE)
-    names = sorted({hook_of(model, part) for part in parts})
-    for name, values in activations(model, rows, names).items():
-        found[name] = values[there].mean(0).to(model_device(model))
-    return found
-
-
-def _mean_hook(model: Any, part: Component, means: dict[str, Tensor]) -> Hook:
-    name = hook_of(model, part)
-    return name, partial(replaced, part=part, instead=means[name])
+    sites = {part: next(sites_of(model, part)) for part in parts}
+    every = activations(model, rows, [*{site.every_head for site in sites.values()}])
+    means = {part: site.take(every[site.every_head])[there].mean(0) for part, site in sites.items()}
+    return {
+        part: Replace(site, Array(means[part][None, None], "its mean"))
+        for part, site in sites.items()
+    }
 
 
 def mean_patterns(
@@ -316,7 +302,7 @@ def mean_patterns(
 ) -> tuple[Float[np.ndarray, "query key"], Float[np.ndarray, "query key"]]:
     """A head's pattern and the primitive's on the longest of some rows: for a picture."""
     longest = rows[np.argsort(-rows.lengths, kind="stable")[:1]]
-    name = f"blocks.{head.layer}.attn.hook_pattern"
+    site = Site(head.layer, "pattern", head.head)
     n = min(int(longest.lengths[0]), most)
-    own = activations(model, longest, [name])[name][0, head.head, :n, :n].float().numpy()
+    own = activations(model, longest, [site])[site][0, :n, :n].float().numpy()
     return own, ideal(primitive, longest)[0, :n, :n]

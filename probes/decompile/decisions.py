@@ -10,8 +10,8 @@ it is not defined where the table makes no mistake: then no attention is needed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.hooks.capture import evaluating, model_device
 from interp.rasp.evaluation import NONE, Decisions
+from interp.run import Edit, Run, Site
+from interp.tasks.base import Batch
 from probes.decompile.rows import Rows
 
 __all__ = [
@@ -34,10 +35,11 @@ __all__ = [
     "disagreements",
     "inputs_of",
     "outputs_of",
+    "run_of",
 ]
 
 _AT_ONCE = 64
-Hook = tuple[str, Callable[..., Any]]
+"""Rows of one pass."""
 
 
 @dataclass(frozen=True)
@@ -58,41 +60,45 @@ class Fidelity:
         return self.gain if np.isfinite(self.gain) else self.match
 
 
-def outputs_of(
-    model: Any, rows: Rows, hooks: Callable[[slice], Sequence[Hook]] | None = None
-) -> Float[np.ndarray, "row pos output"]:
-    """A model's outputs on rows; some rows at a time.
+def run_of(model: Any, rows: Rows) -> Run:
+    """A model's run on rows, scored where something is asked.
 
     Args:
         model: Takes token codes ``[row, pos]``; causal, so that what pads a row does not matter.
-        rows: Of tokens.
-        hooks: Rows → hooks that change the run for them.
+        rows: Of tokens; something is asked.
     """
-    tokens = inputs_of(rows).to(model_device(model))
-    found = []
-    with torch.no_grad(), evaluating(model):
-        for start in range(0, len(rows), _AT_ONCE):
-            which = slice(start, start + _AT_ONCE)
-            own = list(hooks(which)) if hooks is not None else []
-            output = (
-                model.run_with_hooks(tokens[which], fwd_hooks=own) if own else model(tokens[which])
-            )
-            found.append(output.float().cpu().numpy())
-    return np.concatenate(found) if found else np.zeros((0, rows.tokens.shape[1], 1), np.float32)
+    inputs, asked = inputs_of(rows), torch.from_numpy(rows.asked)
+    batch = Batch(inputs, torch.zeros(asked.shape, dtype=torch.long), asked)
+    return Run(model, batch, tokens=_AT_ONCE * asked.shape[1])
 
 
-def activations(model: Any, rows: Rows, names: Sequence[str]) -> dict[str, Tensor]:
-    """What a model holds at some hooks on rows: hook → values ``[row, pos, …]``, on the CPU.
+def outputs_of(
+    model: Any, rows: Rows, *edits: Edit, run: Run | None = None
+) -> Float[np.ndarray, "decision output"]:
+    """A model's outputs where something is asked, with edits made.
+
+    Args:
+        model, rows: As for :func:`run_of`.
+        edits: What is changed.
+        run: The run on these rows, where there is one already.
+    """
+    if not rows.asked.any():
+        return np.zeros((0, 1), np.float32)
+    run = run_of(model, rows) if run is None else run
+    return torch.cat([o.float().cpu() for _, o in run.with_(*edits).outputs()]).numpy()
+
+
+def activations(model: Any, rows: Rows, sites: Sequence[Site]) -> dict[Site, Tensor]:
+    """What a model holds at some sites on rows, ``[row, pos, …]``, on the CPU.
 
     Args:
         model: Takes token codes ``[row, pos]``.
         rows: Of tokens.
-        names: Hooks; those that the model has not are left out.
+        sites: Those that the model has not are left out.
     """
-    tokens = inputs_of(rows).to(model_device(model))
-    with torch.no_grad(), evaluating(model):
-        _, cache = model.run_with_cache(tokens, names_filter=list(names))
-    return {name: cache[name].cpu() for name in names if name in cache}
+    there = [site for site in sites if site.name in model.hook_dict]
+    every = replace(rows, asked=np.ones_like(rows.asked))
+    return {site: value.cpu() for site, value in run_of(model, every).at(there).items()}
 
 
 def inputs_of(rows: Rows) -> Tensor:
@@ -101,13 +107,13 @@ def inputs_of(rows: Rows) -> Tensor:
     return tokens if rows.encode is None else rows.encode(tokens)
 
 
-def decided(outputs: Float[np.ndarray, "row pos output"], rows: Rows) -> NDArray[Any]:
-    """The decisions at the asked positions: ``[decision, output]`` truths, or ``[decision]`` codes.
+def decided(asked: Float[np.ndarray, "decision output"], rows: Rows) -> NDArray[Any]:
+    """The decisions of outputs where something is asked: ``[decision, output]`` truths, or
+    ``[decision]`` codes.
 
     A model of one output that answers yes or no (two answers) chooses the second where it is above
     the rows' threshold. Outputs beyond the vocabulary are not looked at.
     """
-    asked = outputs[rows.asked]
     asked = asked[:, : len(rows.vocabulary.texts)] if rows.answers is None else asked
     if rows.objective == "sets":
         return asked > 0

@@ -13,21 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
-from interp.interventions.components import Component, hook_of
+from interp.interventions.components import Component
+from interp.interventions.replacement import sites_of
 from interp.rasp import syntax
 from interp.rasp.evaluation import NONE, evaluate
 from interp.rasp.printer import expression_text
 from interp.rasp.syntax import Assignment, Expression, Program, children
-from probes.decompile.decisions import TokenTable, activations, decided, outputs_of
+from interp.run import Array, Replace, Site
+from probes.decompile.decisions import TokenTable, activations, decided, outputs_of, run_of
 from probes.decompile.rows import Rows
 
 __all__ = ["FfnTable", "ffn_table"]
@@ -67,21 +67,18 @@ def ffn_table(
         judged: Rows on which the decisions are compared.
         table: Fitted to the model's decisions.
     """
-    hook = hook_of(model, part)
-    written = [_written(model, part, rows) for rows in (fit, judged)]
+    (site,) = sites_of(model, part)
+    written = [_written(model, site, rows) for rows in (fit, judged)]
     named = _values(program)
     codes = [_codes(program, named, rows) for rows in (fit, judged)]
-    truth = decided(outputs_of(model, judged), judged)
+    run = run_of(model, judged)
+    truth = decided(outputs_of(model, judged, run=run), judged)
 
     def tried(reads: Sequence[int]) -> FfnTable:
         instead, cells = _looked_up(reads, codes, written[0], fit)
         there = judged.tokens != NONE
-        found = decided(
-            outputs_of(
-                model, judged, lambda which: [(hook, partial(_instead, value=instead[which]))]
-            ),
-            judged,
-        )
+        edit = Replace(site, Array(torch.from_numpy(instead), "what a table says"))
+        found = decided(outputs_of(model, judged, edit, run=run), judged)
         own = written[1][there]
         wrong = float(((own - instead[there]) ** 2).sum())
         spread = float(((own - own.mean(0)) ** 2).sum())
@@ -101,9 +98,8 @@ def ffn_table(
     return next(one for one in found if one.gain >= best - _NEAR)
 
 
-def _written(model: Any, part: Component, rows: Rows) -> Float[np.ndarray, "row pos d_model"]:
-    name = hook_of(model, part)
-    return np.asarray(activations(model, rows, [name])[name].double().numpy())
+def _written(model: Any, site: Site, rows: Rows) -> Float[np.ndarray, "row pos d_model"]:
+    return np.asarray(activations(model, rows, [site])[site].double().numpy())
 
 
 def _values(program: Program) -> list[Expression]:
@@ -161,7 +157,3 @@ def _looked_up(
         found[at >= 0] = mean[at[at >= 0]]
         cells = len(cell)
     return found, cells
-
-
-def _instead(activation: Tensor, hook: Any, value: Float[np.ndarray, "row pos d_model"]) -> Tensor:
-    return torch.from_numpy(value).to(activation)

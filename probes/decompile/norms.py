@@ -9,7 +9,6 @@ decides needs the norm's own scale; programs are fitted to the decisions and nee
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,8 @@ import torch
 from torch import Tensor
 
 from interp.rasp.evaluation import NONE
-from probes.decompile.decisions import Hook, TokenTable, activations, decided, outputs_of
+from interp.run import Array, Replace, Site
+from probes.decompile.decisions import TokenTable, activations, decided, outputs_of
 from probes.decompile.rows import Rows
 
 __all__ = ["Frozen", "frozen_norms"]
@@ -38,21 +38,19 @@ class Frozen:
 
 def frozen_norms(model: Any, fit: Rows, judged: Rows, table: TokenTable) -> Frozen:
     """Freeze all norms at once, with means over some rows, and judge the decisions on others."""
-    norms = [f"blocks.{layer}.{n}" for layer in range(model.cfg.n_layers) for n in ("ln1", "ln2")]
-    hooks = [name for name in model.hook_dict if name.endswith(".hook_scale")]
-    hooks = [h for h in hooks if h.removesuffix(".hook_scale") in (*norms, "ln_final")]
-    if not hooks:
+    sites = [
+        Site(at, f"{n}.hook_scale") for at in range(model.cfg.n_layers) for n in ("ln1", "ln2")
+    ]
+    sites = [s for s in (*sites, Site.of("ln_final.hook_scale")) if s.name in model.hook_dict]
+    if not sites:
         return Frozen(float("nan"), float("nan"))
-    cache = activations(model, fit, hooks)
+    cache = activations(model, fit, sites)
     truth = decided(outputs_of(model, judged), judged)
 
     def gain(by_token: bool) -> float:
-        scales = {h: _mean(cache[h], fit, judged, by_token) for h in hooks if h in cache}
-
-        def changed(which: slice) -> list[Hook]:
-            return [(h, partial(_instead, scale=scales[h][which])) for h in scales]
-
-        found = decided(outputs_of(model, judged, changed), judged)
+        scales = {site: _mean(cache[site], fit, judged, by_token) for site in sites}
+        edits = [Replace(site, Array(scale, "a frozen scale")) for site, scale in scales.items()]
+        found = decided(outputs_of(model, judged, *edits), judged)
         return table.fidelity(judged, truth, found).or_match
 
     return Frozen(gain(False), gain(True))
@@ -67,7 +65,3 @@ def _mean(scale: Tensor, fit: Rows, judged: Rows, by_token: bool) -> Tensor:
         for code in np.unique(fit.tokens[there]):
             found[judged.tokens == code] = values[fit.tokens == code].mean()
     return torch.from_numpy(found)[..., None]
-
-
-def _instead(value: Tensor, hook: Any, scale: Tensor) -> Tensor:
-    return scale.to(value)

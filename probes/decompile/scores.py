@@ -30,6 +30,7 @@ from interp.attribution.residual_decomposition import residual_decomposition
 from interp.attribution.unembedding import norm_gain, norm_shift, takes_mean_out
 from interp.interventions.components import Component
 from interp.rasp.evaluation import NONE
+from interp.run import Site
 from probes.decompile.decisions import activations, inputs_of
 from probes.decompile.primitives import Primitive, ideal
 from probes.decompile.rows import Rows
@@ -70,10 +71,9 @@ def score_pairs(model: Any, rows: Rows, head: Component, primitive: Primitive) -
         head: Which.
         primitive: What stands in for it.
     """
-    block = f"blocks.{head.layer}"
-    names = [f"{block}.attn.hook_attn_scores", f"{block}.attn.hook_pattern"]
-    cache = activations(model, rows, names)
-    scores, own = (cache[name][:, head.head].double().numpy() for name in names)
+    sites = [Site(head.layer, kind, head.head) for kind in ("attn_scores", "pattern")]
+    cache = activations(model, rows, sites)
+    scores, own = (cache[site].double().numpy() for site in sites)
     n = rows.tokens.shape[1]
     seen = np.tril(np.ones((n, n), dtype=bool)) & (rows.tokens != NONE)[:, None, :]
     seen = seen & rows.asked[:, :, None] & np.isfinite(scores)
@@ -130,13 +130,13 @@ def _sources(model: Any, rows: Rows, layer: int) -> dict[str, Tensor]:
         read = dict(parts)
         shift: Tensor | None = None
     else:
-        name, norm = f"blocks.{layer}.ln1.hook_scale", model.blocks[layer].ln1
-        cache = activations(model, rows, [name])
+        site, norm = Site(layer, "ln1.hook_scale"), model.blocks[layer].ln1
+        scale = activations(model, rows, [site])[site]
         gain, shift = norm_gain(norm), norm_shift(norm)
         read = {}
         for label, part in parts.items():
             flat = part - part.mean(-1, keepdim=True) if takes_mean_out(model) else part
-            read[label] = flat / cache[name].to(flat) * (1.0 if gain is None else gain.double())
+            read[label] = flat / scale.to(flat) * (1.0 if gain is None else gain.double())
     constants = read.pop("bias", torch.zeros_like(next(iter(read.values()))))
     if shift is not None:
         constants = constants + shift.double()

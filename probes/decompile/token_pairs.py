@@ -36,6 +36,7 @@ from interp.rasp.syntax import (
     Table,
     Token,
 )
+from interp.run import Site
 from probes.decompile.decisions import activations
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
@@ -58,8 +59,8 @@ def by_pairs(model: Any, rows: Rows, head: Component, *, positions: bool) -> Ite
     codes = np.unique(rows.tokens[rows.read])
     if not 2 <= len(codes) <= _MOST:
         return
-    name = f"blocks.{head.layer}.attn.hook_pattern"
-    own = activations(model, rows, [name])[name][:, head.head].float().numpy()
+    site = Site(head.layer, "pattern", head.head)
+    own = activations(model, rows, [site])[site].float().numpy()
     looked = _looked_at(_weights(own, rows, codes), rows, codes)
     texts = [rows.vocabulary.texts[code] for code in codes]
     told = {texts[q]: tuple(texts[k] for k in keys) for q, keys in looked.items()}

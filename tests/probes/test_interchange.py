@@ -11,6 +11,9 @@ from interp.tasks.base import Batch
 from probes.curves import CURVE_COLUMNS, curve_table
 from probes.interchange import (
     INTERCHANGE_COLUMNS,
+    _moves,
+    _random_basis,
+    _span,
     interchange,
     interchange_table,
     probe_directions,
@@ -165,3 +168,16 @@ def test_refusals(model: SequenceTransformer, batch: Batch) -> None:
     for table in (interchange_table, curve_table):
         with pytest.raises(ArgumentError, match=r"hooks must name latents among a, .*'none'"):
             table(model, batch, {"none": SITE})
+
+
+def test_moves_are_those_of_transformer_lens() -> None:
+    from transformer_lens.tools.analysis import interchange as theirs
+
+    generator = torch.Generator().manual_seed(0)
+    base, source = torch.randn(2, 9, 6, generator=generator)
+    basis = _span(torch.randn(2, 6, generator=generator))
+    exchange = theirs.SubspaceInterchange(basis)
+    placebo = theirs.NormMatchedPlacebo(exchange, theirs.random_basis(6, 2, 3))
+    found = list(_moves(source - base, basis, [_random_basis(6, 2, 3)]))
+    torch.testing.assert_close(base + found[0], exchange(base, source))
+    torch.testing.assert_close(base + found[1], placebo(base, source))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import next_tokens
-from interp.interventions.paths import Receiver, path_patched
+from interp.interventions.patching import Receiver, path_patched
 from interp.models.pretrained import load_pretrained
 from probes.roles import TASK, find_roles
 from probes.roles.detectors.circuits import circuit_roles

@@ -22,10 +22,11 @@ from analyses.papers.experiment import status_of
 from prooflens.architectures import Pretrained, load_pretrained
 from prooflens.errors import CheckpointError
 from prooflens.inspection import Performance, performance
-from prooflens.interventions import CleanRun, Component, component_means, components, row_losses
+from prooflens.interventions import Component, components, replacement
 from prooflens.pages import strongest
 from prooflens.plot import PALETTE, size, style
-from prooflens.roles import Run, Trial, token_trials
+from prooflens.roles import Trial, token_trials
+from prooflens.run import Run
 from prooflens.trained import zoo
 from prooflens.weights import HeadWeights, head_weights, weight_table
 
@@ -119,18 +120,13 @@ def _compared(
     draws: int,
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    inputs = trial.batch.inputs
     everything = [part for part in components(model.model) if part.kind == "head"]
-    means = component_means(model.model, inputs, everything)
-    clean = CleanRun.of(model.model, inputs)
-    whole = float(row_losses(clean.output, trial.batch).mean())
-
-    def rise(parts: Sequence[Component]) -> float:
-        output, _ = clean.without(parts, means)
-        return float(row_losses(output, trial.batch).mean()) - whole
-
-    top = rise(heads)
-    matched = np.array([rise(_matched(everything, heads, rng)) for _ in range(draws)])
+    run = Run(model.model, trial.batch)
+    mean = {part: replacement(model.model, part, "mean") for part in everything}
+    sets = [heads, *(_matched(everything, heads, rng) for _ in range(draws))]
+    edits = [tuple(edit for part in parts for edit in mean[part]) for parts in sets]
+    top, *others = (float(run.by_row(rise).mean()) for rise in run.rises(edits))
+    matched = np.array(others)
     return {
         "rise": top,
         "matched_mean": float(matched.mean()),

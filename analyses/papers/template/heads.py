@@ -26,7 +26,7 @@ from analyses.papers.base import Drawing, Setting, Verdict
 from analyses.papers.experiment import decide
 from analyses.papers.template.circuits import circuit_drawing, scalar_drawing
 from analyses.papers.template.models import NAMES, on_unseen, spec_of, task_sizes, unfitted
-from prooflens.interventions import CleanRun, Component, component_means
+from prooflens.run import Mean, Run, head_sites
 from prooflens.tasks import Batch, TemplateTask, same_different
 from prooflens.weights import diagonal_table
 
@@ -97,25 +97,23 @@ def specialisation(setting: Setting) -> Verdict:
     )
 
 
-@torch.no_grad()
 def kept_without(model: Any, batch: Batch) -> Kept:
     """A function: heads of the first layer → the share of the accuracy above ½ that is kept
     without them."""
-    every = [Component("head", 0, head) for head in range(model.spec.heads[0])]
-    run = CleanRun.of(model, batch.inputs)
-    means = component_means(model, batch.inputs, every)
-    right = batch.targets[:, -1, 0].sign()
+    run = Run(model, batch)
+    edits = [Mean(site) for site in head_sites(model) if site.layer == 0]
 
-    def accuracy(output: torch.Tensor) -> float:
-        return float((output[:, -1, 0].sign() == right).double().mean())
+    def accuracy(heads: Sequence[int]) -> float:
+        changed = run.with_(*(edits[head] for head in heads))
+        return float(changed.value(_right)[:, -1].mean())
 
-    whole = accuracy(model(batch.inputs))
+    whole = accuracy([])
+    return lambda heads: (accuracy(heads) - 0.5) / (whole - 0.5)
 
-    def kept(heads: Sequence[int]) -> float:
-        output, _ = run.without([every[head] for head in heads], means)
-        return (accuracy(output) - 0.5) / (whole - 0.5)
 
-    return kept
+def _right(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Whether each output has the target's sign."""
+    return output[:, 0].sign() == targets[:, 0].sign()
 
 
 def worst_first(kept: Kept, heads: int) -> Iterator[float]:

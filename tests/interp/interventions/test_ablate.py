@@ -7,11 +7,11 @@ import torch
 from by_hooks import mean_outputs, run_without
 
 from interp.errors import ArgumentError, ConformanceError
-from interp.interventions.ablate import ablated, every_component
 from interp.interventions.ablation_effects import ablate, next_tokens
 from interp.interventions.clean_run import component_means
-from interp.interventions.components import Component, components
+from interp.interventions.components import Component, components, every_component
 from interp.interventions.prefix_reuse import Trace, can_replay
+from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 

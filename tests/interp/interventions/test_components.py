@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from interp.errors import HookError
-from interp.interventions.ablate import ablated
 from interp.interventions.clean_run import CleanRun, component_means
 from interp.interventions.components import Component, components
+from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 

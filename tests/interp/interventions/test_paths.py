@@ -4,11 +4,13 @@ import pytest
 import torch
 
 from interp.errors import ArgumentError
-from interp.interventions.ablate import every_component
-from interp.interventions.components import Component, components
-from interp.interventions.paths import Receiver, attributions, path_patched, senders
+from interp.interventions.components import Component, components, every_component
+from interp.interventions.patching import Receiver, attributions, path_patched, senders
+from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.run import LogitDifference, next_tokens
+from interp.tasks.base import Batch
 
 SPEC = TransformerSpec(
     d_in=6, d_out=6, n_ctx=7, d_model=8, n_layers=3, n_heads=2, d_head=4, ffn=(5,),
@@ -222,17 +224,35 @@ def test_attribution_is_exact_for_the_last_writers_and_a_linear_metric() -> None
     """Without a final norm the last layer's writes reach the output linearly."""
     model = SequenceTransformer(replace(SPEC, norm="none"), seed=2)
     clean, corrupt = pair()
-    table = attributions(model, clean, corrupt, lambda out: out[0, -1, 2])
-    from interp.interventions.ablate import ablated
-
+    batch = Batch(clean, torch.zeros_like(clean), torch.arange(7).eq(6).expand(4, 7))
+    table = attributions(model, batch, corrupt, metric=lambda output, targets: output[:, 2])
     with torch.no_grad():
-        base = model(corrupt)[:, -1, 2].mean()
-    last = Component("ffn", 2)
-    ((_, patched),) = ablated(model, corrupt, [last], how="swap", reference=clean)
+        base = model(clean)[:, -1, 2].mean()
+    ((_, patched),) = ablated(model, clean, [Component("ffn", 2)], how="swap", reference=corrupt)
     row = table[(table["component"] == "ffn") & (table["layer"] == 2)].iloc[0]
     assert row["score"] == pytest.approx(float(patched[:, -1, 2].mean() - base))
     assert len(table) == len(components(model))
     assert table["score"].abs().is_monotonic_decreasing
+
+
+def test_attribution_is_that_of_transformer_lens() -> None:
+    """Theirs is summed over positions here; it goes from the second inputs to the first."""
+    from transformer_lens.tools.analysis.attribution_patching import attribution_patch
+
+    model, (clean, corrupt) = model_of(), pair()
+    batch = Batch(clean, torch.full_like(clean, 2), torch.arange(7).eq(6).expand(4, 7))
+    table = attributions(model.eval(), batch, corrupt, metric=LogitDifference(4))
+    found = table.set_index(["component", "layer", "head"])["score"]
+    kinds = {"attn_head_out": "head", "mlp_out": "ffn"}
+    expected: dict[tuple[str, int, int], float] = dict.fromkeys(found.index, 0.0)
+
+    def metric(output: torch.Tensor) -> torch.Tensor:
+        return output[0, -1, 2] - output[0, -1, 4]
+
+    for node, score in attribution_patch(model, corrupt, clean, metric).node_scores.items():
+        if node.kind in kinds:
+            expected[kinds[node.kind], node.layer, -1 if node.head is None else node.head] += score
+    assert (-found).to_dict() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("receiver", RECEIVERS, ids=lambda r: r.input)
@@ -281,7 +301,5 @@ def test_receivers_name_a_head_or_a_layer() -> None:
 
 def test_attribution_says_what_it_cannot_do() -> None:
     clean, corrupt = pair()
-    with pytest.raises(ArgumentError, match=r"FFN in every layer.*none at blocks\.0\.hook_mlp_out"):
-        attributions(model_of(ffn=()), clean, corrupt, lambda out: out.sum())
-    with pytest.raises(ArgumentError, match=r"in evaluation mode, .*must be tokens \[row, pos\]"):
-        attributions(model_of().train(), clean, corrupt[:2], lambda out: out.sum())
+    with pytest.raises(ArgumentError, match="must be the 4 paired rows to swap in, got 2"):
+        attributions(model_of(), next_tokens(clean), corrupt[:2])

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from interp.attribution.direct_logit_attribution import direct_logit_attribution
 from interp.errors import ArgumentError, HookError
-from interp.interventions.ablate import ablated, every_component
 from interp.interventions.ablation_effects import ablate, next_tokens, row_losses
-from interp.interventions.components import Component, components
-from interp.interventions.paths import Receiver, path_patched
+from interp.interventions.components import Component, components, every_component
+from interp.interventions.patching import Receiver, path_patched
+from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.models.wrap import WrappedModule, wrap
@@ -91,12 +91,12 @@ def lacking(kind: str) -> WrappedModule:
     ("model", "use", "text"),
     [
         (lacking("hook_mlp_out"), lambda m: list(ablated(m, tokens())),
-         r"WrappedModule has no hook blocks\.0\.hook_mlp_out, where what is ablated"),
+         r"WrappedModule has no hook blocks\.0\.hook_mlp_out"),
         (lacking("attn.hook_z"), lambda m: list(ablated(m, tokens(), [Component("head", 1, 0)])),
-         r"has no hook blocks\.1\.attn\.hook_z, where"),
+         r"has no hook blocks\.1\.attn\.hook_z"),
         (wrapped(SequenceTransformer(SPEC), KINDS[3:]), components, "how many heads it has: wrap"),
-        (lacking(""), lambda m: path_patched(m, tokens(), Receiver("ffn", 1)),
-         "cannot be run from the middle on: it has no blocks, ln_final, unembed"),
+        (lacking(""), lambda m: list(path_patched(m, tokens(), Receiver("ffn", 1))),
+         r"has no hook blocks\.0\.hook_attn_out"),
         (lacking(""), lambda m: direct_logit_attribution(m, tokens()),
          "has no blocks, W_U, ln_final: what a head writes is told by W_O"),
     ],

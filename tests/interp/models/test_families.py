@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from interp.hooks.conformance import conformance
-from interp.interventions.ablate import ablated
 from interp.interventions.components import Component
+from interp.interventions.replacement import ablated
 from interp.models.pretrained import load_pretrained
 
 transformers = pytest.importorskip("transformers")

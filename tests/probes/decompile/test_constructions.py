@@ -134,7 +134,7 @@ def test_rows_that_do_not_fit_the_model_are_refused(outputs: int, rows: Rows, sa
 
 def test_outputs_beyond_the_vocabulary_are_not_looked_at() -> None:
     rows = _rows(6, "next token")
-    outputs = np.zeros((30, 6, 7))
+    outputs = np.zeros((180, 7))
     outputs[..., 5], outputs[..., 2] = 9.0, 1.0
     assert set(decided(outputs, rows).tolist()) == {2}
     assert decided(outputs, _rows(6, "sets")).shape == (180, 4)

@@ -1,0 +1,46 @@
+"""A model's run on some rows: places, edits, metrics, and by how much a metric gets worse."""
+
+from interp.run.edits import (
+    Add,
+    Array,
+    DropKeys,
+    Edit,
+    KeepKeys,
+    Mean,
+    Replace,
+    Resample,
+    Swap,
+    Through,
+    Zero,
+)
+from interp.run.evidence import Finding, gather_evidence
+from interp.run.gate import by_length, next_tokens
+from interp.run.metrics import Change, LogitDifference, Loss, Metric
+from interp.run.run import Run
+from interp.run.site import Site, ffn_sites, head_sites
+
+__all__ = [
+    "Add",
+    "Array",
+    "Change",
+    "DropKeys",
+    "Edit",
+    "Finding",
+    "KeepKeys",
+    "LogitDifference",
+    "Loss",
+    "Mean",
+    "Metric",
+    "Replace",
+    "Resample",
+    "Run",
+    "Site",
+    "Swap",
+    "Through",
+    "Zero",
+    "by_length",
+    "ffn_sites",
+    "gather_evidence",
+    "head_sites",
+    "next_tokens",
+]
