@@ -1,6 +1,5 @@
 """Roles: which there are, on what rows they are judged, and what decides."""
 
-from interp.run import Mean, Run, written_by
 from probes.roles import (
     LANGUAGE,
     PROFILES,
@@ -33,11 +32,9 @@ __all__ = [
     "Examined",
     "Floors",
     "Found",
-    "Mean",
     "Profile",
     "Role",
     "RoleCase",
-    "Run",
     "Test",
     "Trial",
     "candidates",
@@ -47,5 +44,4 @@ __all__ = [
     "repeated_rows",
     "rows_of",
     "token_trials",
-    "written_by",
 ]

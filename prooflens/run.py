@@ -17,7 +17,7 @@ from interp.run.evidence import Finding, gather_evidence
 from interp.run.gate import by_length, next_tokens
 from interp.run.metrics import Change, LogitDifference, Loss, Metric
 from interp.run.run import Run
-from interp.run.site import Site, ffn_sites, head_sites
+from interp.run.site import Site, ffn_sites, head_sites, written_by
 
 __all__ = [
     "Add",
@@ -43,4 +43,5 @@ __all__ = [
     "gather_evidence",
     "head_sites",
     "next_tokens",
+    "written_by",
 ]

@@ -45,7 +45,8 @@ from prooflens.errors import Problems
 from prooflens.hooks import evaluating
 from prooflens.interventions import Component, components, loss_unit
 from prooflens.machine import one_thread
-from prooflens.roles import Mean, Run, find_roles, written_by
+from prooflens.roles import find_roles
+from prooflens.run import Mean, Run, written_by
 from prooflens.tasks import Batch, answers_of, memories_of, sought_of
 from prooflens.trained import zoo
 
