@@ -87,7 +87,7 @@ def ablated(
 ) -> Iterator[tuple[Component, Tensor]]:
     """Yield each component with the model's output when it is replaced.
 
-    For a number a component rather than outputs, :func:`interp.interventions.ablate` runs several
+    For a number a component rather than outputs, :func:`prooflens.ablate` runs several
     of them in one batch.
 
     Args:

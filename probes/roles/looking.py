@@ -25,7 +25,7 @@ from interp.attention.attention_to_keys import AttentionMass
 from interp.attention.behaviour import SCALE, Alike, Copying
 from interp.attention.key_sets import positional_key_sets, token_key_sets
 from interp.attribution.sublayers import post_scale
-from interp.interventions.prefix_reuse import head_hook
+from interp.run.site import written_by
 from interp.store.attention_mask import mask_from_patterns
 from interp.store.rows import Rows
 from probes.roles.decision import Test
@@ -63,7 +63,7 @@ def looked_at(model: Any, *, behaviour: bool) -> list[str]:
     known = model.hook_dict
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in layers]
     if behaviour:
-        names += [*(head_hook(model, layer) for layer in layers), SCALE]
+        names += [*(written_by(model, layer, 0).name for layer in layers), SCALE]
         names += [post_scale(layer) for layer in layers]
     return [name for name in names if name in known]
 

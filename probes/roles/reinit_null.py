@@ -43,10 +43,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from interp.errors import ArgumentError
 from interp.interventions.components import Component, components, hook_of
-from interp.interventions.prefix_reuse import Trace, can_replay
 from interp.models.transformer import SequenceTransformer
+from interp.run.layers import HookedLayers
+from interp.run.runners import runners_of
 from interp.stats.p_values import from_draws
 from probes.fresh_models import draws_of, fresh_models, stacked_models
 
@@ -69,12 +69,12 @@ Run = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class _Seen:
-    """The output of a pass; what was kept: heads' writes, the stream, the pattern; and the pass
-    itself, where a model that is not ours can be run on from its middle."""
+    """The output of a pass; what was kept: heads' writes, the stream, the pattern; and layers with
+    the stream that enters one, where a model that is not ours can be run on from its middle."""
 
     output: Tensor
     kept: Mapping[str, Tensor]
-    trace: Trace | None = None
+    entering: tuple[HookedLayers, Tensor] | None = None
 
 
 class _Passes(nn.Module):
@@ -141,7 +141,8 @@ class ReinitNull:
         self._drawn: dict[tuple[str, int], np.ndarray] = {}
         self._clean: dict[int, _Seen] = {}
         ours = isinstance(model, SequenceTransformer)
-        self._replayed = not ours and can_replay(model, self.inputs)
+        ways = [] if ours else runners_of(model, self.inputs)
+        self._replayed = any(isinstance(way, HookedLayers) for way in ways)
 
     @torch.no_grad()
     def odds(self, hook: str, share: Callable[[Tensor], Tensor]) -> Beyond:
@@ -243,10 +244,10 @@ class ReinitNull:
         if _UNEVENNESS in names:
             hooks["pattern"] = f"blocks.{layer}.attn.hook_pattern"
         output, kept = _kept(run, self.inputs, *hooks.values())
-        trace = None
+        entering = None
         if isinstance(run, _Foreign) and self._replayed and _GAIN in names:
-            trace = run.trace(self.inputs, layer)
-        return _Seen(output, dict(zip(hooks, kept, strict=True)), trace)
+            entering = run.entering(self.inputs, layer)
+        return _Seen(output, dict(zip(hooks, kept, strict=True)), entering)
 
     def _scores(
         self, run: Run, layer: int, heads: Sequence[int], names: Sequence[str], seen: _Seen
@@ -287,12 +288,12 @@ class _Foreign:
         output: Tensor = self.model.run_with_hooks(inputs, fwd_hooks=hooks)
         return output
 
-    def trace(self, inputs: Tensor, layer: int) -> Trace | None:
-        """A pass that can be run on from a layer; None where streams are not finite."""
-        try:
-            return Trace.of(self.model, inputs, [layer], check=False)
-        except ArgumentError:
-            return None
+    def entering(self, inputs: Tensor, layer: int) -> tuple[HookedLayers, Tensor] | None:
+        """The layers, and the stream that enters one; None where streams are not finite."""
+        layers = HookedLayers(self.model)
+        streams = layers.streams(inputs)
+        finite = all(bool(stream.isfinite().all()) for stream in streams)
+        return (layers, streams[layer]) if finite else None
 
 
 def _run_of(model: Any) -> Run:
@@ -360,10 +361,13 @@ def _moved_at(
         value[:, :, head] += moved.flatten(0, 1)
         return value
 
-    if seen.trace is not None:
-        entering = seen.trace.before(layer).repeat(len(moved), 1, 1)
-        with seen.trace.model.hooks(fwd_hooks=[(place, move)]):
-            return seen.trace.finish(entering, layer)
+    if seen.entering is not None:
+        layers, stream = seen.entering
+        stream = stream.repeat(len(moved), 1, 1)
+        with layers.model.hooks(fwd_hooks=[(place, move)]):
+            for at in range(layer, len(layers.layers)):
+                stream = layers.block(stream, at)
+        return layers.head(stream.flatten(0, 1)).unflatten(0, stream.shape[:2])
     return run(inputs.repeat(len(moved), *(1,) * (inputs.ndim - 1)), [(place, move)])
 
 

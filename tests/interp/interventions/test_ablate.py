@@ -6,11 +6,9 @@ import pytest
 import torch
 from by_hooks import mean_outputs, run_without
 
-from interp.errors import ArgumentError, ConformanceError
+from interp.errors import ArgumentError
 from interp.interventions.ablation_effects import ablate, next_tokens
-from interp.interventions.clean_run import component_means
 from interp.interventions.components import Component, components, every_component
-from interp.interventions.prefix_reuse import Trace, can_replay
 from interp.interventions.replacement import ablated
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
@@ -189,12 +187,6 @@ def test_no_pass_is_longer_than_the_tokens_allowed_and_few_layers_are_held() -> 
     assert len(made) > 50
 
 
-def test_a_trace_keeps_the_streams_that_are_asked_for() -> None:
-    model = model_of()
-    assert list(Trace.of(model, tokens(), [1]).streams) == [1]
-    assert list(Trace.of(model, tokens()).streams) == [0, 1, 2, 3]
-
-
 @pytest.mark.parametrize(
     ("rows", "options", "text"),
     [
@@ -239,8 +231,6 @@ def test_every_component_that_is_not_there_is_named_at_once() -> None:
     for part, text in WRONG:
         with pytest.raises(ArgumentError, match=f"parts must be in the model, got .{text}"):
             ablated(model, rows, [*there, part])
-        with pytest.raises(ArgumentError, match=text):
-            component_means(model, rows, [part])
     every = "; ".join(text for _, text in WRONG)
     with pytest.raises(ArgumentError, match=every):
         ablated(model, rows, [part for part, _ in WRONG])
@@ -256,15 +246,6 @@ def test_activations_that_are_not_finite_are_named_where_they_begin() -> None:
     ):
         with pytest.raises(ArgumentError, match=r"not a number, first at blocks\.1\.attn\.hook_v"):
             use()
-
-
-def test_a_model_whose_ffn_reads_elsewhere_cannot_be_replayed() -> None:
-    model = model_of()
-    block = model.blocks[2]
-    block.mlp.forward = lambda x, f=block.mlp.forward: f(x) + torch.rand(())
-    with pytest.raises(ConformanceError, match="cannot be replayed: its layer 2 gave other values"):
-        Trace.of(model, tokens())
-    assert not can_replay(model, tokens())
 
 
 class Parallel(SequenceTransformer):
@@ -288,10 +269,7 @@ class Parallel(SequenceTransformer):
 
 @pytest.mark.parametrize("how", ["mean", "zero", "resample"])
 def test_parallel_blocks_are_ablated_one_run_for_each_component(how: str) -> None:
-    """They fail the replay's check by what they lack, not by what they give."""
     model, rows = Parallel(), tokens()
-    with pytest.raises(ConformanceError, match="running its blocks again failed"):
-        Trace.of(model, rows)
     found = dict(ablated(model, rows, every_component(model, 2), how=how, seed=4))
     _, cache = model.run_with_cache(rows)
     order = torch.randperm(5, generator=torch.Generator().manual_seed(4))
