@@ -27,6 +27,7 @@ from interp.attribution.sublayers import off_by, post_norm, post_scale, reaching
 from interp.attribution.unembedding import SCALE, has_final_norm
 from interp.errors import HookError, Problems
 from interp.hooks.capture import evaluating, model_device
+from interp.hooks.limits import need_within
 from interp.interventions.components import components
 from interp.run.site import Site, head_sites
 from interp.store import ActivationStore
@@ -228,6 +229,9 @@ class ResidualDecomposition(ABC):
 
 class _Live(ResidualDecomposition):
     def __init__(self, model: Any, rows: Batch) -> None:
+        problems = Problems("residual decomposition")
+        need_within(problems, model, rows.inputs)
+        problems.raise_if_any()
         self.model, self._rows, self._streams = model, rows, set[str]()
         self.groups = [rows.mask.any(1).nonzero()[:, 0].cpu().numpy()]
         self.length, self.real = rows.inputs.shape[1], rows.targets.is_floating_point()

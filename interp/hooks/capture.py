@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from interp.errors import HookError, StoreError
+from interp.errors import HookError, Problems, StoreError
 from interp.hooks.axes import axis_labels, is_standard
+from interp.hooks.limits import need_within
 
 if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import HookedModel
@@ -167,8 +168,12 @@ def survey(model: HookedModel, inputs: Tensor, patterns: Sequence[str]) -> Surve
     Raises:
         HookError: if a pattern matches nothing, or a wanted hook does not fire, fires more than
             once, or fires something that is not one tensor entry per row.
+        ArgumentError: for rows with more positions or other ids than the model has.
         StoreError: if the model fails on the rows.
     """
+    problems = Problems("rows")
+    need_within(problems, model, inputs)
+    problems.raise_if_any()
     wanted, whatever_fires = match_hooks(model, patterns)
     points = {name: id(point) for name, point in model.hook_dict.items()}
     fired = _watch(model, inputs, points, wanted)

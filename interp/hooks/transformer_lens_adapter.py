@@ -11,6 +11,7 @@ interface that our measurements need: our own models, ``TransformerBridge`` and 
 
 from __future__ import annotations
 
+import importlib.util
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -45,8 +46,18 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        found = getattr(import_module(_HOMES[name]), name)
+        if name == "TransformerBridge":
+            _never_install()
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _never_install() -> None:
+    """Keep TransformerLens 4.3 from running pip where torchvision is missing: it is left out."""
+    helpers = import_module("transformer_lens.model_bridge.sources.transformers.helpers")
+    there = importlib.util.find_spec("torchvision") is not None
+    helpers._ensure_torchvision = lambda: there  # type: ignore[attr-defined]
 
 
 @runtime_checkable

@@ -49,6 +49,8 @@ _SCORES = "pattern = softmax(scores)"
 _ABLATED = ("hook_z", "hook_result", "hook_mlp_out")
 """The hooks that ablations patch where a model cannot be run from a
 middle layer on."""
+_HEADS = ("Classification", "QuestionAnswering", "MultipleChoice", "MaskedLM", "RewardModel")
+"""How classes of transformers end whose heads are not those of a language model."""
 _CONTEXTS = ("n_positions", "max_position_embeddings", "n_ctx", "max_sequence_length", "seq_length")
 
 
@@ -123,15 +125,16 @@ def _loaded(name: str, revision: str | None, trust_remote_code: bool, device: st
     options["local_files_only"] = not trust_remote_code
     hugging = _weights(name, source.config, options)
     tokenizer = _tokenizer(name, options)
-    model = _bridge(name, _with_gains(hugging).to(device), tokenizer, device)
     config = hugging.config.get_text_config()
+    bos = _bos(config, tokenizer)  # before the bridge, which gives a tokenizer a BOS of its own
+    model = _bridge(name, _with_gains(hugging).to(device), tokenizer, device)
     found = Pretrained(
         name=name,
         model=model,
         family=str(source.config.get("model_type", "unknown")),
         vocabulary=int(config.vocab_size),
         n_ctx=next((int(v) for n in _CONTEXTS if (v := getattr(config, n, None))), 1024),
-        bos=_bos(config),
+        bos=bos,
         tokenizer=tokenizer,
     )
     return _checked(found)
@@ -171,6 +174,7 @@ def _check_config(source: Source, trust_remote_code: bool) -> None:
     kind = source.config.get("model_type")
     if not source.config:
         raise CheckpointError(f"{source.name} has no config.json: its architecture is unknown")
+    _check_kind(source.name, source.config)
     check_sizes(source.name, source.config)
     if kind in CONFIG_MAPPING or trust_remote_code:
         return
@@ -180,6 +184,24 @@ def _check_config(source: Source, trust_remote_code: bool) -> None:
             "then allow it with trust_remote_code (--trust-remote-code)"
         )
     raise CheckpointError(f"{source.name}: transformers does not know the architecture {kind!r}")
+
+
+def _check_kind(name: str, config: Mapping[str, Any]) -> None:
+    """Refuse what config.json says is no language model, or is kept in a quantised format."""
+    stated = [str(one) for one in config.get("architectures") or ()]
+    others = [one for one in stated if one.endswith(_HEADS) or "Reward" in one]
+    if others:
+        raise CheckpointError(
+            f"{name} is a {others[0]}: it has no trained map to next tokens, and only language "
+            "models are run (weights alone: prooflens weights)"
+        )
+    quantised = config.get("quantization_config")
+    if isinstance(quantised, Mapping):
+        method = quantised.get("quant_method", "an unnamed method")
+        raise CheckpointError(
+            f"{name} is quantised by {method}: dequantise it first, and save it in float32, "
+            "float16 or bfloat16"
+        )
 
 
 def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
@@ -201,6 +223,13 @@ def _weights(name: str, config: Mapping[str, Any], options: Mapping[str, Any]) -
         raise CheckpointError(
             f"{name} lacks {len(lacking)} of the model's tensors, first {lacking[0]!r}: it would "
             "run on random numbers there (weights alone: prooflens weights)"
+        )
+    unread = sorted(report["unexpected_keys"])
+    if unread:
+        raise CheckpointError(
+            f"{name} holds {len(unread)} tensors that {type(model).__name__} has no place for by "
+            f"its config.json, first {unread[0]!r}: the model would run without them; correct the "
+            "configuration, or remove them"
         )
     for parameter, tensor in model.named_parameters():
         if bad := int((~torch.isfinite(tensor)).sum()):
@@ -324,8 +353,13 @@ def _consequence(relation: str) -> str:
     return told + "ablations do not patch it, so their numbers stand"
 
 
-def _bos(config: Any) -> int:
-    bos: Any = getattr(config, "bos_token_id", None)
+def _bos(config: Any, tokenizer: Any) -> int:
+    """The token that rows begin with: the tokenizer's, where there is one; −1 if it has none.
+
+    Some configurations name a BOS token that their tokenizer never writes (Qwen's do).
+    """
+    stated = config if tokenizer is None else tokenizer
+    bos: Any = getattr(stated, "bos_token_id", None)
     known = isinstance(bos, int) and 0 <= bos < int(config.vocab_size)
     return int(bos) if known else -1
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from interp.errors import ArgumentError, Problems
+from interp.hooks.limits import need_within
 from interp.hooks.transformer_lens_adapter import vocabulary_of
 from interp.tasks.base import Batch
 
@@ -105,12 +106,8 @@ def _need_inputs(problems: Problems, model: Any, inputs: Tensor) -> None:
     problems.need(filled, "inputs", rule, shape, "give rows")
     if not filled:
         return
-    longest = getattr(getattr(model, "cfg", None), "n_ctx", None)
-    if isinstance(longest, int) and longest > 0:
-        rule = f"must have at most {longest} positions, as the model"
-        problems.need(shape[1] <= longest, "inputs", rule, shape[1], "shorten the rows")
-    vocabulary = vocabulary_of(model)
-    if vocabulary is None:
+    if vocabulary_of(model) is None:
+        need_within(problems, model, inputs)
         finite = not inputs.is_floating_point() or bool(inputs.isfinite().all())
         problems.need(finite, "inputs", "must be finite", "NaN or infinity", "mend the rows")
         return
@@ -118,10 +115,7 @@ def _need_inputs(problems: Problems, model: Any, inputs: Tensor) -> None:
     rule = "must be token ids [row, pos]"
     problems.need(whole, "inputs", rule, (shape, str(inputs.dtype)), "convert them to int64")
     if whole:
-        ends = int(inputs.min()), int(inputs.max())
-        rule = f"must be ids from 0 to {vocabulary - 1}"
-        known = ends[0] >= 0 and ends[1] < vocabulary
-        problems.need(known, "inputs", rule, ends, "use the model's own tokenizer")
+        need_within(problems, model, inputs)
 
 
 def _need_targets(problems: Problems, model: Any, batch: Batch) -> None:

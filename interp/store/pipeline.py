@@ -112,17 +112,29 @@ def _compute(
     device: torch.device,
     batch: _Batch,
 ) -> dict[str, Array]:
-    """A batch's columns as they will be stored."""
+    """A batch's columns as they will be stored.
+
+    Raises:
+        StoreError: if the model fails on the rows, or an activation is infinite or not a number.
+            Scores may be −∞, where a mask hides a key.
+    """
+    rows = batch.part.rows
+    where = f"in part {batch.part.number} (rows {rows[0]}..{rows[-1]})"
     try:
         caught = forward(batch.columns["inputs"].to(device))
     except HookError:
         raise
     except Exception as error:
-        rows = batch.part.rows
         raise StoreError(
-            f"the model failed in part {batch.part.number} (rows {rows[0]}..{rows[-1]}): "
-            f"{type(error).__name__}: {error}; sealed parts stay readable"
+            f"the model failed {where}: {type(error).__name__}: {error}; sealed parts stay readable"
         ) from error
+    for hook in plan.survey.hooks:
+        values = caught[hook.name]
+        if not hook.name.endswith("scores") and not bool(values.isfinite().all()):
+            raise StoreError(
+                f"{hook.name} is infinite or not a number {where}: look at the weights, or run "
+                "the model in a wider number format; sealed parts stay readable"
+            )
     columns = {n: to_array(v, _row_labels(n, v)) for n, v in batch.columns.items()}
     for hook in plan.survey.hooks:
         columns[f"activations/{hook.name}"] = plan.selection.array(caught[hook.name], hook.labels)

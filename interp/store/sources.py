@@ -4,7 +4,8 @@ Every source becomes a stream of *blocks*: columns (``inputs`` and, where there 
 ``targets``, ``mask``, ``latents/…``) for some rows of one length. A stream is read front to
 back and never held whole. Rows of different length go into different parts (*bucketing*: no
 padding, which on several models changes activations without a word); each keeps its row id, its
-place in the source.
+place in the source. Pads that an ``attention_mask`` marks are cut off, so that a row's activations
+are those of the row alone.
 
 A task is drawn in blocks of 256 rows, block i with a seed made of the run's seed and i: the rows
 depend on neither batch nor part size nor on how many are asked for. A source that cannot say
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.errors import ArgumentError, StoreError
+from interp.errors import ArgumentError, Problems, StoreError
 from interp.reading import open_regular
 from interp.store.writer import Rows
 
@@ -39,12 +40,15 @@ __all__ = [
     "TokenFile",
     "as_source",
     "parts",
+    "unpadded",
     "within",
 ]
 
 Columns = dict[str, Tensor]
 _TASK_BLOCK = 256
 _LONGEST_LINE = 1 << 24
+_TOKENIZED = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_mask"}
+"""The columns that a tokenizer gives; the last two say nothing that a decoder reads."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,8 @@ class HuggingFaceRows:
                 ids = self.tokenize(ids)
             tokens = self._tokens(ids)
             if len(tokens):
-                yield {"inputs": tokens[None]}
+                mask = row.get("attention_mask") if self.column == "input_ids" else None
+                yield from unpadded(tokens[None], None if mask is None else [mask])
 
     def _rows(self) -> Iterator[Mapping[str, Any]]:
         try:
@@ -196,6 +201,8 @@ def as_source(source: Any, *, rows: int | None, seed: int) -> Source:
         return _from_task(source, rows, seed)
     if type(source).__module__.split(".")[0] == "datasets":
         source = HuggingFaceRows(source)
+    if isinstance(source, Mapping):  # one block, such as a tokenizer gives
+        source = [source]
     if isinstance(source, Tensor | np.ndarray) or hasattr(source, "inputs"):
         return _from_arrays(source, rows)
     if isinstance(source, str | Path) or not isinstance(source, Iterable):
@@ -295,8 +302,7 @@ def _from_iterable(source: Iterable[Any], rows: int | None) -> Source:
 
     def blocks() -> Iterator[Columns]:
         left = rows
-        for item in items():
-            block = _columns(item)
+        for block in itertools.chain.from_iterable(map(_blocks, items())):
             if left is not None:
                 block = _cut(block, left)
                 left -= len(block["inputs"])
@@ -307,6 +313,55 @@ def _from_iterable(source: Iterable[Any], rows: int | None) -> Source:
             raise StoreError(f"the source ended {left} rows short of rows={rows}: ask for less")
 
     return Source(description, rows, blocks)
+
+
+def unpadded(ids: Tensor, attention_mask: Any) -> Iterator[Columns]:
+    """Yield rows of ids without their pads: all at once, or row by row where a mask marks pads.
+
+    Args:
+        ids: ``[row, pos]``.
+        attention_mask: 1 at tokens and 0 at pads, ``[row, pos]``; None where nothing is padded.
+
+    Raises:
+        ArgumentError: for a mask of another shape or other numbers, with a hole, or of a row that
+            is all pads.
+    """
+    if attention_mask is None:
+        yield {"inputs": ids}
+        return
+    problems = Problems("source")
+    mask = torch.as_tensor(np.asarray(attention_mask))
+    rule = f"must be 0 and 1, of shape {tuple(ids.shape)} as the ids"
+    good = mask.shape == ids.shape and bool(((mask == 0) | (mask == 1)).all())
+    problems.need(good, "attention_mask", rule, tuple(mask.shape), "give one for each token")
+    problems.raise_if_any()
+    kept = mask.bool()
+    if bool(kept.all()):
+        yield {"inputs": ids}
+        return
+    stretches = (kept[:, 1:] & ~kept[:, :-1]).sum(1) + kept[:, 0]
+    rule, advice = "must be one stretch of ones in each row", "leave pads at the ends alone"
+    whole = bool((stretches == 1).all())
+    problems.need(whole, "attention_mask", rule, stretches.tolist(), advice)
+    problems.raise_if_any()
+    yield from ({"inputs": row[own][None]} for row, own in zip(ids, kept, strict=True))
+
+
+def _blocks(item: Any) -> Iterator[Columns]:
+    """An item of an iterable as blocks: one, or a row each where a tokenizer's mask marks pads."""
+    if not isinstance(item, Mapping) or "inputs" in item or "input_ids" not in item:
+        yield _columns(item)
+        return
+    if unknown := sorted(map(str, {*item} - _TOKENIZED)):
+        raise ArgumentError(
+            f"source gave input_ids with {', '.join(unknown)}, which is not understood: leave "
+            "it out, or give inputs, targets and mask"
+        )
+    ids = torch.as_tensor(np.asarray(item["input_ids"]))
+    mask = item.get("attention_mask")
+    if ids.ndim == 1:
+        ids, mask = ids[None], None if mask is None else [np.asarray(mask)]
+    yield from unpadded(ids, mask)
 
 
 def _cut(columns: Columns, rows: int) -> Columns:
@@ -321,8 +376,6 @@ def _columns(item: Any) -> Columns:
         named |= {f"latents/{name}": values for name, values in latents.items()}
     elif isinstance(item, Mapping):
         named = dict(item)
-        if "inputs" not in named and "input_ids" in named:
-            named = {"inputs": named["input_ids"]}
     elif isinstance(item, tuple) and len(item) == 2:
         named = {"inputs": item[0], "targets": item[1]}
     else:

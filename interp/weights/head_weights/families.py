@@ -63,6 +63,9 @@ FAMILIES: dict[str, tuple[Adapter, str]] = {
 _BUFFERS = re.compile(
     r"\.(attn|attention)\.(attention\.)?(bias|masked_bias)$|inv_freq$|embed_positions$"
 )
+_TOWERS = {"vision_tower", "vision_model", "vision_encoder", "visual", "audio_tower", "audio_model",
+           "multi_modal_projector"}  # fmt: skip
+"""The parts of models of several kinds of input whose layers are named as those of the text's."""
 _UNTIED = ("lm_head.weight", "embed_out.weight")
 
 
@@ -121,14 +124,17 @@ def _recognise(source: Source) -> Layout:
     if kind not in FAMILIES:
         raise CheckpointError(_unknown(source, kind))
     adapter, mark = FAMILIES[kind]
-    marked = [n for n in source.files.names if n == mark or n.endswith("." + mark)]
+    names = [name for name in source.files.names if not _TOWERS & {*name.split(".")}]
+    marked = [n for n in names if n == mark or n.endswith("." + mark)]
     if len(marked) != 1:
         raise CheckpointError(
             f"{source.name} says it is a {kind} but has {len(marked)} tensors named {mark!r}. "
             f"{_found(source)}"
         )
-    tied = not any(name.endswith(_UNTIED) for name in source.files.names)
-    return adapter(source.config, marked[0].removesuffix(mark), tied)
+    config = {**source.config, **(source.config.get("text_config") or {})}
+    untied = any(name.endswith(_UNTIED) for name in names)
+    stated = config.get("tie_word_embeddings")  # what is stated goes before what is absent
+    return adapter(config, marked[0].removesuffix(mark), not untied and stated is not False)
 
 
 def _check_complete(factors: HeadWeights) -> None:

@@ -1,0 +1,36 @@
+"""What a model can take: how many positions, and which token ids.
+
+    ids        whole numbers from 0 to the vocabulary's size − 1
+    lengths    at most as many positions as the model has
+
+Asked before a model is run, so that rows beyond it are refused in one line instead of failing
+inside an embedding. A model that does not say its limits is not checked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from interp.errors import Problems
+from interp.hooks.transformer_lens_adapter import vocabulary_of
+
+__all__ = ["need_within"]
+
+
+def need_within(problems: Problems, model: Any, inputs: Tensor, name: str = "inputs") -> None:
+    """Note what of inputs ``[row, pos(, channel)]`` is beyond the model's limits."""
+    if inputs.ndim < 2 or not inputs.numel():
+        return
+    longest = getattr(getattr(model, "cfg", None), "n_ctx", None)
+    if isinstance(longest, int) and longest > 0:
+        rule = f"must have at most {longest} positions, as the model"
+        problems.need(inputs.shape[1] <= longest, name, rule, inputs.shape[1], "shorten the rows")
+    vocabulary = vocabulary_of(model)
+    if vocabulary is None or inputs.is_floating_point() or inputs.ndim != 2:
+        return
+    ends = int(inputs.min()), int(inputs.max())
+    rule = f"must be ids from 0 to {vocabulary - 1}"
+    known = ends[0] >= 0 and ends[1] < vocabulary
+    problems.need(known, name, rule, ends, "use the model's own tokenizer")
