@@ -27,11 +27,11 @@ from torch import Tensor
 
 from interp.errors import Problems
 from interp.hooks.transformer_lens_adapter import HookedModel
-from interp.interventions.components import Component, every_component
+from interp.interventions.components import Component, every_component, named_component
 from interp.interventions.replacement import need_rows, replacement
 from interp.ray_tasks import Backend
 from interp.run.edits import Array, Edit
-from interp.run.gate import next_tokens
+from interp.run.gate import admitted, next_tokens
 from interp.run.metrics import Loss, LossOfOthers, Metric, as_metric
 from interp.run.run import Run
 from interp.stats.bootstrap import row_interval
@@ -120,8 +120,8 @@ def _losses_of(
 @torch.no_grad()
 def ablate(
     model: HookedModel,
-    batch: Batch,
-    parts: Sequence[Component] | None = None,
+    batch: Any,
+    parts: Sequence[Component | str] | None = None,
     *,
     how: str = "mean",
     corrupted: Tensor | None = None,
@@ -135,8 +135,9 @@ def ablate(
 
     Args:
         model: Ours, a bridge, or a wrapped module (one forward pass a component).
-        batch: Rows with targets; see :func:`next_tokens` for language models.
-        parts: The components; every head, FFN and layer by default.
+        batch: Rows with targets; or token ids ``[row, pos]``, whose targets are the next tokens.
+        parts: The components, or their names (``L2H0``, ``L2 FFN``); every head, FFN and layer by
+            default.
         how: What replaces the components' writes; means and other rows' values are taken from the
             first ``rows`` rows.
         corrupted: The inputs from which ``swap`` takes its values, paired row by row with the
@@ -163,7 +164,9 @@ def ablate(
             a metric that is not finite.
         HookError: for a wrapped module without a component's hooks.
     """
-    chosen = every_component(model) if parts is None else tuple(dict.fromkeys(parts))
+    batch = admitted(model, batch)
+    named = every_component(model) if parts is None else map(named_component, parts)
+    chosen = tuple(dict.fromkeys(named))
     _check(model, batch, chosen, how, corrupted, rows, tokens)
     measured, found = as_metric(metric), dict[Component, list[np.ndarray]]()
     by_targets = isinstance(measured, Loss)

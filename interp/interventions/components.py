@@ -10,6 +10,7 @@ mean that another component stands in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +28,14 @@ __all__ = [
     "has_ffn",
     "hook_of",
     "hooks_of",
+    "named_component",
     "need_parts",
     "replaced",
     "stream_after",
 ]
 
 _KINDS = ("head", "ffn", "layer", "position")
+_NAME = re.compile(r"L(\d+)(?:H(\d+)|( FFN))?")
 
 
 @dataclass(frozen=True, order=True)
@@ -67,6 +70,25 @@ class Component:
         if self.kind not in kinds:
             raise HookError(f"{self.name} has no hook of its own: name its heads and its FFN")
         return Site(self.layer, kinds[self.kind]).name
+
+
+def named_component(part: Component | str) -> Component:
+    """A component, or the one that a name such as ``L2H0`` or ``L2 FFN`` stands for.
+
+    Raises:
+        ArgumentError: for anything else.
+    """
+    if isinstance(part, Component):
+        return part
+    found = _NAME.fullmatch(part) if isinstance(part, str) else None
+    problems = Problems("parts")
+    rule = "must be components, or names such as L2H0, L2 FFN or L2"
+    problems.need(found is not None, "part", rule, part, "see pl.interventions.components(model)")
+    problems.raise_if_any()
+    layer, head, ffn = found.groups() if found else ("0", None, None)
+    if head is not None:
+        return Component("head", int(layer), int(head))
+    return Component("ffn" if ffn else "layer", int(layer))
 
 
 def components(model: HookedModel) -> tuple[Component, ...]:

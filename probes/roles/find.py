@@ -17,8 +17,11 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
+from interp.errors import Problems
 from interp.hooks.capture import evaluating
+from interp.run.gate import admitted
 from interp.store import ActivationStore
 from interp.store.attention_mask import attention_mask_of
 from interp.store.rows import scored_mask
@@ -31,7 +34,7 @@ from probes.roles.examined import Examined, Watch
 from probes.roles.gathering import Named, evidence_of
 from probes.roles.groups import with_groups
 from probes.roles.naming import without_loose_names
-from probes.roles.profile import TASK, Profile
+from probes.roles.profile import LANGUAGE, PROFILES, TASK, Profile
 from probes.roles.reader import Reader
 from probes.roles.registry import ROLES
 from probes.roles.specificity import with_controls
@@ -42,9 +45,9 @@ __all__ = ["candidates", "decided", "find_roles"]
 
 def find_roles(
     model: Any,
-    rows: Batch | Named,
+    rows: Any,
     *,
-    profile: Profile = TASK,
+    profile: Profile | str | None = None,
     memories: Sequence[Memory] = (),
     answers: Mapping[str, Sequence[str]] | None = None,
     sought: Sequence[Variable] = (),
@@ -59,9 +62,11 @@ def find_roles(
             are told; those that are read off weights are not.
         rows: Rows of a task, with the latents that are named: at least two, and at least eight for
             memories and answers. For the profile ``language``: tokens that repeat, or rows by kind
-            (:func:`probes.roles.trials.token_trials`).
+            (:func:`probes.roles.trials.token_trials`). Token ids ``[row, pos]``, or what a
+            tokenizer gives, are rows whose targets are the next tokens.
         profile: On which rows roles are looked for, in which unit effects are measured, and the
-            floors.
+            floors; or its name, ``task`` or ``language``. By default ``language`` for token ids and
+            ``task`` for other rows.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
         sought: Latents by whose exchange the role of a head is decided
@@ -84,11 +89,25 @@ def find_roles(
         HookError: for a model whose attention patterns no hook shows.
     """
     known = memories, answers or {}, sought
+    given, chosen = _meant(model, rows, profile)
     with evaluating(model):
         evidence = evidence_of(
-            model, rows, profile, latents=any(map(bool, known)), targets=targets, seed=seed
+            model, given, chosen, latents=any(map(bool, known)), targets=targets, seed=seed
         )
         return decided(evidence, *known, watch=watch)
+
+
+def _meant(model: Any, rows: Any, profile: Profile | str | None) -> tuple[Batch | Named, Profile]:
+    """The rows and the profile that were meant."""
+    ids = isinstance(rows, Tensor | list) or (isinstance(rows, Mapping) and "input_ids" in rows)
+    if isinstance(profile, str):
+        problems = Problems("find_roles")
+        rule = f"must be one of {', '.join(PROFILES)}"
+        problems.need(profile in PROFILES, "profile", rule, profile, "choose one")
+        problems.raise_if_any()
+        profile = PROFILES[profile]
+    given = admitted(model, rows) if ids else rows
+    return given, profile or (LANGUAGE if ids else TASK)
 
 
 def decided(

@@ -82,7 +82,7 @@ def test_a_component_that_writes_nothing_has_no_effect() -> None:
         (6, {"rows": 1}, "rows must be two rows at least with how='mean', got 1"),
         (6, {"rows": 1, "how": "resample"}, "must be two rows at least with how='resample'"),
         (6, {"rows": 0}, "rows must be at least 1, got 0"),
-        (0, {}, "batch must have rows, got 0"),
+        (0, {}, "with a row at least"),
         (6, {"parts": [Component("head", 9, 0), Component("mlp", 0)]},
          r"L9H0 \(layers are 0 to 1\); L0 mlp \(kinds are"),
     ],

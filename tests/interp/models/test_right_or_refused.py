@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -207,6 +208,38 @@ def test_rows_beyond_the_model_are_refused_at_every_door(
     for door in doors:
         with pytest.raises(ArgumentError, match=words):
             door()
+
+
+def test_what_is_obviously_meant_is_taken(llama: Path) -> None:
+    """Ids are rows of next tokens, a name is a component, a name is a profile."""
+    model = pl.load(llama)
+    ids = torch.randint(3, 40, (16, 12), generator=torch.Generator().manual_seed(0))
+    batch = pl.next_tokens(ids)
+    heads = [pl.Component("head", 1, 0), pl.Component("ffn", 0)]
+    expected = pl.ablate(model, batch, heads)
+    for rows in (ids, ids.tolist(), {"input_ids": ids}):
+        pd.testing.assert_frame_equal(pl.ablate(model, rows, ["L1H0", "L0 FFN"]), expected)
+    roles = pl.find_roles(model, batch, profile=pl.roles.LANGUAGE)
+    pd.testing.assert_frame_equal(pl.find_roles(model, ids), roles)
+    pd.testing.assert_frame_equal(pl.find_roles(model, batch, profile="language"), roles)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda m, x: pl.ablate(m, x.float()), "must be token ids"),
+        (lambda m, x: pl.find_roles(m, x.float()), "must be token ids"),
+        (lambda m, x: pl.ablate(m, x, ["H0"]), "must be components, or names such as L2H0"),
+        (lambda m, x: pl.ablate(m, x, ["L9H0"]), "must be in the model, got"),
+        (lambda m, x: pl.find_roles(m, x, profile="nats"), "must be one of task, language"),
+        (lambda m, x: pl.ablate(m, "text"), "must be a Batch, or token ids"),
+    ],
+)
+def test_what_is_not_understood_is_one_line(llama: Path, call: Any, words: str) -> None:
+    ids = torch.randint(3, 40, (16, 12), generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ArgumentError, match=words) as caught:
+        call(pl.load(llama), ids)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("bad", [torch.inf, torch.nan])
