@@ -267,7 +267,8 @@ def test_text_is_a_trial_where_there_is_a_tokenizer(tmp_path: Path) -> None:
     trial = text_trial(model, text, rows=5, length=21)
     assert trial is not None
     assert trial.batch.inputs.shape == (5, 21)
-    assert trial.batch.inputs[1, :3].tolist() == [0, 20, 21]
+    # The model's config names a first token and its tokenizer adds none: rows are the tokenizer's.
+    assert trial.batch.inputs[1, :3].tolist() == [21, 22, 23]
     assert torch.equal(trial.batch.targets[:, :-1], trial.batch.inputs[:, 1:])
     assert not trial.batch.mask[:, -1].any()
     with pytest.raises(ArgumentError, match="text must give at least 4 pieces"):
