@@ -32,10 +32,21 @@ from torch import Tensor
 from interp.errors import ArgumentError, CheckpointError
 from interp.models.tensor_files import read_tensors
 from interp.reading import parse_json, read_text, regular
+from interp.run.gate import next_tokens
 from interp.tasks.base import Batch
 from probes.decompile.rows_file import read_worded_rows
 
-__all__ = ["IGNORED", "TEXT", "OwnRows", "Row", "kind_of", "read_ids", "read_rows", "token_counts"]
+__all__ = [
+    "IGNORED",
+    "TEXT",
+    "OwnRows",
+    "Row",
+    "kind_of",
+    "read_ids",
+    "read_rows",
+    "rows_given",
+    "token_counts",
+]
 
 IGNORED = -100
 """The label of a token that is not scored."""
@@ -44,6 +55,8 @@ TEXT = "text"
 """The kind of a file that is none of the others."""
 
 _LEAST = 4
+_UNKNOWN = 1 << 20
+"""Ids are below it where no model says how many tokens it knows."""
 _PARTS = ("input_ids", "labels", "mask")
 _FILES = (".jsonl", ".npy", ".safetensors", ".json")
 
@@ -59,12 +72,61 @@ class OwnRows:
         counts: How often each id occurs in the file, ``[vocabulary]``.
         longest: Tokens of the longest row of the file.
         about: What was taken, in words.
+        words: The text of each id, of a file of words.
     """
 
     batch: Batch
     counts: Tensor
     longest: int
     about: str
+    words: tuple[str, ...] | None = None
+
+
+def rows_given(
+    given: Any, *, vocabulary: int, rows: int, length: int, tokenizer: Any = None
+) -> OwnRows:
+    """Rows of the user's own in whatever form they come: a file, a batch, or token ids.
+
+    Args:
+        given: The path of a file (see the module); a :class:`~interp.tasks.base.Batch`; or token
+            ids ``[row, pos]`` as a tensor, an array or lists, whose targets are the next tokens.
+        vocabulary: Number of token ids; 0 where it is not known, or rows are of real values.
+        rows, length: How many rows, and positions of each, are taken at most.
+        tokenizer: The model's, for a text; None if it has none.
+
+    Raises:
+        ArgumentError: as :func:`read_rows`, and for anything that is none of these.
+    """
+    if isinstance(given, str | Path):
+        size = {"vocabulary": vocabulary or _UNKNOWN, "rows": rows, "length": length}
+        return read_rows(given, **size, tokenizer=tokenizer)
+    if not isinstance(given, Batch):
+        try:
+            ids = torch.as_tensor(given)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ArgumentError(
+                "rows must be a file, a Batch, or token ids [row, pos] of one length, got "
+                f"{type(given).__name__}: {error}"
+            ) from error
+        whole = not ids.is_floating_point() and ids.ndim == 2 and ids.shape[1] > 1
+        if not whole:
+            raise ArgumentError(
+                f"rows must be token ids [row, pos] of at least two positions, got {ids.dtype} of "
+                f"shape {tuple(ids.shape)}: give a Batch for rows with targets of their own"
+            )
+        given = next_tokens(ids.long())
+    kept = given[:rows]
+    cut = Batch(
+        kept.inputs[:, :length],
+        kept.targets[:, :length],
+        kept.mask[:, :length],
+        {name: value[:, :length] for name, value in kept.latents.items()},
+    )
+    counts = torch.zeros(0, dtype=torch.long)
+    if cut.inputs.ndim == 2:
+        counts = torch.bincount(cut.inputs.flatten().long(), minlength=vocabulary)
+    about = f"{len(cut)} rows of {cut.inputs.shape[1]} positions"
+    return OwnRows(cut, counts, cut.inputs.shape[1], about)
 
 
 def read_rows(
@@ -105,7 +167,10 @@ def read_rows(
     about += f" ({short} shorter ones left out)" if short else ""
     longest = max(len(row["input_ids"]) for row in found)
     counts = _counted(found, vocabulary)
-    return OwnRows(Batch(inputs, targets, scored), counts, longest, about)
+    words = None
+    if kind_of(path, tokenizer) == ".json":
+        words = read_worded_rows(path).vocabulary.texts
+    return OwnRows(Batch(inputs, targets, scored), counts, longest, about, words)
 
 
 def token_counts(path: str | Path, vocabulary: int) -> Tensor:

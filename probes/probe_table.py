@@ -7,7 +7,7 @@
 
 The null of ``score`` permutes the latent's rows against held-out predictions. A latent is worth
 calling decodable when the score is high *and* all three differences are clearly positive; used it
-is only if an intervention says so (:mod:`probes.interchange`, :mod:`probes.ablation`).
+is only if an intervention says so (:mod:`probes.interchange`).
 """
 
 from __future__ import annotations

@@ -16,13 +16,12 @@ from interp.errors import HookError
 from interp.hooks.axes import axis_labels
 from interp.hooks.capture import attached, evaluating, model_device
 from interp.hooks.hook_names import nearest
+from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.components import stream_after
 from interp.store import ActivationStore
 from interp.store.rows import as_batch
-from probes.layerwise import residual_sites
 
-__all__ = ["Site", "chosen_hooks", "hook_sites", "short_name", "usual_hooks"]
-
-_STACKS = ("blocks", "layers", "hidden")
+__all__ = ["Site", "chosen_hooks", "hook_sites", "residual_sites", "usual_hooks"]
 
 
 @dataclass(frozen=True)
@@ -115,10 +114,6 @@ def chosen_hooks(source: Any, sites: list[Site], wanted: list[str]) -> list[str]
     return sorted(chosen, key=lambda name: place.get(points[name], len(place)))
 
 
-def short_name(hook: str) -> str:
-    """A short name, such as ``L0 mid`` for ``blocks.0.hook_resid_mid``."""
-    parts = hook.split(".")
-    name = parts[-1].removeprefix("hook_").removeprefix("resid_")
-    if len(parts) > 2 and parts[0] in _STACKS:
-        return " ".join((f"L{parts[1]}", *parts[2:-1], name))
-    return name
+def residual_sites(model: HookedModel) -> tuple[str, ...]:
+    """Hooks of the residual stream in order: of the embedding, and after each sublayer."""
+    return ("hook_embed", *(hook for _, hook in stream_after(model)))

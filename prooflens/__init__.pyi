@@ -53,8 +53,8 @@ from interp.weights.weight_table import weight_table as weight_table
 from prooflens import attention as attention
 from interp.attention.attention_to_keys import attention_table as attention_table
 from interp.attention.key_sets import repeated_tokens as repeated_tokens
-from prooflens.pages.show import View as View
-from prooflens.pages.show import view as view
+from prooflens.inspection import Inspected as Inspected
+from prooflens.inspection import inspect as inspect
 from prooflens import plot as plot
 
 # intervene

@@ -1,15 +1,465 @@
-"""What is measured of a language model's heads: behaviour, losses, and the rows it is done on."""
+"""``pl.inspect``: what every component of a model does, with evidence, and what breaks without it.
 
-from probes.inspection.behaviour import Performance, performance, stored_rows
-from probes.inspection.heads import inspect_heads
-from probes.inspection.inspected_rows import inspected_rows
-from probes.inspection.losses import loss_tables
+    pl.inspect("code-lm")                    a shipped model, a folder, a hub id
+    pl.inspect(wrapped, tokens)              a module of your own, on token ids
+    pl.inspect(model, out="report")          the same with a store, its tables, and one page
+    pl.inspect("report/store")               the page again, from the tables alone
+
+Rows are chosen, the model is measured on them (:mod:`probes.measure`), and one page is drawn from
+the tables (:mod:`prooflens.pages.inspection`).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from interp.environment import ENVIRONMENT
+from interp.errors import ArgumentError, HookError, OutputError, Problems, ProoflensError
+from interp.hooks.capture import evaluating, model_device
+from interp.interventions.components import components
+from interp.lock import LOCK, alone
+from interp.models.pretrained import Pretrained
+from interp.output import check_output, drop, output_file, output_folder
+from interp.store import ActivationStore, extract
+from interp.store.rows import has_targets, layer_hooks, stored_batch
+from interp.tasks.base import Batch
+from interp.tasks.catalogue import known_task
+from interp.weights.composition import COMPOSITIONS
+from interp.weights.head_weights import HeadWeights, head_weights
+from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
+from probes.inspection.behaviour import Performance, performance
+from probes.inspection.inspected_rows import InspectedRows, inspected_rows
+from probes.inspection.losses import Watch, check_backend, loss_tables
+from probes.inspection.texts import card_of, prompt_rows
+from probes.measure import TABLES, Measurements, measure
+from probes.roles.profile import PROFILES, TASK, Profile, profile_of
+from probes.roles.trials import LENGTH, Trial
+from prooflens.pages.inspection import (
+    inspection_findings,
+    inspection_lines,
+    inspection_page,
+    static_view,
+)
+from trained.loading import folder_of, load, model_of
 
 __all__ = [
+    "TABLES",
+    "Inspected",
+    "Measurements",
     "Performance",
-    "inspect_heads",
+    "inspect",
     "inspected_rows",
+    "inspection_folder",
     "loss_tables",
+    "measure",
     "performance",
-    "stored_rows",
 ]
+
+MARKER = ".prooflens-inspect"
+_BATCH = 32
+
+
+def _quiet(words: str) -> None:
+    """Where nobody wants to know what is being done."""
+
+
+@dataclass
+class Inspected:
+    """What an inspection found.
+
+    Attributes:
+        measured: The tables, and what they are about.
+    """
+
+    measured: Measurements
+    _shared: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def roles(self) -> pd.DataFrame:
+        """The role table: which component plays which role, with every test."""
+        return self.measured["roles"]
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """Every score of every head with its null."""
+        return self.measured["heads"]
+
+    @property
+    def findings(self) -> list[str]:
+        """What the components do, in the sentences that the page opens with."""
+        return inspection_findings(self.measured.tables, self.measured.about)
+
+    @property
+    def lines(self) -> list[str]:
+        """The findings, and a sentence for every role that was looked for."""
+        return inspection_lines(self.measured.tables, self.measured.about)
+
+    @property
+    def notes(self) -> list[str]:
+        """What was left out, and what a reader should know."""
+        return list(self.measured.about["notes"])
+
+    @property
+    def html(self) -> str:
+        """The page: one file, nothing is fetched."""
+        with tempfile.TemporaryDirectory() as folder:
+            return inspection_page(self.measured.tables, self.measured.about, Path(folder))
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write ``report.html``, the tables and the figures into a folder; returns the page.
+
+        Raises:
+            OutputError: if the folder exists and may not be replaced, or cannot be written.
+        """
+        with output_folder(Path(folder), overwrite=overwrite, marker=MARKER) as draft:
+            self.write(draft)
+        return Path(folder) / "report.html"
+
+    def write(self, folder: Path) -> None:
+        """Write the page, ``roles.csv``, ``heads.csv`` and the other tables, ``inspection.json``,
+        ``findings.txt`` and the figures into a folder that is there."""
+        tables, about = self.measured.tables, self.measured.about
+        left = ("shown-", "attention-", "crops-", "rounds-", "raised")  # the store has them
+        shown = {n: t for n, t in tables.items() if len(t) and not n.startswith(left)}
+        texts = {f"{name}.csv": table.to_csv(index=False) for name, table in shown.items()}
+        singles = self.heads[~self.heads["metric"].isin(COMPOSITIONS)]
+        records = {name: _records(tables[name]) for name in ("roles", "trials") if name in tables}
+        told = {**about, "findings": self.lines, **records, "heads": _records(singles)}
+        texts["inspection.json"] = json.dumps(told, indent=1, allow_nan=False) + "\n"
+        texts["findings.txt"] = "\n".join(self.lines) + "\n"
+        texts[ENVIRONMENT] = json.dumps(about["environment"], indent=1) + "\n"
+        texts["report.html"] = inspection_page(tables, about, folder / "figures")
+        for name, text in texts.items():
+            with output_file(folder / name, overwrite=True) as draft:
+                draft.write_text(text, encoding="utf-8")
+
+    @property
+    def head(self) -> str:
+        """The head that is looked at, ``L0H1``; set it, and the notebook's view follows."""
+        return str(self.widget.head) if "widget" in self.__dict__ else self._shared.get("head", "")
+
+    @head.setter
+    def head(self, name: str) -> None:
+        from prooflens.pages.viewer_data import places_of
+
+        known = [f"L{layer}H{head}" for layer, head in places_of(self.measured.tables)]
+        problems = Problems("inspect")
+        problems.need(name in known, "head", "must be one of the model's", name, known[0])
+        problems.raise_if_any()
+        self._shared["head"] = name
+        if "widget" in self.__dict__:
+            self.widget.head = name
+
+    @cached_property
+    def widget(self) -> Any:
+        """The viewer as a widget of a notebook.
+
+        Raises:
+            ArgumentError: if anywidget is not installed.
+        """
+        if find_spec("anywidget") is None:
+            raise ArgumentError("widget needs anywidget: pip install 'prooflens[notebook]'")
+        from prooflens.pages.view_widget import heads_widget
+
+        head = self._shared.get("head", "")
+        return heads_widget(self.measured.tables, self.measured.about, self.findings, head)
+
+    def _repr_html_(self) -> str:
+        return static_view(self.measured.tables, self.measured.about)
+
+    def _repr_mimebundle_(self, **wanted: Any) -> Any:
+        static = {"text/html": self._repr_html_(), "text/plain": "\n".join(self.findings)}
+        if find_spec("anywidget") is None:
+            return static
+        live, about = self.widget._repr_mimebundle_(**wanted)
+        return {**live, **static}, about
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """A table as records, tests as data and not as text."""
+    rows: list[dict[str, Any]] = json.loads(table.to_json(orient="records", double_precision=15))
+    return [{**row, "tests": json.loads(row["tests"])} if "tests" in row else row for row in rows]
+
+
+def inspect(
+    model: Any,
+    rows: Any = None,
+    *,
+    text: str | None = None,
+    task: Any = None,
+    prompts: Sequence[str] = (),
+    profile: Profile | str | None = None,
+    tokens_from: str | Path | None = None,
+    count: int | None = None,
+    length: int = LENGTH,
+    seed: int = 0,
+    effects: bool = False,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    mapping: str | Path | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    device: str = "cpu",
+    dtype: str | None = None,
+    backend: str = "local",
+    step: Callable[[str], None] = _quiet,
+    watch: Watch = lambda items: items,
+) -> Inspected:
+    """Find what every head, FFN and layer of a model does, and what breaks without it.
+
+    Args:
+        model: A model with hooks (shipped, loaded, wrapped); or its name, folder or hub id; or a
+            store of activations.
+        rows: Rows of your own: token ids ``[row, pos]``, a :class:`~interp.tasks.base.Batch`, or a
+            file of either. By default rows of the model's own task, or random tokens that repeat.
+        text: A text, whose pieces a model with a tokenizer is tried on besides.
+        task: The task whose rows are taken, if not the model's own.
+        prompts: Rows to show besides, and not to decide on: text, or token ids with spaces.
+        profile: ``language`` (effects in nats) or ``task`` (shares of variance), in place of what
+            follows from the rows: nats where the targets are their next tokens.
+        tokens_from: A file of rows from whose tokens alone random rows are drawn.
+        count: How many rows of each kind: by default 256 of a task, else 32.
+        length: Positions of a row of a language model, at most.
+        seed: Seed of rows and nulls.
+        effects: Whether the loss is measured without every head and FFN of a large model, too, and
+            not only without those that show a role's behaviour.
+        out: Folder for the page, the tables and a store of what heads attend to, with the tables
+            sealed into it; None to keep everything in memory.
+        overwrite, resume: Replace the folder, or go on with an interrupted inspection in it.
+        mapping: TOML or JSON file: where an unknown architecture keeps its weights.
+        revision, trust_remote_code, device, dtype: As :func:`trained.loading.load` takes them.
+        backend: ``local``, or ``ray``: the losses without components are tasks of a Ray cluster.
+        step: Called with a sentence that says what is being done.
+        watch: Called with the pieces of the longest part of the work; goes through them.
+
+    Raises:
+        ArgumentError: for arguments that do not fit.
+        CheckpointError: for a model that cannot be loaded.
+        HookError: for a model without heads, or whose attention patterns no hook shows.
+        OutputError: for a folder that may not be written.
+    """
+    check_backend(backend)
+    asked = _profile(profile)
+    store = _store(model)
+    layout = None if mapping is None else read_mapping(Path(mapping))
+    if layout is not None:
+        layout_of_mapping(layout)
+    read = [m for m in (model, rows, tokens_from, mapping) if isinstance(m, str | Path)]
+    if out is not None:
+        check_output(Path(out), overwrite=overwrite or resume, marker=MARKER, inputs=read)
+    options: dict[str, Any] = {"seed": seed, "effects": effects, "step": step, "watch": watch}
+    if store is not None:
+        _whole_store(rows=rows, text=text, task=task, prompts=prompts, tokens_from=tokens_from)
+        found = _of_store(store, asked, device, options)
+        if out is not None:
+            found.save(out, overwrite=overwrite)
+        return found
+    how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
+    how |= {"device": device, "dtype": dtype}
+    step(f"loading {model}" if isinstance(model, str | Path) else "looking at the model")
+    subject, factors = _opened(model, rows, layout, how)
+    known = card_of(subject.model).task
+    chosen = inspected_rows(
+        subject, text=text, data=rows, task=known if task is None else task, profile=asked,
+        tokens_from=tokens_from, rows=count, length=length, seed=seed,
+    )  # fmt: skip
+    options |= {"factors": factors, "backend": backend, "resume": resume}
+    options["prompts"] = list(prompt_rows(card_of(subject.model), prompts))
+    if isinstance(model, str | Path):
+        options["loader"] = partial(_loaded, str(model), how)
+    decided_by = asked or chosen.profile
+    if out is None:
+        return Inspected(measure(subject, chosen, decided_by, **options))
+    with inspection_folder(Path(out), resume=resume, overwrite=overwrite) as folder:
+        step(f"running {chosen.trials[0].name} rows")
+        made = _extracted(subject, chosen, folder / "store", resume=resume, dtype=dtype)
+        found = Inspected(measure(subject, chosen, decided_by, store=made, **options))
+        step("the page")
+        found.write(folder)
+    return found
+
+
+def _profile(profile: Profile | str | None) -> Profile | None:
+    if not isinstance(profile, str):
+        return profile
+    problems = Problems("inspect")
+    rule = f"must be one of {', '.join(PROFILES)}"
+    problems.need(profile in PROFILES, "profile", rule, profile, "choose one, or leave it out")
+    problems.raise_if_any()
+    return PROFILES[profile]
+
+
+def _store(model: Any) -> ActivationStore | None:
+    if isinstance(model, ActivationStore):
+        return model
+    there = isinstance(model, str | Path) and (Path(model) / "manifest.json").is_file()
+    return ActivationStore(Path(model)) if there else None
+
+
+def _whole_store(**given: Any) -> None:
+    """Refuse rows for a store, which has its own."""
+    problems = Problems("inspect")
+    for name, value in given.items():
+        rule, advice = "must be left out for a store", "it has its rows"
+        problems.need(value is None or len(value) == 0, name, rule, value, advice)
+    problems.raise_if_any()
+
+
+def _opened(
+    model: Any, rows: Any, layout: Any, how: dict[str, Any]
+) -> tuple[Pretrained, HeadWeights | None]:
+    """The model with what is known of it, and the weights of its heads if a file names them."""
+    named, factors = isinstance(model, str | Path), None
+    name, built = str(model), load(model, **how) if named else model
+    if not hasattr(built, "hook_dict"):
+        raise ArgumentError(
+            f"model must have hooks, got a plain {type(built).__name__}: pl.wrap(module, "
+            "example=inputs) gives it some (see docs/howto-wrap)"
+        )
+    if not any(part.kind == "head" for part in components(built)):
+        shown = name if named else type(built).__name__
+        raise HookError(f"{shown} has no attention heads: probe its hooks with 'prooflens probe'")
+    if named:
+        place = folder_of(name)
+        try:
+            factors = head_weights(place, mapping=layout, revision=how["revision"])
+        except ProoflensError:
+            if layout is not None:
+                raise
+    card = card_of(built)
+    vocabulary, n_ctx = card.vocabulary, card.n_ctx
+    if not vocabulary and rows is not None and not isinstance(rows, str | Path):
+        vocabulary = _outputs(built, rows)
+    subject = Pretrained(
+        name if named else card.name, built, card.family, vocabulary, n_ctx or 1 << 20, card.bos,
+        card.tokenizer, card.notes,
+    )  # fmt: skip
+    return subject, factors
+
+
+def _outputs(model: Any, rows: Any) -> int:
+    """How many logits a model of token ids gives: as many as it knows ids; 0 for real values."""
+    import torch
+
+    inputs = torch.as_tensor(rows.inputs if isinstance(rows, Batch) else rows)[:1]
+    if inputs.is_floating_point() or inputs.ndim != 2:
+        return 0
+    with torch.no_grad(), evaluating(model):
+        found = model(inputs.to(model_device(model)))
+    return max(int(found.shape[-1]), int(inputs.max()) + 1)
+
+
+def _loaded(name: str, how: dict[str, Any]) -> Any:
+    """The model alone, as workers load it."""
+    return load(name, **how)
+
+
+def _extracted(
+    subject: Pretrained, chosen: InspectedRows, folder: Path, *, resume: bool, dtype: str | None
+) -> ActivationStore:
+    """A store of what heads attend to on the first kind of rows."""
+    about: dict[str, Any] = {"model": _lasting(subject.name), "rows": chosen.trials[0].about}
+    about |= {} if chosen.task is None else {"task": chosen.task.to_dict()}
+    about |= {} if dtype is None else {"dtype": dtype}
+    hooks = layer_hooks(subject.model, "attn.hook_pattern")
+    return extract(
+        subject.model, chosen.trials[0].batch, hooks, folder, batch=_BATCH,
+        resume=resume and folder.exists(), about=about,
+    )  # fmt: skip
+
+
+def _lasting(name: str) -> str:
+    """A model's name as a store keeps it: a folder's with its whole path."""
+    place = Path(name)
+    return str(place.resolve()) if folder_of(name) == name and place.is_dir() else name
+
+
+def _of_store(
+    store: ActivationStore, asked: Profile | None, device: str, options: dict[str, Any]
+) -> Inspected:
+    """The sealed measurement of a store; else its model measured on its rows; else its patterns."""
+    sealed = Measurements.sealed_in(store)
+    again = asked is not None or options["seed"] != 0
+    if sealed is not None and not again:
+        return Inspected(sealed)
+    model, reason = model_of(store, device=device)
+    batch, targets = stored_batch(store), has_targets(store)
+    follows = profile_of(batch) if targets else TASK
+    profile, task, notes = asked or follows, *_recorded(store)
+    title, about = "The store's rows", f"{len(batch)} rows of {store.path.name}"
+    kind = "given" if profile is TASK else "repeated"
+    length = batch.inputs.shape[1]
+    trial = Trial(kind, title, about, batch)
+    chosen = InspectedRows(
+        (trial,), {}, len(batch), length, length, 0, tuple(notes), profile, task
+    )  # fmt: skip
+    if model is None:
+        notes = [*notes, f"no more than candidates, since no model can be run: {reason}"]
+        chosen = replace(chosen, notes=tuple(notes))
+        return Inspected(measure(store, chosen, profile, store=store, seed=options["seed"]))
+    subject, factors = _opened(model, batch, None, {"revision": None})
+    name = str(store.manifest.get("about", {}).get("model", subject.name))
+    subject = replace(subject, name=name)
+    if profile is not TASK:
+        rows = inspected_rows(subject, data=batch, profile=profile, length=length)
+        chosen = replace(rows, notes=(*notes, *rows.notes))
+    found = measure(
+        subject, chosen, profile, store=store, factors=factors, targets=targets, **options
+    )
+    return Inspected(found)
+
+
+def _recorded(store: ActivationStore) -> tuple[Any, list[str]]:
+    """The task that a store records, and what it costs if that is not known here."""
+    described = store.manifest["plan"]["source"]
+    data = described.get("task") if isinstance(described, dict) else None
+    data = data or store.manifest.get("about", {}).get("task")
+    task, unknown = known_task(data if isinstance(data, dict) else None)
+    cost = "; roles of memories and answers are not looked for"
+    return task, [f"{store.path}: {unknown}{cost}"] if unknown else []
+
+
+@contextmanager
+def inspection_folder(out: Path, *, resume: bool, overwrite: bool) -> Iterator[Path]:
+    """The folder that an inspection works in: ``out``, or a draft that replaces an older one.
+
+    A new inspection works in ``out`` itself, so that it can be resumed; one that replaces another
+    begins beside it, and the older one stands until the new one is whole.
+
+    Raises:
+        OutputError: if it exists and is neither to be resumed nor replaced, is no inspection's, or
+            another process is inspecting into it.
+    """
+    begun = out.is_dir() and {path.name for path in out.iterdir()} <= {LOCK}  # and then killed
+    if resume and out.exists() and not begun and not (out / MARKER).exists():
+        raise OutputError(f"{out} holds no inspection to resume: leave --resume out")
+    if not resume:
+        check_output(out, overwrite=overwrite, marker=MARKER)
+    if not resume and out.exists() and any(out.iterdir()):
+        with (
+            alone(out, "inspecting into this folder", keep=False),
+            output_folder(out, overwrite=True, marker=MARKER) as draft,
+        ):
+            yield draft
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with alone(out, "inspecting into this folder", keep=False):
+            (out / MARKER).touch()
+            yield out
+    except OSError as error:
+        raise OutputError(f"cannot write to {out}: {error.strerror or error}") from error
+    finally:
+        if out.is_dir() and {path.name for path in out.iterdir()} == {MARKER}:
+            drop(out)  # nothing came of it

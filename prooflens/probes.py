@@ -11,13 +11,14 @@ from probes.agreement import (
 from probes.curves import curve_table
 from probes.interchange import interchange_table
 from probes.kernels import kernel_null, kernel_table, layer_kernels
-from probes.layerwise import residual_sites
 from probes.linear import decode
 from probes.locate import holders, locate
 from probes.nesting import nesting_panel
 from probes.probe_table import layer_map
+from probes.probing import probe_source
 from probes.rounds import first_decodable, round_order
 from probes.sampling import sampled_positions
+from probes.sites import residual_sites
 
 __all__ = [
     "Readable",
@@ -35,6 +36,7 @@ __all__ = [
     "locate",
     "nesting_panel",
     "overall",
+    "probe_source",
     "residual_sites",
     "roles_and_layers",
     "round_order",

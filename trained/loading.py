@@ -18,15 +18,17 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from interp.errors import CheckpointError
+from interp.errors import CheckpointError, ProoflensError
 from interp.models.card import ModelCard
 from interp.models.checkpoint import load_checkpoint, read_metadata
 from interp.models.placing import check_place, placed
 from interp.models.pretrained import load_pretrained
+from interp.store import ActivationStore
+from interp.store.plan import weights_sha256
 from interp.tasks.catalogue import known_task
 from trained import zoo
 
-__all__ = ["folder_of", "load", "models"]
+__all__ = ["folder_of", "load", "model_of", "models"]
 
 _OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "pytorch_model*")
 
@@ -95,6 +97,23 @@ def load(
     card = ModelCard(name, **{field: getattr(found, field) for field in said})
     found.model.card = card  # type: ignore[attr-defined]
     return found.model
+
+
+def model_of(store: ActivationStore, *, device: str = "cpu") -> tuple[Any, str]:
+    """The model that a store names, in the dtype that it ran in, if it can still be loaded and has
+    the same weights; else None and the reason."""
+    check_place(device, None)
+    about = store.manifest.get("about", {})
+    name, dtype = about.get("model"), about.get("dtype")
+    if not isinstance(name, str):
+        return None, "the store names no model"
+    try:
+        model = load(name, device=device, dtype=dtype if isinstance(dtype, str) else None)
+    except ProoflensError as error:
+        return None, str(error)
+    if weights_sha256(model) != store.manifest["plan"]["model"]["weights_sha256"]:
+        return None, f"{name} has other weights now"
+    return model, ""
 
 
 def _own_card(name: str, model: Any, about: dict[str, Any]) -> ModelCard:

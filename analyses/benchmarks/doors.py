@@ -7,7 +7,7 @@ the same profile, rows and seed; what a door has no evidence for must be missing
     language   Python: from the exported GPT-2 folder through TransformerBridge; transformers' own
                module, wrapped (no weights by name); a store of the repeated rows (no causes).
                ``prooflens inspect``: of the checkpoint, of the exported folder
-    task       Python: the module wrapped (no weights by name). ``prooflens heads``: of the
+    task       Python: the module wrapped (no weights by name). ``prooflens inspect``: of the
                checkpoint; of its store; of the same store when the model is gone (no causes).
                ``prooflens demo``, of its model
 
@@ -44,6 +44,7 @@ from prooflens.architectures import (
     save_checkpoint,
     wrap,
 )
+from prooflens.inspection import inspect
 from prooflens.roles import LANGUAGE, ROLES, TASK, candidates, find_roles, rows_of, token_trials
 from prooflens.store import ActivationStore, extract, stored_batch
 from prooflens.tasks import answers_of, memories_of, sought_of
@@ -154,7 +155,7 @@ def _language(make: Callable[[], Built]) -> Iterator[Said]:
         stored = candidates(store, profile=LANGUAGE)
         yield "Python, store", _lacking(reference, stored, weights=False, causes=False)
         for name, place in (("our checkpoint", own), ("GPT-2 folder", exported)):
-            yield f"inspect, {name}", differences(reference, _inspected(place, Path(folder)))
+            yield f"inspect, {name}", differences(reference, _inspected(place))
 
 
 def _task(name: str) -> Iterator[Said]:
@@ -167,12 +168,12 @@ def _task(name: str) -> Iterator[Said]:
     }
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "heads"
-        table, _ = _heads(name, out)
-        batch = stored_batch(ActivationStore(out / "store"))  # the rows that ``heads`` drew
+        table, _ = _heads(name, out, "--rows", str(_ROWS))
+        batch = stored_batch(ActivationStore(out / "store"))  # the rows that ``inspect`` drew
         reference = find_roles(shipped, batch, profile=TASK, seed=_SEED, **known)
-        yield "heads, our checkpoint", differences(reference, table)
-        again, _ = _heads(str(out / "store"), Path(folder) / "again")
-        yield "heads, store", differences(reference, again)
+        yield "inspect, our checkpoint", differences(reference, table)
+        again, _ = _heads(str(out / "store"), Path(folder) / "again", "--profile", "task")
+        yield "inspect, store", differences(reference, again)
         lost = Path(folder) / "lost"
         hooks = ["blocks.*.attn.hook_pattern"]
         extract(shipped, batch, hooks, lost, about={"model": "nowhere"})
@@ -182,7 +183,7 @@ def _task(name: str) -> Iterator[Said]:
         seen = {"previous-token", "sink", "local"}
         unsought = {role: why for role, why in gone.items() if role not in seen}
         told = differences(plain, stored, causes=False, unsought=unsought)
-        yield "heads, store without its model", told
+        yield "inspect, store without its model", told
     wrapped = find_roles(_wrapped_own(shipped, batch.inputs[:2]), batch, seed=_SEED)
     yield "Python, wrapped module", _lacking(plain, wrapped, weights=False)
 
@@ -217,25 +218,20 @@ def _lacking(
     return differences(reference, asked, causes=causes, unsought=unsought)
 
 
-def _heads(model: str, out: Path) -> tuple[pd.DataFrame, str]:
-    """The table that ``prooflens heads`` writes, and what it prints."""
-    said = _command("heads", model, "--out", str(out), "--rows", str(_ROWS), "--seed", str(_SEED))
+def _heads(model: str, out: Path, *more: str) -> tuple[pd.DataFrame, str]:
+    """The table that ``prooflens inspect`` writes, and what it prints."""
+    said = _command("inspect", model, "--out", str(out), "--seed", str(_SEED), *more)
     return pd.read_csv(out / "roles.csv"), said
 
 
-def _inspected(place: Path, folder: Path) -> pd.DataFrame:
-    """The role table that ``prooflens inspect`` finds, without its figures and page."""
-    from prooflens.inspection import inspect_heads, inspected_rows
-    from prooflens.weights import head_weights
-
-    out = folder / f"inspected-{place.name}"
-    model, weights = load_pretrained(place), head_weights(str(place))
-    return inspect_heads(model, weights, inspected_rows(model, seed=_SEED), out, seed=_SEED).roles
+def _inspected(place: Path) -> pd.DataFrame:
+    """The role table that ``pl.inspect`` finds."""
+    return inspect(str(place), seed=_SEED).roles
 
 
 def _command(*words: str) -> str:
-    """What the command line prints. Of a store without its model ``heads`` ends with an exit code,
-    once its table is written."""
+    """What the command line prints. Of a store without its model ``inspect`` ends with an exit
+    code, once its table is written."""
     done = subprocess.run(  # noqa: S603  our own command
         [sys.executable, "-m", "prooflens", *words], capture_output=True, text=True, check=False
     )

@@ -34,10 +34,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from prooflens.architectures import Pretrained, load_pretrained
-from prooflens.inspection import inspect_heads, inspected_rows, loss_tables, stored_rows
+from prooflens.inspection import inspect, loss_tables
 from prooflens.interventions import Component, components
 from prooflens.roles import LANGUAGE, Trial, evidence_of, rows_of, token_trials
-from prooflens.weights import head_weights
 
 __all__ = ["main", "rises_one_by_one"]
 
@@ -57,10 +56,9 @@ def main(
         result = _inspected(model, place, rows) if whole else {}
         trials, _ = token_trials(model, rows=rows)
         parts = [part for part in components(model.model) if part.kind == "head"][:heads]
-        store = stored_rows(model.model, trials[0], place / "stores", resume=False)["repeated"]
         started = time.perf_counter()
         evidence = evidence_of(model.model, rows_of(trials), LANGUAGE)
-        table = loss_tables(evidence, trials, parts, store, seed=0, every=True)
+        table = loss_tables(evidence, trials, parts, None, seed=0, every=True)
         ours = time.perf_counter() - started
     result = result or {"seconds": round(ours, 1), "peak_mb": _peak()}
     some = parts[:: max(1, len(parts) // compared)]
@@ -90,8 +88,7 @@ def _model(folder: Path) -> Pretrained:
 def _inspected(model: Pretrained, place: Path, rows: int) -> dict[str, Any]:
     """The seconds and the memory of an inspection, without loading the model or drawing."""
     started = time.perf_counter()
-    chosen = inspected_rows(model, rows=rows)
-    found = inspect_heads(model, head_weights(place / "model"), chosen, place / "out")
+    found = inspect(model.model, count=rows, out=place / "out")
     seconds = time.perf_counter() - started
     typer.echo(f"inspect: {seconds:.0f} s; {len(found.roles)} rows of roles")
     return {"seconds": round(seconds, 1), "peak_mb": _peak()}

@@ -1,6 +1,6 @@
-"""How large a page of heads is, and how fast it answers in Chromium: random weights and rows.
+"""How large an inspection's page is, and how fast it answers in Chromium: random weights, rows.
 
-The budget is 144 heads on 60 rows of 64 tokens: at most 50 MB, open in 3 s, an answer to hovering
+The budget is 144 heads on rows of 64 tokens: at most 50 MB, open in 3 s, an answer to hovering
 within 100 ms. Times are of one machine and one browser: the page is opened several times, and the
 median and the worst are given. Hovering is timed in the page, from the event to the next frame.
 
@@ -51,7 +51,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "heads.html"
         start = time.perf_counter()
-        pl.view(_model(layers, length), data=_rows(rows, length), ablate=False).save(page)
+        page.write_text(pl.inspect(_model(layers, length), _rows(rows, length)).html)
         written = time.perf_counter() - start
         opened, hovers, heads = _measured(browser, page, times)
         found = {

@@ -32,9 +32,9 @@ from analyses.papers.models import MODEL
 from prooflens.architectures import SequenceTransformer
 from prooflens.errors import ArgumentError, ProoflensError
 from prooflens.files import output_folder, read_json
-from prooflens.pages import latent_maps, probe_source
+from prooflens.pages import latent_maps
 from prooflens.plot import attention_in_words, attention_maps, save
-from prooflens.probes import Readable, agreement, answered_share, roles_and_layers
+from prooflens.probes import Readable, agreement, answered_share, probe_source, roles_and_layers
 from prooflens.proofs import Construction, construct, has_proof
 from prooflens.roles import no_roles
 from prooflens.store import read_batches

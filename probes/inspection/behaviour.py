@@ -1,40 +1,23 @@
-"""What an inspection runs a model for: stored activations, and how well it does on every trial.
+"""How well a model does on rows, compared with a control and with the best constant answer.
 
-    stores        attention patterns and what heads write, on repeated tokens, their shuffled
-                  control and text
-    performance   the loss in nats a token and the share of right tokens, compared with the control
-
-Tables are sealed into the store of the repeated tokens, and read back from it when an inspection is
-resumed. A low loss says that the model does the task, not how.
+A low loss says that the model does the task, not how. A model that is no better than an answer that
+is always the same shows nothing of what its heads are for: no cause counts there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from interp.hooks.transformer_lens_adapter import HookedModel
+from interp.interventions.ablation_effects import loss_unit
 from interp.run import Run
 from interp.stats.p_values import from_draws
-from interp.store import ActivationStore, extract
-from probes.roles.looking import looked_at
-from probes.roles.trials import Trial
+from interp.tasks.base import Batch
 
-__all__ = [
-    "Performance",
-    "performance",
-    "sealed",
-    "stored_rows",
-]
-
-_BATCH = 32
+__all__ = ["Performance", "performance"]
 
 
 @dataclass(frozen=True)
@@ -43,10 +26,15 @@ class Performance:
 
     Attributes:
         trial: The name of the trial.
-        loss: Mean over rows of the loss at scored positions, in nats a token.
+        loss: Mean over rows of the loss at scored positions, in nats a token or as a share of the
+            target's variance.
         control: The same on the control's rows; NaN where there is none.
-        accuracy: Share of scored positions with the right token on top.
+        accuracy: Share of scored positions with the right token on top, or the right sign.
         p: Of a loss that far below the control's, by exchanging rows; NaN without a control.
+        chance: The loss of the best answer that is always the same: the targets' entropy in nats,
+            or 1, their variance.
+        guess: The accuracy of that answer.
+        worst: The largest absolute error of real values; NaN for tokens.
     """
 
     trial: str
@@ -54,32 +42,9 @@ class Performance:
     control: float
     accuracy: float
     p: float
-
-
-def stored_rows(
-    model: HookedModel, trial: Trial, folder: Path, *, resume: bool
-) -> dict[str, ActivationStore]:
-    """Extract the activations that measurements read into stores; with ``resume`` only those
-    missing.
-
-    Returns:
-        ``repeated`` and ``shuffled``, or ``text``, or ``rows``.
-    """
-    batches = {trial.name: trial.batch}
-    if trial.control is not None:
-        batches["shuffled"] = trial.control
-    hooks = looked_at(model, behaviour=True)
-    return {
-        name: extract(
-            model,
-            batch,
-            hooks,
-            folder / name,
-            batch=_BATCH,
-            resume=resume and (folder / name).exists(),
-        )
-        for name, batch in batches.items()
-    }
+    chance: float
+    guess: float
+    worst: float
 
 
 def performance(
@@ -93,34 +58,49 @@ def performance(
         control: The same model on the control's rows, if it has one.
         draws: Permutations of rows between the two.
     """
-    losses, other, p = run.by_row(run.value()), float("nan"), float("nan")
+    unit = loss_unit(run.batch)
+    losses, other, p = run.by_row(run.value()) / unit, float("nan"), float("nan")
     if control is not None:
-        without = control.by_row(control.value())
+        without = control.by_row(control.value()) / unit
         other = float(without.mean())
         pooled = torch.cat((losses, without)).numpy()
         rng, n = np.random.default_rng(0), len(losses)
         found = _gap(np.stack([rng.permutation(pooled) for _ in range(draws)]), n)
         p = from_draws(float(_gap(pooled, n)), found).p
     right = float(run.value(_right).sum()) / max(int(run.batch.mask.sum()), 1)
-    return Performance(name, float(losses.mean()), other, right, p)
+    return Performance(
+        name, float(losses.mean()), other, right, p, *_constant(run.batch), _worst(run)
+    )
+
+
+def _constant(batch: Batch) -> tuple[float, float]:
+    """Loss and accuracy of the best answer that is always the same."""
+    targets = batch.targets[batch.mask]
+    if targets.is_floating_point():
+        signs = (targets.sign() > 0).double().mean()
+        return 1.0, float(torch.maximum(signs, 1 - signs))
+    share = torch.bincount(targets.flatten().long()).double() / max(targets.numel(), 1)
+    known = share[share > 0]
+    return float(-(known * known.log()).sum()), float(share.max())
+
+
+def _worst(run: Run) -> float:
+    """The largest absolute error of real values; NaN for tokens."""
+    if not run.batch.targets.is_floating_point():
+        return float("nan")
+    return max(
+        float((output.double() - places.targets.double()).abs().max())
+        for places, output in run.outputs()
+    )
 
 
 def _right(output: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Whether the right token has the largest logit."""
+    """Whether the right token has the largest logit, or real values the right sign."""
+    if targets.is_floating_point():
+        return (output.sign() == targets.sign()).double().flatten(1).mean(1)
     return (output.argmax(-1) == targets).double()
 
 
 def _gap(losses: NDArray[np.floating], n: int) -> NDArray[np.floating]:
     """How much higher the mean is after the first ``n`` of the last axis."""
     return np.asarray(losses[..., n:].mean(-1) - losses[..., :n].mean(-1))
-
-
-def sealed(
-    store: ActivationStore, name: str, provenance: dict[str, Any], make: Callable[[], pd.DataFrame]
-) -> pd.DataFrame:
-    """The stored table of that name if it was made in the same way; else it is made and stored."""
-    if name in store.measurements and store.provenance(name) == provenance:
-        return store.measurement(name)
-    table = make()
-    store.write_measurement(name, table, provenance, overwrite=True)
-    return table

@@ -1,4 +1,10 @@
-"""The rows that an inspection runs a model on: random ones that it can handle, and the user's.
+"""The rows that an inspection runs a model on, and the profile that follows from them.
+
+    TASK       the targets are no next tokens: rows of a task, or the user's own with their labels
+    LANGUAGE   they are next tokens, or there are none but the model's tokens: random ones that it
+               can handle, and the user's text or rows
+
+Of the random rows of a language model:
 
     tokens      those of the rows or the text given, by their frequency there; else those that the
                 model has learned; else all
@@ -24,7 +30,8 @@ from torch import Tensor
 from interp.errors import ArgumentError
 from interp.models.pretrained import Pretrained
 from interp.run import Run
-from interp.tasks.base import Batch
+from interp.tasks.base import Batch, Memory, answers_of, memories_of
+from interp.tasks.counterfactual import Variable, sought_of
 from probes.inspection.behaviour import performance
 from probes.inspection.usable import (
     LEAST,
@@ -32,7 +39,8 @@ from probes.inspection.usable import (
     positions_learned,
     tokens_repeated,
 )
-from probes.own_rows import OwnRows, read_rows, token_counts
+from probes.own_rows import OwnRows, rows_given, token_counts
+from probes.roles.profile import LANGUAGE, TASK, Profile, profile_of
 from probes.roles.trials import (
     LENGTH,
     ROWS,
@@ -46,6 +54,9 @@ from probes.roles.trials import (
 
 __all__ = ["InspectedRows", "inspected_rows"]
 
+_OF_TASK = 256
+"""Rows of a task by default: probes are fitted on some and judged on others."""
+
 _TRIED = 16
 """Rows on which it is found out what a model has learned."""
 
@@ -58,13 +69,17 @@ class InspectedRows:
     """The rows of an inspection.
 
     Attributes:
-        trials: The kinds of rows; roles are read on ``repeated``.
+        trials: The kinds of rows; roles are read on ``repeated``, or on the ``given`` rows of a
+            task.
         whole: ``repeated`` and ``shuffled`` rows of the length that was asked for, by kind.
         rows: How many rows of every trial were asked for.
         asked: How many positions of a row were asked for and fit the model's context.
         positions: How many positions of a row are used.
         tokens: How many token ids random rows are drawn from.
         notes: What a reader should know of them.
+        profile: In which unit effects are measured, and which floors hold.
+        task: What the rows were drawn from; None for other rows.
+        words: The text of each id, where rows of one's own say it.
     """
 
     trials: tuple[Trial, ...]
@@ -74,6 +89,16 @@ class InspectedRows:
     positions: int
     tokens: int
     notes: tuple[str, ...]
+    profile: Profile = LANGUAGE
+    task: Any = None
+    words: tuple[str, ...] | None = None
+
+    @property
+    def known(self) -> tuple[tuple[Memory, ...], dict[str, tuple[str, ...]], tuple[Variable, ...]]:
+        """What a task says is fetched, computed and exchanged; of a language nothing."""
+        if self.profile is not TASK or self.task is None:
+            return (), {}, ()
+        return memories_of(self.task), answers_of(self.task), tuple(sought_of(self.task))
 
 
 @dataclass(frozen=True)
@@ -90,29 +115,95 @@ def inspected_rows(
     model: Pretrained,
     *,
     text: str | None = None,
-    data: str | Path | None = None,
+    data: Any = None,
+    task: Any = None,
     tokens_from: str | Path | None = None,
-    rows: int = ROWS,
+    profile: Profile | None = None,
+    rows: int | None = None,
     length: int = LENGTH,
     seed: int = 0,
 ) -> InspectedRows:
-    """Choose the rows of an inspection; the model is run on some of them.
+    """Choose the rows of an inspection, and the profile; of a language model some are run.
 
     Args:
         model: The model, in evaluation mode.
         text: A text, whose pieces are one more trial if the model has a tokenizer, and repeated
             passages of it another.
-        data: A file of rows of token ids (:mod:`probes.own_rows`): one more trial, repeated
-            passages of it another, and the tokens from which random rows are drawn.
+        data: Rows of one's own (:func:`probes.own_rows.rows_given`). Token ids are one more trial
+            of a language model, repeated passages of them another, and the tokens from which random
+            rows are drawn.
+        task: What the model learned; its rows are taken where no others are given.
         tokens_from: A file of rows of token ids, from whose tokens alone random rows are drawn.
-        rows, length: Rows and positions of every trial; the model's context bounds the length, and
-            so do the positions that it has learned (:mod:`probes.inspection.usable`).
+        profile: In place of the one that follows from the rows.
+        rows, length: Rows and positions of every trial (256 rows of a task, 32 of others); the
+            model's context bounds the length, and so do the positions that it has learned
+            (:mod:`probes.inspection.usable`).
         seed: Seed of the rows.
 
     Raises:
         ArgumentError: for arguments or files that do not fit.
     """
-    given = _given(model, text, data, tokens_from, rows, length)
+    own = drawn = None
+    if data is not None:
+        own = _own(model, data, rows, length)
+    elif task is not None and tokens_from is None and (text is None or model.tokenizer is None):
+        drawn = task.sample(rows or _OF_TASK, seed=seed)
+    batch = own.batch if own is not None else drawn
+    follows = LANGUAGE if batch is None else profile_of(batch)
+    if (profile or follows) is TASK and batch is not None:
+        return _of_task(model, batch, None if own is not None else task, own, text)
+    if model.vocabulary == 0 and own is None:
+        raise ArgumentError(
+            f"rows must be given for {model.name}, got none: neither a task nor token ids are known"
+        )
+    extra = None if drawn is None else drawn[: rows or ROWS]
+    found = _language(model, text, own, tokens_from, rows or ROWS, length, seed)
+    if extra is None:
+        return replace(found, words=None if own is None else own.words)
+    about = f"{len(extra)} rows of {extra.inputs.shape[1]} tokens of the task that it learned"
+    trials = (*found.trials, Trial("rows", "Rows of its task", about, extra))
+    return replace(found, trials=trials, task=task)
+
+
+def _own(model: Pretrained, data: Any, rows: int | None, length: int) -> OwnRows:
+    """The rows given: with labels of their own whole, else as long as rows are to be."""
+    size: dict[str, Any] = {"vocabulary": model.vocabulary, "tokenizer": model.tokenizer}
+    file = isinstance(data, str | Path)
+    longest = model.n_ctx or max(length, 1 << 20)
+    cut = rows_given(
+        data, rows=rows or (ROWS if file else len(data)), length=min(length, longest), **size
+    )
+    if profile_of(cut.batch) is LANGUAGE:
+        return cut
+    return rows_given(data, rows=rows or (_OF_TASK if file else len(data)), length=longest, **size)
+
+
+def _of_task(
+    model: Pretrained, batch: Batch, task: Any, own: OwnRows | None, text: str | None
+) -> InspectedRows:
+    """Rows whose targets are no next tokens."""
+    title = "Rows of the task" if own is None else "The rows given"
+    about = own.about if own is not None else f"{len(batch)} rows of {task.name}"
+    trial = Trial("given", title, about, batch)
+    unread = "text was given and not used: these are rows of a task"
+    length = batch.inputs.shape[1]
+    return InspectedRows(
+        (trial,), {}, len(batch), length, length, model.vocabulary, (unread,) * (text is not None),
+        profile=TASK, task=task, words=None if own is None else own.words,
+    )  # fmt: skip
+
+
+def _language(
+    model: Pretrained,
+    text: str | None,
+    own: OwnRows | None,
+    tokens_from: str | Path | None,
+    rows: int,
+    length: int,
+    seed: int,
+) -> InspectedRows:
+    """Random rows that repeat, and the text or rows given."""
+    given = _given(model, text, own, tokens_from, length)
     asked = min(length, model.n_ctx)
     if given.own is not None:
         asked = max(min(asked, LEAST), min(asked, given.own.longest))
@@ -148,28 +239,23 @@ def inspected_rows(
     if length > model.n_ctx:
         more.append(f"rows have {model.n_ctx} tokens, the model's context, and not {length}")
     size = model.vocabulary if given.counts is None else int((given.counts > 0).sum())
-    sizes = {"rows": rows, "asked": min(length, model.n_ctx), "positions": used, "tokens": size}
+    sizes: dict[str, Any] = {
+        "rows": rows,
+        "asked": min(length, model.n_ctx),
+        "positions": used,
+        "tokens": size,
+    }
     return InspectedRows(tuple(made), whole, **sizes, notes=(*notes, *more))
 
 
 def _given(
     model: Pretrained,
     text: str | None,
-    data: str | Path | None,
+    own: OwnRows | None,
     tokens_from: str | Path | None,
-    rows: int,
     length: int,
 ) -> _Given:
-    """Read what was given, and count its tokens."""
-    own = None
-    if data is not None:
-        own = read_rows(
-            data,
-            vocabulary=model.vocabulary,
-            rows=rows,
-            length=min(length, model.n_ctx),
-            tokenizer=model.tokenizer,
-        )
+    """Count the tokens of what was given."""
     named, counts, notes = "", None, []
     if text is not None and (reason := _not_used(model, text, length)):
         text = None
@@ -196,7 +282,7 @@ def _not_used(model: Pretrained, text: str, length: int) -> str:
     try:
         text_trial(model, text, length=length)
     except ArgumentError as error:
-        return f"{error}, or look at a sentence with prooflens view --prompt"
+        return f"{error}, or look at a sentence with --prompt"
     return ""
 
 

@@ -82,7 +82,7 @@ def loss_tables(
     evidence: Evidence,
     trials: Sequence[Trial],
     parts: Sequence[Component],
-    store: ActivationStore,
+    store: ActivationStore | None,
     *,
     seed: int,
     every: bool = False,
@@ -96,7 +96,8 @@ def loss_tables(
         evidence: What the roles were decided from: its runs are gone on with.
         trials: The kinds of rows.
         parts: The components.
-        store: Where what is finished is sealed, and read from when an inspection is resumed.
+        store: Where what is finished is sealed, and read from when an inspection is resumed; None
+            to seal nothing.
         seed: Of the intervals.
         every: Whether all rows are run with each component, however large the model.
         watch: Called with the pieces of the work; goes through them.
@@ -123,8 +124,9 @@ def loss_tables(
         trial = pieces[number][0]
         joined = pd.concat([known[trial.name], found.assign(trial=trial.name)], ignore_index=True)
         known[trial.name] = finished(joined, family=ANY_TARGET)
-        about = _about(trial, seed)
-        store.write_measurement(f"loss-{trial.name}", known[trial.name], about, overwrite=True)
+        if store is not None:
+            name, about = f"loss-{trial.name}", _about(trial, seed)
+            store.write_measurement(name, known[trial.name], about, overwrite=True)
     order = {(part.kind, part.layer, part.head): number for number, part in enumerate(parts)}
     return pd.concat([_ordered(table, order) for table in known.values()], ignore_index=True)
 
@@ -192,10 +194,11 @@ def _without(run: Run, parts: list[Component], floor: float, seed: int) -> pd.Da
     return head_table(lines, family=ANY_TARGET)
 
 
-def _known(store: ActivationStore, trial: Trial, seed: int) -> pd.DataFrame:
+def _known(store: ActivationStore | None, trial: Trial, seed: int) -> pd.DataFrame:
     """What an interrupted inspection sealed about a trial."""
     name = f"loss-{trial.name}"
-    if name in store.measurements and store.provenance(name) == _about(trial, seed):
+    there = store is not None and name in store.measurements
+    if store is not None and there and store.provenance(name) == _about(trial, seed):
         return store.measurement(name)
     return head_table([])
 

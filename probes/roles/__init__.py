@@ -1,24 +1,5 @@
 """Decide which role each head, FFN and layer plays; behaviour and cause must agree."""
 
-from probes.roles.decision import ROLE_COLUMNS, Found, Test
-from probes.roles.examined import Examined
-from probes.roles.find import candidates, find_roles
-from probes.roles.profile import LANGUAGE, PROFILES, TASK, Floors, Profile
-from probes.roles.registry import ROLES, Role, RoleCase
+from interp.lazy import lazy
 
-__all__ = [
-    "LANGUAGE",
-    "PROFILES",
-    "ROLES",
-    "ROLE_COLUMNS",
-    "TASK",
-    "Examined",
-    "Floors",
-    "Found",
-    "Profile",
-    "Role",
-    "RoleCase",
-    "Test",
-    "candidates",
-    "find_roles",
-]
+__getattr__, __dir__, __all__ = lazy(__name__, __file__)

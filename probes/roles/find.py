@@ -34,7 +34,7 @@ from probes.roles.examined import Examined, Watch
 from probes.roles.gathering import Named, evidence_of
 from probes.roles.groups import with_groups
 from probes.roles.naming import without_loose_names
-from probes.roles.profile import LANGUAGE, PROFILES, TASK, Profile
+from probes.roles.profile import LANGUAGE, PROFILES, TASK, Profile, profile_of
 from probes.roles.reader import Reader
 from probes.roles.registry import ROLES
 from probes.roles.specificity import with_controls
@@ -65,8 +65,8 @@ def find_roles(
             (:func:`probes.roles.trials.token_trials`). Token ids ``[row, pos]``, or what a
             tokenizer gives, are rows whose targets are the next tokens.
         profile: On which rows roles are looked for, in which unit effects are measured, and the
-            floors; or its name, ``task`` or ``language``. By default ``language`` for token ids and
-            ``task`` for other rows.
+            floors; or its name, ``task`` or ``language``. By default what follows from the rows:
+            ``language`` where their targets are the next tokens and nothing of a task is named.
         memories: The contents that the task says are fetched.
         answers: Latent → the latents that it is computed from.
         sought: Latents by whose exchange the role of a head is decided
@@ -89,7 +89,7 @@ def find_roles(
         HookError: for a model whose attention patterns no hook shows.
     """
     known = memories, answers or {}, sought
-    given, chosen = _meant(model, rows, profile)
+    given, chosen = _meant(model, rows, profile, of_task=any(map(bool, known)))
     with evaluating(model):
         evidence = evidence_of(
             model, given, chosen, latents=any(map(bool, known)), targets=targets, seed=seed
@@ -97,7 +97,9 @@ def find_roles(
         return decided(evidence, *known, watch=watch)
 
 
-def _meant(model: Any, rows: Any, profile: Profile | str | None) -> tuple[Batch | Named, Profile]:
+def _meant(
+    model: Any, rows: Any, profile: Profile | str | None, *, of_task: bool
+) -> tuple[Batch | Named, Profile]:
     """The rows and the profile that were meant."""
     ids = isinstance(rows, Tensor | list) or (isinstance(rows, Mapping) and "input_ids" in rows)
     if isinstance(profile, str):
@@ -107,7 +109,9 @@ def _meant(model: Any, rows: Any, profile: Profile | str | None) -> tuple[Batch 
         problems.raise_if_any()
         profile = PROFILES[profile]
     given = admitted(model, rows) if ids else rows
-    return given, profile or (LANGUAGE if ids else TASK)
+    if profile is not None or of_task:
+        return given, profile or TASK
+    return given, profile_of(given) if isinstance(given, Batch) else LANGUAGE
 
 
 def decided(

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-__all__ = ["LANGUAGE", "PROFILES", "TASK", "Floors", "Profile"]
+if TYPE_CHECKING:
+    from interp.tasks.base import Batch
+
+__all__ = ["LANGUAGE", "PROFILES", "TASK", "Floors", "Profile", "profile_of"]
 
 
 @dataclass(frozen=True)
@@ -174,3 +177,13 @@ LANGUAGE = Profile(
 
 PROFILES: Mapping[str, Profile] = {profile.name: profile for profile in (TASK, LANGUAGE)}
 """The name of each profile → the profile."""
+
+
+def profile_of(batch: Batch) -> Profile:
+    """The profile that rows ask for: ``LANGUAGE`` where each scored target is the next token of its
+    row, so that an effect is a rise of the loss in nats; ``TASK`` for all other targets."""
+    if batch.inputs.ndim != 2 or batch.targets.shape != batch.inputs.shape:
+        return TASK
+    scored = batch.mask[:, :-1]
+    same = batch.targets[:, :-1] == batch.inputs[:, 1:]
+    return LANGUAGE if bool(scored.any()) and bool(same[scored].all()) else TASK

@@ -1,75 +1,91 @@
-"""``prooflens inspect``: what every head of a pretrained model does, and what depends on it."""
+"""``prooflens inspect``: what every component of a model does, and what breaks without it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from prooflens.cli.usage import OWN_ROWS, Backend, Device, RunDtype, facts, progress, shipped_models
-
-if TYPE_CHECKING:
-    from interp.models.pretrained import Pretrained
-    from interp.weights.head_weights import HeadWeights
+from prooflens.cli.usage import (
+    OWN_ROWS,
+    Backend,
+    Device,
+    RunDtype,
+    default_out,
+    facts,
+    not_for,
+    progress,
+    shipped_models,
+)
 
 __all__ = ["inspect"]
 
 _QUICK = 16
-
-
-_Model = Annotated[
-    str,
-    typer.Argument(help="A shipped model, a folder, or a hub id.", autocompletion=shipped_models),
-]
-_Out = Annotated[Path, typer.Option(help="Folder of the report, tables and stores.")]
-_Text = Annotated[str | None, typer.Option(help="A text file, or a text, to try the model on.")]
-_Data = Annotated[
-    Path | None,
-    typer.Option(help=OWN_ROWS),
-]
-_From = Annotated[
-    Path | None,
-    typer.Option(help="Rows of token ids (as --data): random rows hold their tokens alone."),
-]
-_Effects = Annotated[
-    bool,
-    typer.Option(
-        "--effects",
-        help="The loss without every head and FFN; of large models only heads with a role's "
-        "behaviour are ablated otherwise.",
-    ),
-]
-_Code = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
-]
-_Mapping = Annotated[
-    Path | None,
-    typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
-]
-_Quick = Annotated[
-    bool, typer.Option("--quick", help="At most 16 rows of every trial, for wider intervals.")
-]
+_OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length", "dtype",
+               "mapping", "revision", "resume", "backend")  # fmt: skip
 
 
 def inspect(
-    model: _Model,
-    out: _Out,
-    text: _Text = None,
-    data: _Data = None,
-    tokens_from: _From = None,
-    rows: Annotated[int, typer.Option(help="Rows of every trial.")] = 32,
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A shipped model, a folder, a hub id; or a store.", autocompletion=shipped_models
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the page, the tables and the store; by default the model's."),
+    ] = None,
+    text: Annotated[
+        str | None, typer.Option(help="A text file, or a text, to try the model on.")
+    ] = None,
+    data: Annotated[Path | None, typer.Option(help=OWN_ROWS)] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default."),
+    ] = None,
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(help="A row to show: text, or token ids with spaces; may be repeated."),
+    ] = None,
+    profile: Annotated[
+        Literal["task", "language"] | None,
+        typer.Option(
+            help="In place of what follows from the rows: language where their targets "
+            "are the next tokens (effects in nats), else task."
+        ),
+    ] = None,
+    tokens_from: Annotated[
+        Path | None,
+        typer.Option(help="Rows of token ids (as --data): random rows hold their tokens alone."),
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Rows of each kind: 256 of a task, else 32.")
+    ] = None,
     length: Annotated[int, typer.Option(help="Tokens of a row, at most.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and nulls.")] = 0,
-    quick: _Quick = False,
-    effects: _Effects = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="At most 16 rows of each kind, for wider intervals.")
+    ] = False,
+    effects: Annotated[
+        bool,
+        typer.Option(
+            "--effects",
+            help="The loss without every head and FFN; of large models only heads with a role's "
+            "behaviour are ablated otherwise.",
+        ),
+    ] = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    trust_remote_code: _Code = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
+    ] = False,
     device: Device = "cpu",
     dtype: RunDtype = None,
-    mapping: _Mapping = None,
+    mapping: Annotated[
+        Path | None,
+        typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
+    ] = None,
     backend: Annotated[
         Backend,
         typer.Option(help="Ray makes the losses without components tasks on your cluster."),
@@ -77,80 +93,60 @@ def inspect(
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
-    """Try every head on random tokens (and a text), with nulls, and decide its roles."""
+    """Find what every head, FFN and layer does, on what evidence, and what breaks without it.
+
+    One page is written: what was found first, then every head with the rows it reads, its roles
+    with their tests, and what would have to be doubted. Of a store that an inspection sealed its
+    tables into, the page is drawn from them alone. Of a store whose model cannot be loaded nothing
+    is more than a candidate, and the exit code is 1.
+    """
     from interp.output import check_output
     from prooflens.cli.text import text_of
 
+    stored = (Path(model) / "manifest.json").is_file()
+    if stored:
+        not_for("a store", "which has its own rows and precision", *_OF_A_MODEL)
+    out = default_out(model, out)
     words = None if text is None else text_of(text)
-    place, rows = _folder_of(model), min(rows, _QUICK) if quick else rows
-    inputs = [place, *(given for given in (text, data, tokens_from, mapping) if given is not None)]
-    check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=inputs)
-    given: dict[str, Any] = {"text": words, "data": data, "tokens_from": tokens_from}
+    read = [model, *(given for given in (text, data, tokens_from, mapping) if given is not None)]
+    check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
+    count = min(rows or _QUICK, _QUICK) if quick else rows
+    if count is not None and count < 4:
+        from interp.errors import ArgumentError
 
-    from probes.inspection.heads import inspect_heads, inspection_folder
-    from probes.inspection.inspected_rows import inspected_rows
+        raise ArgumentError(f"rows must be at least 4, got {count}: nulls exchange rows")
+    given: dict[str, Any] = {"text": words, "tokens_from": tokens_from, "prompts": prompt or ()}
+    given["task"] = _task(task, data)
+
     from prooflens.cli.steps import steps
-    from prooflens.pages.inspection import write_inspection
+    from prooflens.inspection import inspect as inspected
 
-    step = steps()
-    how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    how |= {"device": device, "dtype": dtype}
-    found, factors = _loaded(model, place, mapping, how, step)
-    with inspection_folder(out, resume=resume, overwrite=overwrite) as folder:
-        chosen = inspected_rows(found, **given, rows=rows, length=length, seed=seed)
-        inspected = inspect_heads(
-            found,
-            factors,
-            chosen,
-            folder,
-            seed=seed,
-            effects=effects,
-            resume=resume,
-            backend=backend,
-            loader=partial(_model_of, place, how),
-            step=step,
-            watch=progress("the loss without each"),
-        )
-        said = write_inspection(inspected, folder, step)
-    for line in said:
+    found = inspected(
+        model, data, **given, profile=profile, count=count, length=length, seed=seed,
+        effects=effects, out=out, overwrite=overwrite, resume=resume, mapping=mapping,
+        revision=revision, trust_remote_code=trust_remote_code, device=device, dtype=dtype,
+        backend=backend, step=steps(), watch=progress("the loss without each"),
+    )  # fmt: skip
+    for line in found.lines:
         typer.echo(line)
-    for note in inspected.notes:
+    for note in found.notes:
         typer.echo(f"note: {note}", err=True)
-    facts(findings=said, notes=inspected.notes, report=out / "report.html")
-    typer.echo(f"report: {out / 'report.html'}")
+    page = out / "report.html"
+    facts(findings=found.lines, notes=found.notes, roles=found.roles, report=page)
+    if len(found.measured["rounds"]):
+        facts(rounds=found.measured["rounds"])
+    typer.echo(f"report: {page}")
+    if not found.measured.about["ran"]:
+        raise typer.Exit(1)
 
 
-def _loaded(
-    model: str,
-    place: str,
-    mapping: Path | None,
-    how: dict[str, Any],
-    step: Callable[[str], None],
-) -> tuple[Pretrained, HeadWeights]:
-    """The model under the name that was given, and the weights of its heads; a mapping is refused
-    before the model is loaded."""
-    from dataclasses import replace
+def _task(task: str | None, data: Path | None) -> Any:
+    """The task that is named in place of the model's own; None without one."""
+    from interp.errors import Problems
+    from prooflens.cli.loading import named_task
 
-    from interp.models.pretrained import load_pretrained
-    from interp.weights.head_weights import head_weights
-    from interp.weights.head_weights.mapping import layout_of_mapping, read_mapping
-
-    layout = None if mapping is None else read_mapping(mapping)
-    if layout is not None:
-        layout_of_mapping(layout)
-    step(f"loading {model}")
-    found = replace(load_pretrained(place, **how), name=model)
-    return found, head_weights(place, mapping=layout, revision=how["revision"])
-
-
-def _model_of(place: str, how: dict[str, Any]) -> Any:
-    """The model alone, as workers load it."""
-    from interp.models.pretrained import load_pretrained
-
-    return load_pretrained(place, **how).model
-
-
-def _folder_of(model: str) -> str:
-    from trained.loading import folder_of
-
-    return folder_of(model)
+    problems = Problems("inspect")
+    both = None if data is None or task is None else f"--task {task} and --data {data}"
+    problems.need(both is None, "rows", "must be a task's or your own", both, "give one of them")
+    problems.raise_if_any()
+    return None if task is None else named_task(task)

@@ -18,7 +18,7 @@ from probes.own_rows import OwnRows, read_rows
 from prooflens.cli.usage import MOST
 from trained.loading import load, models
 
-__all__ = ["lasting_name", "load_with_data", "load_with_task", "task_of"]
+__all__ = ["lasting_name", "load_with_data", "load_with_task", "named_task", "task_of"]
 
 _OWN = "own"
 
@@ -31,7 +31,7 @@ def load_with_task(name: str, text: str, **place: Any) -> tuple[Any, Task]:
         text: The task.
         place: ``device`` and ``dtype``, as :func:`trained.loading.load` takes them.
     """
-    task = None if text == _OWN else _parsed(text)
+    task = named_task(text)
     model = load(name, **place)
     return model, task or task_of(text, model.card)
 
@@ -100,6 +100,15 @@ def task_of(text: str, card: ModelCard) -> Task:
         )
     task: Task = card.task
     return task
+
+
+def named_task(text: str) -> Task | None:
+    """The task of ``KIND`` or ``KIND:ARGUMENT=VALUE,…``; None for ``own``.
+
+    Raises:
+        ArgumentError: if it is written otherwise, or the catalogue refuses it.
+    """
+    return None if text == _OWN else _parsed(text)
 
 
 def _parsed(text: str) -> Task:

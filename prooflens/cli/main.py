@@ -20,7 +20,6 @@ from prooflens.cli import (
     demo,
     doctor,
     extract,
-    heads,
     inspect,
     models,
     plot,
@@ -28,7 +27,6 @@ from prooflens.cli import (
     store,
     tasks,
     train,
-    view,
     weights,
 )
 from prooflens.cli.running import run_app
@@ -53,14 +51,12 @@ _COMMANDS: dict[Callable[..., None], str] = {
     demo.demo: "demo --out demo",
     doctor.doctor: "doctor --json",
     extract.extract: "extract induction-mlp --hooks '*hook_pattern' --rows 256 --out store",
-    heads.heads: "heads induction-mlp --out heads",
     inspect.inspect: "inspect code-lm --out report",
     models.models: "models --json",
-    plot.plot: "plot heads/store --out figures",
+    plot.plot: "plot report/store --out figures",
     probe.probe: "probe fixed-memory-multiplexer --out probes",
     tasks.tasks: "tasks fixed_memory",
     train.train: "train fixed-memory-multiplexer --out trained",
-    view.view: "view code-lm --out heads.html",
     weights.weights: "weights code-lm --revisions step-500,step-900,main --out weights",
 }
 """Every command that stands alone, named as its function, with the example of its help."""

@@ -1,58 +1,45 @@
-"""``prooflens plot``: redraw the figures from a store's tables, or those of a page of heads."""
+"""``prooflens plot``: redraw the figures from a store's tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from prooflens.cli.usage import facts
+from prooflens.cli.usage import default_out, facts
 
 __all__ = ["plot"]
 
 
 def plot(
-    store: Annotated[
-        Path, typer.Argument(help="A store, an inspection's folder, or a page of heads (.html).")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the figures.")],
+    store: Annotated[Path, typer.Argument(help="A store, or an inspection's folder.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the figures; by default named after the store.")
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the output.")] = False,
 ) -> None:
-    """Redraw every figure from the tables sealed into a store; no model is needed.
-
-    Of an inspection all stores are drawn together. A page that prooflens view wrote holds its
-    tables itself.
-    """
+    """Redraw every figure from the tables sealed into a store; no model is needed."""
     from interp.output import check_output, output_folder
 
     marker = ".prooflens-figures"
+    out = default_out(str(store), out)
     check_output(out, overwrite=overwrite, marker=marker, inputs=[store])
 
     from interp.errors import StoreError
+    from interp.store import ActivationStore
+    from prooflens.pages.head_figures import draw
 
-    drawn = _drawing(store)
+    inside = store / "store"
+    opened = ActivationStore(inside if (inside / "manifest.json").is_file() else store)
+    tables = {name: opened.measurement(name) for name in opened.measurements}
+    told = opened.provenance("roles") if "roles" in tables else {}
+    unit = "variance" if told.get("profile") == "task" else "nats"
     with output_folder(out, overwrite=overwrite, marker=marker) as folder:
-        written = drawn(folder)
+        written = draw(tables, folder, unit)
         if not written:
             raise StoreError(
-                f"{store} holds no table to draw from: run prooflens heads on it first"
+                f"{store} holds no table to draw from: run prooflens inspect on it first"
             )
     facts(figures=sorted(path.name for path in written))
     typer.echo(f"{len(written)} files in {out}")
-
-
-def _drawing(given: Path) -> Callable[[Path], list[Path]]:
-    """What writes the figures of a store, of an inspection's stores, or of a page, to a folder."""
-    from interp.store import ActivationStore
-    from prooflens.pages.head_figures import draw, draw_inspection
-    from prooflens.pages.view_figures import draw_page
-
-    if given.is_file():
-        return partial(draw_page, given)
-    inside = sorted(path.parent for path in given.glob("stores/*/manifest.json"))
-    if inside and not (given / "manifest.json").is_file():
-        return partial(draw_inspection, [ActivationStore(path) for path in inside])
-    return partial(draw, ActivationStore(given))

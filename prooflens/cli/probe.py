@@ -137,7 +137,7 @@ def _probed(
     interchange: bool,
 ) -> Any:
     """The probes' results, with the further tables that were asked for."""
-    from prooflens.pages import probing
+    from probes import probing
 
     run = _run(source, batch, positions, device) if interchange else None
     found = probing.probe_source(
@@ -208,15 +208,12 @@ def _run(source: Any, batch: Any, positions: str | None, device: str) -> tuple[A
     """A model and its rows; of a store, the model that it was made of and the store's own rows."""
     if batch is not None:
         return source, batch
-    from functools import partial
-
     from interp.errors import ArgumentError
     from interp.store.rows import stored_batch
     from probes.positions import at_positions
-    from prooflens.pages.roles import model_of
-    from trained.loading import load
+    from trained.loading import model_of
 
-    model, reason = model_of(source, partial(load, device=device))
+    model, reason = model_of(source, device=device)
     if model is None:
         raise ArgumentError(f"--interchange must run the model that the store is of: {reason}")
     return model, stored_batch(at_positions(source, None, positions)[0])

@@ -17,8 +17,10 @@ import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import click
 import typer
 from typer.core import TyperCommand
 
@@ -35,6 +37,7 @@ __all__ = [
     "Device",
     "Dtype",
     "RunDtype",
+    "default_out",
     "facts",
     "not_for",
     "progress",
@@ -156,6 +159,23 @@ def shipped_models(incomplete: str) -> list[str]:
     from trained.shipped_names import languages, names
 
     return [name for name in sorted((*names(), *languages())) if name.startswith(incomplete)]
+
+
+def default_out(model: str, out: Path | None, suffix: str = "") -> Path:
+    """The folder or file that a command writes: what was asked for, or one in the working folder
+    that is named after the model and the command, such as ``code-lm-inspect``.
+
+    Args:
+        model: What the command is about; of a store the folder around it says more.
+        out: What was asked for; None for nothing.
+        suffix: The end of a file's name.
+    """
+    if out is not None:
+        return out
+    parts = [part for part in Path(model).parts if part not in ("/", "..", ".", "store")]
+    name = parts[-1] if parts else "model"
+    command = click.get_current_context().command.name
+    return Path(f"{name.removesuffix('.html')}-{command}{suffix}")
 
 
 def facts(**found: Any) -> None:

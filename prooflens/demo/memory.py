@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,46 +15,91 @@ from matplotlib.figure import Figure
 from interp.figures.lags import kernels_by_lag
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
-from interp.interventions.components import Component, components
+from interp.interventions.components import components
+from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Construction
+from interp.tasks.memory import FixedMemory
 from probes.agreement import agreement
-from probes.study import Study
+from probes.kernels import LayerKernels
 from prooflens.demo import words
-from prooflens.pages.findings import STATUS_WORDS, status_counts
+from prooflens.inspection import Inspected
+from prooflens.pages.findings import STATUS_WORDS, part_names, status_counts
 from prooflens.pages.page import Picture, Section, Table
 
-__all__ = ["Comparison", "doubts", "findings", "lead_picture", "sections"]
+__all__ = ["Comparison", "Subject", "doubts", "findings", "lead_picture", "sections"]
 
-_SITES = {"hook_embed": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
+_SITES = {"resid_pre": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One of the models that are compared.
+
+    Attributes:
+        name: The name of the model, in words.
+        model: The model that was run.
+        task: The task it was measured on.
+        inspected: Everything that was measured on it.
+        kernels: What heads attend to and write, by lag.
+    """
+
+    name: str
+    model: SequenceTransformer
+    task: FixedMemory
+    inspected: Inspected
+    kernels: LayerKernels
+
+    @property
+    def roles(self) -> pd.DataFrame:
+        """The roles that were decided, with the evidence."""
+        return self.inspected.roles
+
+    @property
+    def memories(self) -> Mapping[str, int]:
+        """The latent of each memory → the lag from which it is fetched."""
+        return dict(zip(self.task.arguments[1:], self.task.lags, strict=True))
+
+    @property
+    def performance(self) -> Mapping[str, Any]:
+        """How well it solves its task: ``accuracy`` (share of positions with the right sign),
+        ``loss`` (squared error over the target's variance) and ``worst`` (absolute error)."""
+        return dict(self.inspected.measured["trials"].iloc[0])
+
+    @property
+    def readable(self) -> pd.DataFrame:
+        """Linear decodability, a row a place of the residual stream and a column a latent."""
+        table = self.inspected.measured["decodability"]
+        wide = table.pivot(index="site", columns="latent", values="score")
+        return wide.loc[table["site"].drop_duplicates()]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The studies of one task's models, and the proof behind the constructed one.
+    """The models of one task, and the proof behind the constructed one.
 
     Attributes:
-        trained: The study of the shipped model.
-        constructed: The study of the constructed model.
+        trained: The shipped model.
+        constructed: The constructed model.
         controls: Models for which not everything should hold: trained to the same accuracy in
             another way, and untrained.
         construction: The construction itself.
     """
 
-    trained: Study
-    constructed: Study
-    controls: tuple[Study, ...]
+    trained: Subject
+    constructed: Subject
+    controls: tuple[Subject, ...]
     construction: Construction
 
     @property
-    def studies(self) -> tuple[Study, ...]:
-        """All the studies, the controls last."""
+    def subjects(self) -> tuple[Subject, ...]:
+        """All models, the controls last."""
         return self.trained, self.constructed, *self.controls
 
     @cached_property
     def agreement(self) -> pd.DataFrame:
         """The proof's statements checked on every model, in long form with a column ``model``."""
         mechanism = self.construction.mechanism
-        tables = [agreement(mechanism, s.roles).assign(model=s.name) for s in self.studies]
+        tables = [agreement(mechanism, s.roles).assign(model=s.name) for s in self.subjects]
         return pd.concat(tables, ignore_index=True)
 
     @property
@@ -61,17 +107,16 @@ class Comparison:
         """A table of statements by models: whether each statement holds."""
         wide = self.agreement.pivot(index="statement", columns="model", values="holds")
         statements = self.agreement["statement"].drop_duplicates()
-        return wide.loc[statements, [study.name for study in self.studies]]
+        return wide.loc[statements, [one.name for one in self.subjects]]
 
 
 def findings(comparison: Comparison) -> list[str]:
-    """Three sentences: the trained model's roles, the proof's, and how well the task is solved."""
+    """Two sentences: the trained model's roles, and the proof's."""
     held = comparison.held.drop(columns=comparison.constructed.name)
     certificate = comparison.construction.certificate
     return [
         words.roles_in_words(comparison.trained),
         words.proof_in_words(comparison.constructed, held, certificate),
-        words.solving(comparison.trained),
     ]
 
 
@@ -81,7 +126,7 @@ def doubts(comparison: Comparison) -> list[str]:
     said = [
         "One model of each kind, of one seed: what other seeds do is said in their recipes.",
         "The trained model and the proof need not fill a role by the same means. "
-        + " ".join(words.looking(study) for study in (trained, comparison.constructed)),
+        + " ".join(words.looking(one) for one in (trained, comparison.constructed)),
     ]
     controls = [(c.name, int(held[c.name].sum())) for c in comparison.controls]
     passed = ", ".join(
@@ -132,17 +177,17 @@ def sections(comparison: Comparison, folder: Path) -> list[Section]:
         ),
         Section(
             "Where each head looks",
-            tuple(words.looking(study) for study in _drawn(comparison)),
+            tuple(words.looking(one) for one in _drawn(comparison)),
             [_kernel_picture(comparison, folder)],
         ),
         _roles(comparison),
         Section(
-            "What becomes readable where, and what ablation removes",
+            "What becomes readable where",
             (
-                "Rows of the first figure are places in the residual stream, in order.",
-                *[words.reading(study) for study in comparison.studies],
+                "Rows of the figure are places in the residual stream, in order.",
+                *[words.reading(one) for one in comparison.subjects],
             ),
-            _layer_pictures(comparison, folder),
+            [_readable_picture(comparison, folder)],
             folded=True,
         ),
         _models(comparison),
@@ -157,20 +202,20 @@ def _roles(comparison: Comparison) -> Section:
             f"{STATUS_WORDS} Every test has a floor, and all but the belonging to a group of "
             "heads have a null that must be beaten (q is the false-discovery rate).",
             *[
-                f"Without a role in the {study.name} model: {_without_role(study)}."
-                for study in comparison.studies
+                f"Without a role in the {one.name} model: {_without_role(one)}."
+                for one in comparison.subjects
             ],
         ),
         tables=tuple(
             Table(
-                _role_table(study),
-                f"Roles in the {study.name} model. Strength: r² of the "
+                _role_table(one),
+                f"Roles in the {one.name} model. Strength: r² of the "
                 "target lost without the component (for heads: without its group) or, where no "
                 "target is named, the share of attention that names the role; effect: change "
                 "of the output, as a share of its variance.",
             )
-            for study in comparison.studies
-            if len(study.roles)
+            for one in comparison.subjects
+            if len(one.roles)
         ),
         folded=True,
     )
@@ -186,8 +231,9 @@ def _models(comparison: Comparison) -> Section:
             f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
             "one layer was trained on it; a second model is the constructive proof that one "
             "layer can do it, written down as weights.",
-            *[_describe(study) for study in comparison.studies],
+            *[_describe(one) for one in comparison.subjects],
             words.margins(comparison.construction.certificate),
+            words.solving(comparison.trained),
         ),
         tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
         folded=True,
@@ -199,12 +245,12 @@ def _by_whom(agreement: pd.DataFrame) -> pd.DataFrame:
     return found[["model", "statement", "strength", "by"]]
 
 
-def _describe(study: Study) -> str:
-    spec = study.model.spec
+def _describe(one: Subject) -> str:
+    spec = one.model.spec
     score = {"table": "a learned bias per lag", "lin": "a bias −p·lag a head"}[spec.lag_bias]
     normalizer = "a softmax" if spec.normalizer == "softmax" else "no normaliser"
     return (
-        f"The {study.name} model: {sum(spec.heads)} heads with {score} and {normalizer}, an FFN of "
+        f"The {one.name} model: {sum(spec.heads)} heads with {score} and {normalizer}, an FFN of "
         f"{sum(map(sum, spec.ffn_widths))} neurons, {spec.dtype}."
     )
 
@@ -212,36 +258,30 @@ def _describe(study: Study) -> str:
 def _performance(comparison: Comparison) -> pd.DataFrame:
     bounds = {comparison.constructed.name: comparison.construction.certificate.error}
     rows = []
-    for study in comparison.studies:
-        weights = sum(p.count_nonzero().item() for p in study.model.parameters())
+    for one in comparison.subjects:
+        weights = sum(p.count_nonzero().item() for p in one.model.parameters())
         rows.append(
             {
-                "model": study.name,
-                "heads": sum(study.model.spec.heads),
+                "model": one.name,
+                "heads": sum(one.model.spec.heads),
                 "non-zero weights": weights,
-                "accuracy": study.performance.accuracy,
-                "error (of the target's variance)": study.performance.error,
-                "largest error": study.performance.worst,
-                "certificate": bounds.get(study.name, float("nan")),
+                "accuracy": one.performance["accuracy"],
+                "error (of the target's variance)": one.performance["loss"],
+                "largest error": one.performance["worst"],
+                "certificate": bounds.get(one.name, float("nan")),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _role_table(study: Study) -> pd.DataFrame:
+def _role_table(one: Subject) -> pd.DataFrame:
     columns = ["role", "target", "status", "strength", "effect", "q", "evidence"]
-    return pd.concat([_names(study.roles), study.roles[columns]], axis=1)
+    return one.roles[columns].assign(component=part_names(one.roles))[["component", *columns]]
 
 
-def _without_role(study: Study) -> str:
-    has = set(_names(study.roles))
-    return ", ".join(p.name for p in components(study.model) if p.name not in has) or "none"
-
-
-def _names(rows: pd.DataFrame) -> pd.Series:
-    parts = rows[["component", "layer", "head"]].itertuples(index=False, name=None)
-    names = [Component(*part).name for part in parts]
-    return pd.Series(names, index=rows.index, name="component", dtype=object)
+def _without_role(one: Subject) -> str:
+    has = set(part_names(one.roles))
+    return ", ".join(p.name for p in components(one.model) if p.name not in has) or "none"
 
 
 def _lags_shown(comparison: Comparison) -> int:
@@ -250,15 +290,15 @@ def _lags_shown(comparison: Comparison) -> int:
 
 def _kernel_picture(comparison: Comparison, folder: Path) -> Picture:
     kernels = {
-        study.name: {m: study.kernels.kernels[m].sum(0) for m in study.memories}
-        for study in _drawn(comparison)
+        one.name: {m: one.kernels.kernels[m].sum(0) for m in one.memories}
+        for one in _drawn(comparison)
     }
     memories, shown = comparison.trained.memories, _lags_shown(comparison)
     figure = kernels_by_lag(kernels, memories, longest=shown - 1)
     told = "; ".join(
-        f"{study.name}: "
-        + ", ".join(f"{m} {study.kernels.concentration(m, lag):.2f}" for m, lag in memories.items())
-        for study in _drawn(comparison)
+        f"{one.name}: "
+        + ", ".join(f"{m} {one.kernels.concentration(m, lag):.2f}" for m, lag in memories.items())
+        for one in _drawn(comparison)
     )
     words = (
         "What the heads of the layer put into the direction that holds each memory: their summed "
@@ -281,44 +321,26 @@ def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
     return "; ".join(said)
 
 
-def _drawn(comparison: Comparison) -> tuple[Study, ...]:
+def _drawn(comparison: Comparison) -> tuple[Subject, ...]:
     return comparison.trained, comparison.controls[0], comparison.constructed
 
 
-def _head_names(study: Study) -> list[str]:
-    return [part.name for part in components(study.model) if part.kind == "head"]
+def _head_names(one: Subject) -> list[str]:
+    return [part.name for part in components(one.model) if part.kind == "head"]
 
 
-def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]:
-    latents = [*comparison.trained.task.arguments, "f"]
-    reads, losses = [], []
-    for study in _drawn(comparison):
-        layers = study.scores[study.scores["metric"] == "decodability"]
-        read = layers.pivot(index="site", columns="target", values="score")
-        sites = [site for site in study.sites if site in read.index]
-        names = [next(word for key, word in _SITES.items() if key in site) for site in sites]
-        reads.append(Panel(study.name, read.loc[sites, latents].to_numpy(), names))
-        scores = study.scores[study.scores["component"] != "group"]
-        drops = scores[scores["metric"] == "decodability_drop"]
-        drops = drops.assign(component=_names(drops))
-        lost = drops.pivot(index="component", columns="target", values="score")
-        parts = list(dict.fromkeys(drops["component"]))
-        losses.append(Panel(study.name, lost.loc[parts, latents].to_numpy(), parts))
-    return (
-        _picture(
-            share_maps(reads, latents, label="held-out r², linear probe", across="latent"),
-            folder,
-            "decodability",
-            "Linear decodability of each latent along the residual stream. The best read: "
-            f"{_largest(reads, latents)}.",
-        ),
-        _picture(
-            share_maps(losses, latents, label="r² lost without it", across="latent"),
-            folder,
-            "ablation",
-            "Decodability lost right after a component's sublayer when it is mean-ablated "
-            f"(the probe is refitted). What each loses most: {_largest(losses, latents)}.",
-        ),
+def _readable_picture(comparison: Comparison, folder: Path) -> Picture:
+    latents, panels = [*comparison.trained.task.arguments, "f"], []
+    for one in _drawn(comparison):
+        read = one.readable
+        names = [next(word for key, word in _SITES.items() if key in site) for site in read.index]
+        panels.append(Panel(one.name, read[latents].to_numpy(), names))
+    return _picture(
+        share_maps(panels, latents, label="held-out r², linear probe", across="latent"),
+        folder,
+        "decodability",
+        "Linear decodability of each latent along the residual stream. The best read: "
+        f"{_largest(panels, latents)}.",
     )
 
 

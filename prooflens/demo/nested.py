@@ -13,8 +13,9 @@ import pandas as pd
 
 from interp.figures.style import save
 from probes.locate import holders, locate
+from probes.nesting import nested_rounds
 from prooflens.pages.page import Picture, Section, Table
-from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_beside_proof, rounds_side_by_side
+from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_again, rounds_side_by_side
 from trained import zoo
 
 __all__ = ["NESTED", "nested_section"]
@@ -32,22 +33,24 @@ def nested_section(folder: Path, *, seed: int = 0) -> Section:
     """
     shipped: Any = zoo.load(NESTED)
     task = shipped.task
-    found = rounds_beside_proof(shipped.model, task, rows=_ROWS, seed=seed)
+    found = nested_rounds(shipped.model, task, rows=_ROWS, seed=seed)
+    table = found["rounds"]
+    figure = rounds_again(found["rounds-readable"], found["rounds-kernels"])
     fetched = [f"token[t-t_{i}]" for i in range(1, task.rounds)] + [f"x[t-t_{task.rounds}]"]
     wanted = [name for i, what in enumerate(fetched, start=1) for name in (f"t_{i}", what)]
     held = holders(locate(shipped.model, task, rows=_PAIRS, latents=wanted, seed=seed))
-    found.table.to_csv(folder / "rounds.csv", index=False)
+    table.to_csv(folder / "rounds.csv", index=False)
     held.to_csv(folder / "held.csv", index=False)
-    (png,) = save(found.figure, folder / "figures" / "rounds", formats=("png",))
+    (png,) = save(figure, folder / "figures" / "rounds", formats=("png",))
     return Section(
         "A location that a token names, round after round",
         (
             f"{NESTED} was trained on {task.rounds} rounds of adaptive memory over the lags "
             f"{', '.join(map(str, task.locations))}. Exchanged between rows, {_told(held)}.",
         ),
-        (Picture(png, _caption(found.table)),),
+        (Picture(png, _caption(table)),),
         (
-            Table(rounds_side_by_side(found.table), ROUNDS_CAPTION),
+            Table(rounds_side_by_side(table), ROUNDS_CAPTION),
             Table(held, "Which component holds which latent when it alone is exchanged."),
         ),
         folded=True,

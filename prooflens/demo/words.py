@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from interp.proofs.mechanism import Certificate
-from probes.study import Study
+
+if TYPE_CHECKING:
+    from prooflens.demo.memory import Subject
 
 __all__ = ["looking", "margins", "proof_in_words", "reading", "roles_in_words", "solving"]
 
 
-def roles_in_words(study: Study) -> str:
+def roles_in_words(one: Subject) -> str:
     """Which head extracts which memory and what the FFN computes, or that nothing is confirmed."""
-    return f"In the {study.name} model " + "; ".join(_served(study)) + "."
+    return f"In the {one.name} model " + "; ".join(_served(one)) + "."
 
 
-def proof_in_words(built: Study, held: pd.DataFrame, certificate: Certificate) -> str:
+def proof_in_words(built: Subject, held: pd.DataFrame, certificate: Certificate) -> str:
     """What is confirmed of the construction, how exact it is, and how much of it others do.
 
     Args:
-        built: The study of the construction.
+        built: The construction.
         held: Model → whether each statement holds for it.
         certificate: The certificate of the construction.
     """
@@ -29,7 +32,7 @@ def proof_in_words(built: Study, held: pd.DataFrame, certificate: Certificate) -
     sizes = heads["target"].value_counts(sort=False)
     groups = ", ".join(f"{count} for {memory}" for memory, count in sizes.items())
     direct = _looking_at_their_lag(built)
-    worst, bound = built.performance.worst, certificate.error
+    worst, bound = built.performance["worst"], certificate.error
     exact = "within" if worst <= bound else "ABOVE"
     counts = {name: int(holds.sum()) for name, holds in held.items()}
     held_by = ", ".join(f"{count} hold for the {name} model" for name, count in counts.items())
@@ -41,22 +44,22 @@ def proof_in_words(built: Study, held: pd.DataFrame, certificate: Certificate) -
     )
 
 
-def solving(study: Study) -> str:
+def solving(one: Subject) -> str:
     """A sentence about how well the model solves its task."""
-    found = study.performance
+    found = one.performance
     return (
-        f"On fresh rows the {study.name} model is right at {found.accuracy:.2%} of positions "
-        f"(error {found.error:.1e} of the target's variance)."
+        f"On fresh rows the {one.name} model is right at {found['accuracy']:.2%} of positions "
+        f"(error {found['loss']:.1e} of the target's variance)."
     )
 
 
-def looking(study: Study) -> str:
+def looking(one: Subject) -> str:
     """A sentence about whether heads look at the lags they serve, and what their sum selects."""
-    heads = _memory_heads(study)
-    direct = _looking_at_their_lag(study)
+    heads = _memory_heads(one)
+    direct = _looking_at_their_lag(one)
     sums = ", ".join(
-        f"{study.kernels.concentration(memory, lag):.1%} for {memory} at lag {lag}"
-        for memory, lag in study.memories.items()
+        f"{one.kernels.concentration(memory, lag):.1%} for {memory} at lag {lag}"
+        for memory, lag in one.memories.items()
     )
     served = (
         f"{direct} of {len(heads)} confirmed memory heads attend most to the lag they serve"
@@ -64,18 +67,15 @@ def looking(study: Study) -> str:
         else "no memory head is confirmed"
     )
     kernel = f"Share of the heads' summed kernel at the memory's lag: {sums}."
-    return f"In the {study.name} model {served}. {kernel}"
+    return f"In the {one.name} model {served}. {kernel}"
 
 
-def reading(study: Study) -> str:
+def reading(one: Subject) -> str:
     """A sentence about what a probe reads of the answer before and after the FFN."""
-    answers = study.scores[study.scores["target"] == "f"].set_index(["metric", "site"])["score"]
-    middle, last = "blocks.0.hook_resid_mid", study.sites[-1]
+    read = one.readable["f"]
     return (
-        f"In the {study.name} model a linear probe reads f with r² "
-        f"{answers['decodability', middle]:.2f} after attention and "
-        f"{answers['decodability', last]:.2f} at the end; a nonlinear probe reads it with r² "
-        f"{answers['nonlinear_decodability', middle]:.2f} after attention already."
+        f"In the {one.name} model a linear probe reads f with r² "
+        f"{read['blocks.0.hook_resid_mid']:.2f} after attention and {read.iloc[-1]:.2f} at the end."
     )
 
 
@@ -89,25 +89,25 @@ def margins(certificate: Certificate) -> str:
     )
 
 
-def _memory_heads(study: Study) -> pd.DataFrame:
-    roles = study.roles
+def _memory_heads(one: Subject) -> pd.DataFrame:
+    roles = one.roles
     return roles[(roles["role"] == "memory-location") & (roles["status"] == "confirmed")]
 
 
-def _looking_at_their_lag(study: Study) -> int:
+def _looking_at_their_lag(one: Subject) -> int:
     """How many confirmed memory heads attend most to the lag of the memory they serve."""
-    columns = _memory_heads(study)[["head", "target"]]
+    columns = _memory_heads(one)[["head", "target"]]
     return sum(
-        int(study.kernels.mass[head].argmax()) == study.memories[memory]
+        int(one.kernels.mass[head].argmax()) == one.memories[memory]
         for head, memory in columns.itertuples(index=False, name=None)
     )
 
 
-def _served(study: Study) -> Iterator[str]:
-    sure = _memory_heads(study)
-    for memory, lag in study.memories.items():
+def _served(one: Subject) -> Iterator[str]:
+    sure = _memory_heads(one)
+    for memory, lag in one.memories.items():
         mine = sure[sure["target"] == memory]
-        candidates = int((study.roles["target"] == memory).sum())
+        candidates = int((one.roles["target"] == memory).sum())
         if len(mine):
             heads = " and ".join(f"L{row.layer}H{row.head}" for row in mine.itertuples())
             verb = "extract" if len(mine) > 1 else "extracts"
@@ -116,7 +116,7 @@ def _served(study: Study) -> Iterator[str]:
         else:
             rest = f" ({candidates} seem to)" if candidates else ""
             yield f"no head is confirmed to extract {memory}{rest}"
-    readout = study.roles[(study.roles["role"] == "readout")]
+    readout = one.roles[(one.roles["role"] == "readout")]
     readout = readout[readout["status"] == "confirmed"]
     if len(readout):
         row = readout.iloc[0]

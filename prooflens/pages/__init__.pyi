@@ -6,7 +6,5 @@ from prooflens.pages.page import Picture as Picture
 from prooflens.pages.page import Section as Section
 from prooflens.pages.page import Table as Table
 from prooflens.pages.page import render as render
-from prooflens.pages.probing import latent_maps as latent_maps
-from prooflens.pages.probing import probe_source as probe_source
-from prooflens.pages.view import view_page as view_page
+from prooflens.pages.probe_figures import latent_maps as latent_maps
 from prooflens.pages.weights import strongest as strongest

@@ -1,8 +1,7 @@
 """Figures of what heads do on rows: maps over layers and heads, and scores beside their nulls.
 
-They are drawn from head tables alone, so that ``prooflens plot`` draws again, from a store, what
-``prooflens inspect`` drew. Panels of one figure have one unit; each caption gives the figure's
-largest numbers.
+They are drawn from the table ``heads`` alone. Panels of one figure have one unit; each caption
+gives the figure's largest numbers.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ __all__ = [
     "COPYING",
     "POSITIONAL",
     "Drawn",
+    "attention_kind",
     "behaviour_figures",
     "beside_nulls",
     "mass",
@@ -49,71 +49,77 @@ _PLACE = ("layer", "head")
 
 
 class Drawn(NamedTuple):
-    """A figure with the name of its file, its caption, and its panels below one another."""
+    """A figure with the name of its file, its caption, its panels below one another, and the
+    numbers that stand in it, for readers who cannot see it."""
 
     name: str
     figure: Figure
     caption: str
     narrow: Figure
+    told: str = ""
 
 
 Panel = tuple[str, pd.DataFrame]
 """A title and the rows of a head table."""
 
 
-def behaviour_figures(
-    behaviour: pd.DataFrame, losses: pd.DataFrame, *, nulls: bool
-) -> Iterator[Drawn]:
+def behaviour_figures(heads: pd.DataFrame, unit: str, *, nulls: bool) -> Iterator[Drawn]:
     """Maps of every head, or histograms beside the nulls.
 
     Args:
-        behaviour: Shares of attention, copying and position (a head table with ``trial``).
-        losses: Rises of the loss without each head (a head table with ``trial``).
+        heads: The table ``heads``.
+        unit: Of losses: ``nats`` or ``variance``.
         nulls: Whether to draw histograms beside the nulls instead of maps.
     """
-    layers, heads = _places(behaviour, losses)
-    for metric, panels in _by_metric(behaviour, losses).items():
+    layers, width = _places(heads)
+    for metric, panels in _by_metric(heads).items():
         for start in range(0, len(panels), _ACROSS):
             some = panels[start : start + _ACROSS]
-            name = f"{'histogram' if nulls else 'map'}-{metric}-{start}"
+            name, label = (
+                f"{'histogram' if nulls else 'map'}-{metric}-{start}",
+                _label(metric, unit),
+            )
             wide, narrow = (
-                _histogram(metric, some, columns)
+                _histogram(label, some, columns)
                 if nulls
-                else _map(metric, some, layers, heads, columns)
+                else _map(label, some, layers, width, columns)
                 for columns in (None, 1)
             )
-            yield Drawn(name, wide, _caption(metric, some, nulls), narrow)
+            yield Drawn(name, wide, _caption(label, some, nulls), narrow)
 
 
-def beside_nulls(
-    behaviour: pd.DataFrame, losses: pd.DataFrame, weights: pd.DataFrame
-) -> pd.DataFrame:
-    """The numbers of all these figures, one row per head and score, for models of a few heads.
-
-    Args:
-        behaviour, losses: As for :func:`behaviour_figures`.
-        weights: As for :func:`weight_maps`.
-    """
+def beside_nulls(heads: pd.DataFrame, unit: str) -> pd.DataFrame:
+    """The numbers of all these figures, one row per head and score, for models of a few heads."""
     pieces = []
-    for metric, panels in (_by_metric(behaviour, losses) | _circuits(weights)).items():
+    for metric, panels in (_by_metric(heads) | _circuits(heads)).items():
         for title, rows in panels:
             piece = rows[["layer", "head", "score", "null_mean", "null_std", "q"]].copy()
             piece.insert(2, "rows", title)
-            piece.insert(2, "score of", _LABELS[metric])
+            piece.insert(2, "score of", _label(metric, unit))
             pieces.append(piece)
-    return pd.concat(pieces, ignore_index=True)
+    return pd.concat(pieces, ignore_index=True) if pieces else pd.DataFrame()
 
 
-def weight_maps(weights: pd.DataFrame) -> Iterator[Drawn]:
-    """Maps of the diagonals of every head's circuits.
+def weight_maps(heads: pd.DataFrame) -> Iterator[Drawn]:
+    """Maps of the diagonals of every head's circuits."""
+    layers, width = _places(heads)
+    for metric, panels in _circuits(heads).items():
+        label = _LABELS[metric]
+        wide, narrow = (_map(label, panels, layers, width, columns) for columns in (None, 1))
+        yield Drawn(f"map-{metric}", wide, _caption(label, panels, nulls=False), narrow)
 
-    Args:
-        weights: From :func:`interp.weights.weight_table.weight_table`.
-    """
-    layers, heads = _places(weights)
-    for metric, panels in _circuits(weights).items():
-        wide, narrow = (_map(metric, panels, layers, heads, columns) for columns in (None, 1))
-        yield Drawn(f"map-{metric}", wide, _caption(metric, panels, nulls=False), narrow)
+
+def attention_kind(heads: pd.DataFrame, keys: str) -> str:
+    """The rows on which attention to a class of keys is read: those of a task for what hangs on
+    positions, else tokens that repeat."""
+    of_task = keys not in ("same", "after_same") and bool((heads["trial"] == "given").any())
+    return "given" if of_task else "repeated"
+
+
+def _label(metric: str, unit: str) -> str:
+    if metric == "loss_increase" and unit != "nats":
+        return "rise of the loss (share of the target's variance)"
+    return _LABELS[metric]
 
 
 def mass(keys: str, trial: str) -> dict[str, str]:
@@ -128,25 +134,24 @@ def matching(table: pd.DataFrame, **values: str) -> pd.DataFrame:
     return table[(table[list(values)] == list(values.values())).all(axis=1)]
 
 
-def _panels(behaviour: pd.DataFrame, losses: pd.DataFrame) -> Iterator[Panel]:
+def _panels(heads: pd.DataFrame) -> Iterator[Panel]:
     keys: Sequence[Mapping[str, str]] = [
-        *(mass(c, "repeated") for c in CLASSES),
+        *(mass(c, attention_kind(heads, c)) for c in CLASSES),
         mass("same", "shuffled"),
         COPYING,
         POSITIONAL,
     ]
     for key in keys:
         what = _KEYS.get(key.get("target", ""), key["metric"])
-        yield f"{what}, {key['trial']} rows", matching(behaviour, **key)
-    if len(losses):
-        heads = losses[losses["component"] == "head"]
-        for trial, part in heads.groupby("trial", sort=False):
-            yield f"without the head, {trial!s}", part
+        yield f"{what}, {key['trial']} rows", matching(heads, **key)
+    lost = matching(heads, metric="loss_increase", component="head")
+    for trial, part in lost.groupby("trial", sort=False) if len(lost) else ():
+        yield f"without the head, {trial!s}", part
 
 
-def _by_metric(behaviour: pd.DataFrame, losses: pd.DataFrame) -> dict[str, list[Panel]]:
+def _by_metric(heads: pd.DataFrame) -> dict[str, list[Panel]]:
     groups: dict[str, list[Panel]] = {}
-    for title, rows in _panels(behaviour, losses):
+    for title, rows in _panels(heads):
         if rows["score"].notna().any():
             groups.setdefault(str(rows["metric"].iloc[0]), []).append((title, rows))
     return groups
@@ -162,31 +167,29 @@ def _circuits(weights: pd.DataFrame) -> dict[str, list[Panel]]:
     return groups
 
 
-def _places(*tables: pd.DataFrame) -> tuple[range, range]:
-    """All layers and heads that some table has."""
-    filled = [table for table in tables if len(table)]
-    last = (max((int(one[name].max()) for one in filled), default=-1) for name in _PLACE)
-    layers, heads = (range(number + 1) for number in last)
-    return layers, heads
+def _places(heads: pd.DataFrame) -> tuple[range, range]:
+    """All layers and heads."""
+    layers, width = (range(int(heads[name].max()) + 1) for name in _PLACE)
+    return layers, width
 
 
 def _map(
-    metric: str, panels: Sequence[Panel], layers: range, heads: range, columns: int | None
+    label: str, panels: Sequence[Panel], layers: range, heads: range, columns: int | None
 ) -> Figure:
     """Maps of all layers and heads, empty where nothing was measured."""
     tables = (rows.pivot(index="layer", columns="head", values="score") for _, rows in panels)
     grids = [one.reindex(index=layers, columns=heads).to_numpy() for one in tables]
-    labels, titles = [_LABELS[metric]] * len(grids), _broken(panels)
+    labels, titles = [label] * len(grids), _broken(panels)
     return head_maps(grids, labels, titles=titles, strongest=6, columns=columns)
 
 
-def _histogram(metric: str, panels: Sequence[Panel], columns: int | None) -> Figure:
+def _histogram(label: str, panels: Sequence[Panel], columns: int | None) -> Figure:
     triples = [
         (rows["score"].to_numpy(), rows["null_mean"].to_numpy(), rows["null_std"].to_numpy())
         for _, rows in panels
     ]
     titles = _broken(panels)
-    return null_histograms(triples, _LABELS[metric], titles=titles, columns=columns)
+    return null_histograms(triples, label, titles=titles, columns=columns)
 
 
 def _broken(panels: Sequence[Panel]) -> list[str]:
@@ -194,9 +197,8 @@ def _broken(panels: Sequence[Panel]) -> list[str]:
     return [title.replace(", ", "\n", 1) for title, _ in panels]
 
 
-def _caption(metric: str, panels: Sequence[Panel], nulls: bool) -> str:
+def _caption(label: str, panels: Sequence[Panel], nulls: bool) -> str:
     told = "; ".join(f"{title} {_numbers(rows, nulls)}" for title, rows in panels)
-    label = _LABELS[metric]
     return f"{label[0].upper()}{label[1:]}: {told}."
 
 

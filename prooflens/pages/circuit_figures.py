@@ -1,7 +1,6 @@
 """Figures of heads' circuits: who reads whom, and corners of the strongest.
 
-They are drawn from tables alone, which ``prooflens inspect`` seals into its store, so that
-``prooflens plot`` draws them again.
+They are drawn from tables alone.
 """
 
 from __future__ import annotations
@@ -13,10 +12,13 @@ from matplotlib.figure import Figure
 
 from interp.figures.diagonals import circuit_crops
 from interp.figures.pairs import Pair, pair_lines
+from probes.roles.decision import no_roles
 from prooflens.pages.findings import head_names
 
-__all__ = ["crop_caption", "crop_figure", "reading_figure"]
+__all__ = ["CROPS", "crop_caption", "crop_figure", "reading_figure"]
 
+CROPS = "crops-"
+"""Begins the name of a table of corners; the circuit's name follows."""
 _PAIRS, _NAMED = 24, 3
 _MARKED = ("previous-token", "induction", "duplicate-token")
 
@@ -32,7 +34,7 @@ def reading_figure(weights: pd.DataFrame, roles: pd.DataFrame) -> tuple[Figure, 
     table = weights[weights["metric"] == "k_composition"]
     if table.empty:
         return None
-    roles = roles[roles["head"] >= 0]
+    roles = roles[roles["head"] >= 0] if len(roles) else no_roles()
     marked: dict[str, list[tuple[int, int]]] = {}
     for role in _MARKED:
         own = roles[roles["role"] == role]
@@ -56,7 +58,7 @@ def crop_figure(crops: pd.DataFrame, circuit: str) -> Figure:
     """Corners of the strongest circuits.
 
     Args:
-        crops: From :func:`probes.inspection.crops.crop_table`, with lines.
+        crops: A table ``crops-QK`` or ``crops-OV``.
         circuit: Its circuit.
     """
     columns = [name for name in crops.columns if name.startswith("column ")]

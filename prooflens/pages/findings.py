@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from interp.interventions.components import Component
 from probes.roles.decision import MEANINGS, STATUSES
 
 __all__ = [
@@ -17,6 +16,7 @@ __all__ = [
     "in_words",
     "part_name",
     "part_names",
+    "played",
     "role_findings",
     "status_counts",
     "told_facts",
@@ -58,7 +58,7 @@ def role_findings(roles: pd.DataFrame, asked: Sequence[str], *, effect: str = "l
 def head_names(rows: pd.DataFrame) -> list[str]:
     """The names of heads, such as ``L0H1``, of the rows of a table that are heads."""
     places = zip(rows["layer"], rows["head"], strict=True)
-    return [Component("head", int(layer), int(head)).name for layer, head in places]
+    return [f"L{int(layer)}H{int(head)}" for layer, head in places]
 
 
 def part_name(row: Any) -> str:
@@ -68,12 +68,23 @@ def part_name(row: Any) -> str:
         return str(row["group"])
     if component == "layer":
         return f"L{row['layer']}"
-    return Component(component, int(row["layer"]), int(row["head"])).name
+    if component == "ffn":
+        return f"L{row['layer']} FFN"
+    return f"L{int(row['layer'])}H{int(row['head'])}"
 
 
 def part_names(rows: pd.DataFrame) -> list[str]:
     """:func:`part_name` of every row."""
     return [part_name(row) for _, row in rows.iterrows()]
+
+
+def played(rows: pd.DataFrame, word: str = "") -> list[str]:
+    """Each role with its target and strength: ``induction (0.93)``."""
+    columns = rows["role"], rows["target"], rows["strength"]
+    return [
+        f"{role}{' of ' if target else ''}{target} ({word}{strength:.2f})"
+        for role, target, strength in zip(*columns, strict=True)
+    ]
 
 
 def told_facts(about: Mapping[str, Any], *, leave: Sequence[str] = ()) -> list[str]:

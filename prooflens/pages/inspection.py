@@ -1,157 +1,223 @@
-"""The page of an inspection: what the heads do together and where they look, what to doubt, roles,
-and, folded, maps, nulls, pairs and every head."""
+"""The page of an inspection, from its tables alone: what the components do together, what to doubt,
+the confirmed roles, every head with the rows it reads, and, folded, all evidence.
+
+Whoever has the tables has the page: nothing is measured here, and no model is needed. The same
+tables give the same page, byte for byte.
+"""
 
 from __future__ import annotations
 
+import base64
+import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from interp.figures.style import save
-from interp.interventions.components import Component
-from interp.output import output_file
-from probes.inspection.crops import crop_table
-from probes.inspection.heads import Inspected, write_tables
 from probes.roles.decision import STATUSES
-from probes.roles.profile import LANGUAGE
-from probes.roles.registry import ROLES
+from probes.roles.profile import PROFILES
 from prooflens.pages.behaviour_figures import (
-    CLASSES,
-    COPYING,
-    POSITIONAL,
     Drawn,
-    behaviour_figures,
+    attention_kind,
     beside_nulls,
     mass,
     matching,
-    weight_maps,
 )
-from prooflens.pages.certainty import TOLD, with_certainty
+from prooflens.pages.certainty import TOLD, certainty, last_cause, with_certainty
 from prooflens.pages.circuit import circuit_doubts, circuit_sentences
-from prooflens.pages.circuit_figures import crop_caption, crop_figure, reading_figure
-from prooflens.pages.findings import STATUS_WORDS, role_findings
+from prooflens.pages.findings import (
+    STATUS_WORDS,
+    in_words,
+    part_names,
+    played,
+    role_findings,
+    status_counts,
+)
+from prooflens.pages.head_figures import ATTENTION, figures
+from prooflens.pages.html import rendered
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_in_words, rounds_side_by_side
+from prooflens.pages.viewer_data import columns_of, head_bytes, places_of, viewer_document
 
-__all__ = ["inspection_findings", "wide_table", "write_inspection"]
+__all__ = [
+    "inspection_findings",
+    "inspection_lines",
+    "inspection_page",
+    "static_view",
+    "viewer_file",
+    "wide_table",
+]
 
-_FEW = 4
+_FEW, _SHOWN = 4, 6
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _RIGHT = 0.05  # share of tokens; below it hardly any is predicted
+_CHANCE = 0.98  # of the loss of a constant answer; above it the model does not do the rows
+_RESTS = 0.2  # share of attention on the first token that is worth a sentence
+_LOST = {
+    "variance": "without it the output changes by {:.2f} of its variance",
+    "nats": "without it the loss rises by {:.2f} nats a token",
+}
+_PROFILE = {
+    "language": "The targets are the next tokens of the rows, so effects are rises of the loss in "
+    "nats a token (profile language).",
+    "task": "The targets are not the rows' next tokens, so effects are changes of the output as a "
+    "share of its variance (profile task).",
+}
 _NULLS = (
     "Orange is where a head with nothing to it would lie: attention with permuted positions, "
     "copying of other rows' tokens, rises of the loss with random signs. Nearly every trained head "
     "differs from some null: the roles above ask for an effect above a floor as well."
 )
 _OF_FEW = (
-    "So few heads make a table and no maps (prooflens plot draws them from the stores). The null "
+    "So few heads make a table and no maps (prooflens plot draws them from the store). The null "
     "is attention with permuted positions, copying of other rows' tokens, rises of the loss with "
     "random signs, and circuits with their bases turned at random."
 )
-Step = Callable[[str], None]
+_STATIC = (
+    "This is the static part. The interactive one (attention on rows, all heads as points) is in "
+    "the page that save(\"folder\") writes, or here with pip install 'prooflens[notebook]' and a "
+    "running kernel."
+)
+
+Tables = Mapping[str, pd.DataFrame]
+About = Mapping[str, Any]
 
 
-def inspection_findings(found: Inspected) -> list[str]:
-    """The main findings of an inspection, as sentences with their numbers."""
-    asked = [role.name for role in ROLES.values() if LANGUAGE.name in role.profiles]
-    return [*_conclusion(found), *_performed(found)[1:], *role_findings(found.roles, asked)]
+def inspection_findings(tables: Tables, about: About) -> list[str]:
+    """What a page opens with: what the components do together, and how sure that is."""
+    profile, roles = PROFILES[about["profile"]], tables["roles"]
+    if about["profile"] == "language":
+        said = circuit_sentences(roles, _induction(tables), profile=profile)
+        said += [*_on_text(tables), *_performed(tables, about)[:1]]
+    else:
+        said = [*_components(roles, str(about["unit"])), *_performed(tables, about)[:1]]
+    return [*said, certainty(roles, float(about["level"]))]
 
 
-def write_inspection(found: Inspected, out: Path, step: Step = lambda words: None) -> list[str]:
-    """Tables, figures and ``report.html`` into the inspection's folder; returns the findings.
+def inspection_lines(tables: Tables, about: About) -> list[str]:
+    """What a command prints: the findings, how well the model does on other rows, and a sentence
+    for every role."""
+    word = "loss" if about["unit"] == "nats" else "output changes by"
+    lines = [*inspection_findings(tables, about), *_performed(tables, about)[1:]]
+    lines += role_findings(tables["roles"], about["asked"], effect=word)
+    return [*lines, *(rounds_in_words(tables["rounds"]) if "rounds" in tables else ())]
 
-    Raises:
-        OutputError: if the folder cannot be written.
+
+def inspection_page(tables: Tables, about: About, folder: Path) -> str:
+    """The page as one self-contained HTML file; its figures are written to a folder.
+
+    Args:
+        tables: Of an inspection (:data:`probes.measure.TABLES`).
+        about: Its facts.
+        folder: Where its figures go, as PNG.
     """
-    said = inspection_findings(found)
-    write_tables(found, out, said)
-    step("figures")
-    picture, figures = _figure_sections(found, out / "figures")
-    told = (
-        "One row a head; click a heading, or reach it with Tab and press Enter, to sort. heads.csv "
-        "has every score with its null."
+    name = page_name(str(about["model"]))
+    pictures = {d.name: _pictured(d, folder) for d in figures(tables, str(about["unit"]))}
+    language, sections = about["profile"] == "language", [*_role_sections(tables, about)]
+    lead = pictures.get("map-attention_mass-0" if language else "roles")
+    small = len(places_of(tables)) <= _FEW
+    lead = None if language and small else lead
+    title = f"Heads of {name}"
+    sections.insert(1, Section("Every head", html=_viewer(tables, about, title)))
+    sections += _evidence(tables, about, pictures, lead, small=small)
+    kept = [s for s in sections if s.words or s.pictures or s.tables or s.html]
+    page = Page(
+        title,
+        inspection_findings(tables, about),
+        kept,
+        list(_facts(tables, about)),
+        lead,
+        _doubts(tables, about),
+        about["environment"],
     )
-    wide = Table(wide_table(found), told, sortable=True)
-    every = Section("All heads", (), (), [wide], folded=True)
-    title, sections = f"Heads of {page_name(found.model.name)}", _role_sections(found)
-    sections += [*figures, every]
-    page = Page(title, _conclusion(found), sections, _facts(found), picture, _doubts(found))
-    with output_file(out / "report.html", overwrite=True) as draft:
-        draft.write_text(render(page), encoding="utf-8")
-    return said
+    return render(page)
 
 
-def _conclusion(found: Inspected) -> list[str]:
-    """What the heads do together, and what the model makes of it on the first kind of rows."""
-    attention = _by_head(matching(found.behaviour, **mass("after_same", "repeated")))
-    attention.index = [_head(*place) for place in attention.index]
-    return [*circuit_sentences(found.roles, attention), _performed(found)[0]]
+def _pictured(drawn: Drawn, folder: Path) -> Picture:
+    """A figure as a file, and its panels below one another for narrow screens."""
+    (wide,) = save(drawn.figure, folder / drawn.name, formats=("png",))
+    narrow = None
+    if drawn.narrow is not drawn.figure:
+        (narrow,) = save(drawn.narrow, folder / f"{drawn.name}-narrow", formats=("png",))
+    return Picture(wide, drawn.caption, narrow=narrow, told=drawn.told)
 
 
-def _doubts(found: Inspected) -> list[str]:
-    """What the numbers give reason to doubt."""
-    rows, guess = found.settings, math.log(found.model.vocabulary)
-    said = [
-        f"Roles are decided on random tokens ({rows['rows']} rows of at most {rows['length']}, one "
-        "seed), not on text: what a head does on text may be something else."
-    ]
-    costly = [p.control for p in found.performances if p.control > guess + _GAP]
-    worst = max(costly, default=None)
-    if worst is not None:
-        said.append(
-            f"Random tokens without a rule cost the model {worst:.2f} nats each, more than a guess "
-            f"(ln {found.model.vocabulary} = {guess:.2f}): it expects something else there, and "
-            "rises of the loss are large for that reason too."
-        )
-    return [*said, *circuit_doubts(found.roles)]
+def _induction(tables: Tables) -> pd.Series | None:
+    """The share of every head's attention that goes to what followed equal tokens."""
+    heads = tables["heads"]
+    rows = matching(heads, **mass("after_same", attention_kind(heads, "after_same")))
+    if rows.empty:
+        return None
+    names = [f"L{r.layer}H{r.head}" for r in rows.itertuples()]
+    return pd.Series(rows["score"].to_numpy(), index=names)
 
 
-def wide_table(found: Inspected) -> pd.DataFrame:
-    """A table with one row per head, with its roles and main scores."""
-    behaviour, losses = found.behaviour, found.losses
-    wanted = {f"{c} (share)": mass(c, "repeated") for c in CLASSES}
-    wanted["same, shuffled (share)"] = mass("same", "shuffled")
-    wanted |= {"copying (logits)": COPYING, "positional (cosine)": POSITIONAL}
-    columns = {name: _by_head(matching(behaviour, **key)) for name, key in wanted.items()}
-    heads = losses[losses["component"] == "head"]
-    for trial, part in heads.groupby("trial", sort=False):
-        columns[f"{trial} loss (nats)"] = _by_head(part)
-    for circuit in ("QK", "OV"):
-        for metric in ("trace_share", "diag_ratio", "copying_score", "effective_rank"):
-            rows = matching(found.weights, metric=metric, circuit=circuit)
-            columns[f"{circuit} {metric.replace('_', ' ')}"] = _by_head(rows)
-    wide = pd.DataFrame(columns)
-    names = [_head(*place) for place in wide.index]
-    roles = {
-        place: ", ".join(r.role + "?" * (r.status != "confirmed") for r in _rows(part))
-        for place, part in found.roles.groupby(["layer", "head"])
-    }
-    wide.insert(0, "roles", [roles.get(place, "") for place in wide.index])
-    wide.insert(0, "head", names)
-    return wide.reset_index(drop=True)
+def _on_text(tables: Tables) -> Iterator[str]:
+    """The largest caveat of an induction head: on text it may rest on the first token instead."""
+    roles, heads = tables["roles"], tables["heads"]
+    sure = roles[(roles["role"] == "induction") & (roles["status"] == "confirmed")]
+    kind = next((k for k in ("text", "rows") if bool((heads["trial"] == k).any())), None)
+    if kind is None or sure.empty:
+        return
+    mine = set(zip(sure["layer"], sure["head"], strict=True))
+    shares = {}
+    for keys in ("after_same", "first"):
+        rows = matching(heads, **mass(keys, kind))
+        own = [place in mine for place in zip(rows["layer"], rows["head"], strict=True)]
+        shares[keys] = float(rows["score"][own].mean())
+    if not shares["first"] >= max(_RESTS, shares["after_same"]):
+        return
+    where = "on the text" if kind == "text" else "on the rows given"
+    yield (
+        f"Most rows are not repeats: {where} {'these heads give' if len(mine) > 1 else 'it gives'} "
+        f"{shares['after_same']:.0%} of {'their' if len(mine) > 1 else 'its'} attention to what "
+        f"followed equal tokens, and {shares['first']:.0%} to the first token."
+    )
 
 
-def _by_head(rows: pd.DataFrame) -> pd.Series[float]:
-    return rows.set_index(["layer", "head"])["score"]
+def _components(roles: pd.DataFrame, unit: str) -> list[str]:
+    """A sentence a component, those with the largest effect first."""
+    sure = roles[roles["status"] == "confirmed"]
+    if sure.empty:
+        return ["No role of any component is confirmed."]
+    named = sure.assign(name=part_names(sure))
+    order = named.groupby("name")["effect"].max().sort_values(ascending=False, kind="stable").index
+    said = [_sentence(name, named[named["name"] == name], _LOST[unit]) for name in order[:_SHOWN]]
+    more = len(order) - len(said)
+    return said + [f"{more} more components have confirmed roles: see the table."] * bool(more > 0)
 
 
-def _head(layer: int, head: int) -> str:
-    """The name of a head, such as ``L0H5``."""
-    return Component("head", int(layer), int(head)).name
+def _sentence(name: str, rows: pd.DataFrame, lost: str) -> str:
+    known: list[Any] = list(rows[rows["effect"].notna()].itertuples())
+    cause = f"; {_lost(max(known, key=attrgetter('effect')), lost)}" if known else ""
+    return f"{name} plays {in_words(played(rows, 'strength '))}{cause}."
 
 
-def _performed(found: Inspected) -> list[str]:
+def _lost(row: Any, words: str) -> str:
+    """What is lost without a component; of a role whose effect is no change of the output and no
+    rise of the loss (a share of r², or of answers), as its test says."""
+    own = last_cause(row)
+    on_output = not own or any(what in own for what in ("output changes", "loss rises"))
+    return words.format(row.effect) if on_output else own
+
+
+def _performed(tables: Tables, about: About) -> list[str]:
     """How well the model does on each kind of rows, in sentences."""
-    titles = {trial.name: trial.title for trial in found.trials}
-    return [_performance(p, titles[p.trial]) for p in found.performances]
+    titles = {trial["name"]: trial["title"] for trial in about["trials"]}
+    unit = "nats a token" if about["unit"] == "nats" else "of the target's variance"
+    trials = tables.get("trials", pd.DataFrame())
+    return [_performance(p, titles[p.trial], unit) for p in trials.itertuples()]
 
 
-def _performance(p: Any, title: str) -> str:
-    said = f"{title}: loss {p.loss:.2f} nats a token, {p.accuracy:.0%} right"
+def _performance(p: Any, title: str, unit: str) -> str:
+    said = f"{title}: loss {p.loss:.2f} {unit}, {p.accuracy:.0%} right"
     if p.control == p.control:
         low = p.p < 0.01 and p.control - p.loss >= _GAP
         used = "the model uses its context here"
@@ -159,152 +225,254 @@ def _performance(p: Any, title: str) -> str:
             used = "the context helps, yet hardly a token is right"
         verdict = used if low else "no better than without the rule"
         said += f"; on such tokens in an order without a rule {p.control:.2f}: {verdict}"
+    elif _at_chance(p):
+        said += (
+            f": no better than always the same answer (loss {p.chance:.2f}, {p.guess:.0%} right), "
+            "so the model does not do these rows"
+        )
     return said + "."
 
 
-def _rows(table: pd.DataFrame) -> Iterator[Any]:
-    """Iterate over rows, with columns as attributes."""
-    return iter(table.itertuples())
+def _at_chance(p: Any) -> bool:
+    """Whether an answer that is always the same does as well, by the loss and by what is right."""
+    return bool(p.loss >= _CHANCE * p.chance and p.accuracy <= p.guess + (1 - p.guess) * 0.02)
 
 
-def _role_sections(found: Inspected) -> list[Section]:
+def _doubts(tables: Tables, about: About) -> list[str]:
+    """What the numbers give reason to doubt."""
+    settings, roles, said = about["settings"], tables["roles"], []
+    if not about["ran"]:
+        said.append("No model was run: what a head does is seen, and not what breaks without it.")
+    elif about["profile"] == "language":
+        said.append(
+            f"Roles are decided on random tokens ({settings['rows']} rows of at most "
+            f"{settings['length']}, one seed), not on text: what a head does on text may be "
+            "something else."
+        )
+        said += _costly(tables, about)
+    else:
+        said.append(
+            "Roles are decided on the rows of one seed: on other rows a component may do other "
+            "things."
+        )
+    trials = tables.get("trials", pd.DataFrame())
+    alike = [p.trial for p in trials.itertuples() if _at_chance(p)]
+    if alike:
+        titles = {trial["name"]: trial["title"] for trial in about["trials"]}
+        said.append(
+            f"{in_words([titles[name] for name in alike])}: the model is at chance there, so that "
+            "nothing is lost without a component says nothing of it."
+        )
+    return [*said, *circuit_doubts(roles)]
+
+
+def _costly(tables: Tables, about: About) -> Iterator[str]:
+    """Whether random tokens cost more than a guess."""
+    guess = math.log(about["vocabulary"]) if about["vocabulary"] else math.inf
+    trials = tables.get("trials", pd.DataFrame())
+    worst = float(trials["control"].max()) if len(trials) else 0.0
+    if worst > guess + _GAP:
+        yield (
+            f"Random tokens without a rule cost the model {worst:.2f} nats each, more than a guess "
+            f"(ln {about['vocabulary']} = {guess:.2f}): it expects something else there, and "
+            "rises of the loss are large for that reason too."
+        )
+
+
+def wide_table(tables: Tables, about: About) -> pd.DataFrame:
+    """A table with one row per head, with its roles and main scores."""
+    columns, roles = columns_of(tables["heads"], str(about["unit"])), tables["roles"]
+    lines = []
+    for place in places_of(tables):
+        own = roles[(roles["layer"] == place[0]) & (roles["head"] == place[1])]
+        told = own[["role", "target", "status"]].itertuples(index=False, name=None)
+        names = [
+            f"{role}{' of ' * bool(of)}{of}" + "?" * (status != "confirmed")
+            for role, of, status in told
+        ]
+        numbers = {c.label: c.values.get(place, float("nan")) for c in columns}
+        lines.append({"head": f"L{place[0]}H{place[1]}", "roles": ", ".join(names), **numbers})
+    return pd.DataFrame(lines)
+
+
+def _viewer(tables: Tables, about: About, title: str) -> Markup:
+    """Every head as a point, and each on rows: data, bytes, and the script that draws them."""
+    document = viewer_document(tables, about, title)
+    caption = (
+        f"All {len(places_of(tables))} heads as a table; click a heading, or reach it with Tab and "
+        "press Enter, to sort. A question mark: not confirmed. heads.csv has every score with its "
+        "null."
+    )
+    return Markup(  # noqa: S704  a template of ours, which escapes what is text
+        rendered(
+            "viewer.html.j2",
+            scripted=False,
+            environment={},
+            data=_safe(json.dumps(document, ensure_ascii=False, allow_nan=False)),
+            blobs=[(name, base64.b64encode(codes).decode()) for name, codes in head_bytes(tables)],
+            table=Table(wide_table(tables, about), caption, sortable=True),
+            viewer_css=Markup(viewer_file("viewer.css")),  # noqa: S704  our own file
+            viewer_js=Markup(viewer_file("viewer.js")),  # noqa: S704  our own file
+        )
+    )
+
+
+def viewer_file(name: str) -> str:
+    """One of the viewer's own files, ``viewer.js`` or ``viewer.css``."""
+    return (files("prooflens.pages") / "viewer" / name).read_text(encoding="utf-8")
+
+
+def _safe(text: str) -> Markup:
+    """JSON inside a script: nothing in it can end the script."""
+    escaped = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return Markup(escaped)  # noqa: S704  no markup is left in it
+
+
+def static_view(tables: Tables, about: About) -> str:
+    """What a notebook shows where no script runs: findings and the table of all heads."""
+    caption = f"All {len(places_of(tables))} heads as a table"
+    return rendered(
+        "view_static.html.j2",
+        scripted=False,
+        title=f"Heads of {page_name(str(about['model']))}",
+        findings=inspection_findings(tables, about),
+        tables=[Table(wide_table(tables, about), caption, sortable=True)],
+        words=_STATIC,
+    )
+
+
+def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
+    """The confirmed roles with their evidence; then, folded, those that are not."""
+    lost = (
+        "What is lost is the rise of the loss without the head's attention for this role (of "
+        "copying and positional heads: without the head); an induction head must also read earlier "
+        "previous-token heads."
+        if about["unit"] == "nats"
+        else "What is lost is the change of the output without the component, or as its test says."
+    )
     words = (
-        f"{STATUS_WORDS} What is lost is the rise of the loss without the head's attention for "
-        "this role (of copying and positional heads: without the head). An induction head must "
-        "also read earlier previous-token heads. "
-        "Strength is the behaviour's score, effect the rise of the loss in nats."
+        f"{STATUS_WORDS} {lost} Strength is the behaviour's score, effect what is lost, q the "
+        "false-discovery rate over all tests of the role."
     )
-    roles = _sorted(found.roles)
-    roles = with_certainty(roles, LANGUAGE.level).assign(
-        head=[r.group if r.head < 0 else _head(r.layer, r.head) for r in _rows(roles)]
-    )
+    roles = _sorted(tables["roles"], about["asked"])
+    roles = with_certainty(roles, float(about["level"])).assign(component=part_names(roles))
     sure = roles["status"] == "confirmed"
-    columns = ["head", "role", "strength", "effect", "q", *TOLD, "by_position"]
-    asked = ((sure, columns), (~sure, ["status", *columns]))
-    tables = [
-        [Table(roles[rows][shown], "By role and strength.", sortable=True)] if rows.any() else []
-        for rows, shown in asked
+    columns = ["component", "role", "target", "strength", "effect", "q", *TOLD, "by_position"]
+    columns = [
+        name
+        for name in columns
+        if name in roles and (name not in ("target", "by_position") or bool(roles[name].any()))
     ]
-    none = "No role of any head is confirmed."
-    trials = pd.DataFrame([vars(p) for p in found.performances])
-    about = {t.name: t.about for t in found.trials}
-    trials["rows"] = [about[name] for name in trials["trial"]]
-    told = Table(trials, "Loss in nats a token; the control has the same tokens without the rule.")
-    said = _performed(found)
-    sections = [
-        Section("Confirmed roles", [words] if sure.any() else [none, words], (), tables[0]),
-        Section("What the model does in context", said, (), [told], folded=True),
-    ]
-    sections += _explained_section(found)
+    yield Section(
+        "Confirmed roles",
+        [] if sure.any() else ["No role of any component is confirmed."],
+        (),
+        [Table(roles[sure][columns], "By role and strength.", sortable=True)] if sure.any() else [],
+    )
     if not sure.all():
         counts = roles[~sure]["status"].value_counts()
         kinds = ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)
-        title = f"Not confirmed: {kinds}"
-        sections.insert(1, Section(title, (), (), tables[1], folded=True))
-    return sections
+        rest = Table(roles[~sure][["status", *columns]], "By role and strength.", sortable=True)
+        yield Section(f"Not confirmed: {kinds}", (), (), [rest], folded=True)
+    lacks = tables.get("lacks", pd.DataFrame())
+    if len(lacks):
+        table = Table(lacks, "Roles that could not be looked for, and why.")
+        yield Section("Not looked for", (), (), [table], folded=True)
+    yield Section("What the statuses say", [words], folded=True)
 
 
-def _explained_section(found: Inspected) -> list[Section]:
+def _sorted(roles: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
+    """By role, in the registry's order, and strength."""
+    rank = [order.index(role) if role in order else len(order) for role in roles["role"]]
+    keyed = roles.assign(_rank=rank, _size=-roles["strength"].abs())
+    keyed = keyed.sort_values(["_rank", "_size", "layer", "head"], kind="stable")
+    return keyed.drop(columns=["_rank", "_size"])
+
+
+def _evidence(
+    tables: Tables,
+    about: About,
+    pictures: Mapping[str, Picture],
+    lead: Picture | None,
+    *,
+    small: bool,
+) -> Iterator[Section]:
+    """Everything that backs up a finding, folded."""
+
+    def drawn(*starts: str) -> list[Picture]:
+        named = [one for name, one in pictures.items() if name.startswith(starts)]
+        return [one for one in named if one is not lead]
+
+    trials = tables.get("trials", pd.DataFrame())
+    if len(trials):
+        abouts = {trial["name"]: trial["about"] for trial in about["trials"]}
+        told = trials.assign(rows=[abouts[name] for name in trials["trial"]])
+        unit = "nats a token" if about["unit"] == "nats" else "shares of the target's variance"
+        caption = f"Losses in {unit}; chance and guess: of the best answer that is always the same."
+        said = _performed(tables, about)
+        title = "How well the model does on these rows"
+        yield Section(title, said, (), [Table(told, caption)], folded=True)
+    yield from _explained(tables)
+    yield Section("Where heads with roles look", (), drawn(ATTENTION), folded=True)
+    if "rounds" in tables:
+        rounds = Table(rounds_side_by_side(tables["rounds"]), ROUNDS_CAPTION)
+        title = "Which layer holds which round"
+        yield Section(title, (), drawn("rounds"), [rounds], folded=True)
+    yield Section("What can be read where", (), drawn("decodability"), folded=True)
+    if small:
+        scores = beside_nulls(tables["heads"], str(about["unit"]))
+        every = [Table(scores, "Every score with its null.", sortable=True)] if len(scores) else []
+        yield Section("Where heads look", [_OF_FEW] if every else [], (), every, folded=True)
+    else:
+        maps = drawn("map-", *["roles"] * (about["profile"] == "task"))
+        yield Section("Every other score of every head", (), maps, folded=True)
+        nulls = drawn("histogram-")
+        yield Section("Against the nulls", [_NULLS] if nulls else [], nulls, folded=True)
+    words = (
+        "K-composition of weights: the reader's key could be made of what the writer wrote. Marked "
+        "are heads by their roles."
+    )
+    pairs = drawn("pairs")
+    yield Section("Who reads whom", [words] if pairs else [], pairs, folded=True)
+    crops = drawn("diagonals-")
+    words = "First 100 × 100 entries of the circuits; the number is the trace share."
+    yield Section("Strongest diagonals", [words] if crops else [], crops, folded=True)
+
+
+def _explained(tables: Tables) -> Iterator[Section]:
     """How much of what heads do on text their confirmed roles explain; none without text."""
-    if found.explained.empty:
-        return []
+    table = tables.get("explained", pd.DataFrame())
+    if table.empty:
+        return
     words = (
         "A head may do more than its name. Attention: the share, on the text or rows given, that "
         "goes to the keys of its confirmed roles together. Loss: of the rise of the loss there "
         "without the head, the share that is not lost when it keeps that attention alone (none "
         "where nothing is lost without it). Rest: the tokens that get most of the other attention."
     )
-    table = found.explained
-    told = table.assign(head=[_head(r.layer, r.head) for r in _rows(table)]).drop(columns="layer")
+    names = [f"L{r.layer}H{r.head}" for r in table.itertuples()]
+    told = table.assign(head=names).drop(columns="layer")
     caption = "By head: what its confirmed roles explain of it."
-    return [Section("On text", [words], (), [Table(told, caption, sortable=True)], folded=True)]
+    yield Section("On text", [words], (), [Table(told, caption, sortable=True)], folded=True)
 
 
-def _sorted(roles: pd.DataFrame) -> pd.DataFrame:
-    """By role, in the registry's order, and strength."""
-    order = list(ROLES)
-    rank = [order.index(role) if role in order else len(order) for role in roles["role"]]
-    keyed = roles.assign(_rank=rank, _size=-roles["strength"].abs())
-    return keyed.sort_values(["_rank", "_size", "layer", "head"]).drop(columns=["_rank", "_size"])
-
-
-def _figure_sections(found: Inspected, folder: Path) -> tuple[Picture | None, list[Section]]:
-    """The figure that shows what was found, and the sections of all others."""
-    pairs = _pairs_picture(found, folder)
-    section = []
-    if pairs is not None:
-        words = (
-            "K-composition of weights: the reader's key could be made of what the writer wrote. "
-            "Marked are heads by their roles."
-        )
-        section = [Section("Who reads whom", [words], [pairs], folded=True)]
-    diagonals = Section(
-        "Strongest diagonals",
-        ["First 100 × 100 entries of the circuits; the number is the trace share."],
-        _diagonals(found, folder),
-        folded=True,
+def _facts(tables: Tables, about: About) -> Iterator[str]:
+    settings, places = about["settings"], places_of(tables)
+    size = f"{len({layer for layer, _ in places})} layers with {len(places)} heads"
+    known = [about["family"], size]
+    known += [f"vocabulary {about['vocabulary']}"] if about["vocabulary"] else []
+    known += [f"context {about['context']}"] if about["context"] else []
+    yield (
+        f"{about['model']}: {', '.join(filter(None, known))}. {settings['rows']} rows of at most "
+        f"{settings['length']} positions, seed {about['seed']}. {_PROFILE[about['profile']]}"
     )
-    if found.factors.n_layers * found.factors.n_heads <= _FEW:
-        scores = beside_nulls(found.behaviour, found.losses, found.weights)
-        told = Table(scores, "Every score with its null.", sortable=True)
-        return None, [Section("Where heads look", [_OF_FEW], (), [told]), *section, diagonals]
-    maps = _maps(found, folder)
-    return maps[0], [
-        Section("Every other score of every head", (), maps[1:], folded=True),
-        *section,
-        _against_nulls(found, folder),
-        diagonals,
-    ]
-
-
-def _maps(found: Inspected, folder: Path) -> list[Picture]:
-    drawn = [
-        *behaviour_figures(found.behaviour, found.losses, nulls=False),
-        *weight_maps(found.weights),
-    ]
-    return [_both(one, folder) for one in drawn]
-
-
-def _against_nulls(found: Inspected, folder: Path) -> Section:
-    drawn = behaviour_figures(found.behaviour, found.losses, nulls=True)
-    pictures = [_both(one, folder) for one in drawn]
-    return Section("Against the nulls", [_NULLS], pictures, folded=True)
-
-
-def _pairs_picture(found: Inspected, folder: Path) -> Picture | None:
-    drawn = reading_figure(found.weights, found.roles)
-    return None if drawn is None else _saved(drawn[0], folder / "pairs", drawn[1])
-
-
-def _diagonals(found: Inspected, folder: Path) -> list[Picture]:
-    pictures = []
-    for circuit in ("QK", "OV"):
-        crops = crop_table(found.factors, found.weights, circuit)
-        if len(crops):
-            figure, told = crop_figure(crops, circuit), crop_caption(crops, circuit)
-            pictures.append(_saved(figure, folder / f"diagonals-{circuit}", told))
-    return pictures
-
-
-def _saved(figure: Any, path: Path, caption: str) -> Picture:
-    (png,) = save(figure, path, formats=("png",))
-    return Picture(png, caption)
-
-
-def _both(drawn: Drawn, folder: Path) -> Picture:
-    """A figure, and its panels below one another for narrow screens."""
-    wide = _saved(drawn.figure, folder / drawn.name, drawn.caption)
-    narrow = _saved(drawn.narrow, folder / f"{drawn.name}-narrow", drawn.caption)
-    return replace(wide, narrow=narrow.path)
-
-
-def _facts(found: Inspected) -> Sequence[str]:
-    model, settings = found.model, found.settings
-    return (
-        f"{model.name}: {model.family}, {found.factors.n_layers} layers of {found.factors.n_heads} "
-        f"heads, vocabulary {model.vocabulary}, context {model.n_ctx}. {settings['rows']} rows of "
-        f"at most {settings['length']} tokens a trial, seed {settings['seed']}.",
-        *found.notes,
-        "Beside this page: roles.csv, heads.csv, trials.csv, inspection.json, findings.txt, "
-        "figures/ and the activation stores under stores/, with the tables sealed into them.",
+    yield f"Of the roles, {status_counts(tables['roles'])}."
+    shown = tables["shown-heads"]
+    off = shown.loc[shown["part"] == "pattern", "error"].max()
+    yield (
+        f"Attention on the rows that are shown is kept in a byte a number and is off by {off:.2g} "
+        "at most. Every other number is exact."
     )
+    if about.get("task"):
+        yield f"task: {json.dumps(about['task'], ensure_ascii=False)}"
+    yield from about["notes"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trained.loading import models
+from trained.shipped_names import languages, names
 
 __all__ = ["page_name", "page_names"]
 
@@ -35,4 +35,4 @@ def page_names(names: Sequence[str]) -> list[str]:
 def _parts(name: str) -> tuple[str, ...]:
     place = Path(name)
     folder = place.is_absolute() or place.is_dir()
-    return place.resolve().parts if folder and name not in models() else (name,)
+    return place.resolve().parts if folder and name not in (*names(), *languages()) else (name,)

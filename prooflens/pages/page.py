@@ -9,12 +9,13 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+from markupsafe import Markup
 
 from prooflens.pages.html import rendered
 
@@ -149,6 +150,7 @@ class Section:
         pictures: Figures with captions.
         tables: Tables with captions.
         folded: Whether the reader opens it: for what backs up a finding and is not one.
+        html: Markup of our own making, after the words.
     """
 
     title: str
@@ -156,6 +158,7 @@ class Section:
     pictures: Sequence[Picture] = ()
     tables: Sequence[Table] = ()
     folded: bool = False
+    html: str | Markup = ""
 
 
 @dataclass(frozen=True)
@@ -169,6 +172,7 @@ class Page:
         facts: Small print at the end: versions, seeds, settings.
         picture: The figure that shows what was found, right below it.
         doubts: What would have to be doubted, in sentences.
+        environment: Versions that the numbers were made with; those of now by default.
     """
 
     title: str
@@ -177,6 +181,7 @@ class Page:
     facts: Sequence[str] = field(default_factory=tuple)
     picture: Picture | None = None
     doubts: Sequence[str] = ()
+    environment: Mapping[str, str] | None = None
 
     @property
     def sortable(self) -> bool:
@@ -191,6 +196,7 @@ def render(page: Page) -> str:
     return rendered(
         "page.html.j2",
         scripted=page.sortable,
+        environment=page.environment,
         title=page.title,
         findings=page.findings,
         picture=page.picture,

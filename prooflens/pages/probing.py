@@ -1,52 +1,25 @@
-"""All that probes find in one model or store, as tables, figures and sentences.
-
-A table and a map of layers; where latents first appear; and of each there, if asked for, a learning
-curve and whether the model uses what the probe reads.
-"""
+"""What probes found in one model or store, as sentences and files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from interp.errors import HookError
-from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
-from interp.figures.sweeps import sweep
-from interp.models.baselines import Baseline
-from interp.models.kinds import build
 from interp.output import output_folder
-from probes.activations import collect
-from probes.curves import curve_table
-from probes.interchange import interchange_table
-from probes.positions import at_positions, positions_in_words
-from probes.probe_table import layer_map, probe_table
-from probes.rounds import first_decodable
-from probes.sites import chosen_hooks, hook_sites, short_name, usual_hooks
+from prooflens.pages.probe_figures import curve_figure, latent_maps
 from prooflens.pages.probing_page import probing_page
 
-__all__ = [
-    "MARKER",
-    "Probing",
-    "add_curves",
-    "add_interchange",
-    "curve_figure",
-    "findings",
-    "latent_maps",
-    "probe_source",
-    "write_probing",
-]
+if TYPE_CHECKING:
+    from probes.probing import Probing
+
+__all__ = ["MARKER", "findings", "write_probing"]
 
 MARKER = ".prooflens-probes"
-_KINDS = ("score", "selectivity")
-_UNMEASURED = ("constant", "rare")
 _FLOOR = 0.9
 _LEVEL = 0.01
 _LEADS = 0.5
@@ -60,139 +33,6 @@ _BASELINES = {
     "selectivity": "the control task",
     "over_untrained": "random weights",
 }
-
-
-@dataclass(frozen=True)
-class Probing:
-    """The results of probing a model or store.
-
-    Attributes:
-        table: The table of :func:`probes.probe_table.probe_table`, with a column ``positions`` that
-            says which positions were pooled.
-        first: Where each latent first is decodable, from :func:`probes.rounds.first_decodable`.
-        about: What was probed, as JSON data.
-        curves: Learning curves from :func:`probes.curves.curve_table`, if asked for.
-        interchange: The table of :func:`probes.interchange.interchange_table`, if asked for.
-    """
-
-    table: pd.DataFrame
-    first: pd.DataFrame
-    about: dict[str, Any]
-    curves: pd.DataFrame | None = None
-    interchange: pd.DataFrame | None = None
-
-    def hooks(self) -> dict[str, str]:
-        """Latent → the hook at which it first is decodable, for the latents that are decodable."""
-        return {latent: hook for latent, hook, _ in self.first.itertuples(index=False) if hook}
-
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """All tables that there are: the name under which a table is stored → the table."""
-        named = {"probes": self.table, "curves": self.curves, "interchange": self.interchange}
-        return {name: table for name, table in named.items() if table is not None}
-
-
-def probe_source(
-    source: Any,
-    inputs: Any,
-    *,
-    hooks: list[str] | None = None,
-    latents: list[str] | None = None,
-    untrained: Any = None,
-    positions: str | None = None,
-    seed: int = 0,
-    about: dict[str, Any] | None = None,
-    watch: Callable[[Iterable[str]], Iterable[str]] = iter,
-) -> Probing:
-    """Probe a model on a batch, or a store.
-
-    Args:
-        source: A hooked model, or an :class:`~interp.store.ActivationStore`.
-        inputs: A :class:`~interp.tasks.base.Batch` with latents for a model, None for a store.
-        hooks: Names or globs; by default the residual stream between sublayers of a transformer,
-            of other models and stores every hook with a position axis. They are probed in the
-            order in which they fire.
-        latents: The latents to probe; all by default.
-        untrained: A model of the same hooks with random weights, to compare with; our own models
-            make theirs, for others and stores there is none unless given.
-        positions: ``5``, ``last`` or ``START:STOP[:STEP]``: only these are sampled; all that are
-            scored, and stored, by default.
-        seed: Seed of sampled positions, controls, nulls and random weights.
-        about: Further data that is written to the JSON.
-        watch: A wrapper of the iteration over hooks, such as a progress bar.
-
-    Raises:
-        HookError: if a glob matches nothing, or a hook without a position axis.
-        ArgumentError: if nothing is scored at the positions.
-    """
-    source, inputs = at_positions(source, inputs, positions)
-    sites = hook_sites(source, inputs)
-    chosen = usual_hooks(source, sites) if hooks is None else chosen_hooks(source, sites, hooks)
-    if untrained is None and isinstance(source, Baseline):
-        untrained = build(source.spec, seed=seed + 1)
-    table = probe_table(
-        source, inputs, chosen, latents, untrained=untrained, seed=seed, watch=watch
-    )
-    pooled = positions_in_words(collect(source, inputs, chosen[:1], seed=seed))
-    table = table.assign(positions=pooled)
-    about = {**(about or {}), "seed": seed, "hooks": chosen, "positions": pooled}
-    if hooks is None and set(chosen) == {site.name for site in sites if site.probed}:
-        about["left_out"] = [site.name for site in sites if not site.probed]
-    return Probing(table, first_decodable(table, floor=_FLOOR), about)
-
-
-def add_curves(
-    found: Probing,
-    source: Any,
-    inputs: Any,
-    *,
-    positions: str | None = None,
-    watch: Callable[[Iterable[str]], Iterable[str]] = iter,
-) -> Probing:
-    """Add the learning curve of each latent at its first decodable hook.
-
-    Args:
-        found: From :func:`probe_source`, of the same source, inputs and positions.
-        source: A hooked model, or a store.
-        inputs: The inputs, as for :func:`probe_source`.
-        positions: The positions, as for :func:`probe_source`.
-        watch: A wrapper of the iteration over latents, such as a progress bar.
-    """
-    source, inputs = at_positions(source, inputs, positions)
-    seed = int(found.about["seed"])
-    return replace(found, curves=curve_table(source, inputs, found.hooks(), seed=seed, watch=watch))
-
-
-def add_interchange(
-    found: Probing,
-    model: Any,
-    batch: Any,
-    *,
-    positions: str | None = None,
-    watch: Callable[[Iterable[str]], Iterable[str]] = iter,
-) -> Probing:
-    """Add what exchanging each latent at its first decodable hook does to the model's output.
-
-    Args:
-        found: The results of :func:`probe_source`.
-        model: The hooked model; of a store, the one it was made of.
-        batch: The model's rows with latents; for a store, the store's own rows.
-        positions: The positions, as for :func:`probe_source`.
-        watch: A wrapper of the iteration over latents, such as a progress bar.
-
-    Raises:
-        HookError: for hooks with axes behind the position's other than one.
-    """
-    model, batch = at_positions(model, batch, positions)
-    axes = {site.name: site.shape for site in hook_sites(model, batch)}
-    wrong = sorted({hook for hook in found.hooks().values() if len(axes.get(hook, (0, 0))) != 2})
-    if wrong:
-        raise HookError(
-            f"--interchange needs hooks [row, pos, feature], got {', '.join(wrong)}: name the "
-            "residual stream or hook_mlp_out with --hooks"
-        )
-    seed = int(found.about["seed"])
-    table = interchange_table(model, batch, found.hooks(), seed=seed, watch=watch)
-    return replace(found, interchange=table)
 
 
 def findings(found: Probing) -> list[str]:
@@ -296,39 +136,3 @@ def write_probing(found: Probing, out: Path, *, overwrite: bool) -> None:
             clear=_CLEAR,
         )
         (folder / "report.html").write_text(page, encoding="utf-8")
-
-
-def latent_maps(table: pd.DataFrame, *, narrow: bool = False) -> Figure:
-    """Latent × hook from a table of :func:`probes.probe_table.probe_table`: score and selectivity;
-    cells of a latent with one value, where there is nothing to measure, are blank. The maps stand
-    side by side, or below one another."""
-    measured = ~table["kind"].isin(_UNMEASURED)
-    maps = [layer_map(table.assign(**{kind: table[kind].where(measured)}), kind) for kind in _KINDS]
-    panels = [
-        Panel(kind, wide.to_numpy(), list(wide.index))
-        for kind, wide in zip(_KINDS, maps, strict=True)
-    ]
-    columns = [short_name(hook) for hook in maps[0].columns]
-    across = "hook" if measured.all() else "hook (–: nothing to measure)"
-    label = "0 chance, 1 perfect"
-    figure = share_maps(panels, columns, label=label, across=across, narrow=narrow)
-    for axes in figure.axes[: len(panels)]:
-        axes.tick_params(axis="x", rotation=45)
-    return figure
-
-
-def curve_figure(curves: pd.DataFrame) -> Figure:
-    """Score against rows learned from, a line a latent with a dot a draw of rows."""
-    where = curves["latent"] + " at " + curves["hook"].map(short_name)
-    figure = sweep(
-        curves.assign(where=where),
-        x="rows",
-        y="score",
-        by="where",
-        log_y=False,
-        across="rows learned from",
-        label="score on other rows",
-    )
-    low, high = min(0.0, float(curves["score"].min())), max(1.0, float(curves["score"].max()))
-    figure.axes[0].set_ylim(low - 0.03, high + 0.03)
-    return figure

@@ -1,18 +1,17 @@
-"""The view of heads as a widget of a notebook, through anywidget (an optional extra)."""
+"""The viewer of an inspection as a widget of a notebook, through anywidget (an optional extra)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anywidget
+import pandas as pd
 import traitlets
 
-from probes.roles.profile import Profile
-from probes.viewing.model import Viewed
-from prooflens.pages.view import view_findings, viewer_file
-from prooflens.pages.view_document import document, head_bytes
+from prooflens.pages.inspection import viewer_file
+from prooflens.pages.viewer_data import head_bytes, viewer_document
 
 __all__ = ["HeadsWidget", "heads_widget"]
 
@@ -35,13 +34,11 @@ class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
     head = traitlets.Unicode().tag(sync=True)
 
 
-def heads_widget(views: Sequence[Viewed], profile: Profile, head: str = "") -> Any:
-    """A widget of some models' heads, whose roles the profile decided, that opens with a head."""
-    codes = {
-        f"{number}-L{layer}H{at}": head_bytes(viewed, (layer, at))
-        for number, viewed in enumerate(views)
-        for layer, at in viewed.heads
-    }
-    data = json.dumps(document(views, "heads", profile), ensure_ascii=False, allow_nan=False)
-    findings = view_findings(views, profile)
-    return HeadsWidget(document=data, codes=codes, findings=findings, head=head)
+def heads_widget(
+    tables: Mapping[str, pd.DataFrame], about: Mapping[str, Any], findings: Sequence[str], head: str
+) -> Any:
+    """A widget of an inspection's tables that opens with a head."""
+    codes = {f"0-{name}": data for name, data in head_bytes(tables)}
+    document = viewer_document(tables, about, "heads")
+    data = json.dumps(document, ensure_ascii=False, allow_nan=False)
+    return HeadsWidget(document=data, codes=codes, findings=list(findings), head=head)

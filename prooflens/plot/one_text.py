@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from interp.errors import Problems
 from interp.figures.attention import attention_on_tokens
 from interp.store.rows import check_finite, layer_hooks, read_batches
-from probes.viewing.sequences import card_of, prompt_rows, token_texts
+from probes.inspection.texts import card_of, prompt_rows, token_texts
 
 __all__ = ["attention"]
 
@@ -38,14 +38,13 @@ def attention(
     """
     card = card_of(model)
     if isinstance(text_or_tokens, str):
-        (row,) = prompt_rows(card, [text_or_tokens])
-        inputs, texts = row.batch.inputs, row.texts
+        (inputs,) = prompt_rows(card, [text_or_tokens])
     else:
         inputs = torch.tensor([list(text_or_tokens)])
-        texts = token_texts(inputs, card.tokenizer)
+    texts = token_texts(inputs, card.tokenizer)
     problems = Problems("plot.attention")
     fits = 1 <= inputs.shape[1] <= _MOST
-    rule, advice = f"must be 1 to {_MOST} tokens", "cut it, or use prooflens view"
+    rule, advice = f"must be 1 to {_MOST} tokens", "cut it, or use prooflens inspect --prompt"
     problems.need(fits, "text_or_tokens", rule, inputs.shape[1], advice)
     problems.raise_if_any()
     (rows,) = read_batches(model, inputs, layer_hooks(model, "attn.hook_pattern"))

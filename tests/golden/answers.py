@@ -26,6 +26,7 @@ _ROLE = ("component", "layer", "head", "group", "role", "target")
 _TEST = ("kind", "score", "floor", "p", "q", "low", "high")
 _HEAD = ("component", "layer", "head", "group", "circuit", "metric", "target", "site", "method",
          "null", "trial")  # fmt: skip
+_TRIAL = ("trial", "loss", "control", "accuracy", "p")
 _SEED = 1
 
 
@@ -46,6 +47,7 @@ def roles(name: str, rows: int) -> Answer:
     found = pl.find_roles(
         model,
         task.sample(rows, seed=_SEED),
+        profile="task",
         memories=pl.tasks.memories_of(task),
         answers=pl.tasks.answers_of(task),
         sought=[one for one in getattr(task, "variables", tuple)() if one.role],
@@ -73,7 +75,7 @@ def inspected(model: str | Path, rows: int, data: Path | None = None, text: str 
         heads = _read(out / "heads.csv")
         return {
             "roles": _role_table(_read(out / "roles.csv")),
-            "trials": by_words(trials, ["trial"]),
+            "trials": by_words(trials[list(_TRIAL)], ["trial"]),
             "heads": by_words(heads[heads["circuit"] == ""], _HEAD),
         }
 

@@ -8,7 +8,7 @@ import pytest
 from interp.proofs.depth.cases import CASES
 from interp.store import extract
 from probes.activations import Sampled, sampled_positions
-from probes.layerwise import residual_sites
+from probes.sites import residual_sites
 from probes.linear import decode
 
 NAMED = {case.name: case for case in CASES}

@@ -4,6 +4,10 @@ The expected roles are not taken from the code under test: they come from direct
 shipped checkpoint's own attention, and from the loss with single heads cut off by hand.
 """
 
+import pickle
+import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +23,13 @@ from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.store import ActivationStore
-from interp.weights.head_weights import head_weights
 from probes.inspection import losses
-from probes.inspection.heads import Inspected, inspect_heads, inspection_folder
 from probes.inspection.inspected_rows import inspected_rows
+from probes.measure import TABLES, Measurements
 from probes.roles.trials import text_trial, token_trials
 from prooflens.cli.main import app
-from prooflens.pages.inspection import wide_table, write_inspection
+from prooflens.inspection import Inspected, inspect, inspection_folder
+from prooflens.pages.inspection import wide_table
 from trained import zoo
 
 MODELS = ("induction-attention", "induction-mlp")
@@ -36,9 +40,7 @@ SPEC = TransformerSpec(
 
 
 def inspected(folder: Path, out: Path, **options: Any) -> Inspected:
-    model, factors = load_pretrained(folder), head_weights(folder)
-    chosen = inspected_rows(model, rows=16, text=options.pop("text", None))
-    return inspect_heads(model, factors, chosen, out, **options)
+    return inspect(folder, count=16, out=out, **options)
 
 
 @torch.no_grad()
@@ -105,9 +107,9 @@ def test_an_exported_induction_model_is_recognised_head_by_head(
         assert strong <= mine, role
         assert not weak & mine, role
         assert {layer for layer, _ in strong} == ({0} if role == "previous-token" else {1})
-    repeated = next(p for p in found.performances if p.trial == "repeated")
-    assert repeated.accuracy > 0.98
-    assert repeated.p < 1e-3
+    repeated = found.measured["trials"].set_index("trial").loc["repeated"]
+    assert repeated["accuracy"] > 0.98
+    assert repeated["p"] < 1e-3
 
 
 def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Inspected]) -> None:
@@ -116,7 +118,7 @@ def test_evidence_and_targets_name_the_heads(trained_model: tuple[str, Path, Ins
     assert "without what earlier heads (L0H" in line["evidence"]
     assert "the loss on repeated rises, in nats, by" in line["evidence"]
     assert line["q"] < 0.01
-    wide = wide_table(found)
+    wide = wide_table(found.measured.tables, found.measured.about)
     heads = zoo.load(name).model.spec.heads
     assert list(wide["head"]) == [f"L{i}H{j}" for i in range(2) for j in range(heads[i])]
 
@@ -134,11 +136,12 @@ def test_of_large_models_heads_without_behaviour_are_not_ablated(
     export_gpt2(SequenceTransformer(SPEC, seed=5), tmp_path / "model", bos=0)
     monkeypatch.setattr(losses, "_MANY", 1)
     found = inspected(tmp_path / "model", tmp_path / "out")
-    assert found.losses.empty
+    assert "loss_increase" not in set(found.heads["metric"])
     assert any(note.startswith("10 of 10 heads and FFNs") for note in found.notes)
-    assert "No head has the behaviour" in write_inspection(found, tmp_path / "out")[-1]
+    assert "No head has the behaviour" in found.lines[-1]
     every = inspected(tmp_path / "model", tmp_path / "out", resume=True, effects=True)
-    assert len(every.losses) == 10 * len(every.trials)
+    lost = every.heads[every.heads["metric"] == "loss_increase"]
+    assert len(lost) == 10 * len(every.measured.about["trials"])
     assert not any("were not ablated" in note for note in every.notes)
 
 
@@ -146,39 +149,51 @@ def test_an_interrupted_inspection_goes_on(
     trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, folder, whole = trained_model
-    model, factors = load_pretrained(folder / "model"), head_weights(folder / "model")
 
     def broken(*arguments: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
-    out, chosen = tmp_path / "out", inspected_rows(model, rows=16)
+    out = tmp_path / "out"
     with monkeypatch.context() as patch:
         patch.setattr(losses, "ablate", broken)
         with pytest.raises(KeyboardInterrupt):
-            inspect_heads(model, factors, chosen, out)
-    store = ActivationStore(out / "stores" / "repeated")
-    assert set(store.measurements) == {"attention", "roles"}
-    monkeypatch.setattr("probes.roles.evidence.Looks", broken)
-    again = inspect_heads(model, factors, chosen, out, resume=True)
+            inspected(folder / "model", out)
+    store = ActivationStore(out / "store")
+    assert "roles" in store.measurements
+    assert "heads" not in store.measurements
+    assert Measurements.sealed_in(store) is None, "it has no facts yet: nothing is drawn from it"
+    monkeypatch.setattr("probes.measure.decided", broken)
+    again = inspected(folder / "model", out, resume=True)
     pd.testing.assert_frame_equal(again.roles, whole.roles)
-    pd.testing.assert_frame_equal(again.losses, whole.losses)
-    sealed = ActivationStore(out / "stores" / "repeated")
-    assert {"attention", "loss-repeated", "loss-aba", "roles"} <= set(sealed.measurements)
-    assert list(sealed.measurement("roles")["role"]) == list(whole.roles["role"])
+    pd.testing.assert_frame_equal(again.heads, whole.heads)
+
+
+def test_every_table_is_told_of(trained_model: tuple[str, Path, Inspected]) -> None:
+    _, _, found = trained_model
+    names = {
+        name if not name.startswith("attention-") else "attention-ROLE"
+        for name in found.measured.tables
+    }
+    assert names <= set(TABLES)
+    for name, table in found.measured.tables.items():
+        for column in TABLES.get(name, ("", {}))[1]:
+            assert column in table or column.endswith(" N"), (name, column)
 
 
 def test_the_page_holds_everything_and_fetches_nothing(
     trained_model: tuple[str, Path, Inspected],
 ) -> None:
     _, folder, found = trained_model
-    said = write_inspection(found, folder / "out")
     html = (folder / "out" / "report.html").read_text()
     assert 'class="sortable"' in html
-    assert "://" not in html, "numbers of pictures may spell anything else"
+    assert not re.findall(r"""(?:src|href)=["']?(?!data:|#)\w+:""", html)
+    assert "default-src 'none'" in html
     assert "Every score with its null." in html
+    assert "(profile language)" in html
+    assert html.index(found.findings[0].split(":")[0]) < html.index("What would have to be doubted")
     drawn = {file.name for file in (folder / "out" / "figures").glob("*.png")}
-    assert not any(name.startswith("histogram") for name in drawn), "of two heads there is none"
-    assert any(words.startswith("induction: confirmed L1H") for words in said)
+    assert {"roles.png", "pairs.png", "attention-induction.png"} <= drawn
+    assert any(words.startswith("induction: confirmed L1H") for words in found.lines)
     roles = pd.read_csv(folder / "out" / "roles.csv", keep_default_na=False)
     assert list(roles.columns) == list(found.roles.columns)
     scores = pd.read_csv(folder / "out" / "heads.csv")
@@ -186,34 +201,63 @@ def test_the_page_holds_everything_and_fetches_nothing(
             "k_composition"} <= set(scores["metric"])  # fmt: skip
 
 
-def test_plot_draws_again_what_the_inspection_drew(
+def test_the_same_tables_give_the_same_page_without_the_model(
     trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, folder, found = trained_model
-    write_inspection(found, folder / "out")
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    store = next(folder.rglob("stores/repeated"))
-    done = CliRunner().invoke(app, ["plot", str(store), "--out", str(tmp_path / "figures")])
-    assert done.exit_code == 0, repr(done.exception)
-    drawn = {path.stem for path in (tmp_path / "figures").glob("*.png")}
-    assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",
-                     "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio",
-                     "pairs", "diagonals-QK", "diagonals-OV"}  # fmt: skip
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures", "scratch"]
-    assert list(scratch.iterdir()) == []
-    inspection, again = str(store.parents[1]), tmp_path / "again"
-    done = CliRunner().invoke(app, ["plot", inspection, "--out", str(again)])
-    assert done.exit_code == 0, repr(done.exception)
-    before = [
-        path
-        for path in (folder / "out" / "figures").glob("*.png")
-        if not path.stem.endswith("-narrow")
-    ]
-    assert {"pairs", "diagonals-QK", "diagonals-OV"} <= {path.stem for path in before}
-    for path in before:
-        assert (again / path.name).read_bytes() == path.read_bytes(), path.name
+
+    def broken(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("nothing is loaded or measured to draw a page")
+
+    monkeypatch.setattr("prooflens.inspection.load", broken)
+    monkeypatch.setattr("prooflens.inspection.model_of", broken)
+    monkeypatch.setattr("prooflens.inspection.measure", broken)
+    again = inspect(folder / "out" / "store", out=tmp_path / "again")
+    page = (folder / "out" / "report.html").read_bytes()
+    assert (tmp_path / "again" / "report.html").read_bytes() == page
+    assert found.html.encode() == page
+
+
+PAGE = """
+import sys
+sys.modules["torch"] = None
+import pickle
+from pathlib import Path
+from prooflens.pages.inspection import inspection_page
+tables, about = pickle.loads(Path("found.pickle").read_bytes())
+Path("page.html").write_text(inspection_page(tables, about, Path("figures")))
+"""
+
+
+def test_a_page_is_drawn_without_torch(
+    trained_model: tuple[str, Path, Inspected], tmp_path: Path
+) -> None:
+    """No engine can be entered where PyTorch cannot be imported."""
+    _, folder, found = trained_model
+    told = (dict(found.measured.tables), dict(found.measured.about))
+    (tmp_path / "found.pickle").write_bytes(pickle.dumps(told))
+    done = subprocess.run(
+        [sys.executable, "-c", PAGE], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    page = (folder / "out" / "report.html").read_bytes()
+    assert (tmp_path / "page.html").read_bytes() == page
+
+
+def test_plot_draws_again_what_the_inspection_drew(
+    trained_model: tuple[str, Path, Inspected], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, _ = trained_model
+    for given, name in ((folder / "out", "whole"), (folder / "out" / "store", "store")):
+        done = CliRunner().invoke(app, ["plot", str(given), "--out", str(tmp_path / name)])
+        assert done.exit_code == 0, repr(done.exception)
+        drawn = {path.stem for path in (tmp_path / name).glob("*.png")}
+        assert drawn >= {"roles", "map-attention_mass-0", "map-copying-0", "map-loss_increase-0",
+                         "histogram-attention_mass-0", "map-trace_share", "map-diag_ratio",
+                         "pairs", "diagonals-QK", "diagonals-OV"}  # fmt: skip
+        for path in (folder / "out" / "figures").glob("*.png"):
+            if not path.stem.endswith("-narrow"):
+                assert (tmp_path / name / path.name).read_bytes() == path.read_bytes(), path.name
 
 
 def write_llama(folder: Path) -> None:

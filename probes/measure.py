@@ -1,0 +1,616 @@
+"""Measure a model, or a store, on rows from all sides: named tables, sealed into a store.
+
+    measure(source, rows, profile) → Measurements
+
+The tables are tidy: a line a thing, a column a number of one unit, which :data:`TABLES` names. A
+page is drawn from them alone, so whoever has the store has the page. Of a store whose model cannot
+be run there are patterns and candidates: behaviour, and no cause.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from interp.attention.attention_to_keys import attention_table
+from interp.environment import environment
+from interp.errors import ProoflensError
+from interp.hooks.capture import evaluating
+from interp.interventions.components import Component, components
+from interp.models.pretrained import Pretrained
+from interp.run import Run, Site
+from interp.run.gate import next_tokens
+from interp.store import ActivationStore
+from interp.tasks.base import Batch
+from interp.weights.composition import COMPOSITIONS, PAIRED_UP_TO
+from interp.weights.head_weights import HeadWeights, head_weights
+from interp.weights.weight_table import weight_table
+from probes.activations import Samples, collect
+from probes.head_scores import head_scores
+from probes.inspection.behaviour import performance
+from probes.inspection.by_position import with_positions
+from probes.inspection.crops import CROPS, crop_table
+from probes.inspection.explained import explained
+from probes.inspection.inspected_rows import InspectedRows
+from probes.inspection.losses import Watch, ablated_parts, loss_tables
+from probes.inspection.shown import Shown, effect_lines, raised_tokens, shown_tables
+from probes.inspection.texts import token_texts, token_word
+from probes.linear import decode, probe_for
+from probes.nesting import is_nested, nested_rounds
+from probes.roles.decision import STATUSES
+from probes.roles.evidence import Evidence
+from probes.roles.find import candidates, decided
+from probes.roles.gathering import evidence_of
+from probes.roles.profile import LANGUAGE, Profile
+from probes.roles.registry import ROLES
+from probes.roles.trials import rows_of
+
+__all__ = ["TABLES", "Measurements", "decodability_table", "measure"]
+
+TABLES: dict[str, tuple[str, dict[str, str]]] = {
+    "roles": (
+        "which component plays which role",
+        {"strength": "the role's own", "effect": "nats, or share of the output's variance"},
+    ),
+    "heads": (
+        "every score of every head and FFN with its null (a head table)",
+        {"score": "the metric's: shares of attention, logits, nats or shares of variance"},
+    ),
+    "trials": (
+        "how well the model does on each kind of rows",
+        {"loss": "nats a token, or share of the target's variance", "control": "as loss",
+         "chance": "as loss, of the best answer that is always the same",
+         "accuracy": "share of scored positions", "guess": "as accuracy, of that answer",
+         "worst": "the largest absolute error"},
+    ),
+    "explained": ("what confirmed roles explain of a head on text", {"attention": "share",
+                                                                     "loss": "share"}),
+    "lacks": ("roles that could not be looked for, and why", {}),
+    "decodability": ("what a linear probe reads where", {"score": "held-out r², of classes "
+                                                                  "balanced accuracy"}),
+    "attention-ROLE": ("mean attention of a role's heads, query by key", {"key N": "share"}),
+    "rounds": ("which layer first holds which round, beside the proof", {"r2": "r²",
+                                                                         "lost": "r²"}),
+    "rounds-readable": ("the numbers of that figure: latents by place", {"LATENT": "r²"}),
+    "rounds-kernels": ("the numbers of that figure: kernels by offset", {"OFFSET": "share"}),
+    "crops-QK": ("corners of the strongest QK circuits", {"column N": "residual basis"}),
+    "crops-OV": ("corners of the strongest OV circuits", {"column N": "residual basis"}),
+    "shown-rows": ("the rows of the viewer", {"position": "tokens"}),
+    "shown-heads": ("attention, sizes of values and effects on them, in bytes",
+                    {"low": "share, norm, or as an effect", "error": "as low"}),
+    "shown-scores": ("the order of a head's rows", {"score": "share, or as an effect"}),
+    "shown-lags": ("mean attention by lag on them", {"lag": "tokens", "share": "share"}),
+    "raised": ("which tokens a head raises and lowers", {"logit": "logits"}),
+    "facts": ("what was measured, as JSON by name", {}),
+}  # fmt: skip
+"""Each table → what it says, and the units of its numbers."""
+
+_WEIGHTS = (
+    "trace_share",
+    "diag_ratio",
+    "identity_energy",
+    "identity_coefficient",
+    "effective_rank",
+    "copying_score",
+    *COMPOSITIONS,
+)
+_DRAWS, _WIDE, _DRAWS_OF_WIDE = 1000, 128, 200
+"""Random circuits whose spectra a head's is compared with; of heads wider than 128, whose spectra
+all but coincide and take a hundredth of a second each, fewer."""
+_MAPS = 12
+"""Heads of a role whose mean attention is kept: the strongest, confirmed ones first."""
+_SHOWN_BYTES, _FEWEST, _SHOWN_ROWS = 12e6, 4, 24
+"""Rows of a kind that the viewer shows: 24, or fewer where all heads' would not fit these bytes."""
+
+Place = tuple[int, int]
+Step = Callable[[str], None]
+
+
+def _quiet(words: str) -> None:
+    """Where nobody wants to know what is being done."""
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """What was measured of a model.
+
+    Attributes:
+        tables: Name → table, of those of :data:`TABLES` that there are.
+        about: What was measured, as JSON data: the model, its rows, the profile, notes.
+    """
+
+    tables: Mapping[str, pd.DataFrame]
+    about: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        """The table of that name; empty where there is none."""
+        return self.tables.get(name, pd.DataFrame())
+
+    @classmethod
+    def sealed_in(cls, store: ActivationStore) -> Measurements | None:
+        """What a store holds: all tables that were sealed together with its facts; None where none
+        were."""
+        if "facts" not in store.measurements:
+            return None
+        made, facts = store.provenance("facts"), store.measurement("facts")
+        tables = {
+            name: store.measurement(name)
+            for name in store.measurements
+            if name != "facts" and store.provenance(name) == made
+        }
+        about = {n: json.loads(v) for n, v in zip(facts["name"], facts["value"], strict=True)}
+        return cls(tables, about)
+
+
+@dataclass
+class _Kept:
+    """The tables as they are made: sealed at once, and read back when a run is resumed."""
+
+    store: ActivationStore | None
+    made: dict[str, Any]
+    resume: bool
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+
+    def known(self, name: str) -> bool:
+        """Whether an interrupted run sealed this table."""
+        if not self.resume or self.store is None or name not in self.store.measurements:
+            return False
+        return self.store.provenance(name) == self.made
+
+    def table(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """The sealed table, or one that is made now; an empty one is not kept."""
+        if self.known(name) and self.store is not None:
+            self.tables[name] = self.store.measurement(name)
+        elif len(found := make().reset_index(drop=True)) or name == "roles":
+            self.put(name, found)
+        return self.tables.get(name, pd.DataFrame())
+
+    def put(self, name: str, table: pd.DataFrame) -> None:
+        """Keep a table."""
+        self.tables[name] = table
+        if self.store is not None:
+            self.store.write_measurement(name, table, self.made, overwrite=True)
+
+
+def measure(
+    source: Pretrained | ActivationStore,
+    rows: InspectedRows,
+    profile: Profile,
+    *,
+    store: ActivationStore | None = None,
+    factors: HeadWeights | None = None,
+    prompts: Sequence[Tensor] = (),
+    targets: bool = True,
+    seed: int = 0,
+    effects: bool = False,
+    resume: bool = False,
+    backend: str = "local",
+    loader: Callable[[], Any] | None = None,
+    step: Step = _quiet,
+    watch: Watch = lambda items: items,
+) -> Measurements:
+    """Measure a model on rows, and decide the roles of its components.
+
+    Args:
+        source: The model; or a store alone, whose patterns are all that is known of it.
+        rows: What it is run on, from :func:`probes.inspection.inspected_rows.inspected_rows`.
+        profile: In which unit effects are measured, and the floors of roles.
+        store: Where tables are sealed as soon as they are made; None to keep them in memory.
+        factors: The weights of the model's heads, if they are not to be read off the model.
+        prompts: Token ids ``[1, pos]`` that are shown besides, and not decided on.
+        targets: Whether the rows' targets are known.
+        seed: Seed of the nulls.
+        effects: Whether the loss without every head and FFN is measured, also of a model of more
+            than 64, of which otherwise only heads with a role's behaviour are ablated.
+        resume: Read what an interrupted run sealed into the store.
+        backend: ``local``, or ``ray``: the losses without components are tasks of a Ray cluster.
+        loader: For ``ray``: builds the model on a worker, if it cannot be pickled.
+        step: Called with a sentence that says what is being done.
+        watch: Called with the pieces of the longest part of the work; goes through them.
+
+    Raises:
+        ArgumentError: for rows that do not fit the profile, or a model that is not finite on them.
+        HookError: for a model whose attention patterns no hook shows.
+    """
+    name = source.name if isinstance(source, Pretrained) else str(source.path)
+    made = _made(name, rows, profile, seed)
+    kept = _Kept(store, made, resume)
+    about: dict[str, Any] = {
+        **made,
+        "unit": profile.unit,
+        "level": profile.level,
+        "floor": profile.floors.share,
+        "asked": [role.name for role in ROLES.values() if profile.name in role.profiles],
+        "trials": [{"name": t.name, "title": t.title, "about": t.about} for t in rows.trials],
+        "settings": {"rows": rows.rows, "asked": rows.asked, "length": rows.positions,
+                     "tokens": rows.tokens},
+        "task": None if rows.task is None else rows.task.to_dict(),
+        "environment": environment(),
+    }  # fmt: skip
+    if isinstance(source, ActivationStore):
+        about |= _of_store(source, rows, profile, kept)
+    else:
+        work = _Work(source, rows, profile, kept, seed, step)
+        about |= work.run(factors, prompts, targets=targets, effects=effects,
+                          how={"watch": watch, "backend": backend, "loader": loader})  # fmt: skip
+    facts = [{"name": n, "value": json.dumps(v, ensure_ascii=False)} for n, v in about.items()]
+    if store is not None:
+        store.write_measurement("facts", pd.DataFrame(facts), made, overwrite=True)
+    return Measurements(kept.tables, json.loads(json.dumps(about)))
+
+
+def _made(name: str, rows: InspectedRows, profile: Profile, seed: int) -> dict[str, Any]:
+    """What tells one measurement from another: the provenance of every table."""
+    batches = {trial.name: trial.batch for trial in rows.trials}
+    digests = {
+        kind: hashlib.sha256(batch.inputs.contiguous().numpy().tobytes()).hexdigest()[:16]
+        for kind, batch in batches.items()
+    }
+    return {"model": name, "profile": profile.name, "seed": seed, "rows_sha256": digests}
+
+
+class _Work:
+    """One model on its rows, table by table.
+
+    Args:
+        subject: The model and what is known of it.
+        rows: What it is run on.
+        profile: The unit of effects, and the floors.
+        kept: Where tables go.
+        seed: Seed of the nulls.
+        step: Told what is being done.
+    """
+
+    def __init__(
+        self,
+        subject: Pretrained,
+        rows: InspectedRows,
+        profile: Profile,
+        kept: _Kept,
+        seed: int,
+        step: Step,
+    ) -> None:
+        self.subject, self.model, self.rows, self.profile = subject, subject.model, rows, profile
+        self.kept, self.seed, self.step = kept, seed, step
+        self.notes = [*subject.notes, *rows.notes]
+        self.main = rows.trials[0]
+        self.word = partial(token_word, tokenizer=subject.tokenizer, words=rows.words)
+
+    def run(
+        self,
+        factors: HeadWeights | None,
+        prompts: Sequence[Tensor],
+        *,
+        targets: bool,
+        effects: bool,
+        how: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Make every table; returns facts."""
+        kept, model, step = self.kept, self.model, self.step
+        step(f"attention of {self.subject.name}")
+        with evaluating(model):
+            evidence = self._evidence(targets=targets)
+            kinds = [kind for kind in _KINDS if kind in evidence.views]
+            behaviour = [self._behaviour(evidence, kind) for kind in kinds]
+            step(_first_words(evidence) if self._language else "roles")
+            roles = kept.table("roles", lambda: self._roles(evidence))
+            step("attention of the heads with roles")
+            own = evidence.run(self.profile.rows["own"])
+            for title, table in _maps(roles, partial(_mean_attention, own)):
+                kept.table(title, partial(pd.DataFrame, table))
+            if targets:
+                kept.table("trials", lambda: self._trials(evidence))
+            if self._language:
+                kept.table("explained", lambda: explained(evidence, roles, self._quoted))
+            step("what can be read where")
+            kept.table("decodability", lambda: self._decodability())
+            parts = ablated_parts(model, roles, every=effects) if targets else []
+            if len(parts) < len(every := components(model)) and targets:
+                self.notes.append(
+                    f"{len(every) - len(parts)} of {len(every)} heads and FFNs, which show no "
+                    "role's behaviour, were not ablated: --effects measures the loss without every "
+                    "one"
+                )
+            step(f"the loss without each of {len(parts)} heads and FFNs")
+            lost = self._losses(evidence, parts, effects, how)
+            factors = self._factors(factors)
+            added = head_scores(model, self.main.batch, seed=self.seed)
+            behaviour += [added.assign(trial=self.main.name)] if len(added) else []
+            step("weights")
+            weights = self._weights(factors)
+            kept.put("heads", pd.concat([*behaviour, lost, weights], ignore_index=True))
+            step("rows to look at")
+            groups = self._shown(evidence, parts, factors, prompts)
+            self._rounds()
+        return {"family": self.subject.family, "vocabulary": self.subject.vocabulary,
+                "context": self.subject.n_ctx, "ran": True, "notes": self.notes,
+                **groups}  # fmt: skip
+
+    @property
+    def _language(self) -> bool:
+        return self.profile is LANGUAGE
+
+    def _quoted(self, token: int) -> str:
+        return repr(self.word(token))
+
+    def _evidence(self, *, targets: bool) -> Evidence:
+        known = self.rows.known
+        given: Any = rows_of(self.rows.trials) if self._language else self.main.batch
+        return evidence_of(
+            self.model, given, self.profile, latents=any(map(bool, known)), targets=targets,
+            seed=self.seed,
+        )  # fmt: skip
+
+    def _behaviour(self, evidence: Evidence, kind: str) -> pd.DataFrame:
+        """What every head does with its attention on rows of one kind."""
+        table = evidence.table(kind)
+        return table.assign(trial=kind) if len(table) else table
+
+    def _roles(self, evidence: Evidence) -> pd.DataFrame:
+        table = decided(evidence, *self.rows.known)
+        lacks = table.attrs.get("lacks", {}).items()
+        self.kept.put("lacks", pd.DataFrame(list(lacks), columns=["role", "reason"]))
+        if self._language:
+            table = with_positions(table, self.model, self.rows.whole, self.profile)
+        return table
+
+    def _trials(self, evidence: Evidence) -> pd.DataFrame:
+        """How well the model does on each kind of rows."""
+        found = []
+        for trial in self.rows.trials:
+            control = None if trial.control is None else Run(self.model, trial.control)
+            if trial.name == "repeated" and control is not None:
+                control = evidence.run("shuffled")
+            found.append(vars(performance(evidence.run(trial.name), trial.name, control)))
+        return pd.DataFrame(found)
+
+    def _decodability(self) -> pd.DataFrame:
+        trial = next((t for t in self.rows.trials if t.name in ("given", "rows")), None)
+        if trial is None or not trial.batch.latents:
+            return pd.DataFrame()
+        return decodability_table(self.model, trial.batch)
+
+    def _losses(
+        self, evidence: Evidence, parts: list[Component], effects: bool, how: dict[str, Any]
+    ) -> pd.DataFrame:
+        if not parts:
+            return pd.DataFrame()
+        return loss_tables(
+            evidence, self.rows.trials, parts, self.kept.store, seed=self.seed, every=effects,
+            **how,
+        )  # fmt: skip
+
+    def _factors(self, factors: HeadWeights | None) -> HeadWeights | None:
+        """The weights of the heads; None, with a note, of a model that does not name them."""
+        try:
+            return head_weights(self.model) if factors is None else factors
+        except ProoflensError as error:
+            self.notes.append(f"weights were not read: {error}")
+            return None
+
+    def _weights(self, factors: HeadWeights | None) -> pd.DataFrame:
+        """What the weights say; of very many heads without pairs, which a note tells."""
+        if factors is None:
+            return pd.DataFrame()
+        draws = _DRAWS if factors.d_head <= _WIDE else _DRAWS_OF_WIDE
+        metrics, heads = list(_WEIGHTS), factors.n_layers * factors.n_heads
+        if heads > PAIRED_UP_TO:
+            metrics = [name for name in metrics if name not in COMPOSITIONS]
+            self.notes.append(
+                f"compositions of {heads} heads are left out: prooflens weights has them"
+            )
+        try:
+            table = weight_table(factors, metrics, draws=draws, seed=self.seed)
+        except ProoflensError as error:
+            self.notes.append(f"weights were not read: {error}")
+            return pd.DataFrame()
+        for circuit in ("QK", "OV"):
+            self.kept.table(f"{CROPS}{circuit}", partial(crop_table, factors, table, circuit))
+        return table
+
+    def _shown(
+        self,
+        evidence: Evidence,
+        parts: Sequence[Component],
+        factors: HeadWeights | None,
+        prompts: Sequence[Tensor],
+    ) -> dict[str, Any]:
+        """The tables of the viewer; returns what kinds of rows there are."""
+        shown = list(self._rows_to_show(evidence))
+        runs = [evidence.run(some.kind) for some in shown]
+        for ids in prompts:
+            batch = next_tokens(ids)
+            shown.append(Shown("prompt", "a prompt", batch, self._texts(batch)))
+            runs.append(Run(self.model, batch))
+        tables = shown_tables(self.model, shown, self.model)
+        heads = [(part.layer, part.head) for part in parts if part.kind == "head"]
+        groups = []
+        for number, (some, run) in enumerate(zip(shown, runs, strict=True)):
+            told = None
+            if heads and (self._language or some.kind != "prompt"):
+                codes, scores = effect_lines(run, some, number, heads)
+                for name, more in (("shown-heads", codes), ("shown-scores", scores)):
+                    tables[name] = pd.concat([tables[name], more], ignore_index=True)
+                unit = "nats" if not run.batch.targets.is_floating_point() else (
+                    "share of the target's variance"
+                )  # fmt: skip
+                told = {"how": "mean" if len(run) > 1 else "zero", "unit": unit}
+            groups.append({"kind": some.kind, "about": some.about, "effect": told})
+        for name, table in tables.items():
+            self.kept.put(name, table)
+        if factors is not None:
+            try:
+                make = partial(raised_tokens, self.model, factors, shown, self.word)
+                self.kept.table("raised", make)
+            except ProoflensError as error:
+                self.notes.append(f"raised tokens were not read: {error}")
+        return {"groups": groups, "causal": evidence.causal}
+
+    def _rows_to_show(self, evidence: Evidence) -> Iterator[Shown]:
+        abouts = {trial.name: trial.about for trial in self.rows.trials}
+        abouts["shuffled"] = "the same tokens in random order"
+        kinds = [
+            k for k in ("given", "rows", "text", "repeated", "shuffled") if k in evidence.views
+        ]
+        kinds = [kind for kind in kinds if kind in abouts]
+        n = self.main.batch.inputs.shape[1]
+        size = len(evidence.heads) * (n * (n + 1) / 2 + 2 * n) * len(kinds)
+        most = int(min(_SHOWN_ROWS, max(_FEWEST, _SHOWN_BYTES // size)))
+        for kind in kinds:
+            batch = evidence.batch(kind)[:most]
+            yield Shown(kind, abouts[kind], batch, self._texts(batch))
+
+    def _texts(self, batch: Batch) -> tuple[tuple[str, ...], ...]:
+        return token_texts(batch.inputs, self.subject.tokenizer, self.rows.words)
+
+    def _rounds(self) -> None:
+        """Of nested memories, which layer first holds which round, beside the proof."""
+        if is_nested(self.rows.task) and getattr(self.model, "spec", None) is not None:
+            self.step("rounds, beside the proof")
+            found = nested_rounds(self.model, self.rows.task, seed=self.seed)
+            for name, table in found.items():
+                self.kept.put(name, table)
+
+
+_KINDS = ("given", "repeated", "shuffled", "text", "rows")
+"""Kinds of rows on which every head's attention is measured."""
+
+
+def _of_store(
+    store: ActivationStore, rows: InspectedRows, profile: Profile, kept: _Kept
+) -> dict[str, Any]:
+    """A store alone: candidates, and its patterns; returns facts."""
+    (trial,) = rows.trials
+    roles = kept.table("roles", lambda: candidates(store, profile=profile))
+    for title, table in _maps(roles, partial(_stored_attention, store)):
+        kept.table(title, partial(pd.DataFrame, table))
+    seen = attention_table(store, None)
+    kept.put("heads", seen.assign(trial=trial.name))
+    batch = trial.batch[:_SHOWN_ROWS]
+    texts = token_texts(batch.inputs, None, rows.words)
+    shown = Shown(trial.name, trial.about, batch, texts)
+    for name, table in shown_tables(store, [shown]).items():
+        kept.put(name, table)
+    spec = (store.manifest["plan"].get("model") or {}).get("spec") or {}
+    groups = [{"kind": trial.name, "about": trial.about, "effect": None}]
+    told = "roles are candidates: no model was run, so no cause is known"
+    return {"family": "", "vocabulary": 0, "context": 0, "ran": False, "groups": groups,
+            "causal": bool(spec.get("causal", True)), "notes": [*rows.notes, told]}  # fmt: skip
+
+
+def _first_words(evidence: Evidence) -> str:
+    """What is seen before anything is changed: the heads that attend most to two classes of
+    keys."""
+    words = []
+    for keys, about in (
+        ("previous", "the token before"),
+        ("after_same", "what followed its token"),
+    ):
+        shares = {place: evidence.share(place, keys) for place in evidence.heads}
+        known = {place: share.score for place, share in shares.items() if share is not None}
+        if known:
+            layer, head = max(known, key=lambda place: known[place])
+            words.append(f"L{layer}H{head} attends most to {about} ({known[layer, head]:.2f})")
+    return "; ".join([*words, "roles: what is lost without each"])
+
+
+def _maps(
+    roles: pd.DataFrame, mean: Callable[[int, int], np.ndarray | None]
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """(name, table) of each role of heads: mean attention, a line a head and query.
+
+    Columns ``head`` (with the role's targets, and its best status if that is not confirmed),
+    ``query`` and ``key 0`` …
+
+    Args:
+        roles: A role table.
+        mean: From layer and head to mean attention ``[query, key]``; None where it is not known.
+    """
+    heads = roles[roles["component"] == "head"]
+    for role, rows in heads.groupby("role", sort=False):
+        order = rows.assign(size=rows["strength"].abs()).sort_values(
+            ["status", "size"], ascending=[False, False], kind="stable"
+        )
+        maps: list[pd.DataFrame] = []
+        for _, own in order.groupby(["layer", "head"], sort=False):
+            layer, head = int(own["layer"].iloc[0]), int(own["head"].iloc[0])
+            pattern = mean(layer, head) if len(maps) < _MAPS else None
+            if pattern is not None:
+                targets = list(dict.fromkeys(target for target in own["target"] if target))
+                best = min(own["status"], key=STATUSES.index)
+                told = [f"L{layer}H{head}", *targets, *[f"({best})"] * (best != "confirmed")]
+                keys = [f"key {key}" for key in range(pattern.shape[1])]
+                lines = pd.DataFrame(pattern, columns=keys)
+                lines.insert(0, "query", range(len(lines)))
+                lines.insert(0, "head", " ".join(told))
+                maps.append(lines)
+        if maps:
+            yield f"attention-{role}", pd.concat(maps, ignore_index=True)
+
+
+def _mean_attention(run: Run, layer: int, head: int) -> np.ndarray:
+    site = Site(layer, "pattern", head)
+    return _mean(run.at([site])[site].double().cpu().numpy(), run.batch.mask.numpy())
+
+
+def _stored_attention(store: ActivationStore, layer: int, head: int) -> np.ndarray | None:
+    """None for a head or layer whose patterns are not stored."""
+    hook, kept = Site(layer, "pattern").name, store.manifest["plan"].get("heads")
+    if not {hook} & {*store.hooks, *store.aliases} or (kept is not None and head not in kept):
+        return None
+    place = head if kept is None else list(kept).index(head)
+    pattern = store.activation(hook, heads=[place])[:, 0].astype(np.float64)
+    known = all("mask" in part.shapes for part in store.parts)
+    return _mean(pattern, store.mask() if known else np.ones(pattern.shape[:2], dtype=bool))
+
+
+def _mean(pattern: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Mean share of attention ``[query, key]``; queries behind a row's last scored position are not
+    counted."""
+    total = pattern.sum(axis=-1, keepdims=True)
+    share = np.divide(pattern, total, out=np.zeros_like(pattern), where=total > 0)
+    counted = np.flip(np.logical_or.accumulate(np.flip(mask, 1), axis=1), 1)[..., None]
+    mean: np.ndarray = (share * counted).sum(0) / np.maximum(counted.sum(0), 1)
+    return mean
+
+
+def decodability_table(model: Any, batch: Batch) -> pd.DataFrame:
+    """How well each scalar latent is decodable along the residual stream.
+
+    Returns:
+        ``latent``, ``site`` and ``score`` (held-out r², of classes balanced accuracy); empty
+        without such latents, or hooks of the stream.
+    """
+    names = [
+        name
+        for name, value in batch.latents.items()
+        if value.ndim == 2 and float(value[batch.mask].double().std()) > 0
+    ]
+    after = {"head": "mid", "ffn": "post"}
+    sites = [f"blocks.{p.layer}.hook_resid_{after[p.kind]}" for p in components(model)]
+    sites = list(dict.fromkeys(["blocks.0.hook_resid_pre", *sites]))
+    sites = [site for site in sites if site in model.hook_dict]
+    if not names or not sites:
+        return pd.DataFrame()
+    samples = collect(model, batch, sites)
+    rows = [
+        {"latent": name, "site": hook, "score": _read(samples, hook, name)}
+        for hook in sites
+        for name in samples.latents
+        if name in names
+    ]
+    return pd.DataFrame(rows)
+
+
+def _read(samples: Samples, hook: str, name: str) -> float:
+    probe = probe_for(samples.kinds[name])
+    features, latent = samples.features[hook], samples.latents[name]
+    return decode(features, latent, probe=probe, groups=samples.groups).score

@@ -1,0 +1,14 @@
+from probes.roles.decision import ROLE_COLUMNS as ROLE_COLUMNS
+from probes.roles.decision import Found as Found
+from probes.roles.decision import Test as Test
+from probes.roles.examined import Examined as Examined
+from probes.roles.find import candidates as candidates
+from probes.roles.find import find_roles as find_roles
+from probes.roles.profile import LANGUAGE as LANGUAGE
+from probes.roles.profile import PROFILES as PROFILES
+from probes.roles.profile import TASK as TASK
+from probes.roles.profile import Floors as Floors
+from probes.roles.profile import Profile as Profile
+from probes.roles.registry import ROLES as ROLES
+from probes.roles.registry import Role as Role
+from probes.roles.registry import RoleCase as RoleCase
