@@ -250,41 +250,55 @@ def inspect(
         OutputError: for a folder that may not be written.
     """
     check_backend(backend)
-    asked = _profile(profile)
-    store = _store(model)
-    layout = None if mapping is None else read_mapping(Path(mapping))
-    if layout is not None:
-        layout_of_mapping(layout)
-    read = [m for m in (model, rows, tokens_from, mapping) if isinstance(m, str | Path)]
-    if out is not None:
-        check_output(Path(out), overwrite=overwrite or resume, marker=MARKER, inputs=read)
-    options: dict[str, Any] = {"seed": seed, "effects": effects, "step": step, "watch": watch}
-    if store is not None:
-        _whole_store(rows=rows, text=text, task=task, prompts=prompts, tokens_from=tokens_from)
-        found = _of_store(store, asked, device, options)
-        if out is not None:
-            found.save(out, overwrite=overwrite)
-        return found
+    given: dict[str, Any] = {"text": text, "data": rows, "task": task, "tokens_from": tokens_from}
+    given |= {"profile": _profile(profile), "rows": count, "length": length, "seed": seed}
     how: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     how |= {"device": device, "dtype": dtype}
-    step(f"loading {model}" if isinstance(model, str | Path) else "looking at the model")
-    subject, factors = _opened(model, rows, layout, how)
-    known = card_of(subject.model).task
-    chosen = inspected_rows(
-        subject, text=text, data=rows, task=known if task is None else task, profile=asked,
-        tokens_from=tokens_from, rows=count, length=length, seed=seed,
-    )  # fmt: skip
-    options |= {"factors": factors, "backend": backend, "resume": resume}
-    options["prompts"] = list(prompt_rows(card_of(subject.model), prompts))
-    if isinstance(model, str | Path):
-        options["loader"] = partial(_loaded, str(model), how)
-    decided_by = asked or chosen.profile
+    asked: dict[str, Any] = {"seed": seed, "effects": effects, "backend": backend}
+    asked |= {"step": step, "watch": watch, "resume": resume}
+    place = None if out is None else Path(out)
+    if place is not None:
+        read = [m for m in (model, rows, tokens_from, mapping) if isinstance(m, str | Path)]
+        check_output(place, overwrite=overwrite or resume, marker=MARKER, inputs=read)
+    store = _store(model)
+    if store is None:
+        return _of_model(model, mapping, given, how, prompts, asked, place, overwrite)
+    _need_own_rows(given, prompts)
+    found = _of_store(store, given["profile"], device, asked)
+    if place is not None:
+        found.save(place, overwrite=overwrite)
+    return found
+
+
+def _of_model(
+    model: Any,
+    mapping: str | Path | None,
+    given: dict[str, Any],
+    how: dict[str, Any],
+    prompts: Sequence[str],
+    asked: dict[str, Any],
+    out: Path | None,
+    overwrite: bool,
+) -> Inspected:
+    """A model that is loaded or given; with a folder, its page, tables and store are written."""
+    layout = None if mapping is None else read_mapping(Path(mapping))
+    if layout is not None:
+        layout_of_mapping(layout)  # refuses a wrong one before the model is loaded
+    named, step = isinstance(model, str | Path), asked["step"]
+    step(f"loading {model}" if named else "looking at the model")
+    subject, factors = _opened(model, given["data"], layout, how)
+    card = card_of(subject.model)
+    task = card.task if given["task"] is None else given["task"]
+    chosen = inspected_rows(subject, **given | {"task": task})
+    asked |= {"factors": factors, "prompts": list(prompt_rows(card, prompts))}
+    asked["loader"] = partial(_loaded, str(model), how) if named else None
     if out is None:
-        return Inspected(measure(subject, chosen, decided_by, **options))
-    with inspection_folder(Path(out), resume=resume, overwrite=overwrite) as folder:
+        return Inspected(measure(subject, chosen, chosen.profile, **asked))
+    with inspection_folder(out, resume=asked["resume"], overwrite=overwrite) as folder:
         step(f"running {chosen.trials[0].name} rows")
-        made = _extracted(subject, chosen, folder / "store", resume=resume, dtype=dtype)
-        found = Inspected(measure(subject, chosen, decided_by, store=made, **options))
+        dtype, store = how["dtype"], folder / "store"
+        made = _extracted(subject, chosen, store, resume=asked["resume"], dtype=dtype)
+        found = Inspected(measure(subject, chosen, chosen.profile, store=made, **asked))
         step("the page")
         found.write(folder)
     return found
@@ -307,12 +321,13 @@ def _store(model: Any) -> ActivationStore | None:
     return ActivationStore(Path(model)) if there else None
 
 
-def _whole_store(**given: Any) -> None:
+def _need_own_rows(given: dict[str, Any], prompts: Sequence[str]) -> None:
     """Refuse rows for a store, which has its own."""
     problems = Problems("inspect")
-    for name, value in given.items():
+    for name in ("data", "text", "task", "tokens_from"):
         rule, advice = "must be left out for a store", "it has its rows"
-        problems.need(value is None or len(value) == 0, name, rule, value, advice)
+        problems.need(given[name] is None, name, rule, given[name], advice)
+    problems.need(not prompts, "prompts", rule, prompts, advice)
     problems.raise_if_any()
 
 
@@ -414,10 +429,8 @@ def _of_store(
     if profile is not TASK:
         rows = inspected_rows(subject, data=batch, profile=profile, length=length)
         chosen = replace(rows, notes=(*notes, *rows.notes))
-    found = measure(
-        subject, chosen, profile, store=store, factors=factors, targets=targets, **options
-    )
-    return Inspected(found)
+    options |= {"factors": factors, "targets": targets, "resume": False}
+    return Inspected(measure(subject, chosen, profile, store=store, **options))
 
 
 def _recorded(store: ActivationStore) -> tuple[Any, list[str]]:

@@ -1,25 +1,23 @@
-"""A viewer's page of made-up heads, whose tokens look like markup: no model is run."""
+"""Tables of made-up heads, whose tokens look like markup: no model is run."""
 
+import base64
 import json
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
-from interp.store.attention_mask import AttentionMask
-from interp.tasks.base import Batch
+from interp.stats.head_table import head_table, score_row
+from interp.stats.p_values import Null
+from probes.inspection.shown import quantised
+from probes.measure import Measurements
 from probes.roles import ROLE_COLUMNS
-from probes.viewing.measure import Effects, HeadOnRows, Seen
-from probes.viewing.model import Column, Viewed
-from probes.viewing.quantised import quantised
-from probes.viewing.sequences import Sequences
 
 
 def synthetic(
     layers: int, heads: int, rows: int, length: int, *, name: str = "made up", alike: bool = False
-) -> Viewed:
-    """A model's page with random causal attention; its tokens look like markup.
+) -> Measurements:
+    """What was measured of a model with random causal attention; its tokens look like markup.
 
     Args:
         layers, heads: How many; layer 0, head 2 has the one role.
@@ -28,47 +26,83 @@ def synthetic(
         alike: Whether all heads share one attention, which is quicker to make.
     """
     rng = np.random.default_rng(0)
-    inputs = torch.arange(rows * length).reshape(rows, length) % 97
-    texts = tuple(tuple(f"</script>{i % 97}" for i in row) for row in inputs.tolist())
-    batch = Batch(inputs, inputs, torch.ones(rows, length, dtype=torch.bool))
-    places = tuple((layer, head) for layer in range(layers) for head in range(heads))
-    seen: dict[Any, Any] = {}
-    by_position: dict[Any, Any] = {}
-    by_row: dict[Any, Any] = {}
-    for place in places[:1] if alike else places:
-        seen[place] = _head(rng, rows, length)
-        lost = rng.normal(size=(rows, length))
-        by_position[place], by_row[place] = quantised(lost), lost.mean(1)
-    for place in places:
-        for found in (seen, by_position, by_row):
-            found.setdefault(place, found[places[0]])
-    values = {place: float(i) for i, place in enumerate(places)} | {places[0]: np.inf}
-    columns = (
-        Column("previous", "previous (share)", "About.", dict.fromkeys(places[1:], 0.5)),
-        Column("loss-task", "loss without it (nats)", "About.", values),
-    )
-    return Viewed(
-        name,
-        places,
-        columns,
-        _roles(),
-        {},
-        (Sequences("task", "rows", batch, texts),),
-        (Seen(seen, AttentionMask(), tuple(range(32))),),
-        (Effects(by_position, by_row, pd.DataFrame(), "mean", "nats"),),
-        None,
-        ("a <note>",),
-    )
+    tokens = np.arange(rows * length) % 97
+    shown = pd.DataFrame(
+        {"kind": "rows", "row": np.repeat(np.arange(rows), length),
+         "position": np.tile(np.arange(length), rows),
+         "token": [f"</script>{i}" for i in tokens], "scored": True, "group": 0}
+    )  # fmt: skip
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    codes, scores, lags = list[dict](), list[dict](), list[dict]()
+    kept: dict[str, Any] = {}
+    for layer, head in places:
+        place = {"group": 0, "kind": "rows", "layer": layer, "head": head}
+        if not kept or not alike:
+            kept = _head(rng, rows, length)
+        codes += [place | {"part": part} | line for part, line in kept["codes"].items()]
+        scores += [
+            place | {"keys": keys, "row": row, "score": score}
+            for keys, of in kept["scores"].items()
+            for row, score in enumerate(of)
+        ]
+        lags += [
+            place | {"lag": lag, "share": 0.2 if lag < 5 else np.nan}
+            for lag in range(min(32, length))
+        ]
+    about = {
+        "model": name, "profile": "language", "seed": 0, "unit": "nats", "level": 0.01,
+        "asked": ["induction"], "trials": [{"name": "rows", "title": "Rows", "about": "rows"}],
+        "settings": {"rows": rows, "asked": length, "length": length, "tokens": 97}, "task": None,
+        "environment": {"python": "made up"}, "family": "", "vocabulary": 97, "context": length,
+        "ran": True, "notes": ["a <note>"], "causal": True,
+        "groups": [{"kind": "rows", "about": "rows", "effect": {"how": "mean", "unit": "nats"}}],
+    }  # fmt: skip
+    tables = {
+        "roles": _roles(),
+        "heads": _scores(places),
+        "shown-rows": shown,
+        "shown-heads": pd.DataFrame(codes),
+        "shown-scores": pd.DataFrame(scores),
+        "shown-lags": pd.DataFrame(lags),
+    }
+    return Measurements(tables, about)
 
 
-def _head(rng: np.random.Generator, rows: int, length: int) -> HeadOnRows:
+def pattern_of(found: Measurements, layer: int, head: int, part: str = "pattern") -> np.ndarray:
+    """A head's codes, flat."""
+    table = found["shown-heads"]
+    own = table[(table["layer"] == layer) & (table["head"] == head) & (table["part"] == part)]
+    return np.frombuffer(base64.b64decode(own["codes"].iloc[0]), dtype=np.uint8)
+
+
+def _head(rng: np.random.Generator, rows: int, length: int) -> dict[str, Any]:
     pattern = np.tril(rng.random((rows, length, length), dtype=np.float32) ** 8)
     pattern /= pattern.sum(-1, keepdims=True)
-    lags = np.full(32, np.nan)
-    lags[:5] = 0.2
-    masses = {"previous": rng.random(rows), "after_same": np.full(rows, np.nan)}
-    norms = quantised(rng.random((rows, length)))
-    return HeadOnRows(quantised(pattern, shares=True), norms, masses, lags)
+    lost = rng.normal(size=(rows, length))
+    parts = {"pattern": pattern, "written": rng.random((rows, length)), "effect": lost}
+    codes = {}
+    for part, values in parts.items():
+        found, low, step, error = quantised(values, shares=part == "pattern")
+        if part == "pattern":
+            found = np.ascontiguousarray(found[:, *np.tril_indices(length)])
+        text = base64.b64encode(found.tobytes()).decode()
+        codes[part] = {"low": low, "step": step, "error": error, "codes": text}
+    scores = {"previous": rng.random(rows), "after_same": np.full(rows, np.nan)}
+    return {"codes": codes, "scores": scores | {"effect": lost.mean(1)}}
+
+
+def _scores(places: list[tuple[int, int]]) -> pd.DataFrame:
+    """Each head's share on the token before but the first's, and a loss that is infinite for it."""
+    lines, null = [], Null(0.0, 0.1, 0.5, "positions")
+    for number, (layer, head) in enumerate(places):
+        place: dict[str, Any] = {"component": "head", "layer": layer, "head": head}
+        share = np.nan if number == 0 else 0.5
+        lines.append(score_row("attention_mass", share, null, target="previous", **place))
+        lost = np.inf if number == 0 else float(number)
+        lines.append(score_row("loss_increase", lost, null, target="output", **place))
+    table = head_table(lines)
+    kinds = {"attention_mass": "repeated", "loss_increase": "rows"}
+    return table.assign(trial=table["metric"].map(kinds), circuit="")
 
 
 def _roles() -> pd.DataFrame:

@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "trained": {"interp"},
     "prooflens.pages": {"interp", "probes", "trained"},
     "prooflens.plot": {"interp", "probes"},
-    "prooflens.demo": {"interp", "probes", "trained", "prooflens.pages"},
+    "prooflens.demo": {"interp", "probes", "trained", "prooflens.pages", "prooflens.inspection"},
     "prooflens.cli": {"interp", "probes", "trained", "prooflens"},
     "prooflens": {"interp", "probes", "trained", "prooflens"},
 }  # fmt: skip

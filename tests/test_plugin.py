@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 import typer
@@ -16,14 +17,11 @@ from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 import prooflens as pl
-from interp.models.pretrained import load_pretrained
 from interp.plugins import PluginWarning, Registry
 from interp.tasks.catalogue import KINDS
 from interp.weights.head_weights import ARCHITECTURES
 from probes import fresh_models
 from probes.head_scores import SCORES
-from probes.inspection.heads import inspect_heads
-from probes.inspection.inspected_rows import inspected_rows
 from probes.roles import ROLES
 from prooflens.cli.main import app, main
 from prooflens.cli.usage import App
@@ -80,23 +78,24 @@ def test_the_task_is_a_task() -> None:
     assert set(said("tasks", "first_copy")["arguments"]) == {"symbols", "length"}
 
 
-def test_heads_finds_the_role_and_the_score(
+def test_inspect_finds_the_role_and_the_score(
     planted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fresh_models, "_DRAWS", 200)
     out = tmp_path / "out"
     options = ("--task", "first_copy:symbols=6,length=10", "--rows", "64", "--out", str(out))
-    found = said("heads", str(planted), *options)
+    found = said("inspect", str(planted), *options)
     mine = [one for one in found["roles"] if one["role"] == "own-token"]
     assert [(one["head"], one["status"]) for one in mine] == [(0, "confirmed")]
     assert all(0 <= one["q"] < 0.01 for one in mine)
-    score = {one["head"]: one for one in found["scores"]}
+    table = pd.read_csv(out / "heads.csv")
+    added = table[table["metric"] == "first-share"]
+    score = {one["head"]: one for one in added.to_dict("records")}
     model, rows = pl.load(planted), pl.tasks.task_from_dict({"kind": "first_copy"})
     _, cache = model.run_with_cache(rows.sample(64, seed=0).inputs)
     direct = cache["pattern", 0].diagonal(dim1=-2, dim2=-1).mean((0, 2))
     assert score[0]["score"] == pytest.approx(float(direct[0]), abs=1e-6)
     assert score[0]["q"] < 0.01 < score[1]["q"]
-    assert (out / "head-scores.csv").is_file()
 
 
 def test_the_benchmark_judges_the_role(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +122,9 @@ def test_the_architecture_is_loaded_and_inspected(
     torch.testing.assert_close(layer.W_Q[0] @ layer.W_K[0].T, circuit.detach())
     assert said("weights", str(toy), "--out", str(tmp_path / "weights"))
     monkeypatch.setattr(fresh_models, "_DRAWS", 60)
-    model = load_pretrained(toy)
-    chosen = inspected_rows(model, rows=4, length=12)
-    found = inspect_heads(model, pl.head_weights(toy), chosen, tmp_path / "out")
-    assert found.model.family == "toy_attention"
-    own = found.behaviour[found.behaviour["metric"] == "own-share"]
+    found = pl.inspect(toy, count=4, length=12)
+    assert found.measured.about["family"] == "toy_attention"
+    own = found.heads[found.heads["metric"] == "own-share"]
     assert own[["layer", "head", "draws"]].to_numpy().tolist() == [[0, 0, 60], [0, 1, 60]]
 
 

@@ -169,6 +169,11 @@ def _own(model: Pretrained, data: Any, rows: int | None, length: int) -> OwnRows
     """The rows given: with labels of their own whole, else as long as rows are to be."""
     size: dict[str, Any] = {"vocabulary": model.vocabulary, "tokenizer": model.tokenizer}
     file = isinstance(data, str | Path)
+    if file and getattr(getattr(model.model, "spec", None), "input", "tokens") != "tokens":
+        raise ArgumentError(
+            f"rows of a file need a model of tokens, got {model.name}, which takes real values: "
+            "name its task, or give a Batch"
+        )
     longest = model.n_ctx or max(length, 1 << 20)
     cut = rows_given(
         data, rows=rows or (ROWS if file else len(data)), length=min(length, longest), **size

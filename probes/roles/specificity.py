@@ -321,8 +321,13 @@ class _Case:
         return self._some(self._evidence.batch(kind).mask)
 
     def _some(self, values: Tensor) -> Tensor:
-        """The rows that are asked of."""
-        return values if self._rows is None else values[self._rows]
+        """The rows that are asked of, of values on all rows of a kind."""
+        rows = self._within(len(values))
+        return values if rows is None else values[rows]
+
+    def _within(self, size: int) -> list[int] | None:
+        """The rows that are asked of, where a kind has no more than so many."""
+        return None if self._rows is None else [row for row in self._rows if row < size]
 
     def _sides(self, kind: str, name: str, other: Edits) -> tuple[_Side, _Side] | None:
         """What is lost without the key set (without a name: the heads), and with other edits."""
@@ -355,16 +360,22 @@ class _Case:
         sides = [self._happens(one) for one in kinds]
         happens = [sides[0][0], *(torch.zeros_like(some) for some, _ in sides[1:])]
         runs = [self._evidence.run(one, everywhere=True) for one in kinds]
+        rows = [self._within(len(run)) for run in runs]
+        pairs = list(zip(runs, rows, strict=True))
         found = matched(
             _stacked(happens),
             _stacked([absent for _, absent in sides]),
-            _stacked([one.value(rows=self._rows) for one in runs]),
-            _stacked([one.value(_entropy, self._rows) for one in runs]),
+            _stacked([run.value(rows=some) for run, some in pairs]),
+            _stacked([run.value(_entropy, some) for run, some in pairs]),
         )
         if found is None:
             return None
         away = self._rises.away("", self._heads)
-        values = _stacked([self._rises.at(one, away, self._rows, everywhere=True) for one in kinds])
+        lost = [
+            self._rises.at(one, away, some, everywhere=True)
+            for one, some in zip(kinds, rows, strict=True)
+        ]
+        values = _stacked(lost)
         return _Side(values, found[0]), _Side(values, found[1]), f"what is lost at {found[2]}"
 
     def _happens(self, kind: str) -> tuple[Marks, Marks]:

@@ -26,70 +26,80 @@ _OF_A_MODEL = ("task", "text", "data", "tokens_from", "prompt", "rows", "length"
                "mapping", "revision", "resume", "backend")  # fmt: skip
 
 
+_Model = Annotated[
+    str,
+    typer.Argument(
+        help="A shipped model, a folder, a hub id; or a store.", autocompletion=shipped_models
+    ),
+]
+_Out = Annotated[
+    Path | None,
+    typer.Option(help="Folder of the page, the tables and the store; by default the model's."),
+]
+_Text = Annotated[str | None, typer.Option(help="A text file, or a text, to try the model on.")]
+_Data = Annotated[Path | None, typer.Option(help=OWN_ROWS)]
+_Task = Annotated[
+    str | None, typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default.")
+]
+_Prompt = Annotated[
+    list[str] | None,
+    typer.Option(help="A row to show: text, or token ids with spaces; may be repeated."),
+]
+_Profile = Annotated[
+    Literal["task", "language"] | None,
+    typer.Option(
+        help="In place of what follows from the rows: language where their targets are the next "
+        "tokens (effects in nats), else task."
+    ),
+]
+_From = Annotated[
+    Path | None,
+    typer.Option(help="Rows of token ids (as --data): random rows hold their tokens alone."),
+]
+_Rows = Annotated[int | None, typer.Option(help="Rows of each kind: 256 of a task, else 32.")]
+_Quick = Annotated[
+    bool, typer.Option("--quick", help="At most 16 rows of each kind, for wider intervals.")
+]
+_Effects = Annotated[
+    bool,
+    typer.Option(
+        "--effects",
+        help="The loss without every head and FFN; of large models only heads with a role's "
+        "behaviour are ablated otherwise.",
+    ),
+]
+_Code = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
+]
+_Mapping = Annotated[
+    Path | None,
+    typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
+]
+_Backend = Annotated[
+    Backend, typer.Option(help="Ray makes the losses without components tasks on your cluster.")
+]
+
+
 def inspect(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A shipped model, a folder, a hub id; or a store.", autocompletion=shipped_models
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the page, the tables and the store; by default the model's."),
-    ] = None,
-    text: Annotated[
-        str | None, typer.Option(help="A text file, or a text, to try the model on.")
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help=OWN_ROWS)] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(help="KIND or KIND:ARGUMENT=VALUE,…; the model's own by default."),
-    ] = None,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(help="A row to show: text, or token ids with spaces; may be repeated."),
-    ] = None,
-    profile: Annotated[
-        Literal["task", "language"] | None,
-        typer.Option(
-            help="In place of what follows from the rows: language where their targets "
-            "are the next tokens (effects in nats), else task."
-        ),
-    ] = None,
-    tokens_from: Annotated[
-        Path | None,
-        typer.Option(help="Rows of token ids (as --data): random rows hold their tokens alone."),
-    ] = None,
-    rows: Annotated[
-        int | None, typer.Option(help="Rows of each kind: 256 of a task, else 32.")
-    ] = None,
+    model: _Model,
+    out: _Out = None,
+    text: _Text = None,
+    data: _Data = None,
+    task: _Task = None,
+    prompt: _Prompt = None,
+    profile: _Profile = None,
+    tokens_from: _From = None,
+    rows: _Rows = None,
     length: Annotated[int, typer.Option(help="Tokens of a row, at most.")] = 64,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the rows and nulls.")] = 0,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="At most 16 rows of each kind, for wider intervals.")
-    ] = False,
-    effects: Annotated[
-        bool,
-        typer.Option(
-            "--effects",
-            help="The loss without every head and FFN; of large models only heads with a role's "
-            "behaviour are ablated otherwise.",
-        ),
-    ] = False,
+    quick: _Quick = False,
+    effects: _Effects = False,
     revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run a repository's own Python code.")
-    ] = False,
+    trust_remote_code: _Code = False,
     device: Device = "cpu",
     dtype: RunDtype = None,
-    mapping: Annotated[
-        Path | None,
-        typer.Option(help="TOML or JSON file: where an unknown architecture keeps its weights."),
-    ] = None,
-    backend: Annotated[
-        Backend,
-        typer.Option(help="Ray makes the losses without components tasks on your cluster."),
-    ] = "local",
+    mapping: _Mapping = None,
+    backend: _Backend = "local",
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder.")] = False,
 ) -> None:
@@ -106,7 +116,7 @@ def inspect(
     stored = (Path(model) / "manifest.json").is_file()
     if stored:
         not_for("a store", "which has its own rows and precision", *_OF_A_MODEL)
-    out = default_out(model, out)
+    out = default_out(model, out, "inspect")
     words = None if text is None else text_of(text)
     read = [model, *(given for given in (text, data, tokens_from, mapping) if given is not None)]
     check_output(out, overwrite=overwrite or resume, marker=".prooflens-inspect", inputs=read)
@@ -127,11 +137,15 @@ def inspect(
         revision=revision, trust_remote_code=trust_remote_code, device=device, dtype=dtype,
         backend=backend, step=steps(), watch=progress("the loss without each"),
     )  # fmt: skip
+    _say(found, out / "report.html")
+
+
+def _say(found: Any, page: Path) -> None:
+    """Print what was found; of a store without its model the exit code is 1."""
     for line in found.lines:
         typer.echo(line)
     for note in found.notes:
         typer.echo(f"note: {note}", err=True)
-    page = out / "report.html"
     facts(findings=found.lines, notes=found.notes, roles=found.roles, report=page)
     if len(found.measured["rounds"]):
         facts(rounds=found.measured["rounds"])

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from prooflens.cli.usage import default_out, facts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from interp.store import ActivationStore
 
 __all__ = ["plot"]
 
@@ -23,7 +28,7 @@ def plot(
     from interp.output import check_output, output_folder
 
     marker = ".prooflens-figures"
-    out = default_out(str(store), out)
+    out = default_out(str(store), out, "plot")
     check_output(out, overwrite=overwrite, marker=marker, inputs=[store])
 
     from interp.errors import StoreError
@@ -32,7 +37,7 @@ def plot(
 
     inside = store / "store"
     opened = ActivationStore(inside if (inside / "manifest.json").is_file() else store)
-    tables = {name: opened.measurement(name) for name in opened.measurements}
+    tables = _tables(opened)
     told = opened.provenance("roles") if "roles" in tables else {}
     unit = "variance" if told.get("profile") == "task" else "nats"
     with output_folder(out, overwrite=overwrite, marker=marker) as folder:
@@ -43,3 +48,15 @@ def plot(
             )
     facts(figures=sorted(path.name for path in written))
     typer.echo(f"{len(written)} files in {out}")
+
+
+def _tables(store: ActivationStore) -> dict[str, pd.DataFrame]:
+    """The sealed tables, without those that belong to another run's roles or probes."""
+    of = {"attention-": "roles", "curves": "probes"}
+    found = {}
+    for name in store.measurements:
+        whole = next((other for start, other in of.items() if name.startswith(start)), name)
+        alone = whole not in store.measurements
+        if alone or store.provenance(name) == store.provenance(whole):
+            found[name] = store.measurement(name)
+    return found

@@ -13,6 +13,7 @@ import functools
 import inspect
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -20,7 +21,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import click
 import typer
 from typer.core import TyperCommand
 
@@ -57,6 +57,9 @@ OWN_ROWS = "Rows of your own: .jsonl, .npy, .safetensors or .json, or a text."
 """What --data takes, of every command that has it."""
 
 _LARGEST = 2**63 - 1
+_NO_COMMAND = re.compile(r"no such command '([^']*)'")
+_GONE = {"heads": "inspect", "view": "inspect"}
+"""Commands of earlier versions → the one that does their work."""
 MOST = {
     "batch": 1 << 20,
     "drawn": 100,
@@ -161,21 +164,21 @@ def shipped_models(incomplete: str) -> list[str]:
     return [name for name in sorted((*names(), *languages())) if name.startswith(incomplete)]
 
 
-def default_out(model: str, out: Path | None, suffix: str = "") -> Path:
+def default_out(model: str, out: Path | None, command: str, suffix: str = "") -> Path:
     """The folder or file that a command writes: what was asked for, or one in the working folder
     that is named after the model and the command, such as ``code-lm-inspect``.
 
     Args:
         model: What the command is about; of a store the folder around it says more.
         out: What was asked for; None for nothing.
+        command: What is run.
         suffix: The end of a file's name.
     """
     if out is not None:
         return out
     parts = [part for part in Path(model).parts if part not in ("/", "..", ".", "store")]
     name = parts[-1] if parts else "model"
-    command = click.get_current_context().command.name
-    return Path(f"{name.removesuffix('.html')}-{command}{suffix}")
+    return Path(f"{name}-{command}{suffix}")
 
 
 def facts(**found: Any) -> None:
@@ -239,6 +242,8 @@ def usage_error(error: Any) -> str:
         known = [name for p in context.command.params for name in p.opts if name[:2] == "--"]
         near = get_close_matches(asked, known, n=1, cutoff=0.5)
         words += f"; did you mean {near[0]}?" if near else ""
+    elif (slip := _NO_COMMAND.match(words)) and slip[1] in _GONE:
+        words = f"{slip[0]}; it is part of prooflens {_GONE[slip[1]]}"
     elif context is not None:
         words = error.format_message()[:1].lower() + error.format_message()[1:].rstrip(".")
         words = words.replace("Value error, ", "").replace("Input should", "it should")

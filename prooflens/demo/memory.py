@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,61 +15,16 @@ from interp.figures.lags import kernels_by_lag
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
 from interp.interventions.components import components
-from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Construction
-from interp.tasks.memory import FixedMemory
 from probes.agreement import agreement
-from probes.kernels import LayerKernels
 from prooflens.demo import words
-from prooflens.inspection import Inspected
+from prooflens.demo.subject import Subject
 from prooflens.pages.findings import STATUS_WORDS, part_names, status_counts
 from prooflens.pages.page import Picture, Section, Table
 
-__all__ = ["Comparison", "Subject", "doubts", "findings", "lead_picture", "sections"]
+__all__ = ["Comparison", "doubts", "findings", "lead_picture", "sections"]
 
 _SITES = {"resid_pre": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
-
-
-@dataclass(frozen=True)
-class Subject:
-    """One of the models that are compared.
-
-    Attributes:
-        name: The name of the model, in words.
-        model: The model that was run.
-        task: The task it was measured on.
-        inspected: Everything that was measured on it.
-        kernels: What heads attend to and write, by lag.
-    """
-
-    name: str
-    model: SequenceTransformer
-    task: FixedMemory
-    inspected: Inspected
-    kernels: LayerKernels
-
-    @property
-    def roles(self) -> pd.DataFrame:
-        """The roles that were decided, with the evidence."""
-        return self.inspected.roles
-
-    @property
-    def memories(self) -> Mapping[str, int]:
-        """The latent of each memory → the lag from which it is fetched."""
-        return dict(zip(self.task.arguments[1:], self.task.lags, strict=True))
-
-    @property
-    def performance(self) -> Mapping[str, Any]:
-        """How well it solves its task: ``accuracy`` (share of positions with the right sign),
-        ``loss`` (squared error over the target's variance) and ``worst`` (absolute error)."""
-        return dict(self.inspected.measured["trials"].iloc[0])
-
-    @property
-    def readable(self) -> pd.DataFrame:
-        """Linear decodability, a row a place of the residual stream and a column a latent."""
-        table = self.inspected.measured["decodability"]
-        wide = table.pivot(index="site", columns="latent", values="score")
-        return wide.loc[table["site"].drop_duplicates()]
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from interp.tasks.memory import FixedMemory
 from interp.threads import one_thread
 from probes.kernels import layer_kernels
 from probes.roles import ROLE_COLUMNS
-from prooflens.demo.memory import Comparison, Subject, doubts, findings, lead_picture, sections
+from prooflens.demo.memory import Comparison, doubts, findings, lead_picture, sections
 from prooflens.demo.nested import nested_section
+from prooflens.demo.subject import Subject
 from prooflens.inspection import inspect
 from prooflens.pages.page import Page, Section, render
 from trained import zoo

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from interp.proofs.mechanism import Certificate
-
-if TYPE_CHECKING:
-    from prooflens.demo.memory import Subject
+from prooflens.demo.subject import Subject
 
 __all__ = ["looking", "margins", "proof_in_words", "reading", "roles_in_words", "solving"]
 

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 from synthetic_view import synthetic
 
-from probes.roles import LANGUAGE
+from prooflens.inspection import Inspected
 from prooflens.pages.page import Page, Section, Table, render
-from prooflens.pages.view import view_page
 
 LAYERS = HEADS = 32
 
@@ -24,7 +23,7 @@ def opened(browser, file: Path, text: str):
 
 def test_a_page_of_heads_opens(browser, tmp_path: Path) -> None:
     many = synthetic(LAYERS, HEADS, 4, 16, alike=True)
-    tab, wrong = opened(browser, tmp_path / "heads.html", view_page([many], LANGUAGE))
+    tab, wrong = opened(browser, tmp_path / "heads.html", Inspected(many).html)
     tab.locator(".heads .row").first.wait_for()
     before = tab.locator(".head h2").inner_text()
     assert tab.locator("svg .point").count() == LAYERS * HEADS

@@ -8,8 +8,8 @@ import pytest
 from interp.proofs.depth.cases import CASES
 from interp.store import extract
 from probes.activations import Sampled, sampled_positions
-from probes.sites import residual_sites
 from probes.linear import decode
+from probes.sites import residual_sites
 
 NAMED = {case.name: case for case in CASES}
 

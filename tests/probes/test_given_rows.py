@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 import prooflens as pl
 from interp.errors import ArgumentError
 from probes.decompile.asking import asked
+from probes.inspection.texts import token_texts
 from probes.own_rows import read_rows as own_rows
-from probes.viewing.sequences import given_rows
+from probes.own_rows import rows_given
 from prooflens.cli.main import app
 
 IDS = [[3, 4, 5, 6], [4, 5, 6, 7], [5, 6, 7, 8], [6, 7, 8, 9], [9, 9]]
@@ -61,7 +62,7 @@ def test_labels_and_masks_say_what_is_asked(tmp_path: Path) -> None:
     assert found.labels[:, 1].tolist() == [8] * 4
 
 
-def test_what_may_follow_is_for_view_and_decompile_alone(tmp_path: Path) -> None:
+def test_what_may_follow_is_for_decompile_alone(tmp_path: Path) -> None:
     file = worded(tmp_path, IDS, "sets")
     assert pl.read_rows(file).objective == "sets"
     with pytest.raises(ArgumentError, match="must be 'next token' here, got 'sets'"):
@@ -72,11 +73,8 @@ def test_what_may_follow_is_for_view_and_decompile_alone(tmp_path: Path) -> None
         pl.read_rows(empty)
 
 
-def test_ids_are_shown_asked_and_decided_on(tmp_path: Path) -> None:
+def test_ids_are_asked_and_decided_on(tmp_path: Path) -> None:
     file, model = lines(tmp_path, IDS), pl.load(MODEL)
-    shown = {one.batch.inputs.shape[1]: one for one in given_rows(model.card, file, 9)}
-    assert shown[4].batch.inputs.tolist() == IDS[:4]
-    assert shown[2].texts == (("9", "9"),)
     _, rows, task = asked(model, pl.read_rows(file, model.card), count=9, seed=0)
     assert len(rows) == 5
     assert task is None
@@ -109,7 +107,20 @@ def test_a_file_under_another_name_is_told_by_how_it_begins(name: str, tmp_path:
 
 
 def test_words_under_another_name_are_shown_as_words(tmp_path: Path) -> None:
-    card = pl.load(MODEL).card
     worded(tmp_path, IDS[:4]).rename(tmp_path / "mine")
-    (shown,) = given_rows(card, tmp_path / "mine", 4)
-    assert shown.texts[0] == tuple(f"w{i}" for i in IDS[0])
+    found = own_rows(tmp_path / "mine", vocabulary=32, rows=9, length=9)
+    assert token_texts(found.batch.inputs, None, found.words)[0] == ("w3", "w4", "w5", "w6")
+
+
+def test_tokens_and_batches_are_rows_too() -> None:
+    size = {"vocabulary": 32, "rows": 3, "length": 3}
+    ids = rows_given(IDS[:4], **size)
+    assert ids.batch.inputs.tolist() == [row[:3] for row in IDS[:3]]
+    assert ids.batch.targets[:, :2].tolist() == [row[1:3] for row in IDS[:3]]
+    assert ids.counts[5] == 3
+    batch = pl.next_tokens(torch.tensor(IDS[:4]))
+    assert rows_given(batch, **size).batch.inputs.tolist() == ids.batch.inputs.tolist()
+    with pytest.raises(ArgumentError, match="rows must be a file, a Batch, or token ids"):
+        rows_given(IDS, **size)
+    with pytest.raises(ArgumentError, match=r"rows must be token ids \[row, pos\]"):
+        rows_given(torch.zeros(2, 3), **size)

@@ -14,8 +14,9 @@ from interp.errors import ArgumentError, ProoflensError
 from interp.interventions.components import components
 from interp.models.pretrained import Pretrained, load_pretrained
 from probes.inspection import losses
-from probes.inspection.behaviour import stored_rows
-from probes.roles.trials import token_trials
+from probes.roles import LANGUAGE
+from probes.roles.gathering import evidence_of
+from probes.roles.trials import rows_of, token_trials
 from trained.loading import folder_of
 
 MODEL = "induction-attention"
@@ -38,11 +39,11 @@ def refuses() -> Any:
     raise ProoflensError("this model is not on this machine")
 
 
-def table(model: Pretrained, out: Path, **options: Any) -> pd.DataFrame:
+def table(model: Pretrained, **options: Any) -> pd.DataFrame:
     trials, _ = token_trials(model, rows=8, length=16, seed=0)
-    store = stored_rows(model.model, trials[0], out, resume=False)["repeated"]
+    evidence = evidence_of(model.model, rows_of(trials), LANGUAGE)
     parts = list(components(model.model))
-    return losses.loss_tables(model.model, trials, parts, store, seed=0, **options)
+    return losses.loss_tables(evidence, trials, parts, None, seed=0, **options)
 
 
 @pytest.mark.slow
@@ -52,19 +53,19 @@ def test_a_worker_that_dies_is_replaced_and_the_numbers_are_the_same(
 ) -> None:
     monkeypatch.setattr(losses, "_AT_ONCE", 3)  # several pieces a trial
     model, loader = load_pretrained(folder_of(MODEL)), DyingLoader(tmp_path / "died")
-    here = table(model, tmp_path / "here")
-    far = table(model, tmp_path / "far", backend="ray", loader=loader)
+    here = table(model)
+    far = table(model, backend="ray", loader=loader)
     assert loader.marker.exists()
     assert_frame_equal(here, far, check_exact=True)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_worker_that_fails_says_at_which_piece_and_why(ray: Any, tmp_path: Path) -> None:
+def test_a_worker_that_fails_says_at_which_piece_and_why(ray: Any) -> None:
     model = load_pretrained(folder_of(MODEL))
     reason = r"piece \d of the losses \(\w+\) failed on a worker: this model is not"
     with pytest.raises(ProoflensError, match=reason):
-        table(model, tmp_path, backend="ray", loader=refuses)
+        table(model, backend="ray", loader=refuses)
 
 
 def test_another_backend_is_refused() -> None:

@@ -13,9 +13,8 @@ from interp.errors import ArgumentError
 from interp.models.pretrained import Pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.weights.head_weights import head_weights
-from probes.inspection.heads import inspect_heads
 from probes.inspection.inspected_rows import inspected_rows
+from probes.measure import measure
 from probes.own_rows import OwnRows, read_rows
 from probes.roles.trials import token_trials
 
@@ -112,16 +111,17 @@ def test_an_inspection_measures_on_the_rows_given(tmp_path: Path) -> None:
     file = written(tmp_path / "a.jsonl", rows)
     options = {"data": file, "rows": 8, "length": 20}
     chosen = inspected_rows(model, **options)
-    found = inspect_heads(model, head_weights(built), chosen, tmp_path / "out")
-    assert [trial.name for trial in found.trials][-2:] == ["rows", "passages"]
-    given = next(p for p in found.performances if p.trial == "rows")
+    found = measure(model, chosen, chosen.profile)
+    assert [trial.name for trial in chosen.trials][-2:] == ["rows", "passages"]
+    given = found["trials"].set_index("trial").loc["rows"]
     inputs = torch.tensor(rows)
     with torch.no_grad():
         logits = built(inputs)[:, :-1].flatten(0, 1)
     loss = torch.nn.functional.cross_entropy(logits, inputs[:, 1:].flatten())
-    assert given.loss == pytest.approx(float(loss), rel=1e-5)
-    assert any("12 of 32 tokens" in note for note in found.notes)
-    assert any("random rows have 14 tokens, not 20" in note for note in found.notes)
-    assert found.trials[0].batch.inputs.shape[1] == 14
-    assert set(found.behaviour["trial"]) >= {"repeated", "rows"}
-    assert "rows" in set(found.losses["trial"])
+    assert given["loss"] == pytest.approx(float(loss), rel=1e-5)
+    assert any("12 of 32 tokens" in note for note in found.about["notes"])
+    assert any("random rows have 14 tokens, not 20" in note for note in found.about["notes"])
+    assert chosen.trials[0].batch.inputs.shape[1] == 14
+    heads = found["heads"]
+    assert set(heads["trial"][heads["metric"] == "attention_mass"]) >= {"repeated", "rows"}
+    assert "rows" in set(heads["trial"][heads["metric"] == "loss_increase"])

@@ -13,8 +13,6 @@ from interp.models.export import export_gpt2
 from interp.models.pretrained import Pretrained, load_pretrained
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.weights.head_weights import head_weights
-from probes.inspection.heads import inspect_heads
 from probes.inspection.inspected_rows import inspected_rows
 from probes.inspection.usable import (
     largest_step,
@@ -23,6 +21,7 @@ from probes.inspection.usable import (
     tokens_repeated,
 )
 from probes.roles.trials import passage_trial, token_trials
+from prooflens.inspection import inspect
 from trained import zoo
 
 SPEC = TransformerSpec(d_in=32, d_out=32, n_ctx=40, d_model=32, n_layers=1, n_heads=1, d_head=8)
@@ -114,14 +113,12 @@ def longer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Pretrained, Path]:
 
 
 def test_roles_are_confirmed_though_positions_were_never_trained(
-    longer: tuple[Pretrained, Path], tmp_path: Path
+    longer: tuple[Pretrained, Path],
 ) -> None:
-    model, place = longer
-    found = inspect_heads(
-        model, head_weights(place), inspected_rows(model, rows=16), tmp_path / "out"
-    )
-    assert found.settings["length"] == 48
-    assert found.settings["asked"] == 64
+    _, place = longer
+    found = inspect(place, count=16)
+    settings = found.measured.about["settings"]
+    assert (settings["length"], settings["asked"]) == (48, 64)
     assert any(note.startswith("rows have 48 tokens, not 64: from position 48") for note in
                found.notes)  # fmt: skip
     roles = found.roles.set_index(["role", "layer"])

@@ -122,7 +122,6 @@ WARM = (
      "{root}/out", "--dry-run"),
     ("store", "info", "{root}/st"),
     ("plot", "{root}/st", "--out", "{root}/out"),
-    ("heads", "{root}/none/none"),
     ("weights", "{root}/model", "--out", "{root}/out"),
     ("train", "{root}/none.toml"),
     ("crasp", "run", "{root}/p.cr", "a"),
@@ -132,8 +131,7 @@ WARM = (
     ("certify", "{root}/none/none"),
     ("probe", "{root}/none/none"),
     ("inspect", "{root}/none/none", "--out", "{root}/out"),
-    ("view", "{root}/model", "--data", "{root}/rows.json", "--no-ablate", "--out",
-     "{root}/out.html", "--overwrite"),
+    ("inspect", "{root}/model", "--data", "{root}/rows.json", "--out", "{root}/out", "--overwrite"),
     ("fits", "phase", "--out", "{root}/out", "--lags=0"),
     ("claims", "run", "memory-none"),
 )  # fmt: skip

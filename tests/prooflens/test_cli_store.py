@@ -18,8 +18,7 @@ from interp.store import ActivationStore
 from interp.tasks.memory import FixedMemory
 from prooflens.cli.loading import task_of
 from prooflens.cli.main import app
-from prooflens.pages.roles import model_of
-from trained.loading import folder_of, load
+from trained.loading import folder_of, load, model_of
 
 NOBODY = ModelCard("nobody")
 
@@ -104,7 +103,7 @@ def test_a_store_finds_its_model_in_the_precision_that_it_ran_in(run, tmp_path):
     _, cache = rounded.run_with_cache(torch.from_numpy(store.inputs()), names_filter=hook)
     assert store.manifest["hooks"][hook]["dtype"] == "bfloat16"
     assert np.array_equal(store.activation(hook), cache[hook].float().numpy())
-    model, reason = model_of(store, load)
+    model, reason = model_of(store)
     assert (model.cfg.dtype, reason) == (torch.bfloat16, "")
     assert "model     induction-attention, weights" in run("store", "info", out).stdout
     run(*words, "--dtype", "bfloat16", "--stored-dtype", "float32", "--overwrite")

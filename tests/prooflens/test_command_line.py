@@ -64,9 +64,9 @@ def test_version_and_doctor() -> None:
         (("demo", "--out", "{file}/x"), "cannot write to"),
         (("train", "{file}", "--out", "{folder}/new"), "cannot be read"),
         (("weights", "{folder}"), "holds no .safetensors file"),
-        (("heads", "{folder}"), "is neither a store (no manifest.json) nor a checkpoint"),
-        (("heads", "coupling-order-rnn"), "RNN has no attention heads"),
-        (("heads", "depth-L3-layers0"), "depth-L3-layers0 has no attention heads"),
+        (("inspect", "{folder}", "--out", "{folder}/new"), "is neither a store (no manifest.json)"),
+        (("inspect", "coupling-order-rnn"), "RNN has no attention heads"),
+        (("inspect", "depth-L3-layers0"), "depth-L3-layers0 has no attention heads"),
     ],
 )
 def test_refusals_are_one_line_and_leave_nothing(
@@ -85,7 +85,7 @@ def test_refusals_are_one_line_and_leave_nothing(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder"]
 
 
-@pytest.mark.parametrize("arguments", [("weights", "{folder}"), ("heads", "coupling-order-rnn")])
+@pytest.mark.parametrize("arguments", [("weights", "{folder}"), ("inspect", "coupling-order-rnn")])
 def test_a_process_says_what_the_command_says_and_nothing_else(
     run: Run, tmp_path: Path, arguments: tuple[str, ...]
 ) -> None:

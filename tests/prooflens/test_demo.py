@@ -3,23 +3,16 @@
 import json
 import re
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore
-from probes.kernels import kernel_null
-from probes.study import Study, study
 from prooflens.demo.memory import Comparison, findings
-from prooflens.demo.run import run_demo
+from prooflens.demo.run import compared, run_demo
 from trained import zoo
-
-Studies = dict[str, Study]
-"""Name → what the demo measured of the model."""
 
 
 @dataclass(frozen=True)
@@ -28,29 +21,20 @@ class Demo:
 
     out: Path
     said: list[str]
-    studies: Studies
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    studies: Studies = {}
-
-    def remembered(name: str, *args: Any, **options: Any) -> Study:
-        studies[name] = study(name, *args, **options)
-        return studies[name]
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prooflens.demo.run.study", remembered)
-        patch.setattr("probes.study.kernel_null", partial(kernel_null, draws=100))
         patch.setattr("probes.fresh_models._DRAWS", 200)
         out = tmp_path_factory.mktemp("demo") / "out"
         said = run_demo(out, overwrite=False, step=lambda words: None)
-    return Demo(out, said, studies)
+    return Demo(out, said)
 
 
 def test_findings_name_heads_and_ffn_with_numbers(demo: Demo) -> None:
     said = demo.said
-    assert len(said) == 3
+    assert len(said) == 2
     for memory, lag in (("x[t-1]", 1), ("x[t-3]", 3)):
         assert re.search(rf"head L0H[01] extracts {re.escape(memory)} \(lag {lag}; r²", said[0])
     assert "the FFN of layer 0 computes the Boolean function (r² lost without it 0." in said[0]
@@ -65,7 +49,7 @@ def test_folder_holds_report_figures_numbers_and_stores(demo: Demo) -> None:
     for finding in said:
         assert finding.replace("'", "&#39;") in html
     assert {p.name for p in (out / "figures").iterdir()} == {
-        "ablation.png", "attention-by-lag.png", "attention-by-lag-narrow.png", "decodability.png",
+        "attention-by-lag.png", "attention-by-lag-narrow.png", "decodability.png",
         "kernels-by-lag.png", "rounds.png",
     }  # fmt: skip
     rounds = pd.read_csv(out / "rounds.csv")
@@ -84,17 +68,16 @@ def test_folder_holds_report_figures_numbers_and_stores(demo: Demo) -> None:
     assert len(roles) == len(numbers["roles"])
     sure = roles[roles["status"] == "confirmed"]["model"].value_counts().to_dict()
     assert sure == {"constructed": 7, "mixed": 3, "trained": 4}
-    sealed = ActivationStore(out / "stores" / "trained").measurement("roles")
+    sealed = ActivationStore(out / "models" / "trained" / "store").measurement("roles")
     written = roles[roles["model"] == "trained"]["evidence"].tolist()
     assert sealed["evidence"].tolist() == written
 
 
-def test_what_is_not_confirmed_is_said_not_to_be(demo: Demo, tmp_path: Path) -> None:
+def test_what_is_not_confirmed_is_said_not_to_be(tmp_path: Path) -> None:
     """A model whose heads look nowhere in particular: the report must not name any."""
     shipped = zoo.load("fixed-memory-multiplexer")
     shipped.model.blocks[0].attn.terms["table"].bias.data.zero_()
-    null = demo.studies["trained"].null
-    blurred = study("trained", shipped.model, shipped.task, tmp_path / "store", null=null)
+    blurred = compared("trained", shipped.model, shipped.task, tmp_path / "out")
     assert "confirmed" not in set(blurred.roles["status"])
     built, control = (replace(blurred, name=name) for name in ("constructed", "control"))
     comparison = Comparison(blurred, built, (control,), construct_fixed_memory(shipped.task))

@@ -212,7 +212,7 @@ def test_the_same_tables_give_the_same_page_without_the_model(
     monkeypatch.setattr("prooflens.inspection.load", broken)
     monkeypatch.setattr("prooflens.inspection.model_of", broken)
     monkeypatch.setattr("prooflens.inspection.measure", broken)
-    again = inspect(folder / "out" / "store", out=tmp_path / "again")
+    inspect(folder / "out" / "store", out=tmp_path / "again")
     page = (folder / "out" / "report.html").read_bytes()
     assert (tmp_path / "again" / "report.html").read_bytes() == page
     assert found.html.encode() == page

@@ -96,13 +96,15 @@ def test_what_commands_tell_has_keys(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["heads", "--row", "3"], "heads: no such option: --row; did you mean --rows?"),
+        (["inspect", "--row", "3"], "inspect: no such option: --row; did you mean --rows?"),
         (["train", "--seeed", "1"], "train: no such option: --seeed; did you mean --seed?"),
-        (["heads", "x", "--zzzzz"], "heads: no such option: --zzzzz ("),
-        (["heads"], "heads: missing argument 'model'"),
-        (["hedas"], "no such command 'hedas'"),
-        (["store", "verfy"], "store: no such command 'verfy'"),
-        (["heads", "x", "--rows", "a"], "heads: invalid value for '--rows'"),
+        (["inspect", "x", "--zzzzz"], "inspect: no such option: --zzzzz ("),
+        (["inspect"], "inspect: missing argument 'model'"),
+        (["inspct"], "no such command 'inspct'. Did you mean 'inspect'?"),
+        (["store", "verfy"], "store: no such command 'verfy'. Did you mean 'verify'?"),
+        (["heads"], "no such command 'heads'; it is part of prooflens inspect"),
+        (["view"], "no such command 'view'; it is part of prooflens inspect"),
+        (["inspect", "x", "--rows", "a"], "inspect: invalid value for '--rows'"),
     ],
 )
 def test_what_the_parser_refuses_is_one_line(

@@ -69,16 +69,11 @@ def _sites(root: Path) -> dict[str, Callable[[Path], tuple[str, ...]]]:
         "store": lambda f: ("store", "info", f"{f}"),
         "verify": lambda f: ("store", "verify", f"{f}"),
         "plot": lambda f: ("plot", f"{f}", *out),
-        "model": lambda f: ("heads", f"{f}"),
+        "model": lambda f: ("inspect", f"{f}", *out),
         "probe": lambda f: ("probe", f"{f}", *out),
-        "inspect": lambda f: ("inspect", f"{f}", *out),
-        "view": lambda f: ("view", f"{f}", "--out", f"{root}/out.html", "--json"),
-        "view-data": lambda f: (
-            "view", model, "--data", f"{f}", "--no-ablate", "--out", f"{root}/out.html"
-        ),
-        "view-text": lambda f: (
-            "view", model, "--text", f"{f}", "--no-ablate", "--out", f"{root}/out.html"
-        ),
+        "inspect": lambda f: ("inspect", f"{f}", *out, "--json"),
+        "inspect-data": lambda f: ("inspect", model, "--data", f"{f}", *out),
+        "inspect-text": lambda f: ("inspect", model, "--text", f"{f}", *out),
         "certify": lambda f: ("certify", f"{f}", *out, "--json"),
     }  # fmt: skip
 
@@ -94,7 +89,7 @@ def _in_place(root: Path) -> dict[str, tuple[str, tuple[str, ...]]]:
         "manifest-info": ("st/manifest.json", ("store", "info", f"{root}/st")),
         "manifest-verify": ("st/manifest.json", ("store", "verify", f"{root}/st")),
         "manifest-repair": ("st/manifest.json", ("store", "repair", f"{root}/st")),
-        "manifest-heads": ("st/manifest.json", ("heads", f"{root}/st")),
+        "manifest-inspect": ("st/manifest.json", ("inspect", f"{root}/st", f"--out={root}/out")),
         "index-info": ("st/index.jsonl", ("store", "info", f"{root}/st")),
         "index-verify": ("st/index.jsonl", ("store", "verify", f"{root}/st")),
         "index-repair": ("st/index.jsonl", ("store", "repair", f"{root}/st")),
@@ -110,11 +105,9 @@ def _numbers(root: Path) -> dict[str, tuple[str, ...]]:
     train = ("train", f"{root}/none.toml", *out)
     gone = f"{root}/none/none"
     return {
-        **{f"view --{n}": ("view", gone, *out) for n in ("rows", "length", "seed")},
         **{f"inspect --{n}": ("inspect", gone, *out) for n in ("rows", "length", "seed")},
         **{f"decompile --{n}": ("decompile", gone, *out) for n in ("lines", "rows", "seed")},
         **{f"probe --{n}": ("probe", gone, *out) for n in ("rows", "seed")},
-        **{f"heads --{n}": ("heads", gone, *out) for n in ("rows", "seed")},
         **{f"certify --{n}": ("certify", gone, *out) for n in ("length", "seed")},
         **{f"extract --{n}": rows for n in ("rows", "batch", "part-rows", "heads", "positions")},
         **{f"train --{n}": train for n in ("workers", "minutes", "seed")},
@@ -166,10 +159,9 @@ def named(root: Path) -> Iterator[Row]:
             "crasp", "compile", "p.cr", f"--out={name}"
         )  # fmt: skip
     for name in (WORST, NAMES[-3]):
-        page = f"--out={name}.html"
         yield f"weights {name}", moved("model", name), ("weights", name, f"--out={name}.csv")
-        yield f"view {name}", moved("model", name), (
-            "view", name, "--prompt=0 1 2", "--no-ablate", "--rows=4", "--data=rows.json", page
+        yield f"inspect {name}", moved("model", name), (
+            "inspect", name, "--prompt=0 1 2", "--rows=4", "--data=rows.json", f"--out={name}.out"
         )  # fmt: skip
         yield f"data {name}", moved("rows.json", name), (
             "decompile", "apply", "p.txt", f"--data={name}", "--json"
@@ -230,7 +222,7 @@ def found(root: Path) -> Iterator[Row]:
     hook = {"shape": [1], "dtype": "float32", "labels": ["row"]}
     hooks = change(root / "st/manifest.json", hooks={"hook_embed": hook})
     yield "labels for|labels of too few axes", hooks, split("store info {st}", root)
-    for verb in ("heads", "probe", "view {page}"):
+    for verb in ("inspect {out}", "probe"):
         long = change(root / "st/index.jsonl", **LONG)
         yield f"are free|10¹² rows: {verb}", long, split(f"{verb} {{st}}", root)
 
@@ -240,9 +232,9 @@ def found(root: Path) -> Iterator[Row]:
             "train", f"{root}/r.toml", f"--out={place}"
         )  # fmt: skip
     for words in (
-        "train {root}/r.toml", "weights {m}", "view {m} --no-ablate",
+        "train {root}/r.toml", "weights {m}",
         "extract {m} --hooks=hook_embed {tokens}", "certify {m}",
-        "inspect {m}", "plot {st}", "crasp compile {root}/p.cr", "heads {m}",
+        "inspect {m}", "plot {st}", "crasp compile {root}/p.cr",
         "probe {m}", "decompile {m} {rows}",
     ):  # fmt: skip
         yield f"- is not written to|{words}", lambda: None, split(f"{words} --out=-", root)

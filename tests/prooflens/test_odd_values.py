@@ -71,16 +71,18 @@ TASKS = (
 )  # fmt: skip
 SHIPPED = "fixed-memory-multiplexer"
 CALLS = (
-    f"heads {SHIPPED} --rows={MANY}", f"probe {SHIPPED} --rows={MANY}", f"tasks {WORDS!r}",
+    f"inspect {SHIPPED} --rows={MANY} {{out}}", f"probe {SHIPPED} --rows={MANY}",
+    f"tasks {WORDS!r}",
     f"certify {SHIPPED} --length={MANY}", f"certify {SHIPPED} --box=1e308 --strategy=black-box",
     f"certify {SHIPPED} --box=-0.0 --strategy=black-box", "certify", "certify {m} --strategy=",
-    "view {m} --prompt=9999999999999999999999 {page}", "view {m} --prompt=$x$ {page}",
-    "view {m} --prompt= {page}", "view {m} {m} {m} {m} {page}",
-    f"view {{m}} --rows={MANY} {{rows}} {{page}}", f"view {{m}} --length={MANY} {{rows}} {{page}}",
-    "view {m} {rows} --no-ablate --out={m} --overwrite",
-    "view {m} {rows} --no-ablate --out={root}/t.txt/x.html",
-    "view {m} {rows} --no-ablate --out={root}/rows.json --overwrite",
-    "view {m} {rows} --no-ablate --out=/dev/full --overwrite",
+    "inspect {m} --prompt=9999999999999999999999 {out}", "inspect {m} --prompt=$x$ {out}",
+    "inspect {m} --prompt= {out}", "inspect {m} {m} {m} {m} {out}",
+    f"inspect {{m}} --rows={MANY} {{rows}} {{out}}",
+    f"inspect {{m}} --length={MANY} {{rows}} {{out}}",
+    "inspect {m} {rows} --out={m} --overwrite",
+    "inspect {m} {rows} --out={root}/t.txt/x",
+    "inspect {m} {rows} --out={root}/rows.json --overwrite",
+    "inspect {m} {rows} --out=/dev/full --overwrite",
     "plot {st} --out={st} --overwrite", "plot {root}/t.txt {out}",
     f"decompile {{m}} {{rows}} {{out}} --lines={MANY}",
     f"decompile {SHIPPED} --rows={MANY} {{out}}",
@@ -111,7 +113,7 @@ def files(root: Path) -> Iterator[Row]:
     for key, value in SPECS.items():
         yield f"spec.{key}", change_json(spec, **{key: value}), ("weights", f"{root}/model")
     for key, value in CHECKPOINTS:
-        words = ("heads", f"{root}/model", "--rows=16")
+        words = ("inspect", f"{root}/model", "--rows=16", f"--out={root}/out")
         yield f"model.json {key} {value}", change(spec, **{key: value}), words
     for key, value in ROWS:
         words = split("decompile {m} {rows} {out} --lines=2", root)
@@ -121,7 +123,7 @@ def files(root: Path) -> Iterator[Row]:
         text = text.replace("[training]", f"[training]\n{key} = {value}")
         yield f"recipe {key}", write(recipe, text), split("train {root}/r.toml {out}", root)
     for key, value in MANIFESTS.items():
-        for verb in ("store info", "store verify", "heads", "plot --out={root}/out"):
+        for verb in ("store info", "store verify", "inspect {out}", "plot {out}"):
             words = split(f"{verb} {{st}}", root)
             yield (
                 f"manifest {key}: {verb}",
@@ -129,7 +131,7 @@ def files(root: Path) -> Iterator[Row]:
                 words,
             )
     for name, values in {"long": LONG, "flat": FLAT}.items():
-        for verb in ("store info", "store verify", "heads", "probe", "view {page}"):
+        for verb in ("store info", "store verify", "inspect {out}", "probe"):
             words = split(f"{verb} {{st}}", root)
             yield f"index {name}: {verb}", change(root / "st/index.jsonl", **values), words
     for name, text in PROGRAMS.items():
@@ -189,7 +191,7 @@ PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a result is a FIFO": (odd_result(os.mkfifo), "claims report {out}"),
     "rows of nothing": (
         lambda root: np.save(root / "d.npy", np.zeros((0, 0), int)),
-        "heads {m} --profile=language --data={root}/d.npy",
+        "inspect {m} --data={root}/d.npy {out}",
     ),
     "rows of large numbers": (
         lambda root: np.save(root / "d.npy", np.full((9, 4), 1e308)),
@@ -197,7 +199,7 @@ PLACES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "rows in rows": (
         lambda root: (root / "d.jsonl").write_text("[[[1]]]\n" * 9),
-        "heads {m} --profile=language --data={root}/d.jsonl",
+        "inspect {m} --data={root}/d.jsonl {out}",
     ),
     "odd labels": (
         lambda root: (root / "l.csv").write_text("$x$,{{ }}\n1e308,-0\nnan,inf\n"),
@@ -225,7 +227,8 @@ def places(root: Path) -> Iterator[Row]:
     for words in CALLS:
         yield words, lambda: None, split(words, root)
     for task in TASKS:
-        yield f"task {task[:60]}", lambda: None, ("heads", f"{root}/model", f"--task={task}")
+        words = ("inspect", f"{root}/model", f"--task={task}", f"--out={root}/out")
+        yield f"task {task[:60]}", lambda: None, words
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def words(root: Path) -> Iterator[Row]:
         (LONG, EDGE, EDGE + "x", "\u202eabc", "a\tb", "﷽" * 60, "🏳️‍🌈" * 9)
     ):
         for before in (
-            ("heads",),
+            ("inspect",),
             ("weights",),
             ("store", "info"),
             ("crasp", "run"),
@@ -56,8 +56,8 @@ def words(root: Path) -> Iterator[Row]:
         ):
             yield f"name {number}: {before}", lambda: None, (*before, odd)
         yield f"hook {number}", lambda: None, ("extract", m, f"--hooks={odd}", "--rows=1", out)
-        yield f"task {number}", lambda: None, ("heads", m, f"--task={odd}")
-        yield f"prompt {number}", lambda: None, ("view", m, f"--prompt={odd}", f"{out}.html")
+        yield f"task {number}", lambda: None, ("inspect", m, f"--task={odd}", out)
+        yield f"prompt {number}", lambda: None, ("inspect", m, f"--prompt={odd}", out)
 
 
 def _linked(root: Path) -> None:
@@ -136,7 +136,7 @@ STATES: dict[str, Callable[[Path], None]] = {
 VERBS = (
     "extract {m} --hooks=hook_embed {tokens} {out}",
     "extract {m} --hooks=hook_embed --tokens={root}/t.txt --out={st} --resume",
-    "heads {st}", "heads {st} {out}", "probe {st}", "view {st} {page}", "plot {st} {out}",
+    "inspect {st} {out}", "probe {st}", "plot {st} {out}",
     "store info {st}", "store verify {st}", "store repair {st}",
     "weights {m}", "decompile {m} {rows} {out} --lines=1", "crasp run {root}/p.cr a",
     "decompile apply {root}/p.txt {rows}", "train {root}/r.toml {out}",
@@ -156,7 +156,7 @@ WRITERS = (
     "weights {m} --out={root}/out/NAME", "train {root}/r.toml --out={root}/out/NAME",
     "extract {m} --hooks=hook_embed {tokens} --out={root}/out/NAME",
     "crasp compile {root}/p.cr --out={root}/out/NAME",
-    "view {m} --rows=4 --no-ablate {rows} --out={root}/out/NAME",
+    "inspect {m} --rows=4 {rows} --out={root}/out/NAME",
 )  # fmt: skip
 
 

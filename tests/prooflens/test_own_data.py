@@ -1,10 +1,11 @@
-"""``--data``: rows of one's own for heads, extract and probe; devices and dtypes that are there."""
+"""``--data``: rows of one's own for inspect, extract, probe; devices and dtypes that are there."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -32,19 +33,14 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def test_heads_are_measured_on_the_rows_given(rows: Path, tmp_path: Path) -> None:
-    done = run("heads", MODEL, "--data", rows, "--profile", "language", "--out", tmp_path / "out")
+def test_models_are_inspected_on_the_rows_given(rows: Path, tmp_path: Path) -> None:
+    done = run("inspect", MODEL, "--data", rows, "--out", tmp_path / "out")
     assert done.exit_code == 0, repr(done.exception)
     assert "induction" in done.output
-    store = ActivationStore(tmp_path / "out" / "store")
-    given = [json.loads(line) for line in rows.read_text().splitlines()]
-    assert store.inputs().tolist() == given
-    assert "24 rows of 20 tokens" in store.manifest["about"]["data"]
-    few = tmp_path / "few.jsonl"
-    few.write_text("\n".join(rows.read_text().splitlines()[:6]))
-    told = run("heads", MODEL, "--data", few, "--profile", "language")
-    assert "too few rows for the loss at scored positions: needs 8" in told.output
-    both = run("heads", MODEL, "--data", rows, "--task", "own")
+    trials = pd.read_csv(tmp_path / "out" / "trials.csv").set_index("trial")
+    assert "24 rows of 20 tokens" in (tmp_path / "out" / "report.html").read_text()
+    assert trials.loc["rows", "accuracy"] > 0
+    both = run("inspect", MODEL, "--data", rows, "--task", "own", "--out", tmp_path / "both")
     assert isinstance(both.exception, ArgumentError)
 
 
@@ -78,14 +74,14 @@ def test_probe_reads_labels_of_the_rows_given(rows: Path, tmp_path: Path) -> Non
 
 
 def test_data_is_for_models_of_tokens(rows: Path) -> None:
-    told = run("heads", "fixed-memory-multiplexer", "--data", rows)
-    assert "needs a model of tokens" in str(told.exception)
+    told = run("inspect", "fixed-memory-multiplexer", "--data", rows, "--out", rows.parent / "no")
+    assert "rows of a file need a model of tokens" in str(told.exception)
 
 
-def test_a_model_runs_in_bfloat16(rows: Path) -> None:
-    done = run("heads", MODEL, "--data", rows, "--profile", "language", "--dtype", "bfloat16")
+def test_a_model_runs_in_bfloat16(rows: Path, tmp_path: Path) -> None:
+    done = run("inspect", MODEL, "--data", rows, "--dtype", "bfloat16", "--out", tmp_path / "out")
     assert done.exit_code == 0, repr(done.exception)
-    assert any("induction" in line and "confirmed" in line for line in done.output.splitlines())
+    assert any("induction: confirmed" in line for line in done.output.splitlines())
     rounded = placed(zoo.load(MODEL).model, dtype="bfloat16")
     exact, ids = zoo.load(MODEL).model, torch.arange(1, 21)[None]
     assert rounded(ids).dtype == torch.bfloat16
@@ -93,6 +89,6 @@ def test_a_model_runs_in_bfloat16(rows: Path) -> None:
     off = (rounded(ids).detach().float() - wanted).norm() / wanted.norm()
     assert 0 < float(off) < 0.05
     for option, value in (("--device", "nowhere"), ("--device", "meta")):
-        told = run("heads", MODEL, option, value)
+        told = run("inspect", MODEL, option, value, "--out", tmp_path / "none")
         assert isinstance(told.exception, ArgumentError)
         assert option[2:] in str(told.exception)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from interp.models.checkpoint import load_checkpoint, read_metadata
+from interp.models.checkpoint import read_metadata
 from interp.models.spec import TransformerSpec
 from interp.tasks import catalogue
 from interp.tasks.base import Batch
 from interp.tasks.catalogue import KINDS, known_task, register_task
-from prooflens.pages.roles import measure_model, measure_store, task_of
+from prooflens.inspection import inspect
 from trained.fit import fit
 from trained.recipe import Recipe
 from trained.results import save_fit
@@ -42,17 +42,15 @@ def test_a_task_that_is_not_known_stops_neither_store_nor_checkpoint(
     recipe = Recipe("own", "a test", FirstToken(), spec, Training(steps=2, batch=4))
     trained = fit(recipe)
     save_fit(recipe, trained, tmp_path / "model", overwrite=False)
-    options: dict[str, Any] = {"rows": 24, "seed": 0, "about": {}}
-    measured = measure_model(trained.model, FirstToken(), tmp_path / "store", **options)
-    model = load_checkpoint(tmp_path / "model")
-    found = measure_store(tmp_path / "store", model)
+    measured = inspect(tmp_path / "model", task=FirstToken(), count=24, out=tmp_path / "out")
+    store = tmp_path / "out" / "store"
+    found = inspect(store, profile="task")
     assert found.roles["role"].tolist() == measured.roles["role"].tolist()
-    assert "kind 'first_token', which is not known here" in found.note
-    assert "memories and answers are not looked for" in found.note
-    assert task_of(found.store) is None
+    (note,) = [note for note in found.notes if "memories and answers" in note]
+    assert "kind 'first_token', which is not known here" in note
     recorded = read_metadata(tmp_path / "model")["task"]
     assert known_task(recorded)[0] is None
     monkeypatch.setattr(catalogue, "KINDS", dict(KINDS))
     register_task("first_token", FirstToken)
-    assert measure_store(tmp_path / "store", model).note == ""
-    assert task_of(found.store) == known_task(recorded)[0] == FirstToken()
+    assert not any("memories" in note for note in inspect(store, profile="task").notes)
+    assert known_task(recorded)[0] == FirstToken()

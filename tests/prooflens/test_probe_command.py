@@ -6,19 +6,26 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from interp.models.baselines import MLPSpec
 from interp.models.kinds import build
 from interp.models.transformer import SequenceTransformer
 from interp.store import extract
 from interp.tasks.base import Batch
+from probes.probing import Probing, probe_source
 from probes.rounds import first_decodable
-from prooflens.cli.main import main
-from prooflens.pages.head_figures import draw
-from prooflens.pages.probing import Probing, findings, probe_source
+from prooflens.cli.main import app, main
+from prooflens.pages.probing import findings
 from trained import zoo
 
 NAME = "fixed-memory-multiplexer"
+
+
+def drawn(store: Path, out: Path) -> int:
+    """How many files ``prooflens plot`` writes."""
+    assert CliRunner().invoke(app, ["plot", str(store), "--out", str(out)]).exit_code == 0
+    return len([file for file in out.iterdir() if file.suffix in (".png", ".svg")])
 
 
 def run(*arguments: object, monkeypatch: pytest.MonkeyPatch) -> int:
@@ -153,10 +160,10 @@ def test_a_store_gets_curves_and_interchange_and_they_are_drawn_again(
     assert run(store.path, *arguments, monkeypatch=monkeypatch) == 0
     assert set(store.measurements) == {"probes", "curves", "interchange"}
     assert store.measurement("probes")["positions"].tolist() == ["31"]
-    assert len(draw(store, tmp_path / "figures")) == 4
+    assert drawn(store.path, tmp_path / "figures") == 4
     assert (tmp_path / "figures" / "curves.svg").is_file()
     assert run(store.path, "--seed", 1, monkeypatch=monkeypatch) == 0
-    assert len(draw(store, tmp_path / "later")) == 2  # curves of another run are not drawn beside
+    assert drawn(store.path, tmp_path / "later") == 2  # curves of another run are not drawn beside
 
 
 def test_positions_restrict_what_is_sampled() -> None:

@@ -6,8 +6,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from probes.roles.profile import TASK
-from prooflens.pages.roles_page import _findings
+from prooflens.pages.inspection import inspection_findings
 from prooflens.pages.rounds import rounds_in_words, rounds_side_by_side
 
 NAN = float("nan")
@@ -54,5 +53,6 @@ def test_a_sentence_says_what_an_effect_is_of(name: str, said: str) -> None:
         "target": "x[t-t_2]", "strength": 0.868, "effect": 0.868, "status": "confirmed",
         "tests": json.dumps([{**test, "p": 0.0, "low": None, "high": None}]),
     }  # fmt: skip
-    (sentence,) = _findings(pd.DataFrame([row]), TASK)
+    about = {"profile": "task", "unit": "variance", "level": 0.01, "trials": []}
+    sentence, _ = inspection_findings({"roles": pd.DataFrame([row])}, about)
     assert sentence == f"L1 plays nested-round of x[t-t_2] (strength 0.87); {said}"

@@ -1,4 +1,4 @@
-"""Degenerate models through heads, probe, weights and inspect: an answer or a reason, no crash.
+"""Degenerate models through inspect, probe and weights: an answer or a reason, no crash.
 
 Nothing that is confirmed may be of a head that writes nothing, nor of a model whose activations are
 not finite.
@@ -23,11 +23,11 @@ from interp.models.transformer import SequenceTransformer
 
 STORED = ("--hooks=blocks.*.attn.hook_pattern", "--hooks=blocks.*.hook_resid_post")
 COMMANDS = {
-    "heads": ("heads", "ck", "--rows=16", "--json"),
+    "heads": ("inspect", "ck", "--rows=16", "--out=headed", "--json"),
     "probe": ("probe", "ck", "--rows=24", "--json"),
     "weights": ("weights", "ck", "--json"),
     "extract": ("extract", "ck", "--tokens=ones.txt", *STORED, "--out=st"),
-    "heads-store": ("heads", "st", "--json"),
+    "heads-store": ("inspect", "st", "--out=headed-store", "--json"),
     "probe-store": ("probe", "st", "--json"),
     "inspect": ("inspect", "gpt2", "--rows=16", "--length=12", "--out=inspected", "--json"),
 }
@@ -35,7 +35,7 @@ NEEDED = {"extract": "ones.txt", "heads-store": "st", "probe-store": "st", "insp
 LOADED = (
     "prooflens.pages.inspection",
     "prooflens.pages.probing",
-    "prooflens.pages.roles",
+    "prooflens.inspection",
     "prooflens.pages.weights",
     "interp.models.pretrained",
     "sklearn.model_selection",

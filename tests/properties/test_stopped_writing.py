@@ -15,7 +15,6 @@ import torch
 from forked_calls import command
 from replay import keep, keep_figures
 from stopping import Case, Tree, finished, stop_everywhere, tree
-from synthetic_view import synthetic
 
 import prooflens.demo.run
 import prooflens.pages.certify
@@ -25,10 +24,11 @@ import prooflens.pages.inspection  # noqa: F401  (what is loaded now draws once)
 from interp.models.export import export_gpt2
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.store import ActivationStore, extract, verify
+from interp.store import extract, verify
+from probes.measure import Measurements
 from probes.roles.decision import no_roles
-from probes.study import Performance, Study
-from prooflens.pages.roles import Heads
+from prooflens.demo.subject import Subject
+from prooflens.inspection import Inspected
 from trained import zoo
 
 MODEL, REAL = "fixed-memory-multiplexer", "--task=fixed_memory:lags=[1],length=4"
@@ -47,9 +47,9 @@ def beside_a_store(root: Path, before: Tree, after: Tree) -> bool:
 
 
 def inspected_so_far(root: Path, before: Tree, after: Tree) -> bool:
-    """Every store that is finished verifies; every other file is whole."""
+    """A store that is finished verifies; every other file is whole."""
     now = finished(tree(root))
-    stores = (root / "new" / "stores").glob("*/manifest.json")
+    stores = (root / "new").glob("store/manifest.json")
     whole = all(verify(file.parent) == [] for file in stores if b'"complete": true' in
                 file.read_bytes())  # fmt: skip
     return whole and all(
@@ -58,11 +58,8 @@ def inspected_so_far(root: Path, before: Tree, after: Tree) -> bool:
 
 
 CASES = {
-    "heads": Case(
-        words("heads", MODEL, REAL, "--rows=16", "--out={root}/out", "--overwrite"), draft=True
-    ),
-    "heads-store": Case(
-        words("heads", "{root}/st", "--out={root}/out", "--overwrite"),
+    "inspect-store": Case(
+        words("inspect", "{root}/st", "--out={root}/out", "--overwrite"),
         sound=beside_a_store,
         tail=3,
         every=40,
@@ -95,36 +92,29 @@ CASES = {
         words("decompile", MODEL, "--out={root}/out", "--overwrite"), draft=True
     ),
     "demo": Case(words("demo", "--out={root}/out", "--overwrite"), draft=True),
-    "view": Case(words("view", MODEL, "--out={root}/page.html", "--overwrite")),
 }  # fmt: skip
 
 
+DRAWN = [
+    ("prooflens.pages.inspection", "wide_table", "beside_nulls"),
+    ("prooflens.pages.head_figures", "behaviour_figures", "weight_maps", "crop_figure",
+     "reading_figure"),
+]  # fmt: skip
 HEAVY = {
-    "heads": [("prooflens.cli.loading", "load")],
-    "heads-store": [("prooflens.pages.roles", "find_roles", "_layers", "model_of")],
-    "probe": [("prooflens.cli.loading", "load"), ("prooflens.pages.probing", "probe_source")],
-    "probe-store": [("prooflens.pages.probing", "probe_source")],
+    "probe": [("prooflens.cli.loading", "load"), ("probes.probing", "probe_source")],
+    "probe-store": [("probes.probing", "probe_source")],
     "inspect": [
-        ("interp.models.pretrained", "load_pretrained"),
-        ("interp.weights.head_weights", "head_weights"),
-        ("probes.inspection.heads", "evidence_of", "decided", "weight_table"),
+        ("prooflens.inspection", "load", "head_weights"),
+        ("probes.measure", "evidence_of", "decided", "weight_table", "performance"),
         ("probes.inspection.losses", "ablate"),
-        ("probes.inspection.heads", "performance"),
-        (
-            "prooflens.pages.inspection",
-            "behaviour_figures",
-            "weight_maps",
-            "crop_figure",
-            "reading_figure",
-        ),
-        ("prooflens.pages.inspection", "wide_table", "beside_nulls"),
         ("interp.store.plan", "survey"),
+        *DRAWN,
     ],
+    "inspect-store": [("prooflens.inspection", "model_of", "measure"), *DRAWN],
     "certify": [("prooflens.cli.loading", "load"), ("probes.certify.run", "certify")],
     "decompile": [("trained.loading", "load"), ("probes.decompile.workflow", "decompile")],
 }
-HEAVY["inspect-overwrite"] = [*HEAVY["inspect"], ("probes.inspection.heads", "inspect_heads")]
-HEAVY["view"] = [("prooflens.pages.view", "role_findings")]
+HEAVY["inspect-overwrite"] = [*HEAVY["inspect"], ("prooflens.inspection", "measure")]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +140,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 MARKERS = {
-    "heads": ".prooflens-heads",
     "probe": ".prooflens-probes",
     "plot": ".prooflens-figures",
     "inspect": ".prooflens-inspect",
@@ -160,32 +149,14 @@ MARKERS = {
 }
 
 
-def light_study(store: Path) -> Callable[..., Study]:
-    """A study whose store is a copy, and whose tables are of one row."""
-
-    def study(name: str, model: Any, task: Any, out: Path, **options: Any) -> Study:
-        shutil.copytree(store, out)
-        table, one = pd.DataFrame({"score": [1.0]}), Performance(1.0, 0.0, 0.0)
-        found = object.__new__(Study)  # without the kernels, which nothing here reads
-        told = {"name": name, "model": model, "task": task, "store": ActivationStore(out)}
-        told |= {"scores": table, "roles": no_roles(), "null": None, "performance": one}
-        for field, value in told.items():
-            object.__setattr__(found, field, value)
-        return found
-
-    return study
-
-
-def light_measuring(store: Path) -> Callable[..., Heads]:
-    """Heads' roles were measured before; their store is a copy."""
-
-    def measure(model: Any, task: Any, folder: Path, **options: Any) -> Heads:
-        shutil.copytree(store, folder)
-        copied = ActivationStore(folder)
-        copied.write_measurement("roles", no_roles(), {"profile": "task"}, overwrite=True)
-        return Heads(copied, no_roles())
-
-    return measure
+def light_subject(name: str, model: Any, task: Any, out: Path) -> Subject:
+    """A model of the demo, whose page is a word, and without what nothing here reads."""
+    out.mkdir(parents=True)
+    (out / "report.html").write_text(name)
+    table, one = pd.DataFrame({"score": [1.0]}), {"accuracy": 1.0, "loss": 0.0, "worst": 0.0}
+    tables = {"roles": no_roles(), "heads": table, "trials": pd.DataFrame([one])}
+    found = Inspected(Measurements(tables, {}))
+    return Subject(name, model, task, found, None)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -198,15 +169,9 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
     keep_figures(monkeypatch)
     for module, *names in HEAVY.get(name, ()):
         keep(monkeypatch, module, *names)
-    if name == "view":
-        page = synthetic(1, 3, 2, 4)
-        monkeypatch.setattr("prooflens.pages.show.view_model", lambda *_, **__: page)
-    if name == "heads":
-        measured = light_measuring(world / "st")
-        monkeypatch.setattr("prooflens.pages.roles.measure_model", measured)
     if name == "demo":
         table = pd.DataFrame({"statement": ["It is so."], "holds": [True], "model": ["trained"]})
-        monkeypatch.setattr("prooflens.demo.run.study", light_study(world / "st"))
+        monkeypatch.setattr("prooflens.demo.run.compared", light_subject)
         monkeypatch.setattr("prooflens.demo.run.findings", lambda comparison: ["It is so."])
         monkeypatch.setattr("prooflens.demo.run.sections", lambda comparison, folder: [])
         monkeypatch.setattr("prooflens.demo.run.doubts", lambda comparison: [])
@@ -229,7 +194,7 @@ def start(world: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return root
 
 
-LONG = ("certify", "decompile", "demo", "heads-store", "inspect")
+LONG = ("certify", "decompile", "demo", "inspect", "inspect-store")
 LONG += ("inspect-overwrite", "probe", "probe-store")
 
 

@@ -1,4 +1,4 @@
-"""``prooflens heads`` and ``prooflens plot`` from the outside."""
+"""``prooflens inspect`` of models of tasks and of stores, and ``prooflens plot``, from outside."""
 
 import json
 import re
@@ -9,20 +9,19 @@ import pandas as pd
 import pytest
 from matplotlib.text import Text
 
+import prooflens as pl
 from interp.models.checkpoint import save_checkpoint
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.induction import construct_relation
 from interp.store import ActivationStore, extract
 from interp.tasks.relation import TokenRelation
-from probes.roles import ROLE_COLUMNS, candidates
+from probes.measure import decodability_table
+from probes.roles import ROLE_COLUMNS
 from prooflens.cli.main import main
-from prooflens.pages.head_figures import attention_tables, roles_figure
-from prooflens.pages.roles import _layers, measure_model
+from prooflens.pages.head_figures import roles_figure
 from trained import zoo
 
 TASK = "token_relation:relation=previous-token,value=copy,symbols=8,length=13"
-
-
 BUILT = construct_relation(
     TokenRelation("previous-token", "copy", symbols=8, length=13), heads=2
 ).model
@@ -30,7 +29,8 @@ SPEC = BUILT.spec
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Path:
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     return save_checkpoint(BUILT, tmp_path / "model")
 
 
@@ -43,67 +43,76 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
     out = model.parent / "out"
-    assert run(monkeypatch, "heads", model, "--task", TASK, "--rows", 48, "--out", out) == 0
+    assert run(monkeypatch, "inspect", model, "--task", TASK, "--rows", 48, "--out", out) == 0
     said = capsys.readouterr().out
-    assert "previous-token" in said
-    assert "confirmed" in said
-    assert "q 2.0e-10  share of attention to the previous token" in said
-    assert not re.search(r"q \S+e-(1[1-9]|[2-9]\d)", said)
+    assert "plays previous-token" in said
+    assert "previous-token: confirmed" in said
     table = pd.read_csv(out / "roles.csv")
-    assert tuple(table.columns) == ROLE_COLUMNS
+    assert tuple(table.columns) == (*ROLE_COLUMNS, "tests")
     assert set(table[table["status"] == "confirmed"]["role"]) == {"previous-token", "copying"}
-    rows = json.loads((out / "roles.json").read_text())
+    rows = json.loads((out / "inspection.json").read_text())["roles"]
     assert [row["evidence"] for row in rows] == table["evidence"].tolist()
     assert {"name", "kind", "score", "floor", "p", "q", "low", "high"} == set(rows[0]["tests"][0])
     page = (out / "report.html").read_text()
     effect = table[table["status"] == "confirmed"]["effect"].max()
     assert f"without it the output changes by {effect:.2f} of its variance." in page
     assert page.index("plays") < page.index("What would have to be doubted") < page.index("<table")
+    assert "(profile task)" in page
+    confirmed = page[page.index("<h2>Confirmed") : page.index("<h2>Every head")]
+    assert not re.search(r">\d\S*e-(1[1-9]|[2-9]\d)<", confirmed), "a tail that nobody measured"
     sealed = ActivationStore(out / "store").measurement("roles")
     assert sealed["evidence"].tolist() == table["evidence"].tolist()
-    first = {p.name: p.read_bytes() for p in (out / "figures").iterdir()}
-    assert {"attention-previous-token.png", "attention-copying.png"} <= set(first)
-    assert "roles.png" in first
+    first = {p.name: p.read_bytes() for p in (out / "figures").iterdir() if "narrow" not in p.name}
+    assert {"attention-previous-token.png", "attention-copying.png", "roles.png"} <= set(first)
     assert run(monkeypatch, "plot", out / "store", "--out", model.parent / "again") == 0
     again = {p.name: p.read_bytes() for p in (model.parent / "again").iterdir()}
     assert {name: again[name] for name in first} == first
-    capsys.readouterr()
-    assert run(monkeypatch, "heads", out / "store") == 0
-    assert "2 confirmed" in capsys.readouterr().out, "the store's own model was run"
     shutil.rmtree(model)
-    assert run(monkeypatch, "heads", out / "store") == 1
+    capsys.readouterr()
+    assert run(monkeypatch, "inspect", out / "store", "--out", "sealed") == 0
+    assert Path("sealed/report.html").read_text() == page
+    anew = ("inspect", out / "store", "--profile", "task", "--out", "candidates")
+    assert run(monkeypatch, *anew) == 1
     told = capsys.readouterr()
-    assert "0 confirmed" in told.out
+    assert "candidates (cause: no model could be run)" in told.out
     assert "no more than candidates" in told.err
+    assert "No model was run" in Path("candidates/report.html").read_text()
     assert run(monkeypatch, "plot", out / "store", "--out", model.parent / "later") == 0
     later = {p.name for p in (model.parent / "later").iterdir()}
     assert "attention-previous-token.png" in later
     assert "attention-copying.png" not in later, "it was taken for roles that are no more"
 
 
+def test_a_folder_is_named_after_the_model(model: Path, monkeypatch) -> None:
+    asked = ("inspect", "model", "--task", TASK, "--rows", 48)
+    assert run(monkeypatch, *asked) == 0
+    assert Path("model-inspect/report.html").is_file()
+    assert run(monkeypatch, "plot", "model-inspect") == 0
+    assert Path("model-inspect-plot/roles.png").is_file()
+    assert run(monkeypatch, *asked) == 2, "what is there is not replaced"
+
+
 def test_every_head_of_a_role_has_its_attention(tmp_path: Path) -> None:
-    shipped = zoo.load("fixed-memory-multiplexer")
-    known = {"model": "fixed-memory-multiplexer"}
-    found = measure_model(shipped.model, shipped.task, tmp_path / "s", rows=48, seed=0, about=known)
-    table = found.store.measurement("attention-memory-location")
+    found = pl.inspect("fixed-memory-multiplexer", count=48, out=tmp_path / "out")
+    table = found.measured["attention-memory-location"]
     assert set(table["head"]) == {"L0H0 x[t-3]", "L0H1 x[t-1]"}
-    pattern = found.store.activation("blocks.0.attn.hook_pattern")[:, 1].astype(float)
+    store = ActivationStore(tmp_path / "out" / "store")
+    pattern = store.activation("blocks.0.attn.hook_pattern")[:, 1].astype(float)
     mean = (pattern / pattern.sum(-1, keepdims=True)).mean(0)
     drawn = table[table["head"] == "L0H1 x[t-1]"].filter(like="key ").to_numpy()
     assert drawn == pytest.approx(mean, abs=1e-6)
 
 
 def test_attention_of_padding_and_of_heads_that_are_not_stored_is_left_out(tmp_path: Path) -> None:
-    task = TokenRelation("previous-token", "copy", symbols=8, length=13)
-    batch = task.sample(32, seed=1)
+    batch = TokenRelation("previous-token", "copy", symbols=8, length=13).sample(32, seed=1)
     batch.mask[:16, 6:] = False
     hook = "blocks.0.attn.hook_pattern"
     store = extract(BUILT, batch, [hook], tmp_path / "s", heads=[1])
-    roles = candidates(store)
-    assert set(roles["head"]) == {1}
-    ((name, table),) = attention_tables(store, roles.iloc[:1].assign(role="sink"))
-    assert name == "attention-sink"
-    assert not list(attention_tables(store, roles.assign(head=0, role="sink")))
+    found = pl.inspect(store)
+    assert set(found.roles["head"]) == {1}
+    assert set(found.roles["status"]) == {"candidate"}
+    (name, *_) = [name for name in found.measured.tables if name.startswith("attention-")]
+    table = found.measured[name]
     pattern = store.activation(hook)[:, 0].astype(float)
     drawn = table.filter(like="key ").to_numpy()
     assert drawn[:6] == pytest.approx(pattern[:, :6].mean(0), abs=1e-6)
@@ -117,26 +126,28 @@ def test_rows_without_targets_have_roles_too(model: Path, monkeypatch, capsys) -
     tokens.write_text("\n".join(" ".join(map(str, row)) for row in rows.tolist()) + "\n")
     hooks = ["--hooks", "blocks.0.attn.hook_pattern"]
     assert run(monkeypatch, "extract", model, "--tokens", tokens, *hooks, "--out", store) == 0
-    assert run(monkeypatch, "heads", store) == 0
-    assert "previous-token                   confirmed" in capsys.readouterr().out
+    assert run(monkeypatch, "inspect", store) == 0
+    assert "previous-token: confirmed" in capsys.readouterr().out
 
 
 def test_another_model_under_the_stores_name_is_not_run(model: Path, monkeypatch, capsys) -> None:
     out = model.parent / "out"
-    assert run(monkeypatch, "heads", model, "--task", TASK, "--rows", 32, "--out", out) == 0
+    assert run(monkeypatch, "inspect", model, "--task", TASK, "--rows", 32, "--out", out) == 0
     shutil.rmtree(model)
     save_checkpoint(SequenceTransformer(SPEC, seed=1), model)
     capsys.readouterr()
-    assert run(monkeypatch, "heads", out / "store") == 1
+    again = ("inspect", out / "store", "--profile", "task", "--out", "again")
+    assert run(monkeypatch, *again) == 1
     assert "has other weights now" in capsys.readouterr().err
 
 
 def test_refusals_are_one_line(model: Path, monkeypatch, capsys) -> None:
     for words, told in (
-        (["heads", model], "task must be named"),
-        (["heads", "none", "--task", "no_such"], "kind must be one of"),
+        (["inspect", "none", "--task", "no_such"], "kind must be one of"),
         (["plot", model, "--out", model.parent / "figures"], "manifest.json"),
-        (["heads", model, "--out", model], "exists: choose another name"),
+        (["inspect", model, "--out", model], "exists: choose another name"),
+        (["inspect", model, "--task", TASK, "--data", model], "must be a task's or your own"),
+        (["inspect", model, "--profile", "speech"], "'speech' is not one of 'task', 'language'"),
     ):
         assert run(monkeypatch, *words) == 2
         told_now = capsys.readouterr().err.strip().splitlines()
@@ -148,7 +159,7 @@ def test_latents_are_read_where_each_row_is_scored_elsewhere() -> None:
     shipped = zoo.load("induction-attention")
     batch = shipped.task.sample(40, seed=0)
     assert not batch.mask.all(0).any()
-    table = _layers(shipped.model, batch)
+    table = decodability_table(shipped.model, batch)
     layers = range(shipped.model.cfg.n_layers)
     sites = ["blocks.0.hook_resid_pre", *(f"blocks.{i}.hook_resid_mid" for i in layers)]
     assert table["site"].drop_duplicates().tolist() == sites
@@ -158,15 +169,32 @@ def test_latents_are_read_where_each_row_is_scored_elsewhere() -> None:
     assert last["successor"] == pytest.approx(1)
 
 
-def test_a_language_profile_asks_for_repeated_tokens(monkeypatch, capsys) -> None:
-    task = "repeated_tokens:vocabulary=32,length=40,periods=[6,14]"
-    asked = ("heads", "induction-attention", "--profile", "language", "--task", task)
-    assert run(monkeypatch, *asked, "--rows", 32) == 0
-    told = capsys.readouterr().out
-    lines = [line for line in told.splitlines() if " induction " in line]
-    assert any("L1H0" in line and "confirmed" in line for line in lines), told
-    assert run(monkeypatch, *asked[:2], "--profile", "speech") == 2
-    assert "'speech' is not one of 'task', 'language'" in capsys.readouterr().err
+def test_the_profile_follows_from_the_rows() -> None:
+    """Next tokens: nats; labels of one's own: shares of variance; and the page says so."""
+    model = pl.load("induction-attention")
+    ids = model.card.task.sample(12, seed=3).inputs
+    found = pl.inspect(model, ids)
+    assert found.measured.about["profile"] == "language"
+    assert "rises of the loss in nats a token (profile language)" in found.html
+    told = found.roles.set_index(["role", "layer"])["status"]
+    assert told["induction", 1] == "confirmed"
+    labelled = pl.Batch(ids, ids, pl.next_tokens(ids).mask)
+    assert pl.inspect(model, labelled).measured.about["profile"] == "task"
+    assert pl.find_roles(model, pl.next_tokens(ids))["role"].tolist() == pl.find_roles(
+        model, pl.next_tokens(ids), profile="language"
+    )["role"].tolist()
+
+
+def test_at_chance_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model on labels that it never learned: nothing that is lost says anything."""
+    model = pl.load("induction-attention")
+    ids = model.card.task.sample(24, seed=3).inputs
+    mask = pl.next_tokens(ids).mask
+    wrong = pl.inspect(model, pl.Batch(ids, (ids + 5) % 32, mask))
+    assert any("no better than always the same answer" in said for said in wrong.findings)
+    assert "the model is at chance there" in wrong.html
+    right = pl.inspect(model, ids)
+    assert not any("always the same answer" in said for said in right.findings)
 
 
 def test_a_map_of_very_many_heads_shows_the_most_certain() -> None:
