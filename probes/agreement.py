@@ -14,7 +14,8 @@ there than from a thousand models with fresh weights, and q is that.
 
     agreement = (S − S_random) / (S_construction − S_random),   S the mean score of the statements
 
-is 1 for the construction and 0 for models with random weights. Its interval counts both the spread
+is 1 for the construction and 0 for models with random weights; a model whose roles are stronger than
+the construction's works no more as the proof says than the proof does, and has 1 too. Its interval counts both the spread
 over draws of rows and that of one random model among others.
 
 Trained models are judged on kind and order, not on how many heads serve a memory or in which
@@ -248,7 +249,8 @@ def overall(
     spread = found.var(ddof=1) / len(found) + null.var(ddof=1) * (1 + 1 / len(null))
     reach = float(stdtrit(min(len(found), len(null)) - 1, 0.975) * np.sqrt(spread) / unit)
     parts = draws[0].assign(score=np.mean([t["score"].to_numpy() for t in draws], axis=0))
-    return Agreement(float(score), float(score - reach), float(score + reach), parts)
+    low, score, high = (min(float(one), 1.0) for one in (score - reach, score, score + reach))
+    return Agreement(low=low, score=score, high=high, parts=parts)
 
 
 def _statements(mechanism: Mechanism, confirmed: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -42,10 +42,14 @@ def folder_of(name: str | Path) -> str:
     """The folder of a shipped model; any other name is returned unchanged.
 
     Raises:
-        CheckpointError: for a store of activations.
+        CheckpointError: for a store of activations, and for a name that is nearly a shipped one's.
     """
     _no_store(str(name), Path(name))
-    return str(zoo.folder(str(name))) if str(name) in models() else str(name)
+    if str(name) in models():
+        return str(zoo.folder(str(name)))
+    if not Path(name).exists() and (near := get_close_matches(str(name), models(), 1)):
+        raise CheckpointError(f"no model {str(name)!r}: did you mean the shipped {near[0]}?")
+    return str(name)
 
 
 def load(
@@ -145,8 +149,6 @@ def _no_store(name: str, place: Path) -> None:
 
 def _check(name: str, place: Path) -> None:
     """Say what was meant, where a name or folder nearly is something that could be loaded."""
-    if not place.exists() and (near := get_close_matches(name, models(), 1)):
-        raise CheckpointError(f"no model {name!r}: did you mean the shipped {near[0]}?")
     if (place / "store" / "manifest.json").is_file():
         raise CheckpointError(f"{name} holds no model: did you mean the store {place / 'store'}?")
     if place.is_dir() and not any(any(place.glob(pattern)) for pattern in _OF_MODELS):

@@ -76,11 +76,20 @@ def recipes() -> list[Recipe]:
 
 
 def recipe_file(name: str | Path) -> Path:
-    """The recipe file of a shipped model's name; any other path is returned unchanged."""
+    """The recipe file of a shipped model's name; any other path is returned unchanged.
+
+    Raises:
+        CheckpointError: for a name that is nearly a shipped one's.
+    """
     there = Path(str(files("trained"))) / "recipes"
     plain = Path(name).name == str(name) and not Path(name).suffix
     shipped = there / f"{name}.toml"
-    return shipped if plain and not Path(name).is_file() and shipped.is_file() else Path(name)
+    if not plain or Path(name).exists():
+        return Path(name)
+    near = get_close_matches(str(name), [file.stem for file in there.glob("*.toml")], 1)
+    if near and not shipped.is_file():
+        raise CheckpointError(f"no recipe {str(name)!r}: did you mean the shipped {near[0]}?")
+    return shipped if shipped.is_file() else Path(name)
 
 
 def load(name: str) -> Shipped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -73,7 +74,7 @@ def attention_on_tokens(
     top = max(*(float(np.abs(pattern).max()) for pattern in patterns.values()), _LEAST)
     columns = min(columns, len(patterns))
     rows, wide = -(-len(patterns) // columns), max(1.8, 0.17 * len(tokens))
-    places = range(len(tokens))
+    places, names = range(len(tokens)), [_visible(token) for token in tokens]
     with style():
         figure = Figure(figsize=((wide + 0.6) * columns + 0.8, (wide + 1.1) * rows))
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -82,10 +83,16 @@ def attention_on_tokens(
         for axes, name in zip(grid.flat, patterns, strict=False):
             image = axes.imshow(_past(patterns[name]), cmap=AMOUNT, vmin=0, vmax=top)
             axes.set(title=name, xlabel="key (token)", ylabel="query (token)")
-            axes.set_xticks(places, tokens, rotation=90, family="monospace", size=6)
-            axes.set_yticks(places, tokens, family="monospace", size=6)
+            axes.set_xticks(places, names, rotation=90, family="monospace", size=6)
+            axes.set_yticks(places, names, family="monospace", size=6)
         figure.colorbar(image, ax=grid, label="attention (share)", pad=0.02)
     return figure
+
+
+def _visible(token: str) -> str:
+    """A token whose spaces and line breaks can be seen, as the viewer of a page shows it."""
+    shown = token.replace("\n", "↵").replace("\t", "→")
+    return re.sub("^ +| +$", lambda spaces: "·" * len(spaces[0]), shown) or "∅"
 
 
 def _past(pattern: NDArray[np.floating]) -> np.ma.MaskedArray:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from prooflens.cli.usage import App, facts
+from prooflens.cli.usage import App, default_out, facts
 
 __all__ = ["app", "check", "compile_", "run"]
 
@@ -86,7 +86,9 @@ def check(file: _File) -> None:
 @app.command("compile", example="prooflens crasp compile dyck.cr --out dyck --longest 100")
 def compile_(
     file: _File,
-    out: Annotated[Path, typer.Option(help="Folder of the checkpoint.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the checkpoint; by default named after the file.")
+    ] = None,
     longest: Annotated[int, typer.Option(help="Tokens of the longest input.")] = 1000,
     precision: Annotated[
         Literal["ramp", "sign"],
@@ -104,7 +106,7 @@ def compile_(
     from interp.proofs.depth.compiler import compile_program
     from interp.proofs.depth.vocabulary import vocabulary_of
 
-    program = read_program(file)
+    program, out = read_program(file), default_out(file.with_suffix(""), out, "compile")
     check_output(out, overwrite=overwrite, marker="model.json", inputs=[file])
     made = compile_program(program, longest=longest, precision=precision)
     about = {"program": program_text(program), "vocabulary": vocabulary_of(program)}

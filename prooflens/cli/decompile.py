@@ -8,7 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from prooflens.cli.usage import OWN_ROWS, Device, RunDtype, facts, not_for, shipped_models
+from prooflens.cli.usage import (
+    OWN_ROWS,
+    Device,
+    RunDtype,
+    default_out,
+    facts,
+    not_for,
+    shipped_models,
+)
 
 __all__ = ["decompile"]
 
@@ -51,7 +59,6 @@ def decompile(
         problems.need(data is not None, "data", "must be given with apply", data, "name the rows")
     else:
         problems.need(program is None, "program", "goes with apply alone", program, "leave it out")
-        problems.need(out is not None, "out", "must be given", out, "name a folder")
     problems.raise_if_any()
     if applying and program is not None and data is not None:
         lost = ("out", "lines", "rows", "seed", "device", "dtype", "overwrite")
@@ -59,7 +66,8 @@ def decompile(
         applied = _applied(program, data)
         facts(**applied)
         typer.echo(json.dumps(applied))
-    elif out is not None:
+    else:
+        out = default_out(model, out, "decompile")
         about = {"lines": lines, "count": rows, "seed": seed}
         _decompiled(model, data, out, overwrite, about, device=device, dtype=dtype)
 

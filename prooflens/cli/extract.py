@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from prooflens.cli.usage import OWN_ROWS, Backend, Device, Dtype, RunDtype, facts, shipped_models
+from prooflens.cli.usage import (
+    OWN_ROWS,
+    Backend,
+    Device,
+    Dtype,
+    RunDtype,
+    default_out,
+    facts,
+    shipped_models,
+)
 
 __all__ = ["extract"]
 
@@ -47,7 +56,9 @@ _Backend = Annotated[Backend, typer.Option(help="Ray makes each part a task on y
 def extract(
     model: _Model,
     hooks: _Hooks,
-    out: Annotated[Path, typer.Option(help="Folder of the store.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the store; by default named after the model.")
+    ] = None,
     task: _Task = None,
     tokens: _Tokens = None,
     dataset: _Dataset = None,
@@ -80,7 +91,7 @@ def extract(
     from prooflens.cli.loading import load_with_data
     from trained.loading import load
 
-    kept = _heads(heads)
+    kept, out = _heads(heads), default_out(model, out, "store")
     if not dry_run:
         read = [path for path in (model, tokens, dataset, data) if path is not None]
         check_output(out, overwrite=True, marker=CHECKED, inputs=read)

@@ -1,4 +1,4 @@
-"""``prooflens models``: the shipped models."""
+"""``prooflens models``: the shipped models, those of tasks and those of language."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ _LEGEND = (
 
 
 def models() -> None:
-    """List the shipped models: task, size, metrics, and the claim each serves."""
+    """List the shipped models: task or language, size, metrics, and the claim each serves."""
+    from interp.models.tensor_files import read_tensors
     from trained import zoo
 
     found = []
@@ -37,5 +38,13 @@ def models() -> None:
         about = {"name": name, "kind": kind, "weights": size, "task": shipped.task.to_dict()}
         told = {"metrics": shipped.metrics, "claim": shipped.claim, "about": shipped.about}
         found.append(about | told)
-    facts(models=found)
+    for name in zoo.languages():
+        tensors, _ = read_tensors(zoo.folder(name) / "model.safetensors")
+        size = sum(tensor.numel() for tensor in tensors.values())
+        said = "a language model of Python source code" + ", on the way" * ("/" in name)
+        typer.echo(f"{name}  [GPT-2 of {size:,} weights]")
+        typer.echo(f"    {said}")
+        about = {"name": name, "kind": "GPT-2", "weights": size, "task": None}
+        found.append(about | {"metrics": {}, "claim": "", "about": said})
+    facts(models=sorted(found, key=lambda one: str(one["name"])))
     typer.echo(_LEGEND)

@@ -28,7 +28,7 @@ def plot(
     from interp.output import check_output, output_folder
 
     marker = ".prooflens-figures"
-    out = default_out(str(store), out, "plot")
+    out = default_out(store, out, "plot")
     check_output(out, overwrite=overwrite, marker=marker, inputs=[store])
 
     from interp.errors import StoreError

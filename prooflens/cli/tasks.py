@@ -17,6 +17,8 @@ def tasks(
     ] = None,
 ) -> None:
     """List the kinds of tasks that --task and recipes take, or the arguments of one."""
+    from difflib import get_close_matches
+
     from interp.errors import ArgumentError
     from interp.tasks.catalogue import KINDS
 
@@ -28,7 +30,9 @@ def tasks(
         typer.echo("\n'prooflens tasks KIND' lists the arguments of one.")
         return
     if kind not in KINDS:
-        raise ArgumentError(f"KIND must be one of {', '.join(KINDS)}, got {kind!r}: name one")
+        near = get_close_matches(kind, KINDS, 1)
+        advice = f"did you mean {near[0]}?" if near else "name one"
+        raise ArgumentError(f"KIND must be one of {', '.join(KINDS)}, got {kind!r}: {advice}")
     _describe(kind, KINDS[kind])
 
 

@@ -164,21 +164,20 @@ def shipped_models(incomplete: str) -> list[str]:
     return [name for name in sorted((*names(), *languages())) if name.startswith(incomplete)]
 
 
-def default_out(model: str, out: Path | None, command: str, suffix: str = "") -> Path:
-    """The folder or file that a command writes: what was asked for, or one in the working folder
-    that is named after the model and the command, such as ``code-lm-inspect``.
+def default_out(model: str | Path, out: Path | None, command: str) -> Path:
+    """The folder that a command writes: what was asked for, or one that is named after the model
+    and the command, such as ``out/code-lm-inspect``.
 
     Args:
         model: What the command is about; of a store the folder around it says more.
         out: What was asked for; None for nothing.
         command: What is run.
-        suffix: The end of a file's name.
     """
     if out is not None:
         return out
     parts = [part for part in Path(model).parts if part not in ("/", "..", ".", "store")]
     name = parts[-1] if parts else "model"
-    return Path(f"{name}-{command}{suffix}")
+    return Path("out") / f"{name}-{command}"
 
 
 def facts(**found: Any) -> None:

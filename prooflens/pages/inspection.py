@@ -56,6 +56,8 @@ __all__ = [
 ]
 
 _FEW, _SHOWN = 4, 6
+_SOME = ("target", "group", "by_position")
+"""Columns of a role table that are left out where nothing stands in them."""
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _RIGHT = 0.05  # share of tokens; below it hardly any is predicted
 _CHANCE = 0.98  # of the loss of a constant answer; above it the model does not do the rows
@@ -358,22 +360,23 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
     roles = with_certainty(roles, float(about["level"])).assign(component=part_names(roles))
     sure = roles["status"] == "confirmed"
     columns = ["component", "role", "target", "strength", "effect", "q", *TOLD, "by_position"]
-    columns = [
-        name
-        for name in columns
-        if name in roles and (name not in ("target", "by_position") or bool(roles[name].any()))
-    ]
+
+    def told(rows: pd.DataFrame, *more: str) -> list[Table]:
+        kept = [n for n in columns if n in rows and (n not in _SOME or bool(rows[n].any()))]
+        shown = rows[[*more, *kept]]
+        return [Table(shown, "By role and strength.", sortable=True)] if len(rows) else []
+
     yield Section(
         "Confirmed roles",
         [] if sure.any() else ["No role of any component is confirmed."],
         (),
-        [Table(roles[sure][columns], "By role and strength.", sortable=True)] if sure.any() else [],
+        told(roles[sure]),
     )
     if not sure.all():
         counts = roles[~sure]["status"].value_counts()
         kinds = ", ".join(f"{counts[status]} {status}" for status in STATUSES if status in counts)
-        rest = Table(roles[~sure][["status", *columns]], "By role and strength.", sortable=True)
-        yield Section(f"Not confirmed: {kinds}", (), (), [rest], folded=True)
+        rest = told(roles[~sure], "status")
+        yield Section(f"Not confirmed: {kinds}", (), (), rest, folded=True)
     lacks = tables.get("lacks", pd.DataFrame())
     if len(lacks):
         table = Table(lacks, "Roles that could not be looked for, and why.")

@@ -86,9 +86,9 @@ def test_table_figures_and_store(model: Path, monkeypatch, capsys) -> None:
 def test_a_folder_is_named_after_the_model(model: Path, monkeypatch) -> None:
     asked = ("inspect", "model", "--task", TASK, "--rows", 48)
     assert run(monkeypatch, *asked) == 0
-    assert Path("model-inspect/report.html").is_file()
-    assert run(monkeypatch, "plot", "model-inspect") == 0
-    assert Path("model-inspect-plot/roles.png").is_file()
+    assert Path("out/model-inspect/report.html").is_file()
+    assert run(monkeypatch, "plot", "out/model-inspect") == 0
+    assert Path("out/model-inspect-plot/roles.png").is_file()
     assert run(monkeypatch, *asked) == 2, "what is there is not replaced"
 
 
