@@ -14,9 +14,9 @@ there than from a thousand models with fresh weights, and q is that.
 
     agreement = (S − S_random) / (S_construction − S_random),   S the mean score of the statements
 
-is 1 for the construction and 0 for models with random weights; a model whose roles are stronger than
-the construction's works no more as the proof says than the proof does, and has 1 too. Its interval counts both the spread
-over draws of rows and that of one random model among others.
+is 1 for the construction and 0 for models with random weights; a model whose roles are stronger
+than the construction's works no more as the proof says than the proof does, and has 1 too. Its
+interval counts both the spread over draws of rows and that of one random model among others.
 
 Trained models are judged on kind and order, not on how many heads serve a memory or in which
 layer. Disagreement means another mechanism was found, not that the proof is wrong. What a proof

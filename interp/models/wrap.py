@@ -12,7 +12,8 @@ raises where a relation fails. What it cannot check (hooks without a partner in 
 believes: see the limits in :mod:`interp.hooks.conformance`.
 
 Without ``names``, layers of ``nn.TransformerEncoder`` are found and opened
-(:mod:`interp.models.open_attention`).
+(:mod:`interp.models.open_attention`), and blocks of your own around ``nn.MultiheadAttention``
+(:mod:`interp.models.blocks`).
 
 Not for tensors that never enter or leave a submodule (scores inside a fused attention): make them
 do so, e.g. by passing them through an ``nn.Identity``. TransformerLens tools that read weights
@@ -36,6 +37,7 @@ from interp.hooks.hook_names import nearest, unknown_in_block
 from interp.hooks.hook_sites import HookSite, parse_hook_site
 from interp.hooks.hooked import HookedModule
 from interp.hooks.transformer_lens_adapter import HookPoint
+from interp.models.blocks import block_names
 from interp.models.open_attention import encoder_names, open_attention
 
 __all__ = ["HookSite", "Output", "WrappedModule", "wrap"]
@@ -190,8 +192,9 @@ def wrap(
     Args:
         module: Your model; it keeps its parameters and its code.
         names: Hook name, e.g. ``blocks.0.attn.hook_z`` → site, e.g. ``"layers.0.proj:in/4"``. By
-            default those of the layers of ``nn.TransformerEncoder`` in the module, of which a copy
-            with the same parameters and open attention is wrapped.
+            default those of the layers of ``nn.TransformerEncoder`` in the module, or of blocks
+            with a norm before ``nn.MultiheadAttention``, of which a copy with the same parameters
+            and open attention is wrapped.
         example: Inputs of a row or two (a tuple is several arguments). Needed for the check and
             for ``cfg``; without it nothing is run.
         cfg: The configuration that TransformerLens' tools read as ``model.cfg``. By default it
@@ -214,7 +217,7 @@ def wrap(
     """
     if names is None:
         module = open_attention(module)
-        names = encoder_names(module)
+        names = encoder_names(module) or block_names(module)
     model = WrappedModule(module, _sites(module, names), output, cfg)
     if example is None:
         return model
@@ -235,7 +238,10 @@ def wrap(
 def _sites(module: nn.Module, names: Mapping[str, str | HookSite]) -> dict[str, HookSite]:
     """Read all the sites, reporting every problem with them at once."""
     problems = Problems("wrap")
-    advice = "see docs/howto-wrap; layers of nn.TransformerEncoder alone are found without names"
+    advice = (
+        "see docs/howto-wrap; layers of nn.TransformerEncoder, and blocks with norms around "
+        "nn.MultiheadAttention, are found without names"
+    )
     problems.need(bool(names), "names", "must map at least one hook", names, advice)
     submodules = {path for path, _ in module.named_modules(remove_duplicate=False)}
     sites: dict[str, HookSite] = {}
