@@ -130,7 +130,9 @@ class Inspected:
         ``findings.txt`` and the figures into a folder that is there."""
         tables, about = self.measured.tables, self.measured.about
         left = ("shown-", "attention-", "crops-", "rounds-", "raised")  # the store has them
-        shown = {n: t for n, t in tables.items() if len(t) and not n.startswith(left)}
+        shown = {
+            n: t for n, t in tables.items() if n == "roles" or (len(t) and not n.startswith(left))
+        }
         texts = {f"{name}.csv": table.to_csv(index=False) for name, table in shown.items()}
         singles = self.heads[~self.heads["metric"].isin(COMPOSITIONS)]
         records = {name: _records(tables[name]) for name in ("roles", "trials") if name in tables}

@@ -29,6 +29,9 @@ Not for attention that is not normalised: a share is not defined there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
 
 from interp.tasks.counterfactual import Variable
 from probes.roles.change import over_rows
@@ -205,27 +208,47 @@ def _cause(
     if not holds(tests) or _missing(evidence, role):
         return []
     keys, _ = (_BY_POSITION | _BY_TOKEN)[role]
-    first = []
-    if role == "induction":
-        first = [_composition(evidence, effects, place), *effects.losing_keys(place, keys)]
-    return [*first, *effects.without_keys(place, keys)]
+    if role != "induction":
+        return effects.without_keys(place, keys)
+    lost = [*effects.losing_keys(place, keys), *effects.without_keys(place, keys)]
+    first = _composition(evidence, effects, place)
+    if first.score < first.floor and holds(lost):
+        # The head is needed, so it finds its keys somehow: who tells it where was not seen.
+        why = f"cause: {first.name} {first.score:.2f}, where {first.floor:g} is asked"
+        first = replace(first, untested=why)
+    return [first, *lost]
 
 
 def _composition(evidence: Evidence, effects: Effects, place: Place) -> Test:
-    """The test that the share falls when earlier heads no longer see the previous token."""
+    """The test that the share falls when earlier heads no longer see the previous token.
+
+    They are those that look at the token before, over whole rows; else at the keys that this head
+    reads; else all earlier heads, who may share it.
+    """
     floor, least = evidence.floors.fall, evidence.floors.writer
-    writers = [
-        other
-        for other in evidence.heads
-        if other[0] < place[0] and _score(evidence, other, "previous") >= least
-    ]
+    earlier = [other for other in evidence.heads if other[0] < place[0]]
+    writers = [one for one in earlier if _score(evidence, one, "previous") >= least]
     if not writers:
-        words = f"no earlier head gives {least:g} of its attention to the token before:"
+        writers = [one for one in earlier if _at_read_keys(evidence, place, one) >= least]
+    writers = writers or earlier
+    if not writers:
+        words = "there is no earlier head that could tell it of the token before:"
         return Test(words, 0.0, floor, 1.0)
     names = ", ".join(f"L{layer}H{head}" for layer, head in writers[:4])
     names += " …" * (len(writers) > 4)
     words = f"without what earlier heads ({names}) see of the token before that share falls by"
     return effects.falls(place, "after_same", writers, "previous").test(words, floor, "composition")
+
+
+def _at_read_keys(evidence: Evidence, reader: Place, other: Place) -> float:
+    """The share of its attention that an earlier head gives to the token before, at the positions
+    that the reader's attention to what followed equal tokens goes to."""
+    kind = evidence.kind("after_same")
+    layers = {place[0]: torch.cat(evidence.patterns(kind, place[0])) for place in (reader, other)}
+    keys = evidence.keys(kind, "after_same")
+    read = (layers[reader[0]][:, reader[1]] * keys).sum(1)[:, 1:]
+    before = layers[other[0]][:, other[1]].diagonal(-1, 1, 2)
+    return float((read * before).sum() / read.sum().clamp_min(1e-12))
 
 
 def _read_later(evidence: Evidence, effects: Effects, place: Place) -> list[Test]:
