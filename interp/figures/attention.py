@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, style
 
-__all__ = ["attention_in_words", "attention_maps", "attention_on_tokens"]
+__all__ = ["attention_grid", "attention_in_words", "attention_maps", "attention_on_tokens"]
 
 _LABEL = "mean attention (share)"
 _LEAST = 1e-12
@@ -86,6 +86,41 @@ def attention_on_tokens(
             axes.set_xticks(places, names, rotation=90, family="monospace", size=6)
             axes.set_yticks(places, names, family="monospace", size=6)
         figure.colorbar(image, ax=grid, label="attention (share)", pad=0.02)
+    return figure
+
+
+def attention_grid(patterns: Mapping[str, NDArray[np.floating]], tokens: Sequence[str]) -> Figure:
+    """Attention of very many heads on one text: small maps, a layer's side by side.
+
+    Args:
+        patterns: ``L0H1`` → ``[query, key]``; each map has a scale of its own.
+        tokens: Texts of the positions, written once below the grid.
+    """
+    names = list(patterns)
+    layers = sorted({int(name[1:].partition("H")[0]) for name in names})
+    most = max(sum(name.startswith(f"L{layer}H") for name in names) for layer in layers)
+    across = min(most, 12)
+    rows = [
+        [name for name in names if name.startswith(f"L{layer}H")][start : start + across]
+        for layer in layers
+        for start in range(0, most, across)
+    ]
+    rows = [row for row in rows if row]
+    with style():
+        figure = Figure(figsize=(1.05 * across + 0.4, 1.2 * len(rows) + 0.8))
+        grid = figure.subplots(len(rows), across, squeeze=False)
+        for line, row in zip(grid, rows, strict=True):
+            for axes in line[len(row) :]:
+                axes.set_visible(False)
+            for axes, name in zip(line, row, strict=False):
+                top = float(np.abs(patterns[name]).max()) or 1.0
+                axes.imshow(_past(patterns[name]), cmap=AMOUNT, vmin=0, vmax=top)
+                axes.set_title(name, size=7, pad=2)
+                axes.set_xticks([])
+                axes.set_yticks([])
+        words = " ".join(_visible(token) for token in tokens)
+        shown = words if len(words) <= 150 else f"{words[:149]}…"
+        figure.supxlabel(shown.replace("$", r"\$"), size=7, family="monospace")
     return figure
 
 

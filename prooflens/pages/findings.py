@@ -123,11 +123,11 @@ def _sentences(roles: pd.DataFrame, asked: Sequence[str], effect: str) -> Iterat
 
 def _listed(rows: pd.DataFrame, word: str) -> str:
     first = rows.head(_SHOWN)
+    groups = first["group"] if "group" in first else [""] * len(first)
+    columns = head_names(first), first["strength"], first["effect"], groups
     named = [
-        f"{name} ({size:+.2f}, {_effect(effect, word)})"
-        for name, size, effect in zip(
-            head_names(first), first["strength"], first["effect"], strict=True
-        )
+        f"{name} ({size:+.2f}, {_effect(effect, word)}{' with its group' * bool(group)})"
+        for name, size, effect, group in zip(*columns, strict=True)
     ]
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")

@@ -12,6 +12,7 @@ curves              what ``prooflens probe --curves`` found       → score agai
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures.attention import attention_in_words, attention_maps
+from interp.figures.attention import attention_grid, attention_in_words, attention_maps
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
 from probes.roles.decision import STATUSES, by_status
@@ -32,6 +33,8 @@ from prooflens.pages.rounds import rounds_again, rounds_in_words
 __all__ = ["ATTENTION", "draw", "figures", "roles_figure"]
 
 ATTENTION = "attention-"
+_PATTERNS = 160
+"""A grid has the pattern of each of so many heads; more are no picture any more."""
 _COMPONENTS = 160
 """A map of roles has a row for each of so many; a longer one is no picture any more."""
 _READ = "What can be read where: held-out r², of classes balanced accuracy."
@@ -67,6 +70,8 @@ def figures(tables: Tables, unit: str = "nats") -> Iterator[Drawn]:
     for name in tables:
         if name.startswith(ATTENTION):
             yield _attention(name, tables[name])
+    if "shown-heads" in tables:
+        yield from _every_pattern(tables)
     if "heads" in tables:
         heads = tables["heads"]
         yield from weight_maps(heads)
@@ -109,6 +114,39 @@ def _attention(name: str, table: pd.DataFrame) -> Drawn:
     caption = f"Mean attention of heads with the role {name.removeprefix(ATTENTION)}"
     told = f"Most: {attention_in_words(maps)}."
     return Drawn(name, figure, f"{caption}, strongest first.", figure, told)
+
+
+def _every_pattern(tables: Tables) -> Iterator[Drawn]:
+    """The attention of all heads on one row: a prompt, else the first row that is shown."""
+    codes, rows = tables["shown-heads"], tables["shown-rows"]
+    group = int(rows.loc[rows["kind"] == "prompt", "group"].min()) if _prompted(rows) else 0
+    own = codes[(codes["group"] == group) & (codes["part"] == "pattern")]
+    row = rows[(rows["group"] == group) & (rows["row"] == 0)]
+    n, count = len(row), int(rows.loc[rows["group"] == group, "row"].max()) + 1
+    if len(own) > _PATTERNS:
+        return
+    patterns = {
+        f"L{one.layer}H{one.head}": one.low + one.step * _first_row(one.codes, n, count)
+        for one in own.itertuples()
+    }
+    figure = attention_grid(patterns, list(row["token"]))
+    caption = f"Attention of every head on one of the {row['kind'].iloc[0]} rows, query down, key "
+    told = f"Most: {attention_in_words(patterns)}."
+    yield Drawn("patterns", figure, f"{caption}across; each on its own scale.", figure, told)
+
+
+def _prompted(rows: pd.DataFrame) -> bool:
+    return bool((rows["kind"] == "prompt").any())
+
+
+def _first_row(codes: str, length: int, rows: int) -> np.ndarray:
+    """The codes of a head's first row, ``[query, key]``: a triangle of a causal model."""
+    flat = np.frombuffer(base64.b64decode(codes), dtype=np.uint8).reshape(rows, -1)[0].astype(float)
+    if len(flat) == length * length:
+        return flat.reshape(length, length)
+    square = np.zeros((length, length))
+    square[np.tril_indices(length)] = flat
+    return square
 
 
 def _decodability(table: pd.DataFrame) -> Drawn:

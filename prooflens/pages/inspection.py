@@ -56,7 +56,8 @@ __all__ = [
 ]
 
 _FEW, _SHOWN = 4, 6
-_SOME = ("target", "group", "by_position")
+_OF_GROUP = "effect of group"
+_SOME = ("target", _OF_GROUP, "by_position")
 """Columns of a role table that are left out where nothing stands in them."""
 _GAP = 0.1  # nats below the control that count: random weights differ from it a little, too
 _RIGHT = 0.05  # share of tokens; below it hardly any is predicted
@@ -353,16 +354,19 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
         else "What is lost is the change of the output without the component, or as its test says."
     )
     words = (
-        f"{STATUS_WORDS} {lost} Strength is the behaviour's score, effect what is lost, q the "
-        "false-discovery rate over all tests of the role."
+        f"{STATUS_WORDS} {lost} Strength is the behaviour's score, effect what is lost without the "
+        "component alone, effect of group what is lost without its group, q the false-discovery "
+        "rate over all tests of the role."
     )
     roles = _sorted(tables["roles"], about["asked"])
     roles = with_certainty(roles, float(about["level"])).assign(component=part_names(roles))
+    roles = _own_effects(roles, tables["heads"])
     sure = roles["status"] == "confirmed"
-    columns = ["component", "role", "target", "strength", "effect", "q", *TOLD, "by_position"]
+    columns = ["component", "role", "target", "strength", "effect", _OF_GROUP, "q", *TOLD]
+    columns += ["by_position"]
 
     def told(rows: pd.DataFrame, *more: str) -> list[Table]:
-        kept = [n for n in columns if n in rows and (n not in _SOME or bool(rows[n].any()))]
+        kept = [n for n in columns if n in rows and (n not in _SOME or _said(rows[n]))]
         shown = rows[[*more, *kept]]
         return [Table(shown, "By role and strength.", sortable=True)] if len(rows) else []
 
@@ -382,6 +386,25 @@ def _role_sections(tables: Tables, about: About) -> Iterator[Section]:
         table = Table(lacks, "Roles that could not be looked for, and why.")
         yield Section("Not looked for", (), (), [table], folded=True)
     yield Section("What the statuses say", [words], folded=True)
+
+
+def _said(column: pd.Series) -> bool:
+    """Whether anything stands in a column."""
+    return bool((column.notna() & (column != "")).any())
+
+
+def _own_effects(roles: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+    """A role table in whose column ``effect`` stands what the component alone does: of a member of
+    a group, whose effect is the group's, the rise of the loss without that head."""
+    lost = matching(heads, metric="loss_increase", component="head", trial="repeated")
+    own = {(r.layer, r.head): r.score for r in lost.itertuples()}
+    member = (roles["group"].astype(bool)) & (roles["head"] >= 0)
+    alone = [own.get(place) for place in zip(roles["layer"], roles["head"], strict=True)]
+    effect = roles["effect"].astype(float)
+    return roles.assign(
+        effect=effect.where(~member, pd.Series(alone, index=roles.index, dtype=float)),
+        **{_OF_GROUP: effect.where(member)},
+    )
 
 
 def _sorted(roles: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
@@ -416,6 +439,7 @@ def _evidence(
         title = "How well the model does on these rows"
         yield Section(title, said, (), [Table(told, caption)], folded=True)
     yield from _explained(tables)
+    yield Section("Every head's attention on one row", (), drawn("patterns"), folded=True)
     yield Section("Where heads with roles look", (), drawn(ATTENTION), folded=True)
     if "rounds" in tables:
         rounds = Table(rounds_side_by_side(tables["rounds"]), ROUNDS_CAPTION)

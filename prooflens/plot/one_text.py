@@ -9,19 +9,20 @@ import torch
 from matplotlib.figure import Figure
 
 from interp.errors import Problems
-from interp.figures.attention import attention_on_tokens
+from interp.figures.attention import attention_grid, attention_on_tokens
 from interp.store.rows import check_finite, layer_hooks, read_batches
 from probes.inspection.texts import card_of, prompt_rows, token_texts
 
 __all__ = ["attention"]
 
-_MOST = 64
+_MOST, _LARGE = 64, 12
+"""The longest text, and the most heads that are drawn large, with tokens as labels of each."""
 
 
 def attention(
     model: Any, text_or_tokens: str | Sequence[int], *, heads: Sequence[str] | None = None
 ) -> Figure:
-    """Where each head looks on one text, with the tokens as labels.
+    """Where each head looks on one text: a grid of all, or up to twelve with tokens as labels.
 
     Args:
         model: With hooks, as :func:`trained.loading.load` gives it.
@@ -59,4 +60,7 @@ def attention(
     known = f"must be of {', '.join(list(found)[:4])} …"
     problems.need(not unknown and bool(wanted), "heads", known, unknown, "name its heads")
     problems.raise_if_any()
-    return attention_on_tokens({name: found[name] for name in wanted}, texts[0])
+    chosen = {name: found[name] for name in wanted}
+    if len(chosen) > _LARGE:
+        return attention_grid(chosen, texts[0])
+    return attention_on_tokens(chosen, texts[0])

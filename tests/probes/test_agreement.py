@@ -126,6 +126,14 @@ def test_the_number_is_0_at_random_and_1_at_the_construction() -> None:
     assert exact.low <= 0 <= exact.high
 
 
+def test_nothing_works_more_as_the_proof_says_than_the_proof() -> None:
+    whole, none = agreement(INDUCTION, table(*HEADS)), agreement(INDUCTION, table())
+    stronger = whole.assign(score=1.0)
+    found = overall([stronger, stronger], [none, none], whole)
+    assert (found.score, found.high) == (1.0, 1.0)
+    assert found.low <= 1
+
+
 def test_too_little_is_refused() -> None:
     none = agreement(INDUCTION, table())
     with pytest.raises(ArgumentError, match=r"draws must be two or more.*random must be two"):

@@ -8,6 +8,7 @@ import pickle
 import re
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -375,3 +376,39 @@ def test_a_model_of_few_positions_is_inspected(size: int, tmp_path: Path) -> Non
         app, ["inspect", str(tmp_path / "model"), "--length", "5", "--out", str(tmp_path / "new")]
     )
     assert f"length must be at least {size}, got 5" in str(told.exception)
+
+
+def test_a_members_effect_is_its_own_and_its_groups_stands_beside() -> None:
+    found = inspect("code-lm", count=16, prompts=["for i in range(3):"])
+    sure = found.roles[found.roles["status"] == "confirmed"]
+    member = sure[sure["group"].astype(bool) & (sure["head"] >= 0)].iloc[0]
+    lost = found.heads[
+        (found.heads["metric"] == "loss_increase")
+        & (found.heads["trial"] == "repeated")
+        & (found.heads["layer"] == member["layer"])
+        & (found.heads["head"] == member["head"])
+    ]["score"].item()
+    assert lost < member["effect"] / 2
+    text = found.html
+    table = text[text.index("<h2>Confirmed roles") : text.index("<h2>Every head")]
+    assert "effect of group" in table
+    name = f"L{member['layer']}H{member['head']}"
+    row = next(r for r in table.split("<tr") if f">{name}<" in r and member["role"] in r)
+    assert f'data-name="effect" data-key="{lost!r}"' in row
+    assert f'data-name="effect of group" data-key="{member["effect"]!r}"' in row
+    assert f"{name} (" in "".join(found.lines)
+    assert "with its group" in "".join(found.lines)
+    assert "Attention of every head on one of the prompt rows" in text
+
+
+def test_the_caveat_of_text_is_in_the_finding() -> None:
+    text = Path(textwrap.__file__).read_text()
+    found = inspect("code-lm", count=16, text=text)
+    (said,) = [line for line in found.findings if line.startswith("Most rows are not repeats")]
+    heads = found.heads[found.heads["trial"] == "text"]
+    rows = heads[(heads["target"] == "first") & (heads["null"] == "positions")]
+    sure = found.roles[(found.roles["role"] == "induction") & (found.roles["head"] >= 0)]
+    sure = sure[sure["status"] == "confirmed"]
+    places = set(zip(sure["layer"], sure["head"], strict=True))
+    shares = [r.score for r in rows.itertuples() if (r.layer, r.head) in places]
+    assert f"{sum(shares) / len(shares):.0%} to the first token" in said
