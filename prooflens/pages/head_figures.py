@@ -15,6 +15,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -125,9 +126,10 @@ def _every_pattern(tables: Tables) -> Iterator[Drawn]:
     n, count = len(row), int(rows.loc[rows["group"] == group, "row"].max()) + 1
     if len(own) > _PATTERNS:
         return
+    lines: list[Any] = list(own.itertuples())
     patterns = {
         f"L{one.layer}H{one.head}": one.low + one.step * _first_row(one.codes, n, count)
-        for one in own.itertuples()
+        for one in lines
     }
     figure = attention_grid(patterns, list(row["token"]))
     caption = f"Attention of every head on one of the {row['kind'].iloc[0]} rows, query down, key "
@@ -141,9 +143,11 @@ def _prompted(rows: pd.DataFrame) -> bool:
 
 def _first_row(codes: str, length: int, rows: int) -> np.ndarray:
     """The codes of a head's first row, ``[query, key]``: a triangle of a causal model."""
-    flat = np.frombuffer(base64.b64decode(codes), dtype=np.uint8).reshape(rows, -1)[0].astype(float)
+    whole = np.frombuffer(base64.b64decode(codes), dtype=np.uint8).reshape(rows, -1)
+    flat = whole[0].astype(float)
     if len(flat) == length * length:
-        return flat.reshape(length, length)
+        square: np.ndarray = flat.reshape(length, length)
+        return square
     square = np.zeros((length, length))
     square[np.tril_indices(length)] = flat
     return square

@@ -394,8 +394,8 @@ def test_a_members_effect_is_its_own_and_its_groups_stands_beside() -> None:
     assert "effect of group" in table
     name = f"L{member['layer']}H{member['head']}"
     row = next(r for r in table.split("<tr") if f">{name}<" in r and member["role"] in r)
-    assert f'data-name="effect" data-key="{lost!r}"' in row
-    assert f'data-name="effect of group" data-key="{member["effect"]!r}"' in row
+    assert f'data-name="effect" data-key="{float(lost)!r}"' in row
+    assert f'data-name="effect of group" data-key="{float(member["effect"])!r}"' in row
     assert f"{name} (" in "".join(found.lines)
     assert "with its group" in "".join(found.lines)
     assert "Attention of every head on one of the prompt rows" in text
