@@ -43,7 +43,7 @@ picture: setup
 diagrams: setup
 	$(BIN)/python -m analyses claims page
 
-# The script of `prooflens view`, from its sources; needs Node, which users of prooflens do not.
+# The viewer of the page of `prooflens inspect`, from its sources; needs Node, which users of prooflens do not.
 VIEWER := prooflens/pages/viewer
 viewer:
 	mkdir -p build/viewer

@@ -12,8 +12,8 @@ had (permuted positions, other rows' tokens, random directions), that is the str
 weights differ from trained ones in everything, so a small p says that training made the score, not
 that the score means what its name says. Nothing is ablated here: a score is no role.
 
-Installed packages add scores under the entry points ``prooflens.metrics``; ``prooflens heads`` and
-``prooflens inspect`` then measure them too (:func:`head_scores`).
+Installed packages add scores under the entry points ``prooflens.metrics``; ``prooflens inspect``
+then measures them too (:func:`head_scores`).
 """
 
 from __future__ import annotations

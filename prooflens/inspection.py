@@ -290,17 +290,17 @@ def _of_model(
     step(f"loading {model}" if named else "looking at the model")
     subject, factors = _opened(model, given["data"], layout, how)
     card = card_of(subject.model)
-    task = card.task if given["task"] is None else given["task"]
-    chosen = inspected_rows(subject, **given | {"task": task})
+    given["task"] = card.task if given["task"] is None else given["task"]
     asked |= {"factors": factors, "prompts": list(prompt_rows(card, prompts))}
     asked["loader"] = partial(_loaded, str(model), how) if named else None
     if out is None:
+        chosen = inspected_rows(subject, **given)
         return Inspected(measure(subject, chosen, chosen.profile, **asked))
     with inspection_folder(out, resume=asked["resume"], overwrite=overwrite) as folder:
+        chosen, dtype = inspected_rows(subject, **given), how["dtype"]
         step(f"running {chosen.trials[0].name} rows")
-        dtype, store = how["dtype"], folder / "store"
-        made = _extracted(subject, chosen, store, resume=asked["resume"], dtype=dtype)
-        found = Inspected(measure(subject, chosen, chosen.profile, store=made, **asked))
+        store = _extracted(subject, chosen, folder / "store", resume=asked["resume"], dtype=dtype)
+        found = Inspected(measure(subject, chosen, chosen.profile, store=store, **asked))
         step("the page")
         found.write(folder)
     return found

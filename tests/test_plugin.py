@@ -89,7 +89,7 @@ def test_inspect_finds_the_role_and_the_score(
     assert [(one["head"], one["status"]) for one in mine] == [(0, "confirmed")]
     assert all(0 <= one["q"] < 0.01 for one in mine)
     table = pd.read_csv(out / "heads.csv")
-    added = table[table["metric"] == "first-share"]
+    added = table[table["metric"] == "own-share"]
     score = {one["head"]: one for one in added.to_dict("records")}
     model, rows = pl.load(planted), pl.tasks.task_from_dict({"kind": "first_copy"})
     _, cache = model.run_with_cache(rows.sample(64, seed=0).inputs)

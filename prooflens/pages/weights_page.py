@@ -21,7 +21,7 @@ _NULL = (
 )
 _DOUBT = (
     "A diagonal is a property of weights: what a head does on text is for its patterns and "
-    "ablations to say (prooflens view, prooflens inspect). In the residual basis it speaks of "
+    "ablations to say (prooflens inspect). In the residual basis it speaks of "
     "directions, not of tokens."
 )
 _ALONE = (

@@ -11,7 +11,6 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -32,13 +31,6 @@ from interp.store.measurements import write_measurement
 from trained.recipe import read_recipe
 
 SPEC = TransformerSpec(d_in=5, d_out=5, n_ctx=4, d_model=4, n_layers=1, n_heads=1, d_head=2)
-
-
-@dataclass(frozen=True)
-class Named:
-    """Stands for a model that is never run."""
-
-    name: str = ""
 
 
 @pytest.fixture
@@ -101,15 +93,11 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_second_writer_is_told_who_is_first(
-    name: str, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_writer_is_told_who_is_first(name: str, root: Path) -> None:
     place, words = WRITERS[name]
     (root / place).mkdir(parents=True, exist_ok=True)
     if name == "inspect":
         (root / place / ".prooflens-inspect").touch()
-        monkeypatch.setattr("interp.models.pretrained.load_pretrained", lambda *_, **__: Named())
-        monkeypatch.setattr("interp.weights.head_weights.head_weights", lambda *_, **__: None)
     with beside(holding(root / place)) as first:
         found = Child(command(*words.format(root=root).split())).end()
     lines = found.said.splitlines()
