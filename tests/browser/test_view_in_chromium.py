@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 import prooflens as pl
 
@@ -91,18 +92,19 @@ def weights(page, row: int) -> list[float]:
 
 
 def test_hovering_shows_the_models_attention_within_the_stated_error(page, model, viewed) -> None:
-    rows, own = viewed.views[0].shown[3], viewed.views[0].seen[3].heads[1, 0]
-    assert rows.kind == "prompt"  # prompts come first
-    _, cache = model.run_with_cache(rows.batch.inputs)
+    codes = viewed.measured["shown-heads"]
+    error = float(codes.loc[codes["part"] == "pattern", "error"].max())
+    prompt = torch.tensor([[0, 3, 4, 5, 9, 3, 4]])  # prompts come first, behind BOS
+    _, cache = model.run_with_cache(prompt)
     true = cache["blocks.1.attn.hook_pattern"][0, 0].detach().numpy()
     first = page.locator(".row").first
     first.locator(".token").nth(5).hover()
-    np.testing.assert_allclose(weights(page, 0)[:6], true[5, :6], atol=own.pattern.error + 1e-6)
+    np.testing.assert_allclose(weights(page, 0)[:6], true[5, :6], atol=error + 1e-6)
     assert "Token 5" in first.locator(".told").inner_text()
     assert f"{true[5].max():.2f}" in first.locator(".told").inner_text()
     page.get_by_label("At a token").select_option("from")
     first.locator(".token").nth(2).hover()
-    np.testing.assert_allclose(weights(page, 0), true[:, 2], atol=own.pattern.error + 1e-6)
+    np.testing.assert_allclose(weights(page, 0), true[:, 2], atol=error + 1e-6)
     page.get_by_label("At a token").select_option("to")
     page.get_by_label("by", exact=True).select_option("value")
     first.locator(".token").nth(5).hover()
