@@ -29,7 +29,6 @@ from probes.sampling import (
 
 __all__ = [
     "POSITIONS",
-    "Sampled",
     "SampledPositions",
     "Samples",
     "collect",
@@ -37,38 +36,6 @@ __all__ = [
     "sampled_positions",
     "scalars",
 ]
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A store at some positions of each row: the same ones for all rows, or sampled ones."""
-
-    store: ActivationStore
-    positions: Int[np.ndarray, " sample"] | SampledPositions
-
-    def features(self, hook: str) -> Features:
-        """The activations of a hook as float64, ``[row, sample, feature]``."""
-        at = self.positions
-        if isinstance(at, SampledPositions):
-            found: Features = at.of(self.store.activation(hook)).astype(np.float64)
-            return found
-        return self.store.activation(hook, positions=at).astype(np.float64)
-
-    def latents(self) -> dict[str, Latent]:
-        """Every latent that is one number per position, ``[row, sample]``."""
-        at, found = self.positions, self.store.latents()
-        return {
-            name: (at.of(value) if isinstance(at, SampledPositions) else value[:, at]).astype(
-                np.float64
-            )
-            for name, value in found.items()
-            if value.ndim == 2
-        }
-
-    def groups(self) -> Int[np.ndarray, " row"]:
-        """The group of each row; equal rows have the same group."""
-        at = self.positions
-        return at.groups if isinstance(at, SampledPositions) else groups_of(self.store.inputs())
 
 
 @dataclass(frozen=True)

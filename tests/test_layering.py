@@ -159,6 +159,48 @@ def test_no_folder_imports_itself_through_others(top: str) -> None:
     assert circles(imports) == set()
 
 
+ENGINES = ("interp.run", "interp.hooks", "interp.models", "interp.interventions", "interp.store",
+           "interp.attribution", "interp.attention", "interp.tasks", "interp.proofs")  # fmt: skip
+DRAWS = {"probes.roles", "probes.roles.decision", "probes.roles.profile", "trained.shipped_names"}
+"""What a page may ask of measurement: names and meanings."""
+
+
+def reached(start: str, known: set[str]) -> set[str]:
+    """Every module of the product that is imported with one, but for types."""
+    paths, found, left = {dotted(path): path for path in modules()}, set(), [start]
+    while left:
+        name = left.pop()
+        if name in found or name not in paths:
+            continue
+        found.add(name)
+        tree = ast.parse(paths[name].read_text())
+        for node in list(ast.walk(tree)):
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                node.body = [ast.Pass()]
+        text = ast.unparse(ast.fix_missing_locations(tree))
+        for node in ast.walk(ast.parse(text)):
+            names = (
+                [f"{node.module}.{a.name}" for a in node.names]
+                if isinstance(node, ast.ImportFrom)
+                else [a.name for a in node.names]
+                if isinstance(node, ast.Import)
+                else []
+            )
+            for target in names:
+                while target and target not in known:
+                    target = target.rpartition(".")[0]
+                left += [target] if target else []
+    return found
+
+
+@pytest.mark.parametrize("page", ["inspection", "probing", "rounds", "certify"])
+def test_pages_render_and_enter_no_engine(page: str) -> None:
+    found = reached(f"prooflens.pages.{page}", {dotted(path) for path in modules()})
+    assert not [name for name in found if any(inside(name, engine) for engine in ENGINES)]
+    measuring = {name for name in found if name.split(".")[0] in ("probes", "trained")}
+    assert measuring - {"probes", "trained"} <= DRAWS
+
+
 @pytest.mark.parametrize("path", laboratory(), ids=dotted)
 def test_the_laboratory_uses_the_door(path: Path) -> None:
     """``prooflens`` and its public submodules: what stands behind them is not for users."""

@@ -1,38 +1,25 @@
-"""What a page calls the models that it is about.
+"""What a page calls the model that it is about.
 
-A shipped model or one of the hub keeps its name. A folder is called by the end of its path, by as
-much of it as tells several apart; the whole path stands in the small print.
+A shipped model or one of the hub keeps its name. A folder is called by the end of its path; the
+whole path stands in the small print.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from trained.shipped_names import languages, names
 
-__all__ = ["page_name", "page_names"]
+__all__ = ["page_name"]
 
 _STORE = "store"
 """The folder in which commands keep a store: the folder around it says more."""
 
 
 def page_name(name: str) -> str:
-    """What a page about one model, or one store, calls it."""
-    return page_names([name])[0]
-
-
-def page_names(names: Sequence[str]) -> list[str]:
-    """What a page calls several models side by side."""
-    parts = [_parts(name) for name in names]
-    count = 2 if any(path[-1] == _STORE for path in parts) else 1
-    longest = max(len(path) for path in parts)
-    while count < longest and len({path[-count:] for path in parts}) < len(set(parts)):
-        count += 1
-    return ["/".join(path[-count:]) for path in parts]
-
-
-def _parts(name: str) -> tuple[str, ...]:
+    """What a page about a model, or a store, calls it."""
     place = Path(name)
-    folder = place.is_absolute() or place.is_dir()
-    return place.resolve().parts if folder and name not in (*names(), *languages()) else (name,)
+    if name in (*names(), *languages()) or not (place.is_absolute() or place.is_dir()):
+        return name
+    parts = place.resolve().parts
+    return "/".join(parts[-2:] if parts[-1] == _STORE else parts[-1:])

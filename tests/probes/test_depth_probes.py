@@ -7,7 +7,7 @@ import pytest
 
 from interp.proofs.depth.cases import CASES
 from interp.store import extract
-from probes.activations import Sampled, sampled_positions
+from probes.activations import sampled_positions
 from probes.linear import decode
 from probes.sites import residual_sites
 
@@ -22,12 +22,13 @@ def test_probes_find_every_name_at_the_layer_of_its_depth(name: str, tmp_path: P
     length = made.task.longest
     mask = np.ones((96, length + 1), dtype=bool)
     mask[:, 0] = False
-    sampled = Sampled(store, sampled_positions(mask, length))
-    latents = sampled.latents()
+    at = sampled_positions(mask, length)
+    latents = {n: v[:, at].astype(float) for n, v in store.latents().items() if v.ndim == 2}
+    features = {site: store.activation(site, positions=at).astype(float) for site in sites}
     names = [line.name for line in made.task.program.lines if line.name != "E1"]
     assert set(names) < set(latents)
     for latent in names:
-        found = [decode(sampled.features(site), latents[latent]).score for site in sites]
+        found = [decode(features[site], latents[latent]).score for site in sites]
         first = next(site for site, score in zip(sites, found, strict=True) if score > 0.999)
         assert first == made.mechanism.written[latent], (latent, found)
 

@@ -180,9 +180,10 @@ def test_the_profile_follows_from_the_rows() -> None:
     assert told["induction", 1] == "confirmed"
     labelled = pl.Batch(ids, ids, pl.next_tokens(ids).mask)
     assert pl.inspect(model, labelled).measured.about["profile"] == "task"
-    assert pl.find_roles(model, pl.next_tokens(ids))["role"].tolist() == pl.find_roles(
-        model, pl.next_tokens(ids), profile="language"
-    )["role"].tolist()
+    assert (
+        pl.find_roles(model, pl.next_tokens(ids))["role"].tolist()
+        == pl.find_roles(model, pl.next_tokens(ids), profile="language")["role"].tolist()
+    )
 
 
 def test_at_chance_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

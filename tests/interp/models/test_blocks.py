@@ -14,8 +14,9 @@ class Block(nn.Module):
     def __init__(self, style: str, batch_first: bool = True) -> None:
         super().__init__()
         self.style = style
-        self.norm1, self.attention = nn.LayerNorm(16), nn.MultiheadAttention(
-            16, 2, batch_first=batch_first, dropout=0.1
+        self.norm1, self.attention = (
+            nn.LayerNorm(16),
+            nn.MultiheadAttention(16, 2, batch_first=batch_first, dropout=0.1),
         )
         self.drop, self.norm2 = nn.Dropout(0.1), nn.LayerNorm(16)
         if style == "layers":
