@@ -173,7 +173,7 @@ def _on(source: Any, some: Shown, model: Any) -> Iterator[tuple[str, Lines]]:
             place = {"kind": some.kind, "layer": layer, "head": head}
             codes = _line(place, "pattern", pattern[:, i].numpy(), causal=mask.causal)
             yield "heads", [codes]
-            if written is not None:
+            if written is not None and bool(written[:, :, i].isfinite().all()):
                 yield "heads", [_line(place, "written", written[:, :, i].numpy())]
             yield (
                 "scores",
@@ -244,6 +244,8 @@ def effect_lines(
         edits = [made(written_by(run.model, *place)) for place in here]
         for (_, head), rise in zip(here, run.rises(edits, rows=rows), strict=True):
             place = {"group": group, "kind": some.kind, "layer": layer, "head": head}
+            if not bool(rise.isfinite().all()):  # overflown: nothing to be drawn
+                continue
             parts.append(_line(place, "effect", (rise / unit).numpy()))
             by_row = (run.by_row(rise, rows) / unit).tolist()
             scores += [
