@@ -110,7 +110,7 @@ def known_task(data: Mapping[str, Any] | None) -> tuple[Task | None, str]:
     try:
         return task_from_dict(data), ""
     except ArgumentError as error:
-        if data.get("kind") in KINDS:
+        if isinstance(data.get("kind"), str) and data["kind"] in KINDS:
             return None, f"its task is left out: {error}"
         return None, (
             f"its task is of kind {data.get('kind')!r}, which is not known here: it is left "
