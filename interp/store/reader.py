@@ -227,9 +227,12 @@ class ActivationStore:
 
         Raises:
             ArgumentError: if ``size`` is not positive.
+            StoreError: if no row is finished yet.
         """
         if size < 1:
             raise ArgumentError(f"size must be at least 1, got {size}: give a number of rows")
+        if not self.rows:
+            raise StoreError(f"{self.path} holds no finished row: extract it again, with --resume")
         wanted = np.unique(self._index.resolve(rows))
         by_length: dict[Any, list[Indices]] = {}
         for part, _, places in self._index.locate(wanted):

@@ -15,7 +15,9 @@ from interp.interventions.components import components
 from interp.models.pretrained import Pretrained, load_pretrained
 from probes.inspection import losses
 from probes.inspection.behaviour import stored_rows
-from probes.roles.trials import token_trials
+from probes.roles.gathering import evidence_of
+from probes.roles.profile import LANGUAGE
+from probes.roles.trials import rows_of, token_trials
 from trained.loading import folder_of
 
 MODEL = "induction-attention"
@@ -42,7 +44,8 @@ def table(model: Pretrained, out: Path, **options: Any) -> pd.DataFrame:
     trials, _ = token_trials(model, rows=8, length=16, seed=0)
     store = stored_rows(model.model, trials[0], out, resume=False)["repeated"]
     parts = list(components(model.model))
-    return losses.loss_tables(model.model, trials, parts, store, seed=0, **options)
+    evidence = evidence_of(model.model, rows_of(trials), LANGUAGE, seed=0)
+    return losses.loss_tables(evidence, trials, parts, store, seed=0, **options)
 
 
 @pytest.mark.slow
