@@ -13,8 +13,7 @@ from dataclasses import replace
 from functools import partial
 
 from interp.errors import Problems
-from interp.proofs.case import Case
-from interp.proofs.mechanism import Construction
+from interp.proofs.mechanism import Case, Construction
 from interp.proofs.memory.adaptive import construct_adaptive_memory
 from interp.proofs.memory.fixed import construct_fixed_memory
 from interp.proofs.memory.kernels import construct_kernel_memory

@@ -4,6 +4,12 @@ A :class:`Construction` is a proof written down as weights: the model, its :clas
 (ground truth for every measurement) and a :class:`Certificate` (a number computed from the weights
 that bounds the output's error for all inputs of the stated domain). A trained model may solve the
 same task by another mechanism: disagreement refutes nothing but the claim that it does it this way.
+
+One named construction that can be built; lists of constructions are made of these.
+
+The lists (:mod:`interp.proofs.catalogue` for memories, and ``CASES`` of the depth, template and
+induction proofs) are samples of what can be built, for whoever wants to try a tool on many models
+whose mechanism is known.
 """
 
 from __future__ import annotations
@@ -17,7 +23,7 @@ from torch import Tensor
 
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["Certificate", "Construction", "Mechanism", "Part"]
+__all__ = ["Case", "Certificate", "Construction", "Mechanism", "Part"]
 
 
 @dataclass(frozen=True)
@@ -97,3 +103,18 @@ class Construction:
     mechanism: Mechanism
     certificate: Certificate
     certify: Callable[[SequenceTransformer], Certificate] | None = None
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named construction, built when asked for.
+
+    Attributes:
+        name: What it is, its sizes and options; no two entries of a list share it.
+        construct: A function that builds it, in a second or less.
+        family: What it has in common with others: a family of tasks, a language.
+    """
+
+    name: str
+    construct: Callable[[], Construction]
+    family: str = ""

@@ -101,8 +101,7 @@ def compile_(
     from interp.crasp import program_text, read_program
     from interp.models.checkpoint import save_checkpoint
     from interp.output import check_output
-    from interp.proofs.depth.compiler import compile_program
-    from interp.proofs.depth.vocabulary import vocabulary_of
+    from interp.proofs.depth.compiler import compile_program, vocabulary_of
 
     program = read_program(file)
     check_output(out, overwrite=overwrite, marker="model.json", inputs=[file])

@@ -24,8 +24,7 @@ from interp.crasp.parser import parse_program as parse
 from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.depth.compiler import Precision, compile_program
-from interp.proofs.depth.vocabulary import vocabulary_of
+from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_of
 from interp.proofs.random_basis import random_basis
 from probes.decompile.counting import CountingProgram, decompile_counting
 from probes.decompile.counting_codes import Codes

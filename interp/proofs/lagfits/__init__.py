@@ -2,7 +2,6 @@
 
 `lag`              T + 1 exponentials in closed form: what the constructions use
 `sums`             any number of exponentials or powers, any lag or kernel, any precision
-`phase`            smallest number of heads, and the precision at which a lag becomes impossible
 """
 
 from interp.proofs.lagfits.lag import LagFit, fit_lag

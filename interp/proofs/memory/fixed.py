@@ -25,8 +25,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
 from interp.proofs.memory.corners import MARGIN, CornerTable
-from interp.proofs.memory.rounding import Evaluation, sum_rounding
-from interp.proofs.memory.selection import select_lag, slot_error
+from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error, sum_rounding
 from interp.proofs.zero_model import zero_model
 from interp.tasks.memory import FixedMemory
 

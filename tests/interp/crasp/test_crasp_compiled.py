@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from interp.crasp import Program, depth, evaluate
 from interp.errors import ArgumentError
-from interp.proofs.depth.compiler import compile_program
-from interp.proofs.depth.vocabulary import token_ids
+from interp.proofs.depth.compiler import compile_program, token_ids
 
 
 @pytest.mark.parametrize("precision", ["ramp", "sign"])

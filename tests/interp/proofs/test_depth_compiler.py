@@ -15,8 +15,7 @@ from interp.errors import ArgumentError
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.depth.circuits import Affine, Circuit
-from interp.proofs.depth.compiler import compile_program
-from interp.proofs.depth.vocabulary import token_ids, vocabulary_of
+from interp.proofs.depth.compiler import compile_program, token_ids, vocabulary_of
 
 DYCK = parse(
     'open = # "("\nclose = # ")"\nbelow = # (open < close)\nbalanced = below == 0 && open == close'

@@ -13,8 +13,7 @@ from interp.crasp.predicates import binary, unary
 from interp.errors import ArgumentError
 from interp.models.checkpoint import load_checkpoint, save_checkpoint
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.depth.compiler import compile_program
-from interp.proofs.depth.vocabulary import token_ids
+from interp.proofs.depth.compiler import compile_program, token_ids
 
 SHORT = ["".join(tokens) for n in range(1, 6) for tokens in product("ab", repeat=n)]
 CASES = parse(

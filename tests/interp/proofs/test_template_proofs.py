@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from interp.errors import ArgumentError
-from interp.proofs.case import Case
-from interp.proofs.mechanism import Construction
+from interp.proofs.mechanism import Case, Construction
 from interp.proofs.random_basis import random_basis
 from interp.proofs.template import CASES, construct_template, one_layer_suffices
 from interp.tasks.template import TemplateTask

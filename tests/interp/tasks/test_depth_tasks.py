@@ -12,7 +12,7 @@ import torch
 from interp.crasp import depth, evaluate
 from interp.crasp.languages import membership_program, subsequence_program, two_sided_program
 from interp.errors import ArgumentError
-from interp.proofs.depth.vocabulary import token_ids
+from interp.proofs.depth.compiler import token_ids
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.languages import language
