@@ -15,7 +15,7 @@ from interp.output import (
 )
 from interp.reading import parse_toml, read_json, read_text, read_toml, regular
 from interp.schema import each, many, number, table, text, whole
-from trained.state_files import digest
+from trained.stack_runner import digest
 
 __all__ = [
     "LOCK",

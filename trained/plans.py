@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from interp.errors import ArgumentError, Problems
-from trained.recipe import Recipe, read_text, recipe_of
-from trained.toml_lines import Lines
+from trained.recipe import Lines, Recipe, read_text, recipe_of
 
 __all__ = ["read_plan", "with_seeds"]
 

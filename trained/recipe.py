@@ -13,6 +13,8 @@ The recipe's hash (SHA-256 of what decides the weights and metrics: task, test, 
 as canonical JSON without options left at their defaults) is stored with every checkpoint, so a
 changed recipe does not pass for the one a model was trained by. It does not notice a default that
 changes.
+
+Find the line of a TOML file on which a key stands, which the standard parser does not tell.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,10 +37,44 @@ from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.metrics import METRICS
 from trained.run import Run, check_spec
-from trained.toml_lines import Lines
 from trained.training import Training
 
-__all__ = ["METRICS", "Recipe", "Training", "read_recipe", "recipe_of"]
+__all__ = ["Lines", "Recipe", "read_recipe", "recipe_of"]
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([\w.-]+))\s*=""")
+
+
+class Lines:
+    """The lines of a TOML file's tables and keys.
+
+    Args:
+        text: The text of a TOML file that can be parsed.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._found: dict[tuple[str, str], int] = {}
+        table = ""
+        for number, line in enumerate(text.splitlines(), start=1):
+            header, key = _HEADER.match(line), _KEY.match(line)
+            if header is not None:
+                table = header[1].replace(" ", "")
+                self._found.setdefault((table, ""), number)
+            elif key is not None:
+                name = next(part for part in key.groups() if part)
+                self._found.setdefault((table, name), number)
+
+    def of(self, table: str, key: str) -> str:
+        """``line 12`` of a key (or of a grid's list for it), of its table, or ``line 1``.
+
+        Args:
+            table: The name of the table; ``""`` for keys above the first table.
+            key: The key; with table ``""`` it may also be a table's name.
+        """
+        whole = f"{table}.{key}".strip(".")
+        places = [(table, key), ("grid", whole), (whole, ""), (table, "")]
+        return f"line {next((self._found[p] for p in places if p in self._found), 1)}"
+
 
 _MOST_BYTES = 1 << 20
 _LEAST = ("accuracy", "exact")

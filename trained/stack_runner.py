@@ -1,19 +1,119 @@
-"""Train one stack from start to end, saving its state every few minutes and on Ctrl-C."""
+"""Train one stack from start to end, saving its state every few minutes and on Ctrl-C.
+
+Save and load the state of a training, as one safetensors file.
+
+Its tensors are the ensemble's state, weights and AdamW's moments included; its header says as JSON
+which runs it belongs to. Resuming from it gives what an uninterrupted training gives, bit by bit on
+the same machine with the same number of threads.
+
+Stopping a training between two steps, on Ctrl-C or a termination signal.
+
+    with stop_asked() as asked:
+        for step in steps:
+            if asked():
+                ...                     save, then raise KeyboardInterrupt
+
+A step that is under way is always finished, so that what is saved is a whole step. In other threads
+than the main one Python delivers no signals, and nothing ever asks.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
+import torch
+
+from interp.errors import CheckpointError
+from interp.models.tensor_files import read_tensors, write_tensors
+from interp.output import output_file
 from interp.threads import one_thread
-from trained.ensemble import Ensemble
+from trained.ensemble import Ensemble, State
 from trained.run import Run
-from trained.state_files import load_state, save_state
-from trained.stopping import stop_asked
 
-__all__ = ["Options", "finish", "train_unit"]
+__all__ = ["Options", "digest", "finish", "stop_asked", "train_unit"]
+
+_FORMAT = "prooflens-training-1"
+_TENSORS = ("weights", "first", "second", "smooth", "alive", "taken")
+
+
+def digest(runs: Sequence[Run]) -> str:
+    """The SHA-256 of everything that defines the runs."""
+    text = json.dumps([run.to_dict() for run in runs], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def save_state(ensemble: Ensemble, file: Path) -> None:
+    """Save an ensemble's state; an older file is replaced.
+
+    Raises:
+        OutputError: if the disk refuses.
+    """
+    state = ensemble.state
+    tensors = {name: getattr(state, name) for name in _TENSORS}
+    tensors |= {f"snapshot.{step}": weights for step, weights in state.snapshots.items()}
+    if state.losses:
+        tensors["losses"] = torch.stack(state.losses)
+    header = {"format": _FORMAT, "runs": digest(ensemble.runs), "step": str(state.step)}
+    with output_file(file, overwrite=True) as draft:
+        write_tensors(tensors, draft, header)
+
+
+def load_state(ensemble: Ensemble, file: Path) -> None:
+    """Restore an ensemble's state from a file.
+
+    Raises:
+        CheckpointError: if the file is damaged, or of other runs.
+    """
+    try:
+        tensors, header = read_tensors(file)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {error.__cause__ or error}: begin anew with --overwrite"
+        ) from error
+    if header.get("format") != _FORMAT:
+        raise CheckpointError(f"{file} does not hold the state of a training")
+    if header.get("runs") != digest(ensemble.runs):
+        raise CheckpointError(f"{file} belongs to other runs: use another folder")
+    moved = {name: tensor.to(ensemble.device) for name, tensor in tensors.items()}
+    losses = list(moved["losses"].unbind()) if "losses" in moved else []
+    snapshots = {
+        int(name.removeprefix("snapshot.")): tensor
+        for name, tensor in tensors.items()
+        if name.startswith("snapshot.")
+    }
+    lacking = sorted(set(_TENSORS) - set(moved))
+    if lacking or not header.get("step", "").isdecimal():
+        raise CheckpointError(f"{file} lacks {', '.join(lacking) or 'its step'}: begin anew")
+    parts = {name: moved[name] for name in _TENSORS}
+    ensemble.state = State(int(header["step"]), **parts, losses=losses, snapshots=snapshots)
+
+
+@contextmanager
+def stop_asked() -> Iterator[Callable[[], bool]]:
+    """Tell whether Ctrl-C or a termination signal came; the step in progress is always finished."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass(frozen=True)

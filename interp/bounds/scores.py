@@ -8,7 +8,7 @@
     gate           ⟨w, x_t⟩                        linear in x_t
     lin, log, table                                known numbers
 
-The formulas are those of :mod:`interp.models.attention.terms`; each adds its rounding, and so does
+The formulas are those of :mod:`interp.models.attention.heads`; each adds its rounding, and so does
 their sum. RoPE is refused.
 """
 

@@ -21,11 +21,10 @@ from itertools import product
 import numpy as np
 from jaxtyping import Bool, Int
 
-from probes.decompile.counting_codes import Codes
 from probes.decompile.counting_covers import support
 from probes.decompile.counting_network import Layer, Network, NotCountingError
 from probes.decompile.counting_regions import Inputs, outputs
-from probes.decompile.counting_tables import Number, overlaps, tabulate
+from probes.decompile.counting_tables import Codes, Number, overlaps, tabulate
 
 __all__ = ["Machine", "Scene", "Variable", "build_machine"]
 

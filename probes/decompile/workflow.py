@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 from interp.errors import Problems
 from interp.rasp.syntax import Program
 from probes.decompile.alike import Alike, told_apart
-from probes.decompile.asking import asked
-from probes.decompile.beyond import Beside, far, proof
+from probes.decompile.beyond import Beside, far, program_of_counts, proof
 from probes.decompile.catalogue import primitives
 from probes.decompile.components import (
     HeadDoes,
@@ -41,7 +40,6 @@ from probes.decompile.components import (
 )
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
 from probes.decompile.evidence import Evidence, evidence
-from probes.decompile.exactly import program_of_counts
 from probes.decompile.judging import (
     LONGEST,
     Answer,
@@ -54,6 +52,7 @@ from probes.decompile.judging import (
 )
 from probes.decompile.line_heads import line_heads
 from probes.decompile.rows import Rows, Split, split
+from probes.decompile.task_rows import asked
 
 __all__ = ["Decompiled", "Judged", "decompile"]
 

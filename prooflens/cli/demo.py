@@ -23,7 +23,7 @@ def demo(
 
     check_output(out, overwrite=overwrite, marker=".prooflens-demo")
 
-    from prooflens.demo.run import run_demo
+    from prooflens.demo import run_demo
 
     console = Console(stderr=True)
     with console.status("starting") as status:

@@ -27,11 +27,10 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_of
 from interp.proofs.random_basis import random_basis
 from probes.decompile.counting import CountingProgram, decompile_counting
-from probes.decompile.counting_codes import Codes
 from probes.decompile.counting_covers import Cover, cover, support
-from probes.decompile.counting_forms import integer_comparison
-from probes.decompile.counting_samples import at_thresholds, drawn, in_cell
-from probes.decompile.counting_sums import weighted_sum
+from probes.decompile.counting_lines import weighted_sum
+from probes.decompile.counting_regions import integer_comparison
+from probes.decompile.counting_tables import Codes, at_thresholds, drawn, in_cell
 
 LONGEST = 40
 

@@ -22,8 +22,7 @@ from probes.certify.cover import _share, prove
 from probes.certify.domains.signs import Signs
 from probes.certify.domains.strings import Strings
 from probes.certify.maximum import caps_of
-from probes.certify.mechanism import lags_of
-from probes.certify.run import certify, domain_of
+from probes.certify.run import certify, domain_of, lags_of
 from probes.certify.search import worst_error, wrong_rows
 from trained import zoo
 

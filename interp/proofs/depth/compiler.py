@@ -202,7 +202,7 @@ def compile_program(
 ) -> Construction:
     """A transformer that computes the program's last line at every position.
 
-    Inputs are :func:`interp.proofs.depth.vocabulary.token_ids`; the output ``[batch, pos, 1]`` is
+    Inputs are :func:`interp.proofs.depth.compiler.token_ids`; the output ``[batch, pos, 1]`` is
     exactly 1 where the line holds and 0 where it does not. ``mechanism.directions`` has every name
     that the last line depends on, and every count (as text); a number is held divided by 1 + the
     tokens so far, a number of depth 0 and a guarded count as they are. With ``sign`` a number's

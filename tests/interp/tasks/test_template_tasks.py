@@ -25,7 +25,7 @@ from interp.tasks.template.named import (
     random_task,
     same_different,
 )
-from interp.tasks.template.substitution import diversity, draw_symbols, weights
+from interp.tasks.template.task import diversity, draw_symbols, weights
 from interp.tasks.template.text import (
     canonical,
     every_template,

@@ -14,12 +14,17 @@ from interp.models.checkpoint import save_checkpoint
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.stats.head_table import adjust
-from interp.weights.basis_null import BasisNull
 from interp.weights.head_weights import HeadWeights, head_weights
 from interp.weights.low_rank_circuit import low_rank_circuit
 from interp.weights.metrics import BASIC, METRICS, choose, effective_rank
 from interp.weights.weight_nulls import SpectrumNull, WeightNull, mean_modulus
-from interp.weights.weight_table import GROUPS, circuit_crop, singular_values, weight_table
+from interp.weights.weight_table import (
+    GROUPS,
+    BasisNull,
+    circuit_crop,
+    singular_values,
+    weight_table,
+)
 
 Array = NDArray[np.float64]
 

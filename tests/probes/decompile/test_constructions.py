@@ -12,7 +12,7 @@ from interp.rasp import parse, program_text
 from interp.rasp.evaluation import NONE, Vocabulary
 from probes.decompile.alike import told_apart
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
-from probes.decompile.ffn_tables import ffn_table
+from probes.decompile.evidence import ffn_table
 from probes.decompile.judging import Judge, Judged, answer
 from probes.decompile.rows import Rows, split
 from probes.decompile.search import Candidate

@@ -18,9 +18,9 @@ from interp.rasp.evaluation import NONE, Vocabulary
 from probes.decompile.catalogue import primitives
 from probes.decompile.columns import Column
 from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
-from probes.decompile.formulas import Questions, grow
 from probes.decompile.primitives import ideal, lag
 from probes.decompile.rows import Rows, off_task, split
+from probes.decompile.search import Questions, grow
 from probes.decompile.task_rows import rows_of_task
 from probes.decompile.workflow import decompile
 from probes.given_rows import read_rows

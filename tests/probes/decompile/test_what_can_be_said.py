@@ -6,9 +6,9 @@ import numpy as np
 
 from interp.rasp import program_text, run
 from interp.rasp.evaluation import NONE, Vocabulary
-from probes.decompile.balance import balanced
 from probes.decompile.catalogue import primitives
 from probes.decompile.decisions import decide
+from probes.decompile.features import balanced
 from probes.decompile.rows import Rows
 from probes.decompile.search import Candidate, candidates
 
