@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from torch import Tensor
 
-from interp.errors import ArgumentError, HookError, Problems
+from prooflens.errors import ArgumentError, HookError, Problems
 
 __all__ = [
     "Decay",

@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp.errors import ArgumentError, HookError
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
-from interp.proofs.coupling import construct_pod
-from interp.tasks.coupling import PodCoupling
-from interp.weights.metrics import effective_rank
-from interp.weights.spectrum import (
+from analyses.papers.coupling.score_spectra import (
     VectorMoments,
     convergence,
     decay_constant,
@@ -20,6 +14,12 @@ from interp.weights.spectrum import (
     metric_spectrum,
     score_spectra,
 )
+from interp.errors import ArgumentError, HookError
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.proofs.coupling import construct_pod
+from interp.tasks.coupling import PodCoupling
+from interp.weights.metrics import effective_rank
 
 
 def test_score_spectra_equal_numpys_of_centred_matrices() -> None:
