@@ -134,7 +134,8 @@ def score_spectra(
     if centred:
         scores = scores - scores.mean(dim=-1, keepdim=True)
     size = (scores.shape[-1] * scores.shape[-2]) ** 0.5
-    return (torch.linalg.svdvals(scores) / size).cpu().numpy()
+    found: np.ndarray = (torch.linalg.svdvals(scores) / size).cpu().numpy()
+    return found
 
 
 def metric_spectrum(
@@ -142,7 +143,8 @@ def metric_spectrum(
 ) -> Spectrum:
     """Singular values of ⟨q, k⟩ · scale as an operator between the inputs' functions, falling."""
     left, right = moment_root(query.second), moment_root(key.covariance if centred else key.second)
-    return (torch.linalg.svdvals(left @ right) * abs(scale)).cpu().numpy()
+    found: np.ndarray = (torch.linalg.svdvals(left @ right) * abs(scale)).cpu().numpy()
+    return found
 
 
 def factor_spectrum(
@@ -309,7 +311,8 @@ def _of_heads(query: Tensor, key: Tensor) -> list[tuple[VectorMoments, VectorMom
 def moment_root(moment: Tensor) -> Tensor:
     """The symmetric root R of a second-moment matrix, RᵀR = moment; it may be singular."""
     values, vectors = torch.linalg.eigh(moment)
-    return vectors * values.clamp_min(0).sqrt() @ vectors.mT
+    found: Tensor = vectors * values.clamp_min(0).sqrt() @ vectors.mT
+    return found
 
 
 def _mapped(inputs: VectorMoments, W: Tensor, b: Tensor | None) -> VectorMoments:
