@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from interp.models.card import ModelCard
-from interp.rasp.evaluation import NONE, Vocabulary
+from interp.program.evaluation import NONE, Vocabulary
 from probes.decompile.rows import Rows
 from probes.decompile.rows_file import read_worded_rows
 from probes.own_rows import IGNORED, Row, kind_of, read_ids

@@ -31,7 +31,7 @@ from interp.tasks.template import TemplateTask as TemplateTask
 # know why it can
 from prooflens import crasp as crasp
 from prooflens import proofs as proofs
-from interp.crasp.parser import parse_program as parse_program
+from interp.program.parser import parse_program as parse_program
 from interp.proofs.depth.compiler import compile_program as compile_program
 from interp.proofs.mechanism import Certificate as Certificate
 from interp.proofs.mechanism import Construction as Construction

@@ -1,11 +1,15 @@
-"""A store as a PyTorch data set: rows in a seeded, recorded order, for any number of workers.
+"""Read a store without its model, a tokenizer or a network: NumPy and h5py only.
 
-The order is ``numpy.random.default_rng([seed, epoch]).permutation`` of the row ids and belongs to
-the data set, not to the loader: give the ``DataLoader`` ``shuffle=False``. It is then the same for
-every number of workers, and :attr:`StoreDataset.provenance` says which it was.
+    store = ActivationStore("out/store")
+    store.activation("blocks.0.attn.hook_pattern", rows=slice(0, 32), heads=[1])
 
-A batch is read at once (PyTorch calls ``__getitems__``), coalesced per part. Random rows still
-read whole chunks: expect a shuffled epoch to be slower than one in order.
+Opening reads the manifest and the index; activations are read when asked for, and only the
+chunks that hold what was asked for (a chunk is whole rows of 0.25–1 MiB, so one head of a small
+pattern costs as much as all of them). Rows are named by id, their place in the source. PyTorch
+and TransformerLens are imported only by :meth:`ActivationStore.cache` and
+:meth:`ActivationStore.torch_dataset`.
+
+Not for writing activations: that is :func:`interp.store.extract.extract`.
 
 Which parts does a store have? Its index says.
 
@@ -15,22 +19,17 @@ that an index of a hundred thousand parts costs some tens of megabytes.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import Dataset
 
 from interp.errors import ArgumentError, HookError, StoreError
 from interp.store import arrays, layout
-from interp.store.cache import Stored, tensor
 from interp.store.files import Files, Index, Indices, RowSelector, SealedPart, as_indices, read_rows
 from interp.store.measurements import (
     measurement_names,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     import pandas
 
     from interp.hooks.transformer_lens_adapter import ActivationCache
+    from interp.store.dataset import StoreDataset
 
 __all__ = ["ActivationStore", "RowBatch", "open_store"]
 
@@ -71,86 +71,6 @@ def folder_parts(folder: Path) -> list[SealedPart]:
         overflows = entry.get("overflows") or _NONE
         parts.append(SealedPart(folder, entry["file"], ranges, shared, overflows))
     return parts
-
-
-@runtime_checkable
-class Rows(Stored, Protocol):
-    """What a data set needs of a store: what tensors need, and which rows there are."""
-
-    @property
-    def row_ids(self) -> Indices:
-        """The ids of the rows, ascending."""
-
-    @property
-    def parts(self) -> tuple[SealedPart, ...]:
-        """The sealed parts."""
-
-    def canonical(self, hook: str) -> str:
-        """The name under which a hook (or alias) is stored."""
-
-    def batches(self, size: int, rows: RowSelector = None) -> Iterator[Any]:
-        """The rows in batches of equal length, with their ids as ``rows``."""
-
-
-class StoreDataset(Dataset[dict[str, Tensor]]):
-    """One entry per row: ``row``, ``inputs``, ``targets`` and ``mask`` if stored, and each hook.
-
-    Args:
-        store: the store to read from.
-        hooks: the hooks to give; ``None`` for all.
-        shuffle: seed of the order, or ``None`` for the source's.
-        epoch: each epoch is another order of the same seed.
-
-    Attributes:
-        order: row ids in the order in which they are given.
-    """
-
-    def __init__(
-        self,
-        store: Rows,
-        hooks: Sequence[str] | None = None,
-        *,
-        shuffle: int | None = None,
-        epoch: int = 0,
-    ) -> None:
-        self.store = store
-        self.hooks = tuple(store.canonical(h) for h in hooks) if hooks is not None else store.hooks
-        self.shuffle = shuffle
-        self.epoch = epoch
-        self.order: Indices = store.row_ids
-        if shuffle is not None:
-            self.order = np.random.default_rng([shuffle, epoch]).permutation(self.order)
-        stored = store.parts[0].shapes if store.parts else {}
-        self._columns = [name for name in ("inputs", "targets", "mask") if name in stored]
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """Seed, epoch and SHA-256 of the order: what to record of a run that used it."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.order, "<i8").tobytes()).hexdigest()
-        return {"shuffle": self.shuffle, "epoch": self.epoch, "order_sha256": digest}
-
-    def __len__(self) -> int:
-        """The number of rows."""
-        return len(self.order)
-
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """The row at an index of the order."""
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Tensor]]:
-        """Several rows, which are read together where they have equal length."""
-        rows = self.order[np.asarray(indices)]
-        entries: list[dict[str, Tensor]] = [{} for _ in rows]
-        for batch in self.store.batches(len(rows), rows):
-            columns: dict[str, Tensor] = {"row": torch.from_numpy(batch.rows)}
-            for name in self._columns:
-                columns[name] = torch.from_numpy(getattr(self.store, name)(batch.rows))
-            columns |= {hook: tensor(self.store, hook, batch.rows) for hook in self.hooks}
-            at = {int(row): place for place, row in enumerate(batch.rows)}
-            for entry, row in zip(entries, rows.tolist(), strict=True):
-                if row in at:
-                    entry |= {name: values[at[row]] for name, values in columns.items()}
-        return entries
 
 
 @dataclass(frozen=True)
@@ -370,6 +290,8 @@ class ActivationStore:
             shuffle: seed of the order, or ``None`` for the source's order.
             epoch: each epoch is another order of the same seed.
         """
+        from interp.store.dataset import StoreDataset
+
         return StoreDataset(self, hooks, shuffle=shuffle, epoch=epoch)
 
     @property

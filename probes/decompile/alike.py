@@ -16,8 +16,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp.evaluation import run
-from interp.rasp.syntax import (
+from interp.program.evaluation import run
+from interp.program.syntax import (
     Allow,
     Assignment,
     Expression,

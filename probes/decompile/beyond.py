@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from interp.crasp.syntax import Program as CountingProgram
-from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
-from interp.rasp.counted import from_counting
-from interp.rasp.evaluation import run
-from interp.rasp.printer import program_text
-from interp.rasp.syntax import Program
+from interp.program.analysis import is_past_only
+from interp.program.evaluation import run
+from interp.program.printer import program_text
+from interp.program.syntax import Program
 from probes.decompile.counting import decompile_counting
 from probes.decompile.decisions import Fidelity, agreement, decide, decided, outputs_of
 from probes.decompile.judging import Judge
@@ -57,7 +55,7 @@ def program_of_counts(model: Any, rows: Rows, seed: int) -> Program | None:
     if found.program is None or found.agreement < 1.0:
         return None
     no, yes = (texts[code] for code in rows.answers)
-    return from_counting(found.program, yes, no)
+    return found.program.deciding(yes, no)
 
 
 _TIMES = 4
@@ -117,15 +115,14 @@ def proof(task: Any, program: Program, judge: Judge) -> Beside | None:
         program: That was found.
         judge: With the rows and the model's decisions on them.
     """
-    counted = task if isinstance(task, CountingProgram) else getattr(task, "program", None)
+    counted = task if isinstance(task, Program) else getattr(task, "program", None)
     answers = judge.data.fit.answers
-    if not isinstance(counted, CountingProgram) or answers is None or len(answers) != 2:
+    if not isinstance(counted, Program) or answers is None or len(answers) != 2:
+        return None
+    if not is_past_only(counted):
         return None
     no, yes = (judge.data.fit.vocabulary.texts[code] for code in answers)
-    try:
-        wanted = from_counting(counted, yes, no)
-    except ArgumentError:
-        return None
+    wanted = counted.deciding(yes, no)
     model, found = {}, {}
     for name in _PARTS:
         part = getattr(judge.data, name)

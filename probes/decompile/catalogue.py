@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from interp.rasp import syntax
-from interp.rasp.syntax import Assignment, Compare, Key, Name
+from interp.program import syntax
+from interp.program.syntax import Assignment, Comparison, Key, Name
 from probes.decompile.primitives import (
     BEFORE,
     Primitive,
@@ -46,13 +46,13 @@ def by_fetched(rows: Rows) -> Iterator[Primitive]:
             )
         lines, x = (*base.lines, line), Name(line.name)
         cost = base.cost + 2
-        yield Primitive(f"equal to {x.name}", Compare("==", Key("token"), x), None, cost, lines)
+        yield Primitive(f"equal to {x.name}", Comparison("==", Key("token"), x), None, cost, lines)
         if base in extremes:
-            below, above = (Compare(r, Key("token"), x) for r in ("<", ">"))
+            below, above = (Comparison(r, Key("token"), x) for r in ("<", ">"))
             yield Primitive(f"greatest below {x.name}", below, "greatest", cost, lines)
             yield Primitive(f"least above {x.name}", above, "least", cost, lines)
         elif line != BEFORE:
-            follows = Compare("==", Key("before"), x)
+            follows = Comparison("==", Key("before"), x)
             yield Primitive(f"last after {x.name}", follows, "last", cost, (BEFORE, *lines))
 
 

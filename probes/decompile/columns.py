@@ -15,9 +15,17 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp import syntax
-from interp.rasp.evaluation import NONE, Vocabulary
-from interp.rasp.syntax import Arithmetic, Compare, Count, Expression, Literal_, Nothing, Number
+from interp.program import syntax
+from interp.program.evaluation import NONE, Vocabulary
+from interp.program.syntax import (
+    Arithmetic,
+    Comparison,
+    Constant,
+    CountWhere,
+    Expression,
+    Literal_,
+    Nothing,
+)
 from probes.decompile.features import Feature
 from probes.decompile.rows import Rows
 
@@ -79,11 +87,11 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
         if _is_remainder(feature.expression):
             continue
         for p in _REMAINDERS:
-            rest = Arithmetic("%", feature.expression, Number(p))
+            rest = Arithmetic("%", feature.expression, Constant(p))
             yield _number(value % p, rest, (feature,), feature.cost + 2 + p / 8)
     counts: dict[str, list[_Valued]] = {}
     for feature, value in numbers:
-        if isinstance(feature.expression, Count):
+        if isinstance(feature.expression, CountWhere):
             counts.setdefault(feature.origin, []).append((feature, value))
     pairs = (pair for alike in counts.values() for pair in _numbered_pairs(alike))
     for number, ((f, v), (g, w)) in pairs:
@@ -92,19 +100,19 @@ def _numbers(numbers: Sequence[_Valued]) -> Iterator[Column]:
         difference = Arithmetic("-", f.expression, g.expression)
         cost = f.cost + g.cost + 0.5
         yield _number(v - w, difference, (f, g), cost)
-        same = Compare("==", f.expression, g.expression)  # takes two cuts of the difference
+        same = Comparison("==", f.expression, g.expression)  # takes two cuts of the difference
         yield Column((v == w).astype(np.int64), same, (f, g), cost + 0.1)
         for p in _REMAINDERS:
-            rest = Arithmetic("%", difference, Number(p))
+            rest = Arithmetic("%", difference, Constant(p))
             yield _number((v - w) % p, rest, (f, g), cost + 1 + p / 8)
 
 
 def _number(
     values: NDArray[np.int64], expression: Expression, of: tuple[Feature, ...], cost: int | float
 ) -> Column:
-    least = 0 if isinstance(expression, Count) or _is_remainder(expression) else None
+    least = 0 if isinstance(expression, CountWhere) or _is_remainder(expression) else None
     most = None
-    if isinstance(expression, Arithmetic) and isinstance(expression.right, Number):
+    if isinstance(expression, Arithmetic) and isinstance(expression.right, Constant):
         most = expression.right.value - 1 if expression.operator == "%" else None
     return Column(values, expression, of, cost, number=True, least=least, most=most)
 
@@ -127,12 +135,12 @@ def _is_one_of(feature: Feature, value: NDArray[np.int64], rows: Rows) -> Iterat
     present = np.unique(value)
     for code in present.tolist():
         if code == NONE:
-            expression: Expression = Compare("==", feature.expression, Nothing())
+            expression: Expression = Comparison("==", feature.expression, Nothing())
         elif code in content and code not in named:
             continue
         else:
             text = rows.vocabulary.texts[code]
-            expression = Compare("==", feature.expression, Literal_(text))
+            expression = Comparison("==", feature.expression, Literal_(text))
         hit = (value == code).astype(np.int64)
         yield Column(hit, expression, (feature,), feature.cost + 1)
 
@@ -142,18 +150,18 @@ def _compared(
 ) -> Iterator[Column]:
     cost = f.cost + g.cost + 1.5
     equal = ((v == w) & (v != NONE)).astype(np.int64)
-    yield Column(equal, Compare("==", f.expression, g.expression), (f, g), cost)
+    yield Column(equal, Comparison("==", f.expression, g.expression), (f, g), cost)
     if len(vocabulary.numbers) < 3:
         return
     known = (v != NONE) & (w != NONE)
     rank = [np.where(x == NONE, NONE, vocabulary.order[x]) for x in (v, w)]
     for relation, hit in (("<", rank[0] < rank[1]), (">", rank[0] > rank[1])):
-        expression = Compare(relation, f.expression, g.expression)  # type: ignore[arg-type]
+        expression = Comparison(relation, f.expression, g.expression)  # type: ignore[arg-type]
         yield Column((hit & known).astype(np.int64), expression, (f, g), cost + 0.1)
 
 
 def _shifted(value: Expression, by: int) -> Expression:
-    return Arithmetic("+" if by > 0 else "-", value, Number(abs(by))) if by else value
+    return Arithmetic("+" if by > 0 else "-", value, Constant(abs(by))) if by else value
 
 
 def expressions(
@@ -175,7 +183,7 @@ def expressions(
         yield feature.expression, feature
         if numbers:
             for operator in ("+", "-"):
-                shifted = Arithmetic(operator, feature.expression, Number(1))
+                shifted = Arithmetic(operator, feature.expression, Constant(1))
                 yield shifted, feature
     for text in rows.vocabulary.texts:
         yield syntax.Literal_(text), None

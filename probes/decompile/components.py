@@ -41,11 +41,11 @@ from numpy.typing import NDArray
 
 from interp.interventions.components import Component, components
 from interp.interventions.replacement import sites_of
-from interp.rasp.evaluation import NONE
-from interp.rasp.syntax import (
+from interp.program.evaluation import NONE
+from interp.program.syntax import (
     And,
     Assignment,
-    Compare,
+    Comparison,
     Expression,
     In,
     Key,
@@ -82,7 +82,7 @@ __all__ = [
     "substituted",
 ]
 
-_MOST, _SETS, _NEAR = 12, 3, 0.5
+_MOST, _SETS, _SHARE = 12, 3, 0.5
 
 
 def by_pairs(model: Any, rows: Rows, head: Component, *, positions: bool) -> Iterator[Primitive]:
@@ -137,10 +137,10 @@ def _looked_at(
     for q, row in enumerate(weights):
         if q == rest or not row.any():
             continue
-        keys = np.flatnonzero(row >= _NEAR * row.max()).tolist()
+        keys = np.flatnonzero(row >= _SHARE * row.max()).tolist()
         others = np.delete(np.arange(len(row)), rest) if rest >= 0 else np.arange(len(row))
         if rest in keys and row[others].max() >= 1:
-            keys = others[row[others] >= _NEAR * row[others].max()].tolist()
+            keys = others[row[others] >= _SHARE * row[others].max()].tolist()
         found[q] = keys
     return found
 
@@ -159,7 +159,7 @@ def _condition(
     if all(len(keys) == 1 for keys in sets):
         entries = tuple(((token,), Literal_(keys[0])) for token, keys in looked.items())
         line = Assignment(name, Table((Token(),), entries, Nothing()))
-        return Compare("==", Key("token"), Name(name)), (line,)
+        return Comparison("==", Key("token"), Name(name)), (line,)
     if len(sets) > _SETS:
         return None
     cases: list[Expression] = [
@@ -173,7 +173,7 @@ def _condition(
 
 
 def _among(value: Expression, tokens: tuple[str, ...]) -> Expression:
-    return Compare("==", value, Literal_(tokens[0])) if len(tokens) == 1 else In(value, tokens)
+    return Comparison("==", value, Literal_(tokens[0])) if len(tokens) == 1 else In(value, tokens)
 
 
 _BUDGET, _NEAR, _FEW, _STANDS_IN = 0.98, 0.03, 8, 0.9

@@ -26,23 +26,20 @@ from functools import reduce
 import numpy as np
 from jaxtyping import Bool, Int
 
-from interp.crasp.predicates import Predicate, built_in
-from interp.crasp.syntax import (
+from interp.program.predicates import Predicate, built_in
+from interp.program.syntax import (
     And,
+    Arithmetic,
     Assignment,
     Comparison,
     Constant,
     Count,
-    Difference,
     Expression,
-    Formula,
     Holds,
-    Multiple,
     Not,
     Or,
     Program,
     Relation,
-    Sum,
     Symbol,
     Term,
     TermName,
@@ -175,12 +172,12 @@ class _Writer:
     names: dict[tuple[int, tuple[int, ...]], Term] = field(default_factory=dict)
     sources: dict[str, list[Variable]] = field(default_factory=dict)
 
-    def formula(self, scene: Scene, wanted: Bool[np.ndarray, " row"]) -> Formula:
+    def formula(self, scene: Scene, wanted: Bool[np.ndarray, " row"]) -> Expression:
         """What holds in the wanted rows and in no other."""
         rows, variables = _by_depth(scene)
         return self.covered(cover(rows, wanted, [v.size for v in variables]), variables)
 
-    def covered(self, found: Cover, variables: Sequence[Variable]) -> Formula:
+    def covered(self, found: Cover, variables: Sequence[Variable]) -> Expression:
         """A cover as a formula: any of its cubes, or, negated, none of them."""
         parts = []
         for cube in found.cubes:
@@ -192,7 +189,7 @@ class _Writer:
                 parts.append(_all_of(self.literal(v, allowed) for v, allowed in named))
         return _all_of(parts) if found.negated else _any_of(parts)
 
-    def literal(self, variable: Variable, allowed: frozenset[int]) -> Formula:
+    def literal(self, variable: Variable, allowed: frozenset[int]) -> Expression:
         """One variable has one of some values."""
         if variable.kind == "token":
             return self.token(allowed)
@@ -204,7 +201,7 @@ class _Writer:
             raise TypeError("a number without weights")
         return self.compared(variable, variable.number, allowed)
 
-    def token(self, allowed: frozenset[int]) -> Formula:
+    def token(self, allowed: frozenset[int]) -> Expression:
         """The token is one of some; tokens that the program cannot name are what is left."""
         nameless = {i for i, word in enumerate(self.words) if word is None}
         turned = bool(nameless & allowed)
@@ -213,7 +210,7 @@ class _Writer:
         found = _any_of([Symbol(self.words[i] or "") for i in chosen])
         return _negated(found) if turned else found
 
-    def lagged(self, variable: Variable, allowed: frozenset[int]) -> Formula:
+    def lagged(self, variable: Variable, allowed: frozenset[int]) -> Expression:
         """What stands a fixed number of tokens back is one of some classes; BOS is in one too."""
         scene = self.machine.scenes[variable.layer]
         outside = variable.seen[-1] in allowed
@@ -234,7 +231,7 @@ class _Writer:
             self.lines.append(Assignment(same[0], term))
         return TermName(same[0])
 
-    def compared(self, variable: Variable, number: Number, allowed: frozenset[int]) -> Formula:
+    def compared(self, variable: Variable, number: Number, allowed: frozenset[int]) -> Expression:
         """A number lies in one of some intervals."""
         term = self.number(variable, number)
         natural = min(number.weights) >= 0
@@ -282,7 +279,7 @@ def write_program(machine: Machine, words: Sequence[str | None]) -> Written:
     answer = writer.formula(machine.end, machine.answer)
     lines = [*writer.lines, Assignment("answer", answer)]
     sources = {name: tuple(held) for name, held in writer.sources.items()}
-    return Written(Program(tuple(lines), _imports(lines)), sources)
+    return Written(Program(tuple(lines), imports=_imports(lines)), sources)
 
 
 def _by_depth(scene: Scene) -> tuple[Int[np.ndarray, "row variable"], list[Variable]]:
@@ -310,17 +307,17 @@ def _summed(parts: Sequence[tuple[int, Term]]) -> Term:
     """Positive ones first; a sum of none is 0."""
     total: Term | None = None
     for weight, term in parts:
-        size = term if abs(weight) == 1 else Multiple(abs(weight), term)
+        size = term if abs(weight) == 1 else Arithmetic("*", Constant(abs(weight)), term)
         if total is None:
-            total = size if weight > 0 else Multiple(weight, term)
+            total = size if weight > 0 else Arithmetic("*", Constant(weight), term)
         else:
-            total = Sum(total, size) if weight > 0 else Difference(total, size)
+            total = Arithmetic("+" if weight > 0 else "-", total, size)
     return Constant(0) if total is None else total
 
 
 def _between(
     term: Term, thresholds: Sequence[int], first: int, last: int, natural: bool
-) -> Formula:
+) -> Expression:
     """The term lies in intervals ``first`` to ``last``."""
     low = thresholds[first - 1] if first > 0 else None
     high = thresholds[last] if last < len(thresholds) else None
@@ -336,7 +333,7 @@ def _between(
     return _all_of(found)
 
 
-def _compare(relation: Relation, term: Term, value: int) -> Formula:
+def _compare(relation: Relation, term: Term, value: int) -> Expression:
     """Against 0 rather than against 1."""
     if value == 1:
         return Comparison(">" if relation == ">=" else "<=", term, Constant(0))
@@ -354,7 +351,7 @@ def _runs(values: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-def _position(period: int, allowed: frozenset[int]) -> Formula:
+def _position(period: int, allowed: frozenset[int]) -> Expression:
     """The position's residue is one of some, by the smallest period that tells."""
     for divisor in range(2, period + 1):
         if period % divisor:
@@ -376,7 +373,7 @@ def _residue(period: int, value: int) -> str:
     return f"pos_mod{period}" if value == 0 else f"pos_mod{period}_{value}"
 
 
-def _negated(formula: Formula) -> Formula:
+def _negated(formula: Expression) -> Expression:
     match formula:
         case Truth(value):
             return Truth(not value)
@@ -385,12 +382,12 @@ def _negated(formula: Formula) -> Formula:
     return Not(formula)
 
 
-def _all_of(formulas: Iterable[Formula]) -> Formula:
+def _all_of(formulas: Iterable[Expression]) -> Expression:
     found = list(formulas)
     return reduce(And, found) if found else Truth(True)
 
 
-def _any_of(formulas: Iterable[Formula]) -> Formula:
+def _any_of(formulas: Iterable[Expression]) -> Expression:
     found = list(formulas)
     if Truth(True) in found:
         return Truth(True)

@@ -33,7 +33,7 @@ from probes.decompile.counting_network import Layer
 __all__ = ["Bend", "Inputs", "bends", "integer_comparison", "outputs"]
 
 _LARGEST = 400
-_NOISE = 1e-9
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def integer_comparison(
         None if the sum's sign is always the same, or no comparison could be proved.
     """
     size = float(np.abs(alpha).max(initial=0.0))
-    noise = _NOISE * max(size, abs(bos))
+    noise = _ROUNDING * max(size, abs(bos))
     if size <= noise:
         return None
     low, high = bos + longest * min(0.0, alpha.min()), bos + longest * max(0.0, alpha.max())
@@ -79,8 +79,8 @@ def integer_comparison(
         scale = _fitted(alpha, weights) or scale
         off = alpha / scale - weights
         least, most = longest * min(0.0, off.min()), longest * max(0.0, off.max())
-        threshold = int(np.floor(-bos / scale - least + _NOISE)) + 1
-        if threshold - 1 <= -bos / scale - most + _NOISE:
+        threshold = int(np.floor(-bos / scale - least + _ROUNDING)) + 1
+        if threshold - 1 <= -bos / scale - most + _ROUNDING:
             return _canonical(weights.astype(np.int64), threshold, float(np.abs(off).max()))
     return None
 

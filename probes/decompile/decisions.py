@@ -20,7 +20,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.rasp.evaluation import NONE, Decisions
+from interp.program.evaluation import NONE, Decisions
 from interp.run import Edit, Run, Site
 from interp.tasks.base import Batch
 from probes.decompile.rows import Rows

@@ -52,10 +52,10 @@ from interp.attribution.unembedding import norm_gain, norm_shift, takes_mean_out
 from interp.errors import HookError
 from interp.interventions.components import Component
 from interp.interventions.replacement import sites_of
-from interp.rasp import syntax
-from interp.rasp.evaluation import NONE, evaluate
-from interp.rasp.printer import expression_text
-from interp.rasp.syntax import Assignment, Expression, Program, children
+from interp.program import syntax
+from interp.program.evaluation import NONE, line_values
+from interp.program.printer import expression_text
+from interp.program.syntax import Assignment, Expression, Program, children
 from interp.run import Array, Replace, Site
 from probes.decompile.components import HeadDoes, Kept
 from probes.decompile.decisions import (
@@ -330,7 +330,7 @@ def _values(program: Program) -> list[Expression]:
         value = output.condition if isinstance(output, syntax.Allow) else output.value
         for part in _here(value):
             remainder = isinstance(part, syntax.Arithmetic) and part.operator == "%"
-            if (isinstance(part, syntax.Count) or remainder) and part not in found:
+            if (isinstance(part, syntax.CountWhere) or remainder) and part not in found:
                 found.append(part)
     return found[:_MOST]
 
@@ -338,7 +338,7 @@ def _values(program: Program) -> list[Expression]:
 def _here(expression: Expression) -> Iterator[Expression]:
     """An expression and what is inside it, but for what is asked of earlier positions."""
     yield expression
-    if not isinstance(expression, syntax.Count | syntax.Average | syntax.Pick):
+    if not isinstance(expression, syntax.CountWhere | syntax.Average | syntax.Pick):
         for part in children(expression):
             yield from _here(part)
 
@@ -347,7 +347,7 @@ def _codes(
     program: Program, named: Sequence[Expression], rows: Rows
 ) -> Int[np.ndarray, "value row pos"]:
     lines = [Assignment(f"read{k}_", value) for k, value in enumerate(named)]
-    found = evaluate([*program.lines, *lines], rows.tokens, rows.vocabulary)
+    found = line_values([*program.lines, *lines], rows.tokens, rows.vocabulary)
     return np.stack([found[line.name] for line in lines]).astype(np.int64)
 
 

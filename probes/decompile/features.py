@@ -27,24 +27,24 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp.evaluation import evaluate
-from interp.rasp.syntax import (
+from interp.program.evaluation import line_values
+from interp.program.syntax import (
     And,
     Arithmetic,
     Assignment,
-    Boolean,
-    Compare,
-    Count,
+    Comparison,
+    Constant,
+    CountWhere,
     Expression,
     In,
     Key,
     Literal_,
     Name,
     Not,
-    Number,
     Pick,
     Position,
     Token,
+    Truth,
     Which,
     children,
 )
@@ -73,8 +73,8 @@ def balanced(rows: Rows) -> tuple[Assignment, Assignment] | None:
                 In(Key("token"), tuple(t for t, s in zip(texts, signs, strict=True) if s == sign))
                 for sign in (1, -1)
             )
-            depth = Assignment("depth", Arithmetic("-", Count(opening), Count(closing)))
-            same = Compare("==", Key("depth"), Name("depth"))
+            depth = Assignment("depth", Arithmetic("-", CountWhere(opening), CountWhere(closing)))
+            same = Comparison("==", Key("depth"), Name("depth"))
             return depth, Assignment("opened", Pick("last", Key("token"), And(same, opening)))
     return None
 
@@ -121,7 +121,7 @@ def features(
     """
     found = [Feature(Token(), "token")]
     for p in _PERIODS if positions else ():
-        found.append(Feature(Arithmetic("%", Position(), Number(p)), "number", cost=2 + p / 8))
+        found.append(Feature(Arithmetic("%", Position(), Constant(p)), "number", cost=2 + p / 8))
     before = any(one.where == lag(1).where for _, one in fetched)
     for number, one in fetched:
         found += _tokens(number, one, before)
@@ -164,7 +164,7 @@ def _tokens(number: int, one: Primitive, before: bool) -> Iterator[Feature]:
 def _is_literal(where: Expression) -> bool:
     """Whether a condition names the token, so that to fetch it says only whether there is one."""
     return (
-        isinstance(where, Compare)
+        isinstance(where, Comparison)
         and where.relation == "=="
         and where.left == Key("token")
         and isinstance(where.right, Literal_)
@@ -198,13 +198,13 @@ def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
     content = rows.content()
     others = [c for c in np.unique(rows.tokens[rows.tokens >= 0]).tolist() if c not in content]
     named = tuple(rows.vocabulary.texts[c] for c in others)
-    parts = [one.where] if one.where != Boolean(True) else []
+    parts = [one.where] if one.where != Truth(True) else []
     parts += [Not(In(Key("token"), named))] if named else []
-    where: Expression = parts[0] if parts else Boolean(True)
+    where: Expression = parts[0] if parts else Truth(True)
     where = And(where, parts[1]) if len(parts) > 1 else where
     ways: tuple[Which, ...] = ("commonest", "rarest")
     for way in ways:
-        name = "token" if one.where == Boolean(True) else one.name
+        name = "token" if one.where == Truth(True) else one.name
         line = Assignment(f"{way}_{name}", Pick(way, Key("token"), where))
         yield Feature(Name(line.name), "token", (*one.lines, line), number, one.cost + 4, one.words)
 
@@ -212,31 +212,31 @@ def _frequent(number: int, one: Primitive, rows: Rows) -> Iterator[Feature]:
 def _counts(number: int, one: Primitive, rows: Rows, before: bool) -> Iterator[Feature]:
     if one.single and not _is_literal(one.where):
         return
-    everything = one.where == Boolean(True)
+    everything = one.where == Truth(True)
     if not everything:
         cost, origin = one.cost + 1, one.family or one.words
         if _is_literal(one.where):
             cost, origin = 1, ""
-        yield Feature(Count(one.where), "number", one.lines, number, cost, origin)
+        yield Feature(CountWhere(one.where), "number", one.lines, number, cost, origin)
     if _is_literal(one.where):
         return
     texts = [rows.vocabulary.texts[c] for c in rows.common(_COUNTED)]
     for text in texts:
-        is_it: Expression = Compare("==", Key("token"), Literal_(text))
+        is_it: Expression = Comparison("==", Key("token"), Literal_(text))
         where = is_it if everything else And(one.where, is_it)
         origin = "" if everything else one.words
-        yield Feature(Count(where), "number", one.lines, number, one.cost + 1, origin)
+        yield Feature(CountWhere(where), "number", one.lines, number, one.cost + 1, origin)
     if before and everything:
-        changed = Compare("!=", Key("before"), Key("token"))
-        yield Feature(Count(changed), "number", (BEFORE,), number, 4.0, "pairs")
+        changed = Comparison("!=", Key("before"), Key("token"))
+        yield Feature(CountWhere(changed), "number", (BEFORE,), number, 4.0, "pairs")
         few = texts if len(texts) <= _SMALL else []
         for first in few:
             for second in few:
                 pair = And(
-                    Compare("==", Key("before"), Literal_(first)),
-                    Compare("==", Key("token"), Literal_(second)),
+                    Comparison("==", Key("before"), Literal_(first)),
+                    Comparison("==", Key("token"), Literal_(second)),
                 )
-                yield Feature(Count(pair), "number", (BEFORE,), number, 4.0, "pairs")
+                yield Feature(CountWhere(pair), "number", (BEFORE,), number, 4.0, "pairs")
 
 
 def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
@@ -246,9 +246,9 @@ def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
     if not 2 <= len(content) <= _FEW_TOKENS:
         return
     texts = [rows.vocabulary.texts[code] for code in content]
-    some = Number(1)
+    some = Constant(1)
     chains: list[tuple[str, Expression, tuple[Assignment, ...]]] = [
-        (text, Compare("==", Key("token"), Literal_(text)), ()) for text in texts
+        (text, Comparison("==", Key("token"), Literal_(text)), ()) for text in texts
     ]
     for level in range(1, layers):
         longer: list[tuple[str, Expression, tuple[Assignment, ...]]] = []
@@ -256,8 +256,8 @@ def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
             for text in texts:
                 if word.endswith(text):
                     continue
-                is_it = Compare("==", Token(), Literal_(text))
-                met = And(is_it, Compare(">=", Count(where), some))
+                is_it = Comparison("==", Token(), Literal_(text))
+                met = And(is_it, Comparison(">=", CountWhere(where), some))
                 name = (
                     f"after_{len(word)}_{word}{text}"
                     if not word.isalnum()
@@ -266,7 +266,7 @@ def _nested(rows: Rows, layers: int) -> Iterator[Feature]:
                 line = Assignment(_plain(name), met)
                 key = Key(line.name)
                 longer.append((word + text, key, (*lines, line)))
-                yield Feature(Count(key), "number", (*lines, line), -1, 2.0 + level, "nested")
+                yield Feature(CountWhere(key), "number", (*lines, line), -1, 2.0 + level, "nested")
         chains = longer
 
 
@@ -281,5 +281,5 @@ def values_of(found: Sequence[Feature], rows: Rows) -> list[NDArray[np.int64]]:
     for feature in found:
         lines |= {line.name: line for line in feature.lines}
     extra = [Assignment(f"feature{i}_", f.expression) for i, f in enumerate(found)]
-    every = evaluate([*lines.values(), *extra], rows.tokens, rows.vocabulary)
+    every = line_values([*lines.values(), *extra], rows.tokens, rows.vocabulary)
     return [every[line.name][rows.asked].astype(np.int64) for line in extra]

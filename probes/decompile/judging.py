@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp.evaluation import run
-from interp.rasp.syntax import Program
+from interp.program.evaluation import run
+from interp.program.syntax import Program
 from probes.decompile.decisions import Fidelity, TokenTable, agreement, decide, disagreements
 from probes.decompile.rows import Rows, Split
 from probes.decompile.search import Candidate, candidates

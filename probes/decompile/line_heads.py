@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from interp.rasp import syntax
-from interp.rasp.syntax import Expression, Program, children
+from interp.program import syntax
+from interp.program.syntax import Expression, Program, children
 from probes.decompile.components import HeadDoes, Kept, overlap, substituted
 from probes.decompile.decisions import TokenTable, decided, outputs_of
 from probes.decompile.primitives import Primitive
@@ -58,6 +58,6 @@ def _looks(expression: Expression) -> tuple[Expression, syntax.Which | None] | N
         if isinstance(part, syntax.Pick):
             by_count = part.which in ("commonest", "rarest")
             return part.where, None if by_count else part.which
-        if isinstance(part, syntax.Count | syntax.Average):
+        if isinstance(part, syntax.CountWhere | syntax.Average):
             return part.where, None
     return None

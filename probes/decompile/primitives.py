@@ -21,22 +21,22 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from interp.rasp import syntax
-from interp.rasp.evaluation import keys
-from interp.rasp.syntax import (
+from interp.program import syntax
+from interp.program.evaluation import keys
+from interp.program.syntax import (
     And,
     Arithmetic,
     Assignment,
-    Boolean,
-    Compare,
+    Comparison,
+    Constant,
     Expression,
     In,
     Key,
     Literal_,
     Name,
-    Number,
     Position,
     Token,
+    Truth,
     Which,
 )
 from probes.decompile.rows import Rows
@@ -97,14 +97,14 @@ class Primitive:
 
 def lag(k: int) -> Primitive:
     """The position k before."""
-    where = Compare("==", Key("position"), Arithmetic("-", Position(), Number(k)))
+    where = Comparison("==", Key("position"), Arithmetic("-", Position(), Constant(k)))
     words = "the token before" if k == 1 else f"the token {k} before"
     return Primitive(words, where, cost=k)
 
 
 def one_position(where: Expression) -> bool:
     """Whether a condition fixes the position."""
-    if not isinstance(where, Compare):
+    if not isinstance(where, Comparison):
         return False
     return where.relation == "==" and where.left == Key("position")
 
@@ -115,26 +115,26 @@ BEFORE = Assignment("before", syntax.Pick("last", Key("token"), lag(1).where))
 
 def everywhere() -> Iterator[Primitive]:
     """All positions, the first, all but the first."""
-    yield Primitive("all positions alike", Boolean(True), cost=0)
-    first = Compare("==", Key("position"), Number(0))
+    yield Primitive("all positions alike", Truth(True), cost=0)
+    first = Comparison("==", Key("position"), Constant(0))
     yield Primitive("the first position", first)
-    yield Primitive("all but the first", Compare("!=", Key("position"), Number(0)))
+    yield Primitive("all but the first", Comparison("!=", Key("position"), Constant(0)))
 
 
 def by_position() -> Iterator[Primitive]:
     """What only knows positions."""
-    yield Primitive("itself", Compare("==", Key("position"), Position()))
+    yield Primitive("itself", Comparison("==", Key("position"), Position()))
     yield from (lag(k) for k in range(1, _LAGS + 1))
     for p in range(1, _FIXED + 1):
-        where = Compare("==", Key("position"), Number(p))
+        where = Comparison("==", Key("position"), Constant(p))
         yield Primitive(f"position {p}", where, cost=2)
     for k in _WINDOWS:
-        near = Compare(">", Key("position"), Arithmetic("-", Position(), Number(k)))
+        near = Comparison(">", Key("position"), Arithmetic("-", Position(), Constant(k)))
         yield Primitive(f"the last {k} positions", near, cost=3)
     for p, nth in _PERIODS.items():
         for shift in range(p):
-            here = Arithmetic("+", Position(), Number(shift)) if shift else Position()
-            where = Compare("==", _mod(Key("position"), p), _mod(here, p))
+            here = Arithmetic("+", Position(), Constant(shift)) if shift else Position()
+            where = Comparison("==", _mod(Key("position"), p), _mod(here, p))
             words = (
                 f"every {nth} position, {shift} from here"
                 if shift
@@ -142,18 +142,18 @@ def by_position() -> Iterator[Primitive]:
             )
             yield Primitive(words, where, cost=3)
             if not shift:
-                strict = And(where, Compare("<", Key("position"), Position()))
+                strict = And(where, Comparison("<", Key("position"), Position()))
                 yield Primitive(f"every {nth} position before", strict, cost=4)
 
 
 def _mod(of: Expression, p: int) -> Expression:
-    return Arithmetic("%", of, Number(p))
+    return Arithmetic("%", of, Constant(p))
 
 
 def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
     """What compares tokens or knows one."""
-    same = Compare("==", Key("token"), Token())
-    earlier = And(same, Compare("<", Key("position"), Position()))
+    same = Comparison("==", Key("token"), Token())
+    earlier = And(same, Comparison("<", Key("position"), Position()))
     yield Primitive("equal tokens", same, cost=2)
     if positions:
         yield Primitive("earlier equal tokens", earlier, cost=2)
@@ -161,12 +161,12 @@ def by_token(rows: Rows, positions: bool) -> Iterator[Primitive]:
         yield Primitive("the last equal token before", earlier, "last", cost=3)
     for code in _named(rows):
         text = rows.vocabulary.texts[code]
-        is_it = Compare("==", Key("token"), Literal_(text))
+        is_it = Comparison("==", Key("token"), Literal_(text))
         yield Primitive(f'every "{text}"', is_it, cost=2)
         if not positions:
             continue
         yield Primitive(f'the last "{text}"', is_it, "last", cost=3)
-        other = Compare("!=", Key("token"), Literal_(text))
+        other = Comparison("!=", Key("token"), Literal_(text))
         yield Primitive(f'the last that is not "{text}"', other, "last", cost=3)
 
 
@@ -188,8 +188,8 @@ def by_order(rows: Rows) -> Iterator[Primitive]:
     if sum(int(code) in numbers for code in rows.content()) < 3:
         return
     texts = tuple(rows.vocabulary.texts[c] for c in _named(rows) if c not in numbers)
-    above, below = (Compare(r, Key("token"), Token()) for r in (">", "<"))
-    number = syntax.Not(In(Key("token"), texts)) if texts else Boolean(True)
+    above, below = (Comparison(r, Key("token"), Token()) for r in (">", "<"))
+    number = syntax.Not(In(Key("token"), texts)) if texts else Truth(True)
     yield Primitive("the least token above this one", above, "least", cost=3)
     yield Primitive("the greatest token below this one", below, "greatest", cost=3)
     yield Primitive("the last token above this one", above, "last", cost=3)
@@ -200,31 +200,31 @@ def by_order(rows: Rows) -> Iterator[Primitive]:
 
 def by_predecessor() -> Iterator[Primitive]:
     """What needs an earlier layer to have fetched the tokens before."""
-    follows = Compare("==", Key("before"), Token())
+    follows = Comparison("==", Key("before"), Token())
     lines = (BEFORE,)
     yield Primitive("tokens that follow one like this", follows, cost=3, lines=lines)
     yield Primitive("the first that follows one like this", follows, "first", 3, lines)
     yield Primitive("the last that follows one like this", follows, "last", 3, lines)
     pair = And(
-        Compare("==", Key("before"), Token()),
-        Compare("==", Key("before2"), Name("before")),
+        Comparison("==", Key("before"), Token()),
+        Comparison("==", Key("before2"), Name("before")),
     )
     two = Assignment("before2", syntax.Pick("last", Key("token"), lag(2).where))
     words = "the last that follows two like this and the one before"
     yield Primitive(words, pair, "last", 4, (BEFORE, two))
 
 
-_FIRST_EQUAL = syntax.Pick("first", Key("position"), Compare("==", Key("token"), Token()))
+_FIRST_EQUAL = syntax.Pick("first", Key("position"), Comparison("==", Key("token"), Token()))
 
 
 def by_newness(rows: Rows) -> Iterator[Primitive]:
     """What needs an earlier layer to have counted equal tokens: tokens seen for the first time."""
     texts = tuple(rows.vocabulary.texts[c] for c in _fixed(rows))
-    once = Compare("==", syntax.Count(Compare("==", Key("token"), Token())), Number(1))
+    once = Comparison("==", syntax.CountWhere(Comparison("==", Key("token"), Token())), Constant(1))
     new = And(once, syntax.Not(In(Token(), texts))) if texts else once
     line, met = Assignment("new", new), Assignment("met", _FIRST_EQUAL)
     yield Primitive("new tokens", Key("new"), cost=4, lines=(line,))
-    later = And(Key("new"), Compare(">", Key("position"), Name("met")))
+    later = And(Key("new"), Comparison(">", Key("position"), Name("met")))
     words = "the next new token after the first one like this"
     yield Primitive(words, later, "first", 5, (line, met))
 

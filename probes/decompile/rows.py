@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import Problems
-from interp.rasp.evaluation import NONE, Vocabulary
+from interp.program.evaluation import NONE, Vocabulary
 
 __all__ = ["Objective", "Rows", "Split", "off_task", "split"]
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import ArgumentError, Problems
-from interp.rasp.evaluation import NONE, Vocabulary
+from interp.program.evaluation import NONE, Vocabulary
 from interp.reading import read_json
 from probes.decompile.rows import Objective, Rows
 

@@ -26,23 +26,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.rasp import syntax
-from interp.rasp.evaluation import evaluate
-from interp.rasp.syntax import (
+from interp.program import syntax
+from interp.program.evaluation import line_values
+from interp.program.syntax import (
     Allow,
     And,
     Assignment,
-    Boolean,
     Choice,
-    Compare,
+    Comparison,
+    Constant,
     Expression,
     Name,
     Next,
     Not,
-    Number,
     Or,
     Output,
     Program,
+    Truth,
     children,
 )
 from probes.decompile.columns import Column, columns, expressions
@@ -184,12 +184,12 @@ def _tree(root: _Leaf, leaves: Sequence[_Leaf]) -> Tree:
 
 def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
     if leaf.children is None or leaf.split is None:
-        return Boolean(leaf.value)
+        return Truth(leaf.value)
     _, column, threshold = leaf.split
     mine: list[Column] = []
     low, high = (_written(child, mine) for child in leaf.children)
     if low == high:
-        asked += mine if not isinstance(low, Boolean) else []
+        asked += mine if not isinstance(low, Truth) else []
         return low
     asked += [column, *mine]
     if column.number:
@@ -200,38 +200,38 @@ def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
 def _at_most(column: Column, threshold: int) -> Expression:
     """That a number is at most so much; that it is its bound, where the bound is next."""
     if column.least == threshold:
-        return Compare("==", column.expression, Number(threshold))
+        return Comparison("==", column.expression, Constant(threshold))
     if column.most is not None and column.most - 1 == threshold:
-        return Compare("!=", column.expression, Number(column.most))
-    return Compare("<=", column.expression, Number(threshold))
+        return Comparison("!=", column.expression, Constant(column.most))
+    return Comparison("<=", column.expression, Constant(threshold))
 
 
 def joined(condition: Expression, then: Expression, other: Expression) -> Expression:
     """``then`` where the condition holds and ``other`` elsewhere, as short as it goes."""
     match then, other:
-        case Boolean(True), Boolean(False):
+        case Truth(True), Truth(False):
             return condition
-        case Boolean(False), Boolean(True):
+        case Truth(False), Truth(True):
             return negated(condition)
-        case Boolean(True), _:
+        case Truth(True), _:
             return Or(condition, other)
-        case Boolean(False), _:
+        case Truth(False), _:
             return And(negated(condition), other)
-        case _, Boolean(False):
+        case _, Truth(False):
             return And(condition, then)
-        case _, Boolean(True):
+        case _, Truth(True):
             return Or(negated(condition), then)
     return Or(And(condition, then), And(negated(condition), other))
 
 
 def negated(condition: Expression) -> Expression:
     """The opposite of a condition."""
-    if isinstance(condition, Compare) and condition.relation in ("==", "!="):
-        return Compare(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
-    if isinstance(condition, Compare) and isinstance(condition.right, Number):
+    if isinstance(condition, Comparison) and condition.relation in ("==", "!="):
+        return Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
+    if isinstance(condition, Comparison) and isinstance(condition.right, Constant):
         if condition.relation == "<=":
-            return Compare(">=", condition.left, Number(condition.right.value + 1))
-        return Compare(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
+            return Comparison(">=", condition.left, Constant(condition.right.value + 1))
+        return Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
     return Not(condition)
 
 
@@ -362,7 +362,7 @@ def _values(
     is right."""
     lines = {line.name: line for feature in known for line in feature.lines}
     extra = [Assignment(f"offered{i}_", e) for i, (e, _) in enumerate(offered)]
-    every = evaluate([*lines.values(), *extra], rows.tokens, rows.vocabulary)
+    every = line_values([*lines.values(), *extra], rows.tokens, rows.vocabulary)
     right = np.stack([every[line.name][rows.asked] == decisions for line in extra])
     cost = np.array(
         [1.0 if f is None else f.cost + isinstance(e, syntax.Arithmetic) for e, f in offered]
@@ -407,9 +407,9 @@ def _listed(
     found = first
     for value, trees in reversed(guards):
         guard = _worth(trees, most).formula
-        if guard == Boolean(True):
+        if guard == Truth(True):
             found = value
-        elif guard != Boolean(False):
+        elif guard != Truth(False):
             if isinstance(found, Choice) and found.condition == negated(guard):
                 found = found.then  # nothing is left for the rest
             found = Choice(value, guard, found)

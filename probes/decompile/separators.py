@@ -16,19 +16,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from interp.rasp import syntax
-from interp.rasp.syntax import (
+from interp.program import syntax
+from interp.program.syntax import (
     And,
     Arithmetic,
     Assignment,
-    Compare,
-    Count,
+    Comparison,
+    Constant,
+    CountWhere,
     Expression,
     Key,
     Literal_,
     Name,
     Not,
-    Number,
     Position,
     Token,
 )
@@ -53,7 +53,7 @@ def separators(rows: Rows) -> list[str]:
 
 def after(text: str) -> Assignment:
     """The line that says whether a token has been seen."""
-    seen = Compare(">=", Count(Compare("==", Key("token"), Literal_(text))), Number(1))
+    seen = Comparison(">=", CountWhere(Comparison("==", Key("token"), Literal_(text))), Constant(1))
     return Assignment(f"after_{_word(text)}", seen)
 
 
@@ -63,7 +63,7 @@ def _word(text: str) -> str:
 
 def by_parts(rows: Rows) -> Iterator[Primitive]:
     """What knows of a separator."""
-    same = Compare("==", Key("token"), Token())
+    same = Comparison("==", Key("token"), Token())
     for text in separators(rows):
         seen = after(text)
         later: Expression = Key(seen.name)
@@ -73,23 +73,23 @@ def by_parts(rows: Rows) -> Iterator[Primitive]:
         yield Primitive(f"tokens after {word}", later, cost=3, lines=(seen,))
         yield Primitive(f"equal before {word}", And(same, earlier), None, 4, (seen,), "equal")
         yield Primitive(f"equal after {word}", And(same, later), None, 4, (seen,), "equal")
-        place = syntax.Pick("last", Key("position"), Compare("==", Key("token"), Literal_(text)))
+        place = syntax.Pick("last", Key("position"), Comparison("==", Key("token"), Literal_(text)))
         at = Assignment(f"{word}_at", place)
         here: Expression = Arithmetic("-", Position(), Name(at.name))
         for shift, words in ((0, "counterpart"), (1, "next counterpart")):
-            where = _at(Arithmetic("+", here, Number(shift)) if shift else here)
+            where = _at(Arithmetic("+", here, Constant(shift)) if shift else here)
             yield Primitive(f"{words} of {word}", where, "last", cost=4, lines=(at,))
-        twice = Arithmetic("*", Number(2), Name(at.name))
+        twice = Arithmetic("*", Constant(2), Name(at.name))
         mirror: Expression = Arithmetic("-", twice, Position())
         for shift, words in ((0, "mirror"), (1, "next mirror")):
-            where = _at(Arithmetic("-", mirror, Number(shift)) if shift else mirror)
+            where = _at(Arithmetic("-", mirror, Constant(shift)) if shift else mirror)
             yield Primitive(f"{words} of {word}", where, "last", cost=4, lines=(at,))
 
 
 def _at(place: Expression) -> Expression:
-    return Compare("==", Key("position"), place)
+    return Comparison("==", Key("position"), place)
 
 
 def by_runs() -> Iterator[Primitive]:
     """The position before a run of equal tokens."""
-    yield Primitive("the last other token", Compare("!=", Key("token"), Token()), "last", cost=3)
+    yield Primitive("the last other token", Comparison("!=", Key("token"), Token()), "last", cost=3)

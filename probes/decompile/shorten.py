@@ -9,25 +9,24 @@ program decides stays as it was.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
-from interp.rasp.syntax import (
+from interp.program.syntax import (
     Allow,
     Arithmetic,
     Assignment,
-    Compare,
-    Count,
+    Comparison,
+    Constant,
+    CountWhere,
     Expression,
     Key,
     Literal_,
     Name,
-    Number,
     Output,
     Program,
     Relation,
-    Table,
     children,
+    rebuilt,
 )
 
 __all__ = ["exchanged", "shortened"]
@@ -46,7 +45,7 @@ def shortened(program: Program) -> Program:
         part
         for output in program.outputs
         for part in children(_value(output), deep=True)
-        if isinstance(part, Count) or (isinstance(part, Arithmetic) and _counts(part))
+        if isinstance(part, CountWhere) or (isinstance(part, Arithmetic) and _counts(part))
     )
     inside = Counter(
         part for found in repeated for part in children(found, deep=True) if part != found
@@ -74,22 +73,24 @@ def shortened(program: Program) -> Program:
 def _compared(part: Expression) -> Expression:
     """A difference that is compared with 0, or nearly, as a comparison of its two sides."""
     match part:
-        case Compare(relation, Arithmetic("-", Count() as left, Count() as right), Number(value)):
+        case Comparison(
+            relation, Arithmetic("-", CountWhere() as left, CountWhere() as right), Constant(value)
+        ):
             plain = _PLAIN.get((relation, value))
-            return part if plain is None else Compare(plain, left, right)
+            return part if plain is None else Comparison(plain, left, right)
     return part
 
 
 def _counts(part: Arithmetic) -> bool:
-    return any(isinstance(inside, Count) for inside in children(part, deep=True))
+    return any(isinstance(inside, CountWhere) for inside in children(part, deep=True))
 
 
 def _name(part: Expression) -> str:
     if isinstance(part, Arithmetic):
         return "d"
-    where = part.where if isinstance(part, Count) else None
+    where = part.where if isinstance(part, CountWhere) else None
     if (
-        isinstance(where, Compare)
+        isinstance(where, Comparison)
         and where.left == Key("token")
         and isinstance(where.right, Literal_)
     ):
@@ -118,13 +119,4 @@ def _with(output: Output, old: Expression, new: Expression) -> Output:
 
 def exchanged(part: Expression, old: Expression, new: Expression) -> Expression:
     """The expression with one part of it replaced wherever it stands."""
-    if part == old:
-        return new
-    if isinstance(part, Table):
-        return part
-    changed: dict[str, Any] = {}
-    for field in fields(part):
-        value = getattr(part, field.name)
-        if isinstance(value, Expression):
-            changed[field.name] = exchanged(value, old, new)
-    return replace(part, **changed) if changed else part
+    return rebuilt(part, lambda inner: new if inner == old else inner)

@@ -20,12 +20,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp.crasp.analysis import alphabet
-from interp.crasp.evaluation import evaluate_codes
-from interp.crasp.syntax import Program
 from interp.errors import ArgumentError, Problems
+from interp.program.analysis import alphabet
+from interp.program.evaluation import NONE, Vocabulary, evaluate_codes
+from interp.program.syntax import Program
 from interp.proofs.mechanism import Construction
-from interp.rasp.evaluation import NONE, Vocabulary
 from interp.tasks.base import Batch
 from probes.decompile.rows import Rows
 

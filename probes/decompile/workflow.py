@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import Problems
-from interp.rasp.syntax import Program
+from interp.program.syntax import Program
 from probes.decompile.alike import Alike, told_apart
 from probes.decompile.beyond import Beside, far, program_of_counts, proof
 from probes.decompile.catalogue import primitives

@@ -27,8 +27,8 @@ from interp.figures.style import save
 from interp.figures.sweeps import sweep
 from interp.interventions.components import Component
 from interp.output import output_folder
-from interp.rasp import program_text, run
-from interp.rasp.printer import expression_text, output_text
+from interp.program.evaluation import run
+from interp.program.printer import expression_text, output_text, program_text
 from probes.decompile.components import HeadDoes, mean_patterns
 from probes.decompile.decisions import Fidelity, decide
 from probes.decompile.judging import LEAST

@@ -60,7 +60,7 @@ _DOUBTS = (_DOUBT, _ALONE)
 NARROW = "-narrow"
 """Ends the name of a figure whose panels are for a narrow screen."""
 _TELLING = ("trace_share", "diag_ratio", "copying_score", "effective_rank")
-_CROPS, _NAMED, _LEVEL = 8, 3, 0.01
+_CROPS, _NAMED = 8, 3
 _GROUPS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "The sign and size of the diagonal",

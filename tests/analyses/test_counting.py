@@ -12,18 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analyses.benchmarks.random_programs import observed_depth, random_program
-from interp.crasp import Program, depth, evaluate, program_text
-from interp.crasp.languages import (
+from interp.errors import ArgumentError
+from interp.models.spec import TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.program.analysis import depth
+from interp.program.evaluation import evaluate
+from interp.program.languages import (
     dyck_program,
     equal_blocks_program,
     majority_program,
     membership_program,
     prediction_program,
 )
-from interp.crasp.parser import parse_program as parse
-from interp.errors import ArgumentError
-from interp.models.spec import TransformerSpec
-from interp.models.transformer import SequenceTransformer
+from interp.program.parser import parse_program as parse
+from interp.program.printer import program_text
+from interp.program.syntax import Program
 from interp.proofs.depth.compiler import Precision, compile_program, vocabulary_of
 from interp.proofs.random_basis import random_basis
 from probes.decompile.counting import CountingProgram, decompile_counting

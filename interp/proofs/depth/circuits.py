@@ -41,29 +41,25 @@ from typing import Any
 
 import torch
 
-from interp.crasp.syntax import (
+from interp.errors import ArgumentError
+from interp.models.ffn import FFN
+from interp.program.syntax import (
     And,
+    Arithmetic,
     Choice,
     Comparison,
     Constant,
     Count,
-    Difference,
     Expression,
-    Formula,
     FormulaName,
     Larger,
-    Multiple,
     Not,
     Or,
     Program,
     Smaller,
-    Sum,
-    Term,
     TermName,
     Truth,
 )
-from interp.errors import ArgumentError
-from interp.models.ffn import FFN
 
 __all__ = ["Affine", "Circuit", "FormulaCircuit", "SignCircuit"]
 
@@ -276,7 +272,7 @@ class FormulaCircuit:
         self._signals: dict[str, Affine] = {}  # of a line, which others may read many times
         self._bounds: dict[str, float] = {}
 
-    def bit(self, formula: Formula) -> Affine:
+    def bit(self, formula: Expression) -> Affine:
         """A signal that is 1 where the formula holds and 0 elsewhere."""
         if formula in self.places:
             return self.held_bit(formula)
@@ -285,7 +281,7 @@ class FormulaCircuit:
                 return Affine((), float(value))
             case FormulaName(name):
                 if name not in self._signals:
-                    self._signals[name] = self.bit(formula_of(self.program, name))
+                    self._signals[name] = self.bit(self.program[name])
                 return self._signals[name]
             case Not(of):
                 return self.bit(of) * -1.0 + 1.0
@@ -316,7 +312,7 @@ class FormulaCircuit:
         z = left - right + self.unit * 0.5
         return self.circuit.step(z * self.slope + 0.5)
 
-    def number(self, term: Term) -> Affine:
+    def number(self, term: Expression) -> Affine:
         """A signal with the term divided by i + 1."""
         if term in self.places and isinstance(term, Count) and term.guard is not None:
             return self.circuit.relu(self.unit + self.held_bit(term) - 1.0)
@@ -327,13 +323,13 @@ class FormulaCircuit:
                 return self.unit * float(value)
             case TermName(name):
                 if name not in self._signals:
-                    self._signals[name] = self.number(term_of(self.program, name))
+                    self._signals[name] = self.number(self.program[name])
                 return self._signals[name]
-            case Sum(left, right):
+            case Arithmetic("+", left, right):
                 return self.number(left) + self.number(right)
-            case Difference(left, right):
+            case Arithmetic("-", left, right):
                 return self.number(left) - self.number(right)
-            case Multiple(factor, of):
+            case Arithmetic("*", Constant(factor), of):
                 return self.number(of) * float(factor)
             case Smaller(left, right):
                 first = self.number(left)
@@ -348,7 +344,7 @@ class FormulaCircuit:
                 return if_true + self.circuit.gate(self.number(other), otherwise, self.bound(other))
         raise TypeError(f"{type(term).__name__} has no place and no circuit")
 
-    def bound(self, term: Term) -> float:
+    def bound(self, term: Expression) -> float:
         """A bound on the size of the term divided by i + 1."""
         match term:
             case Count():
@@ -357,33 +353,17 @@ class FormulaCircuit:
                 return float(abs(value))
             case TermName(name):
                 if name not in self._bounds:
-                    self._bounds[name] = self.bound(term_of(self.program, name))
+                    self._bounds[name] = self.bound(self.program[name])
                 return self._bounds[name]
-            case Sum(left, right) | Difference(left, right):
-                return self.bound(left) + self.bound(right)
-            case Multiple(factor, of):
+            case Arithmetic("*", Constant(factor), of):
                 return abs(factor) * self.bound(of)
+            case Arithmetic(_, left, right):
+                return self.bound(left) + self.bound(right)
             case Smaller(left, right) | Larger(left, right):
                 return max(self.bound(left), self.bound(right))
             case Choice(then, _, other):
                 return max(self.bound(then), self.bound(other))
         raise TypeError(f"{type(term).__name__} is no term")
-
-
-def formula_of(program: Program, name: str) -> Formula:
-    """The formula that a line's name stands for."""
-    expression = program[name]
-    if not isinstance(expression, Formula):
-        raise TypeError(f"{name} is a number")
-    return expression
-
-
-def term_of(program: Program, name: str) -> Term:
-    """The number (term) that a line's name stands for."""
-    expression = program[name]
-    if not isinstance(expression, Term):
-        raise TypeError(f"{name} is a formula")
-    return expression
 
 
 _MOST_CASES = 64
@@ -404,7 +384,7 @@ class SignCircuit(FormulaCircuit):
         layer."""
         return self.circuit.sign(Affine(((self.places[expression], 1.0),)) - 0.5, 0.5)
 
-    def bit(self, formula: Formula) -> Affine:
+    def bit(self, formula: Expression) -> Affine:
         """A signal that is 1 where the formula holds and 0 elsewhere."""
         if isinstance(formula, Comparison) and formula not in self.places:
             total = Affine()
@@ -418,12 +398,12 @@ class SignCircuit(FormulaCircuit):
         """The bit of left ≥ right."""
         return self.circuit.sign(left - right + self.unit * 0.5, 1 / self.slope)
 
-    def linear(self, term: Term) -> Affine | None:
+    def linear(self, term: Expression) -> Affine | None:
         """The term over i + 1 where it is linear in what the residual stream holds."""
         cases = self.cases(term)
         return cases[0][1] if len(cases) == 1 else None
 
-    def cases(self, term: Term) -> Cases:
+    def cases(self, term: Expression) -> Cases:
         """A term split into cases, each a bit and a number over i + 1; exactly one bit is 1.
 
         Raises:
@@ -439,12 +419,12 @@ class SignCircuit(FormulaCircuit):
                 return [(bit, self.unit), (bit * -1.0 + 1.0, Affine())]
             case TermName(name):
                 if name not in self._cases:
-                    self._cases[name] = self.cases(term_of(self.program, name))
+                    self._cases[name] = self.cases(self.program[name])
                 return self._cases[name]
-            case Multiple(factor, of):
+            case Arithmetic("*", Constant(factor), of):
                 return [(bit, number * float(factor)) for bit, number in self.cases(of)]
-            case Sum(left, right) | Difference(left, right):
-                sign = 1.0 if isinstance(term, Sum) else -1.0
+            case Arithmetic(operator, left, right):
+                sign = 1.0 if operator == "+" else -1.0
                 pairs = self._pairs(left, right)
                 return [(self._both(p, q), x + y * sign) for (p, x), (q, y) in pairs]
             case Smaller(left, right) | Larger(left, right):
@@ -456,7 +436,7 @@ class SignCircuit(FormulaCircuit):
                 return first + [(self._both(bit, p), x) for p, x in self.cases(other)]
         raise TypeError(f"{type(term).__name__} is no term")
 
-    def _extreme(self, left: Term, right: Term, *, smaller: bool) -> Cases:
+    def _extreme(self, left: Expression, right: Expression, *, smaller: bool) -> Cases:
         found: Cases = []
         for (p, x), (q, y) in self._pairs(left, right):
             both, first = self._both(p, q), self.at_least(x, y)
@@ -466,7 +446,7 @@ class SignCircuit(FormulaCircuit):
         return found
 
     def _pairs(
-        self, left: Term, right: Term
+        self, left: Expression, right: Expression
     ) -> list[tuple[tuple[Affine, Affine], tuple[Affine, Affine]]]:
         pairs = list(product(self.cases(left), self.cases(right)))
         if len(pairs) > _MOST_CASES:

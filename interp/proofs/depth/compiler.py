@@ -40,10 +40,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.crasp.analysis import alphabet, depths, is_past_only, used_names
-from interp.crasp.evaluation import evaluate
-from interp.crasp.printer import expression_text
-from interp.crasp.syntax import (
+from interp.errors import Problems
+from interp.models.spec import Activation, Dtype, TransformerSpec
+from interp.models.transformer import SequenceTransformer
+from interp.program.analysis import alphabet, depths, is_past_only, used_names
+from interp.program.evaluation import evaluate
+from interp.program.printer import expression_text
+from interp.program.syntax import (
     Assignment,
     Count,
     Expression,
@@ -55,9 +58,6 @@ from interp.crasp.syntax import (
     TermName,
     children,
 )
-from interp.errors import Problems
-from interp.models.spec import Activation, Dtype, TransformerSpec
-from interp.models.transformer import SequenceTransformer
 from interp.proofs.depth.circuits import Affine, Circuit, FormulaCircuit, SignCircuit
 from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
 from interp.proofs.zero_model import zero_model
@@ -115,9 +115,9 @@ class Plan:
     program: Program
     vocabulary: tuple[str | None, ...]
     names: dict[str, int] = field(default_factory=dict)
-    tokens: dict[Formula, int] = field(default_factory=dict)
-    positions: dict[Formula, int] = field(default_factory=dict)
-    counted: dict[Formula, int] = field(default_factory=dict)
+    tokens: dict[Expression, int] = field(default_factory=dict)
+    positions: dict[Expression, int] = field(default_factory=dict)
+    counted: dict[Expression, int] = field(default_factory=dict)
     counts: dict[Count, int] = field(default_factory=dict)
     width: int = 2
 
@@ -163,7 +163,7 @@ class Plan:
                 held[FormulaName(line.name)] = self.names[line.name]
         return held
 
-    def made_by(self, layer: int) -> tuple[list[str], list[Formula]]:
+    def made_by(self, layer: int) -> tuple[list[str], list[Expression]]:
         """The lines and the counted formulas that this layer's FFN computes."""
         lines = [x.name for x in self.program.lines if self.level(x.expression) == layer + 1]
         return lines, [formula for formula in self.counted if self.level(formula) == layer + 1]
@@ -259,7 +259,7 @@ def _pruned(program: Program) -> Program:
     """The program without the lines that the last line does not depend on."""
     used = used_names(program)
     kept = tuple(line for line in program.lines if line.name in used)
-    return Program(kept, program.imports)
+    return Program(kept, imports=program.imports)
 
 
 def _circuit(plan: Plan, layer: int, longest: int, precision: Precision) -> Circuit:
@@ -418,7 +418,7 @@ def _mechanism(plan: Plan, precision: Precision) -> Mechanism:
 
 def _hold_linear(
     plan: Plan,
-    term: Term,
+    term: Expression,
     name: str,
     directions: dict[str, torch.Tensor],
     written: dict[str, str],

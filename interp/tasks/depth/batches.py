@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from interp.crasp.analysis import alphabet
-from interp.crasp.evaluation import Evaluation, evaluate_codes
-from interp.crasp.syntax import Program
 from interp.errors import Problems
+from interp.program.analysis import alphabet
+from interp.program.evaluation import Evaluation, evaluate_codes
+from interp.program.syntax import Program
 from interp.tasks.depth.languages import Language
 
 __all__ = [

@@ -28,7 +28,8 @@ from functools import lru_cache
 import numpy as np
 from jaxtyping import Int
 
-from interp.crasp.languages import (
+from interp.errors import ArgumentError
+from interp.program.languages import (
     block_word,
     dyck_program,
     equal_blocks_program,
@@ -38,8 +39,7 @@ from interp.crasp.languages import (
     subsequence_program,
     two_sided_program,
 )
-from interp.crasp.syntax import Program
-from interp.errors import ArgumentError
+from interp.program.syntax import Program
 
 __all__ = ["Language", "language"]
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
-from interp.crasp.syntax import Program
+from interp.program.syntax import Program
 from interp.tasks.base import Batch
 from interp.tasks.depth.batches import (
     draw_lengths,

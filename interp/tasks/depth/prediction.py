@@ -12,16 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from interp.crasp.analysis import alphabet, depths
-from interp.crasp.counted import counted_as_lines
-from interp.crasp.evaluation import Evaluation, evaluate_codes
-from interp.crasp.syntax import Program
+from interp.program.analysis import alphabet, depths
+from interp.program.evaluation import Evaluation, evaluate_codes
+from interp.program.syntax import (
+    Assignment,
+    Count,
+    Expression,
+    FormulaName,
+    Program,
+    Symbol,
+    rebuilt,
+)
 from interp.tasks.base import Batch
 from interp.tasks.counterfactual import Variable
 from interp.tasks.depth.batches import (
@@ -34,7 +41,7 @@ from interp.tasks.depth.batches import (
 from interp.tasks.depth.languages import language
 from interp.tasks.depth.strings import StringTask
 
-__all__ = ["PrefixPrediction"]
+__all__ = ["PrefixPrediction", "counted_as_lines"]
 
 
 @dataclass(frozen=True)
@@ -113,3 +120,31 @@ def _inside(lengths: np.ndarray, longest: int) -> torch.Tensor:
     """Which positions ``[batch, pos]`` lie inside a row's string, BOS and padding left out."""
     place = np.arange(longest + 1)
     return torch.from_numpy((place >= 1) & (place <= lengths[:, None]))
+
+
+def counted_as_lines(program: Program) -> Program:
+    """The same program with every counted formula named, unless it is a name or symbol already.
+
+        E3 = (# (a && E2)) >= 1        becomes        E3_counted = a && E2
+                                                      E3 = (# E3_counted) >= 1
+
+    What it counts is then a latent like the others: a model may hold it without holding the
+    formulas that it is made of.
+
+    New lines are called ``NAME_counted`` (``NAME_counted2`` … where a line counts more than once),
+    after the line that counts them, and stand before it.
+    """
+    lines: list[Assignment] = []
+    for line in program.lines:
+        found: list[Assignment] = []
+
+        def named(part: Expression, name: str = line.name, found: list[Any] = found) -> Expression:
+            if not isinstance(part, Count) or isinstance(part.of, FormulaName | Symbol):
+                return part
+            new = f"{name}_counted{len(found) + 1 if found else ''}"
+            found.append(Assignment(new, part.of))
+            return replace(part, of=FormulaName(new))
+
+        expression = rebuilt(line.expression, named)
+        lines += [*found, Assignment(line.name, expression)]
+    return replace(program, lines=tuple(lines))

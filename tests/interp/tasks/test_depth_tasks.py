@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from interp.crasp import depth, evaluate
-from interp.crasp.languages import membership_program, subsequence_program, two_sided_program
 from interp.errors import ArgumentError
+from interp.program.analysis import depth
+from interp.program.evaluation import evaluate
+from interp.program.languages import membership_program, subsequence_program, two_sided_program
 from interp.proofs.depth.compiler import token_ids
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth import Membership, PrefixPrediction

@@ -8,8 +8,9 @@ from interp.errors import ArgumentError
 from interp.interventions.components import components
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.rasp import parse, program_text
-from interp.rasp.evaluation import NONE, Vocabulary
+from interp.program.decision_parser import parse
+from interp.program.evaluation import NONE, Vocabulary
+from interp.program.printer import program_text
 from probes.decompile.alike import told_apart
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
 from probes.decompile.evidence import ffn_table

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from interp.rasp import program_text, run
-from interp.rasp.evaluation import NONE, Vocabulary
+from interp.program.evaluation import NONE, Vocabulary, run
+from interp.program.printer import program_text
 from probes.decompile.catalogue import primitives
 from probes.decompile.decisions import decide
 from probes.decompile.features import balanced

@@ -4,26 +4,24 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from interp.crasp.predicates import Predicate, built_in
-from interp.crasp.syntax import (
+from interp.program.predicates import Predicate, built_in
+from interp.program.syntax import (
     And,
+    Arithmetic,
     Assignment,
     Choice,
     Comparison,
     Constant,
     Count,
-    Difference,
     Expression,
     Formula,
     FormulaName,
     Holds,
     Larger,
-    Multiple,
     Not,
     Or,
     Program,
     Smaller,
-    Sum,
     Symbol,
     Term,
     TermName,
@@ -66,12 +64,9 @@ def value(program: Program, expression: Expression, string: Sequence[str], i: in
         span = range(i, len(string)) if e.future else range(i + 1)
         lag = {None: None, "pred": 1, "pred3": 3}[e.guard]
         return sum(bool(at(e.of, j)) for j in span if lag is None or j == i - lag)
-    if isinstance(e, Sum):
-        return at(e.left) + at(e.right)
-    if isinstance(e, Difference):
-        return at(e.left) - at(e.right)
-    if isinstance(e, Multiple):
-        return e.factor * at(e.of)
+    if isinstance(e, Arithmetic):
+        left, right = at(e.left), at(e.right)
+        return {"+": left + right, "-": left - right, "*": left * right}[e.operator]
     if isinstance(e, Smaller):
         return min(at(e.left), at(e.right))
     if isinstance(e, Larger):
@@ -113,8 +108,9 @@ def terms(
     return st.recursive(
         leaf,
         lambda inner: st.one_of(
-            *(st.builds(node, inner, inner) for node in (Sum, Difference, Smaller, Larger)),
-            st.builds(Multiple, st.integers(-7, 7), inner),
+            st.builds(Arithmetic, st.sampled_from("+-"), inner, inner),
+            *(st.builds(node, inner, inner) for node in (Smaller, Larger)),
+            st.builds(Arithmetic, st.just("*"), st.builds(Constant, st.integers(-7, 7)), inner),
             st.builds(Choice, inner, counted, inner),
         ),
         max_leaves=3,

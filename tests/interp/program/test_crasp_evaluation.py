@@ -8,13 +8,12 @@ from crasp_trees import Parts, program_parts, value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interp.crasp import accepts, evaluate
-from interp.crasp import parse_program as parse
-from interp.crasp.dsl import Lines, count, sym
-from interp.crasp.evaluation import evaluate_codes
-from interp.crasp.predicates import binary, unary
-from interp.crasp.syntax import Program
 from interp.errors import ArgumentError
+from interp.program.dsl import Lines, count, sym
+from interp.program.evaluation import accepts, evaluate, evaluate_codes
+from interp.program.parser import parse_program as parse
+from interp.program.predicates import binary, unary
+from interp.program.syntax import Program
 
 STRINGS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=7), min_size=1, max_size=3)
 
@@ -24,7 +23,7 @@ STRINGS = st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=7), min
 def test_every_line_has_its_defined_value_at_every_position(
     parts: Parts, strings: list[list[str]]
 ) -> None:
-    program = Program(*parts)
+    program = Program(parts[0], imports=parts[1])
     run = evaluate(program, strings)
     for row, string in enumerate(strings):
         for line in program.lines:

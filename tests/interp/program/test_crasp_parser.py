@@ -7,10 +7,11 @@ from crasp_trees import Parts, program_parts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interp.crasp import ProgramError, program_text, read_program
-from interp.crasp import parse_program as parse
-from interp.crasp.syntax import Program
 from interp.errors import ArgumentError
+from interp.program.parser import ProgramError, read_program
+from interp.program.parser import parse_program as parse
+from interp.program.printer import program_text
+from interp.program.syntax import Program
 
 GOLDEN = Path(__file__).parent / "golden"
 IMPORTS = "#import pred\n#import pos_even\n"
@@ -19,7 +20,7 @@ IMPORTS = "#import pred\n#import pos_even\n"
 @given(program_parts())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_printed_is_read_back(parts: Parts) -> None:
-    program = Program(*parts)
+    program = Program(parts[0], imports=parts[1])
     text = program_text(program)
     assert parse(text) == program
     assert program_text(parse(text)) == text

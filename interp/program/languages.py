@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from interp.crasp.dsl import Boolean, Lines, count, sym, true
-from interp.crasp.syntax import Program
 from interp.errors import Problems
+from interp.program.dsl import Boolean, Lines, count, sym, true
+from interp.program.syntax import Program
 
 __all__ = [
     "block_symbol",

@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from interp.crasp.syntax import (
+from interp.program.syntax import (
     Count,
     Expression,
     Formula,
-    FormulaName,
     Holds,
+    Name,
     Program,
     Symbol,
-    TermName,
     children,
 )
 
@@ -72,13 +71,13 @@ def depth(program: Program) -> int:
 
 def alphabet(program: Program) -> tuple[str, ...]:
     """The tokens that the program names, sorted; other tokens of an input satisfy no symbol."""
-    found = {part.token for part in _parts(program) if isinstance(part, Symbol)}
+    found = {part.token for part in program.parts() if isinstance(part, Symbol)}
     return tuple(sorted(found))
 
 
 def is_past_only(program: Program) -> bool:
     """Whether every count of the program looks at earlier positions alone."""
-    return not any(isinstance(part, Count) and part.future for part in _parts(program))
+    return not any(isinstance(part, Count) and part.future for part in program.parts())
 
 
 def used_names(program: Program) -> frozenset[str]:
@@ -87,19 +86,15 @@ def used_names(program: Program) -> frozenset[str]:
     for line in reversed(program.lines):
         if line.name in used:
             inside = children(line.expression, deep=True)
-            used |= {part.name for part in inside if isinstance(part, FormulaName | TermName)}
+            used |= {part.name for part in inside if isinstance(part, Name)}
     return frozenset(used)
 
 
 def _depth(expression: Expression, known: dict[str, int]) -> int:
-    if isinstance(expression, FormulaName | TermName):
+    if isinstance(expression, Name):
         return known[expression.name]
     inside = max((_depth(part, known) for part in children(expression)), default=0)
     return inside + isinstance(expression, Count)
-
-
-def _parts(program: Program) -> list[Expression]:
-    return [part for line in program.lines for part in children(line.expression, deep=True)]
 
 
 def _warnings(program: Program, levels: dict[str, int]) -> list[str]:
@@ -111,7 +106,7 @@ def _warnings(program: Program, levels: dict[str, int]) -> list[str]:
     deeper = [name for name in unused if levels[name] > levels[answer.name]]
     if deeper:
         warnings.append(f"{', '.join(deeper)}: deeper than the last line, whose depth counts")
-    parts = _parts(program)
+    parts = program.parts()
     asked = {part.predicate for part in parts if isinstance(part, Holds)}
     asked |= {part.guard for part in parts if isinstance(part, Count) and part.guard}
     idle = [predicate.name for predicate in program.imports if predicate.name not in asked]

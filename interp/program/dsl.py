@@ -16,32 +16,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NoReturn, overload
 
-from interp.crasp.predicates import Predicate
-from interp.crasp.syntax import (
+from interp.errors import ArgumentError, Problems
+from interp.program.predicates import Predicate
+from interp.program.syntax import (
     And,
+    Arithmetic,
     Assignment,
     Choice,
     Comparison,
     Constant,
     Count,
-    Difference,
     Expression,
     Formula,
     FormulaName,
     Holds,
     Larger,
-    Multiple,
     Not,
     Or,
     Program,
     Smaller,
-    Sum,
     Symbol,
     Term,
     TermName,
     Truth,
 )
-from interp.errors import ArgumentError, Problems
 
 __all__ = [
     "Boolean",
@@ -90,24 +88,24 @@ class Number(_Wrapped):
     tree: Term
 
     def __add__(self, other: Number | int) -> Number:
-        return Number(Sum(self.tree, _term(other)))
+        return Number(Arithmetic("+", self.tree, _term(other)))
 
     def __radd__(self, other: int) -> Number:
-        return Number(Sum(_term(other), self.tree))
+        return Number(Arithmetic("+", _term(other), self.tree))
 
     def __sub__(self, other: Number | int) -> Number:
-        return Number(Difference(self.tree, _term(other)))
+        return Number(Arithmetic("-", self.tree, _term(other)))
 
     def __rsub__(self, other: int) -> Number:
-        return Number(Difference(_term(other), self.tree))
+        return Number(Arithmetic("-", _term(other), self.tree))
 
     def __mul__(self, factor: int) -> Number:
-        return Number(Multiple(factor, self.tree))
+        return Number(Arithmetic("*", Constant(factor), self.tree))
 
     __rmul__ = __mul__
 
     def __neg__(self) -> Number:
-        return Number(Multiple(-1, self.tree))
+        return Number(Arithmetic("*", Constant(-1), self.tree))
 
     def __lt__(self, other: Number | int) -> Boolean:
         return Boolean(Comparison("<", self.tree, _term(other)))
@@ -188,7 +186,7 @@ class Lines:
         Raises:
             ArgumentError: if a name is given twice or a predicate is not imported.
         """
-        return Program(tuple(self._lines), self._imports)
+        return Program(tuple(self._lines), imports=self._imports)
 
 
 def _term(value: Number | int) -> Term:

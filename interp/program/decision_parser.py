@@ -1,14 +1,16 @@
-"""Text to syntax tree, with every mistake at its line and column.
+"""The text of a program that decides to its syntax tree, with every mistake at its line and column.
 
-One statement a line: ``name = value``, ``allow "a" if condition``, ``next = value`` or ``score "a"
-= number``; ``//`` begins a comment. From loosest to tightest: ``if else``, ``||``, ``&&``, ``!``,
-comparisons (which do not chain), ``+ -``, ``* %``. That a text parses says nothing about what it
+One statement a line: ``#import predicate``, ``name = value``, ``allow "a" if condition``, ``next =
+value`` or ``score "a" = number``; ``//`` begins a comment. From loosest to tightest: ``if else``,
+``||``, ``&&``, ``!``, comparisons (which do not chain), ``+ -``, ``* %``, ``#``. Where a truth is
+needed, ``"a"`` says that the token is this one. That a text parses says nothing about what it
 decides.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,14 +18,16 @@ from typing import Any
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from interp.crasp.mistakes import Mistake, ProgramError
-from interp.rasp import syntax
-from interp.rasp.syntax import Allow, Assignment, Expression, Next, Output, Program, Score
+from interp.program import syntax
+from interp.program.parser import Mistake, ProgramError
+from interp.program.predicates import built_in
+from interp.program.syntax import Allow, Assignment, Expression, Next, Output, Program, Score
 from interp.reading import read_text
 
 __all__ = ["parse", "read_program"]
 
 _MOST_BYTES = 1 << 20
+_IMPORT = re.compile(r"[ \t]*#import[ \t]+(\w+)[ \t]*(?://.*)?$")
 
 _GRAMMAR = r"""
 start: NAME "=" value -> assigned
@@ -37,7 +41,9 @@ start: NAME "=" value -> assigned
 ?negated: compared | "!" negated -> not_
 ?compared: sum | sum RELATION sum -> compare | sum "in" "{" QUOTED ("," QUOTED)* "}" -> in_
 ?sum: product | sum ADDING product -> arithmetic
-?product: atom | product SCALING atom -> arithmetic
+?product: prefixed | product SCALING prefixed -> arithmetic
+?prefixed: atom | HASH operand -> counted | GUARDED NAME "]" operand -> guarded
+?operand: prefixed | "!" operand -> not_
 ?atom: "(" value ")"
     | HERE -> here
     | "true" -> true
@@ -47,6 +53,7 @@ start: NAME "=" value -> assigned
     | "count" "(" value ")" -> count
     | "average" "(" value "where" value ")" -> average
     | WHICH "(" value "where" value ")" -> pick
+    | EXTREME "(" value "," value ")" -> extreme
     | "table" "(" value ("," value)* ")" "{" (entry ",")* "else" ":" atom "}" -> table
     | NAME -> name
     | NUMBER -> number
@@ -54,10 +61,13 @@ start: NAME "=" value -> assigned
     | QUOTED -> literal
 entry: QUOTED+ ":" atom
 
+HASH: /#>?(?![ \t]*\[)/
+GUARDED: /#[ \t]*\[/
 RELATION: "==" | "!=" | "<=" | ">=" | "<" | ">"
 ADDING: "+" | "-"
 SCALING: "*" | "%"
 WHICH.2: /(first|last|least|greatest|commonest|rarest)\b/
+EXTREME.2: /(min|max)(?=[ \t]*\()/
 HERE.2: /(token|position)\b/
 NAME: /[A-Za-z_][A-Za-z_0-9]*/
 NUMBER: /[0-9]+/
@@ -98,11 +108,15 @@ def parse(text: str, *, name: str = "program") -> Program:
     outputs: list[Output] = []
     mistakes: list[Mistake] = []
     sources = re.split(r"\r\n|\r|\n", text)
+    imports = {n[1]: p for s in sources if (n := _IMPORT.match(s)) and (p := built_in(n[1]))}
+    tree = _Tree({predicate.name for predicate in imports.values() if predicate.arity == 1})
     for number, source in enumerate(sources, 1):
         if not source.strip() or source.lstrip().startswith("//"):
             continue
+        if (wanted := _IMPORT.match(source)) and wanted[1] in imports:
+            continue
         try:
-            found = _Tree().transform(_parser().parse(source))
+            found = tree.transform(_parser().parse(source))
         except UnexpectedInput as error:
             mistakes.append(_mistake(error, source, number))
             continue
@@ -112,7 +126,7 @@ def parse(text: str, *, name: str = "program") -> Program:
         mistakes.append(Mistake(len(sources), 1, message, sources[-1]))
     if mistakes:
         raise ProgramError(name, mistakes)
-    return Program(tuple(lines), tuple(outputs))
+    return Program(tuple(lines), tuple(outputs), tuple(imports.values()))
 
 
 def _mistake(error: UnexpectedInput, source: str, number: int) -> Mistake:
@@ -128,13 +142,21 @@ def _mistake(error: UnexpectedInput, source: str, number: int) -> Mistake:
 
 @v_args(inline=True)
 class _Tree(Transformer):  # type: ignore[type-arg]
-    """Parse trees to syntax trees."""
+    """Parse trees to syntax trees.
+
+    Args:
+        predicates: Names of imported predicates of one position.
+    """
+
+    def __init__(self, predicates: Set[str]) -> None:
+        super().__init__()
+        self.predicates = predicates
 
     def assigned(self, name: Token, value: Expression) -> Assignment:
         return Assignment(str(name), value)
 
     def allow(self, token: Token, condition: Expression) -> Output:
-        return Allow(token[1:-1], condition)
+        return Allow(token[1:-1], _truth(condition))
 
     def next(self, value: Expression) -> Output:
         return Next(value)
@@ -143,19 +165,19 @@ class _Tree(Transformer):  # type: ignore[type-arg]
         return Score(token[1:-1], value)
 
     def choice(self, then: Expression, condition: Expression, other: Expression) -> Expression:
-        return syntax.Choice(then, condition, other)
+        return syntax.Choice(then, _truth(condition), other)
 
     def or_(self, left: Expression, right: Expression) -> Expression:
-        return syntax.Or(left, right)
+        return syntax.Or(_truth(left), _truth(right))
 
     def and_(self, left: Expression, right: Expression) -> Expression:
-        return syntax.And(left, right)
+        return syntax.And(_truth(left), _truth(right))
 
     def not_(self, of: Expression) -> Expression:
-        return syntax.Not(of)
+        return syntax.Not(_truth(of))
 
     def compare(self, left: Expression, relation: Any, right: Expression) -> Expression:
-        return syntax.Compare(str(relation), left, right)  # type: ignore[arg-type]
+        return syntax.Comparison(str(relation), left, right)  # type: ignore[arg-type]
 
     def in_(self, value: Expression, *tokens: Token) -> Expression:
         return syntax.In(value, tuple(token[1:-1] for token in tokens))
@@ -170,28 +192,37 @@ class _Tree(Transformer):  # type: ignore[type-arg]
         return syntax.Key(str(name))
 
     def name(self, name: Token) -> Expression:
-        return syntax.Name(str(name))
+        return syntax.Holds(str(name)) if name in self.predicates else syntax.Name(str(name))
 
     def number(self, value: Token) -> Expression:
-        return syntax.Number(int(value))
+        return syntax.Constant(int(value))
 
     def signed(self, sign: Token, value: Token) -> Expression:
-        return syntax.Number(int(value) * (-1 if sign == "-" else 1))
+        return syntax.Constant(int(value) * (-1 if sign == "-" else 1))
 
     def literal(self, text: Token) -> Expression:
         return syntax.Literal_(text[1:-1])
 
     def true(self) -> Expression:
-        return syntax.Boolean(True)
+        return syntax.Truth(True)
 
     def false(self) -> Expression:
-        return syntax.Boolean(False)
+        return syntax.Truth(False)
 
     def none(self) -> Expression:
         return syntax.Nothing()
 
     def count(self, where: Expression) -> Expression:
-        return syntax.Count(where)
+        return syntax.CountWhere(where)
+
+    def counted(self, sign: Token, of: Expression) -> Expression:
+        return syntax.Count(_truth(of), future=sign == "#>")
+
+    def guarded(self, _: Token, guard: Token, of: Expression) -> Expression:
+        return syntax.Count(_truth(of), str(guard))
+
+    def extreme(self, word: Token, left: Expression, right: Expression) -> Expression:
+        return (syntax.Smaller if word == "min" else syntax.Larger)(left, right)
 
     def average(self, value: Expression, where: Expression) -> Expression:
         return syntax.Average(value, where)
@@ -206,3 +237,8 @@ class _Tree(Transformer):  # type: ignore[type-arg]
         entries = tuple(part for part in parts if isinstance(part, tuple))
         values = [part for part in parts if isinstance(part, Expression)]
         return syntax.Table(tuple(values[:-1]), entries, values[-1])
+
+
+def _truth(part: Expression) -> Expression:
+    """The expression where a truth is needed: a quoted token is the question for it."""
+    return syntax.Symbol(part.text) if isinstance(part, syntax.Literal_) else part

@@ -3,8 +3,8 @@
 import jaxtyping
 import pytest
 
-from interp.crasp import parse_program as parse
-from interp.crasp.dsl import (
+from interp.errors import ArgumentError
+from interp.program.dsl import (
     Boolean,
     Lines,
     Number,
@@ -17,8 +17,8 @@ from interp.crasp.dsl import (
     sym,
     true,
 )
-from interp.crasp.predicates import built_in
-from interp.errors import ArgumentError
+from interp.program.parser import parse_program as parse
+from interp.program.predicates import built_in
 
 A, N = sym("a"), count(sym("a"))
 PRED, EVEN = built_in("pred"), built_in("pos_even")

@@ -6,11 +6,11 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from interp.crasp import analyse, depth, evaluate
-from interp.crasp import parse_program as parse
-from interp.crasp.analysis import depths, is_past_only, used_names
-from interp.crasp.languages import prediction_program
 from interp.errors import ArgumentError
+from interp.program.analysis import analyse, depth, depths, is_past_only, used_names
+from interp.program.evaluation import evaluate
+from interp.program.languages import prediction_program
+from interp.program.parser import parse_program as parse
 
 
 def test_depth_follows_names_and_takes_the_largest() -> None:

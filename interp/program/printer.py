@@ -1,48 +1,57 @@
 """Programs as text: what the parser reads back to the same tree, with as few brackets as it can.
 
-    level   0 if else    1 ||    2 &&    3 !    4 == != < > <= >= in    5 + -    6 * %    7 names,
-    calls
+    level   0 if else    1 ||    2 &&    3 == != < > <= >= in    4 + -    5 * %    6 ! # #[p] #> -
+            7 names, calls
 
-An operand is bracketed when it binds more loosely than its place asks for.
+An operand is bracketed when it binds more loosely than its place asks for. Programs that count and
+programs that decide bind ``if else`` and ``!`` differently, so operands with these are bracketed
+wherever one of the two would read something else. Comments and brackets of a file are not in the
+tree: printing what was parsed keeps the meaning, not the layout.
 """
 
 from __future__ import annotations
 
-from interp.rasp.syntax import (
+from interp.program.syntax import (
     Allow,
     And,
     Arithmetic,
     Average,
-    Boolean,
     Choice,
-    Compare,
+    Comparison,
+    Constant,
     Count,
+    CountWhere,
     Expression,
+    Holds,
     In,
     Key,
+    Larger,
     Literal_,
     Name,
     Next,
     Not,
     Nothing,
-    Number,
     Or,
     Output,
     Pick,
     Position,
     Program,
+    Smaller,
+    Symbol,
     Table,
     Token,
+    Truth,
 )
 
 __all__ = ["expression_text", "output_text", "program_text"]
 
-_CHOICE, _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _ATOM = range(8)
+_CHOICE, _OR, _AND, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(8)
 
 
 def program_text(program: Program) -> str:
-    """The program as text, one line each."""
-    lines = [f"{line.name} = {expression_text(line.expression)}" for line in program.lines]
+    """The program as text, one statement a line, as in its file."""
+    lines = [f"#import {predicate.name}" for predicate in program.imports]
+    lines += [f"{line.name} = {expression_text(line.expression)}" for line in program.lines]
     return "\n".join([*lines, *map(output_text, program.outputs)]) + "\n"
 
 
@@ -61,25 +70,26 @@ def expression_text(expression: Expression) -> str:
 
 
 def _written(part: Expression) -> tuple[str, int]:
-    """The text and the level it binds at."""
+    """An expression's text, and the level at which its operator binds."""
     match part:
-        case Token():
-            return "token", _ATOM
-        case Position():
-            return "position", _ATOM
-        case Literal_(text):
-            return f'"{text}"', _ATOM
-        case Number(value):
-            return str(value), _ATOM
-        case Boolean(value):
-            return "true" if value else "false", _ATOM
+        case Token() | Position():
+            return type(part).__name__.lower(), _ATOM
         case Nothing():
             return "none", _ATOM
-        case Name(name):
+        case Truth(value):
+            return ("true" if value else "false"), _ATOM
+        case Symbol(text) | Literal_(text):
+            return f'"{text}"', _ATOM
+        case Name(name) | Holds(name):
             return name, _ATOM
         case Key(name):
             return f"key.{name}", _ATOM
-        case Count(where):
+        case Constant(value):
+            return str(value), _ATOM if value >= 0 else _PREFIX
+        case Smaller(left, right) | Larger(left, right):
+            word = "min" if isinstance(part, Smaller) else "max"
+            return f"{word}({expression_text(left)}, {expression_text(right)})", _ATOM
+        case CountWhere(where):
             return f"count({expression_text(where)})", _ATOM
         case Average(value, where):
             return f"average({expression_text(value)} where {expression_text(where)})", _ATOM
@@ -98,14 +108,17 @@ def _operator(part: Expression) -> tuple[str, int]:
         case Or(left, right):
             return f"{_at(left, _OR)} || {_at(right, _AND)}", _OR
         case And(left, right):
-            return f"{_at(left, _AND)} && {_at(right, _NOT)}", _AND
+            return f"{_at(left, _AND)} && {_at(right, _COMPARISON)}", _AND
         case Not(of):
-            return f"!{_at(of, _NOT if isinstance(of, Not) else _ATOM)}", _NOT
-        case Compare(relation, left, right):
-            return f"{_at(left, _SUM)} {relation} {_at(right, _SUM)}", _COMPARE
+            return f"!{_prefixed(of)}", _COMPARISON
+        case Count(of, guard, future):
+            sign = "#>" if future else "#" if guard is None else f"#[{guard}]"
+            return f"{sign} {_prefixed(of)}", _PREFIX
+        case Comparison(relation, left, right):
+            return f"{_at(left, _SUM)} {relation} {_at(right, _SUM)}", _COMPARISON
         case In(value, tokens):
             listed = ", ".join(f'"{token}"' for token in tokens)
-            return f"{_at(value, _SUM)} in {{{listed}}}", _COMPARE
+            return f"{_at(value, _SUM)} in {{{listed}}}", _COMPARISON
         case Arithmetic(operator, left, right):
             level = _SUM if operator in "+-" else _PRODUCT
             return f"{_at(left, level)} {operator} {_at(right, level + 1)}", level
@@ -121,6 +134,11 @@ def _table(table: Table) -> str:
     return (
         f"table({arguments}) {{{', '.join([*entries, f'else: {expression_text(table.default)}'])}}}"
     )
+
+
+def _prefixed(part: Expression) -> str:
+    """The operand of ``!`` or ``#``: another ``!`` needs no brackets here."""
+    return _at(part, _COMPARISON if isinstance(part, Not) else _PREFIX)
 
 
 def _at(part: Expression, least: int) -> str:

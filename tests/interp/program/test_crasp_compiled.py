@@ -7,8 +7,10 @@ from crasp_trees import Parts, program_parts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from interp.crasp import Program, depth, evaluate
 from interp.errors import ArgumentError
+from interp.program.analysis import depth
+from interp.program.evaluation import evaluate
+from interp.program.syntax import Program
 from interp.proofs.depth.compiler import compile_program, token_ids
 
 
@@ -17,7 +19,7 @@ from interp.proofs.depth.compiler import compile_program, token_ids
 @given(parts=program_parts(future=False, lines=3), rows=st.lists(
     st.text("ab", min_size=1, max_size=12), min_size=1, max_size=6))  # fmt: skip
 def test_any_past_only_program(precision: str, parts: Parts, rows: list[str]) -> None:
-    program = Program(*parts)
+    program = Program(parts[0], imports=parts[1])
     try:
         model = compile_program(program, longest=12, precision=precision).model
     except ArgumentError as error:

@@ -5,33 +5,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.crasp import evaluate as evaluate_counts
-from interp.crasp.mistakes import ProgramError
-from interp.crasp.parser import parse_program as parse_counts
 from interp.errors import ArgumentError
-from interp.rasp import parse, program_text, run
-from interp.rasp.evaluation import NONE, Vocabulary, evaluate
-from interp.rasp.syntax import (
+from interp.program.decision_parser import parse
+from interp.program.evaluation import NONE, Vocabulary, line_values, run
+from interp.program.evaluation import evaluate as evaluate_counts
+from interp.program.parser import ProgramError
+from interp.program.parser import parse_program as parse_counts
+from interp.program.printer import program_text
+from interp.program.syntax import (
     Allow,
     And,
     Arithmetic,
     Assignment,
-    Boolean,
     Choice,
-    Compare,
-    Count,
+    Comparison,
+    Constant,
+    CountWhere,
     Key,
     Literal_,
     Name,
     Next,
     Not,
-    Number,
     Or,
     Pick,
     Position,
     Program,
     Table,
     Token,
+    Truth,
 )
 
 WORDS = Vocabulary(("a", "b", "<bos>", "<sep>"))
@@ -39,18 +40,18 @@ NUMBERS = Vocabulary(("<bos>", "3", "1", "2", "<sep>"))
 
 tokens = st.sampled_from([Token(), Literal_("a"), Literal_("b")])
 terms = st.recursive(
-    st.one_of(st.integers(-3, 9).map(Number), st.just(Position())),
+    st.one_of(st.integers(-3, 9).map(Constant), st.just(Position())),
     lambda inner: st.one_of(
         st.builds(Arithmetic, st.sampled_from("+-*%"), inner, inner),
-        st.builds(Count, st.builds(Compare, st.just("=="), st.just(Key("token")), tokens)),
+        st.builds(CountWhere, st.builds(Comparison, st.just("=="), st.just(Key("token")), tokens)),
     ),
     max_leaves=6,
 )
 formulas = st.recursive(
     st.one_of(
-        st.builds(Compare, st.sampled_from(["==", "!=", "<", ">="]), terms, terms),
-        st.builds(Compare, st.sampled_from(["==", "!="]), tokens, tokens),
-        st.booleans().map(Boolean),
+        st.builds(Comparison, st.sampled_from(["==", "!=", "<", ">="]), terms, terms),
+        st.builds(Comparison, st.sampled_from(["==", "!="]), tokens, tokens),
+        st.booleans().map(Truth),
     ),
     lambda inner: st.one_of(
         st.builds(Not, inner), st.builds(And, inner, inner), st.builds(Or, inner, inner)
@@ -61,7 +62,7 @@ picks = st.builds(
     Pick,
     st.sampled_from(["first", "last", "least", "greatest", "commonest", "rarest"]),
     st.just(Key("token")),
-    st.builds(Compare, st.sampled_from(["==", ">", "<"]), st.just(Key("token")), tokens),
+    st.builds(Comparison, st.sampled_from(["==", ">", "<"]), st.just(Key("token")), tokens),
 )
 
 
@@ -184,7 +185,7 @@ def test_the_commonest_and_rarest_tokens_are_counted() -> None:
     words = Vocabulary(("a", "b", "x"))
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 3, (30, 9))
-    found = evaluate(program.lines, rows, words)
+    found = line_values(program.lines, rows, words)
     for row, most, least in zip(rows, found["c"], found["r"], strict=True):
         for end in range(9):
             times = [int((row[: end + 1] == code).sum()) for code in (0, 1)]
