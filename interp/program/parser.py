@@ -1,8 +1,8 @@
-"""The text of a program that counts (``.cr``) to a typed syntax tree, with every mistake at its place.
+"""The text of a program that counts (``.cr``) to a typed tree, with every mistake at its place.
 
-One statement a line: ``name = expression`` or ``#import predicate``; ``//`` begins a comment. A name
-is given once and before it is used; whether it is a formula or a number follows from its line.
-Imports may stand anywhere. That a text parses says nothing about what it accepts.
+One statement a line: ``name = expression`` or ``#import predicate``; ``//`` begins a comment. A
+name is given once and before it is used; whether it is a formula or a number follows from its
+line. Imports may stand anywhere. That a text parses says nothing about what it accepts.
 
     loosest   φ || φ
               φ && φ
