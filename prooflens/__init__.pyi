@@ -36,7 +36,7 @@ from interp.proofs.depth.compiler import compile_program as compile_program
 from interp.proofs.mechanism import Certificate as Certificate
 from interp.proofs.mechanism import Construction as Construction
 from interp.proofs.random_basis import random_basis as random_basis
-from interp.proofs.shipped import construct as construct
+from interp.proofs.catalogue import construct as construct
 
 # keep activations
 from prooflens import interop as interop

@@ -1,7 +1,7 @@
 """The papers' constructive proofs, built as models with known mechanisms and error bounds."""
 
 from interp.proofs import catalogue, coupling, induction, template
-from interp.proofs.catalogue import cases, constructions
+from interp.proofs.catalogue import cases, construct, constructions, has_proof
 from interp.proofs.coupling import construct_pod, input_bound, mean_square_bound, sigma_tail
 from interp.proofs.depth.compiler import CASES as COMPILED
 from interp.proofs.depth.compiler import (
@@ -24,7 +24,6 @@ from interp.proofs.memory import (
 )
 from interp.proofs.memory.gating import gating_costs
 from interp.proofs.random_basis import random_basis
-from interp.proofs.shipped import construct, has_proof
 from interp.proofs.template import construct_template, one_layer_suffices
 
 __all__ = [

@@ -25,8 +25,7 @@ from interp.errors import CheckpointError
 from interp.models.checkpoint import read_metadata, save_checkpoint
 from interp.output import check_output
 from interp.threads import one_thread
-from trained.data import training_set
-from trained.ensemble import Ensemble
+from trained.ensemble import Ensemble, training_set
 from trained.metrics import evaluate, scores
 from trained.recipe import Recipe
 from trained.run import Run, check_runs

@@ -43,14 +43,12 @@ from interp.ray_tasks import need_backend, require_ray
 from interp.reading import read_json
 from interp.schema import many, table, text, whole
 from interp.threads import one_thread
-from trained.backends import Job, cores, run_elsewhere
-from trained.ensemble import Ensemble
+from trained.ensemble import Ensemble, groups
 from trained.fit import Fit, fits_of
-from trained.grouping import groups
 from trained.place import PLAN, training_place
 from trained.recipe import Recipe
 from trained.run import Run, check_runs
-from trained.stack_runner import Options, digest, train_unit
+from trained.stack_runner import Job, Options, cores, digest, run_elsewhere, train_unit
 
 __all__ = ["metrics_table", "train"]
 

@@ -5,7 +5,7 @@
     [task]      kind and arguments                 interp.tasks.catalogue
     [test]      another task for the metrics       (optional)
     [spec]      the model's options                interp.models.spec; kind = "mlp" …: baselines
-    [training]  steps, batch, learning rate …      trained.training
+    [training]  steps, batch, learning rate …      trained.run
     [expected]  metric = bound                     what the shipped checkpoint must reach: a least
                                                    accuracy or exact, a largest error or loss
 
@@ -36,8 +36,7 @@ from interp.reading import read_toml
 from interp.tasks.base import Task
 from interp.tasks.catalogue import task_from_dict
 from trained.metrics import METRICS
-from trained.run import Run, check_spec
-from trained.training import Training
+from trained.run import Run, Training, check_spec
 
 __all__ = ["Lines", "Recipe", "read_recipe", "recipe_of"]
 

@@ -15,12 +15,18 @@ Stopping a training between two steps, on Ctrl-C or a termination signal.
 
 A step that is under way is always finished, so that what is saved is a whole step. In other threads
 than the main one Python delivers no signals, and nothing ever asks.
+
+Train stacks of models outside this process, in worker processes or as Ray tasks.
+
+Each stack leaves its state in a file, which this process reads when it is done. Workers run on one
+thread each. A worker that dies takes its stack's progress since the last save with it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 import threading
 import time
@@ -32,14 +38,15 @@ from types import FrameType
 
 import torch
 
-from interp.errors import CheckpointError
+from interp.errors import CheckpointError, ProoflensError
 from interp.models.tensor_files import read_tensors, write_tensors
 from interp.output import output_file
+from interp.ray_tasks import ray_results
 from interp.threads import one_thread
 from trained.ensemble import Ensemble, State
 from trained.run import Run
 
-__all__ = ["Options", "digest", "finish", "stop_asked", "train_unit"]
+__all__ = ["Job", "Options", "cores", "digest", "run_elsewhere", "stop_asked", "train_unit"]
 
 _FORMAT = "prooflens-training-1"
 _TENSORS = ("weights", "first", "second", "smooth", "alive", "taken")
@@ -171,3 +178,60 @@ def train_unit(
 def finish(runs: Sequence[Run], options: Options, file: Path) -> None:
     """Call :func:`train_unit` in another process; its result is the saved file."""
     train_unit(runs, options, file)
+
+
+Job = tuple[list[Run], Options, Path]
+
+
+def cores() -> int:
+    """The number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_elsewhere(jobs: Sequence[Job], *, backend: str, workers: int) -> Iterator[int]:
+    """Train each job's stack in another process; yield the job's number when it is done.
+
+    Args:
+        jobs: Runs, options, and the file of the stack's state, which all machines must see.
+        backend: ``local`` or ``ray``.
+        workers: Local processes; for Ray, cores of a Ray that is started here.
+
+    Raises:
+        MissingDependencyError: for ``ray`` without Ray.
+        ProoflensError: if a worker fails or its file does not arrive.
+    """
+    done = _on_ray(jobs, workers) if backend == "ray" else _on_processes(jobs, workers)
+    for number in done:
+        if not jobs[number][2].is_file():
+            raise ProoflensError(
+                f"a worker trained {jobs[number][2].name} but it is not here: the folder must be "
+                "on a file system that all machines share"
+            )
+        yield number
+
+
+def _on_processes(jobs: Sequence[Job], workers: int) -> Iterator[int]:
+    from joblib import Parallel, delayed
+
+    # Loky sends functions by value: a caller's script needs no ``__main__`` guard.
+    parallel = Parallel(workers, backend="loky", return_as="generator_unordered", batch_size=1)
+    yield from parallel(delayed(_numbered)(number, job) for number, job in enumerate(jobs))
+
+
+def _on_ray(jobs: Sequence[Job], workers: int) -> Iterator[int]:
+    far = [(runs, options, file.absolute()) for runs, options, file in jobs]
+    found = ray_results(finish, far, name=_name(jobs), gpus=_gpus(jobs), workers=workers)
+    return (number for number, _ in found)
+
+
+def _name(jobs: Sequence[Job]) -> Callable[[int], str]:
+    return lambda number: f"the training of {jobs[number][2].name}"
+
+
+def _gpus(jobs: Sequence[Job]) -> int:
+    return int(any(options.device != "cpu" for _, options, _ in jobs))
+
+
+def _numbered(number: int, job: Job) -> int:
+    finish(*job)
+    return number

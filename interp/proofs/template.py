@@ -73,10 +73,9 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from interp.bounds.affine import Affine, exactly, linear, scale
+from interp.bounds.affine import UP, Affine, Arithmetic, exactly, linear, scale
+from interp.bounds.attention import linear_heads, weights
 from interp.bounds.network import embedded, entered, normed, not_covered, read_out, stream_after
-from interp.bounds.rounding import UP, Arithmetic
-from interp.bounds.scores import linear_heads, weights
 from interp.errors import Problems
 from interp.models.attention.heads import Attention
 from interp.models.ffn import FFN, HiddenLayer
@@ -96,7 +95,7 @@ from interp.tasks.template.named import (
     random_task,
     same_different,
 )
-from interp.tasks.template.text import is_wildcard, regular_tokens, wildcards
+from interp.tasks.template.task import is_wildcard, regular_tokens, wildcards
 
 __all__ = ["CASES", "certificate_of", "construct_template", "one_layer_suffices"]
 

@@ -4,12 +4,18 @@ Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), what the task
 and right answers, and the machine's arithmetic. Cells are made here anew from what the certificate
 says of its cover. A claim stands if the bound found here is no worse than the one claimed, and if
 its lemmas are those of its cover, with numbers found anew (``prooflens certify --check FILE``).
+
+Whether a certificate that says nothing is right to: it may have been made to say nothing.
+
+Its strategies are bounded again as if they claimed something. A bound is vacuous if it is no better
+than the best constant answer, as it is written and as it is found. Of a black box over inputs that
+the checker enumerates only what is written is looked at: it proves less than enumeration does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, combinations, islice, pairwise, product
 from math import inf, isclose
@@ -17,16 +23,15 @@ from typing import Any
 
 import numpy as np
 
-from interp.bounds import network, passed_on, relaxation, scores
-from interp.bounds.affine import Affine, box, exactly, subtract
-from interp.bounds.rounding import UP, Arithmetic, share
+from interp.bounds import attention, network, passed_on
+from interp.bounds.affine import UP, Affine, Arithmetic, box, exactly, share, subtract
 from interp.bounds.three_paths import LEAST, not_three_paths, tables_of
 from interp.errors import CheckpointError
 from interp.tasks.catalogue import task_from_dict
-from interp.tasks.depth.prefixes import letters_of, prefixes
+from interp.tasks.depth.strings import letters_of, prefixes
 from interp.tasks.memory.kernels import MemoryKernel
 
-__all__ = ["Verdict", "check"]
+__all__ = ["check", "check_vacuous"]
 
 _CHUNK, _MOST = 512, 4096
 _Json = dict[str, Any]
@@ -158,7 +163,7 @@ def _averages(model: Any, task: Any, domain: _Json, proof: _Json) -> Iterator[An
         rho = MemoryKernel.parse(task.kernels[0]).values(np.arange(t + 1.0))[::-1]
         ends = np.linspace(-1, 1, n + 1) * (np.abs(rho).sum() * size * UP)
         middle, half = (ends[1:] + ends[:-1]) / 2, (ends[1:] - ends[:-1]) / 2 * UP
-        slope, (centre, rise, rest) = np.zeros((t + 2, n, 1)), relaxation.sine(omega, middle, half)
+        slope, (centre, rise, rest) = np.zeros((t + 2, n, 1)), network.sine(omega, middle, half)
         slope[-1, :, 0] = rise
         target = Affine(centre[:, None], slope, rest[:, None])
         free = box(np.zeros((n, t + 1, 1)), np.full((t + 1, 1), size))
@@ -240,7 +245,7 @@ def _lemmas(model: Any, task: Any, domain: _Json, proof: _Json, off: float) -> I
         yield "counter", "layer 0", "what the order of earlier tokens changes", 0.0
         x, same = network.embedded(model, letters_of(task)[None], ar), np.zeros((3, 3), int)
         x = network.normed(block.ln1, x, ar) if block else x
-        found = scores.score_forms(block.attn, x, x, same, ar) if block else exactly(same)
+        found = attention.score_forms(block.attn, x, x, same, ar) if block else exactly(same)
         apart = (found.bounds()[1].max(-1) - found.bounds()[0].min(-1)).max()
         yield "counter", "layer 0", "largest difference of scores", apart
     elif cover == "slices":
@@ -291,3 +296,33 @@ def _told_otherwise(told: list[_Json], found: tuple[Any, ...]) -> str:
         if not isclose(claimed, number, rel_tol=1e-6, abs_tol=1e-9):
             return f"{part}: {words}: told {claimed:.9g}, is {number:.9g}"
     return ""
+
+
+_ENUMERATED = ("strings", "templates", "rows")
+
+
+def check_vacuous(certificate: dict[str, Any], model: Any, sha256: str) -> list[Verdict]:
+    """Every strategy bounded again on ``model``; those hold that say nothing then, too.
+
+    Raises:
+        CheckpointError: if the file lacks something, or what it says makes no sense.
+    """
+    error, trivial = certificate["kind"] == "error", float(certificate["trivial"])
+    proofs = [
+        proof | {"vacuous": "", "bound": inf if proof.get("bound") is None else proof["bound"]}
+        for proof in certificate["strategies"]
+    ]
+    verdicts = check(certificate | {"strategies": proofs}, model, sha256)
+    if len(verdicts) < len(proofs) or not all(verdict.holds for verdict in verdicts):
+        return verdicts
+    listed = certificate["domain"]["kind"] in _ENUMERATED
+    found = []
+    for proof, verdict in zip(proofs, verdicts, strict=True):
+        box = listed and proof["data"]["cover"] == "boxes"
+        bounds = [verdict.claimed, *([] if box else [verdict.found])]
+        if any(bound < trivial if error else bound > trivial for bound in bounds):
+            note = f"told as vacuous with {verdict.claimed:.9g}, it is {verdict.found:.9g} where a "
+            note += f"constant answer reaches {trivial:.9g}"
+            verdict = replace(verdict, holds=False, note=note)
+        found.append(verdict)
+    return found

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from interp.bounds.rounding import share
+from interp.bounds.affine import share
 from interp.bounds.three_paths import LEAST, Tables
 from probes.certify.cover import Proof
 from probes.certify.lemmas import Lemma, of_three_paths

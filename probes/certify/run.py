@@ -28,10 +28,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.bounds.affine import Affine
+from interp.bounds.affine import UP, Affine, Arithmetic
 from interp.bounds.network import not_covered
 from interp.bounds.passed_on import along, named, not_along, not_named, not_orderless, values_of
-from interp.bounds.rounding import UP, Arithmetic
 from interp.bounds.three_paths import Tables, not_three_paths, tables_of
 from interp.errors import ArgumentError, Problems, ProoflensError
 from interp.tasks.base import answers_of, memories_of
@@ -42,11 +41,7 @@ from interp.tasks.template import TemplateTask
 from probes.certify import maximum
 from probes.certify.certificate import TheoremFile, sha256_of
 from probes.certify.cover import UNKNOWN, Cells, Proof, chunks, prove
-from probes.certify.domains.base import CHUNK, Domain
-from probes.certify.domains.reals import Addressed, Averages
-from probes.certify.domains.signs import Signs
-from probes.certify.domains.strings import Strings
-from probes.certify.domains.templates import Templates
+from probes.certify.domains import CHUNK, Addressed, Averages, Domain, Signs, Strings, Templates
 from probes.certify.lemmas import lemmas_of
 from probes.certify.search import search
 
@@ -197,7 +192,7 @@ class Rows(Domain):
 
     @property
     def shape(self) -> tuple[str, int, int, int]:
-        """See :class:`~probes.certify.domains.base.Domain`."""
+        """See :class:`~probes.certify.domains.Domain`."""
         return "tokens", self.task.vocabulary, self.task.vocabulary, self.task.length
 
     def describe(self) -> dict[str, Any]:

@@ -26,8 +26,7 @@ from interp.program.syntax import Program
 from probes.decompile.counting import decompile_counting
 from probes.decompile.decisions import Fidelity, agreement, decide, decided, outputs_of
 from probes.decompile.judging import Judge
-from probes.decompile.rows import Rows
-from probes.decompile.task_rows import rows_of_task
+from probes.decompile.rows import Rows, rows_of_task
 
 __all__ = ["Beside", "far", "program_of_counts", "proof"]
 
@@ -91,7 +90,7 @@ def far(model: Any, task: Any, program: Program, judge: Judge, *, seed: int) -> 
 
     Args:
         model: Hooked.
-        task: Of strings, as :class:`interp.tasks.depth.prediction.PrefixPrediction`.
+        task: Of strings, as :class:`interp.tasks.depth.strings.PrefixPrediction`.
         program: To be judged.
         judge: With the table that gains are measured against.
         seed: Of the rows.

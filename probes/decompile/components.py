@@ -25,6 +25,13 @@ condition ``key.token == partner``; where all look at the same ones it is ``key.
 case for each set. A first token that all rows share is left out where others are looked at: heads
 rest there when there is nothing to see. For small vocabularies, and for a head that knows tokens
 alone; whether it does so is judged as of every primitive, by putting the pattern in its place.
+
+Which head a line of a program stands for, where the search did not begin with that head.
+
+A line that looks back has a pattern: the positions that it picks or counts. Of the heads that the
+model needs the one is named whose attention shares most with it, and what is left of the model's
+decisions with the line's pattern in that head's place is measured. That is a comparison made
+afterwards: a small gain says that no single head does what the line says.
 """
 
 from __future__ import annotations
@@ -41,6 +48,7 @@ from numpy.typing import NDArray
 
 from interp.interventions.components import Component, components
 from interp.interventions.replacement import sites_of
+from interp.program import syntax
 from interp.program.evaluation import NONE
 from interp.program.syntax import (
     And,
@@ -53,11 +61,12 @@ from interp.program.syntax import (
     Name,
     Nothing,
     Or,
+    Program,
     Table,
     Token,
+    children,
 )
 from interp.run import Array, Edit, Replace, Site
-from probes.decompile.catalogue import primitives
 from probes.decompile.decisions import (
     TokenTable,
     activations,
@@ -66,7 +75,7 @@ from probes.decompile.decisions import (
     outputs_of,
     run_of,
 )
-from probes.decompile.primitives import Primitive, ideal
+from probes.decompile.primitives import Primitive, ideal, primitives
 from probes.decompile.rows import Rows
 
 __all__ = [
@@ -76,10 +85,9 @@ __all__ = [
     "head_primitives",
     "head_tables",
     "knows_positions",
+    "line_heads",
     "mean_patterns",
-    "overlap",
     "prune",
-    "substituted",
 ]
 
 _MOST, _SETS, _SHARE = 12, 3, 0.5
@@ -426,3 +434,45 @@ def mean_patterns(
     n = min(int(longest.lengths[0]), most)
     own = activations(model, longest, [site])[site][0, :n, :n].float().numpy()
     return own, ideal(primitive, longest)[0, :n, :n]
+
+
+def line_heads(
+    model: Any, rows: Rows, table: TokenTable, kept: Kept, program: Program, known: set[str]
+) -> Iterator[tuple[str, HeadDoes]]:
+    """(name of a line, the head it stands for) for the lines that look back and are not known.
+
+    Args:
+        model: Hooked.
+        rows: A few dozen.
+        table: Fitted to the model's decisions.
+        kept: Components that are needed.
+        program: Whose lines are asked about.
+        known: Names of lines that a head stands for already.
+    """
+    heads = [part for part in kept.parts if part.kind == "head"]
+    if not heads:
+        return
+    truth = decided(outputs_of(model, rows), rows)
+    for number, line in enumerate(program.lines):
+        looked = _looks(line.expression)
+        if line.name in known or looked is None:
+            continue
+        where, which = looked
+        words = f"as the line {line.name} says"
+        one = Primitive(words, where, which, lines=program.lines[:number])
+        shared = {head: overlap(model, rows, head, one) for head in heads}
+        head = max(heads, key=lambda h: shared[h])
+        [found] = substituted(model, kept, [], head, rows, [one])
+        gain = table.fidelity(rows, truth, found).or_match
+        yield line.name, HeadDoes(head, one, gain, tried=((f"shares {shared[head]:.2f}", gain),))
+
+
+def _looks(expression: Expression) -> tuple[Expression, syntax.Which | None] | None:
+    """The first condition that a line looks back with, and how it picks."""
+    for part in children(expression, deep=True):
+        if isinstance(part, syntax.Pick):
+            by_count = part.which in ("commonest", "rarest")
+            return part.where, None if by_count else part.which
+        if isinstance(part, syntax.CountWhere | syntax.Average):
+            return part.where, None
+    return None

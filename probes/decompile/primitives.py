@@ -10,6 +10,29 @@
 Each is a condition on the earlier position, with a rule that picks one where several satisfy it;
 its ideal pattern is even over the positions that are left, or all on the first position where there
 is none. Simpler ones are tried first and kept where they do as well.
+
+What heads may do in rows of several parts: before and after a separator, as far from one place
+as from another, and on runs of equal tokens.
+
+    "…before <sep>"        positions at which <sep> has not been seen
+    counterpart            the position as far from the start as this one is from <sep>
+    mirror                 the position as far before <sep> as this one is after it
+    the last other token   where a run of equal tokens ends; how long ago is the length of a run
+
+A separator is a token that does not vary (:meth:`probes.decompile.rows.Rows.content`) and stands
+neither first nor last.
+
+What a head may do with what an earlier layer fetched: compare tokens with it, not with the token
+that stands here.
+
+    equal to x             count(key.token == x): how often a fetched token occurs
+    follows x              last(key.token where key.before == x)
+    next to x in order     the greatest token below x, the least above it
+
+x is the token before, the greatest or the least token, or a counterpart in another part of the row.
+Two attentions deep, so these are for models with two layers that need a head.
+
+Everything that a head is tried as, in one list, the simplest first.
 """
 
 from __future__ import annotations
@@ -29,11 +52,13 @@ from interp.program.syntax import (
     Assignment,
     Comparison,
     Constant,
+    CountWhere,
     Expression,
     In,
     Key,
     Literal_,
     Name,
+    Not,
     Position,
     Token,
     Truth,
@@ -41,19 +66,7 @@ from interp.program.syntax import (
 )
 from probes.decompile.rows import Rows
 
-__all__ = [
-    "BEFORE",
-    "Primitive",
-    "by_newness",
-    "by_order",
-    "by_position",
-    "by_predecessor",
-    "by_token",
-    "everywhere",
-    "ideal",
-    "lag",
-    "one_position",
-]
+__all__ = ["BEFORE", "Primitive", "ideal", "lag", "one_position", "primitives"]
 
 _SMALL = 8
 """Tokens, at most, of a vocabulary whose tokens are tried one by one."""
@@ -251,3 +264,104 @@ def _picked(which: Which, chosen: NDArray[np.bool_], rows: Rows) -> NDArray[np.f
     place = found.argmin(-1) if low else found.argmax(-1)
     weights: NDArray[np.float64] = (np.arange(n) == place[..., None]).astype(np.float64)
     return weights * chosen.any(-1, keepdims=True)
+
+
+_OFTEN = 0.5
+
+
+def separators(rows: Rows) -> list[str]:
+    """Texts of the tokens that cut most rows in two."""
+    content, found = rows.content(), []
+    for code in np.unique(rows.tokens[rows.tokens >= 0]).tolist():
+        here = rows.tokens[:, 1:] == code
+        inside = here & (np.arange(1, rows.tokens.shape[1]) < rows.lengths[:, None] - 1)
+        if code not in content and inside.any(1).mean() > _OFTEN:
+            found.append(rows.vocabulary.texts[code])
+    return found
+
+
+def after(text: str) -> Assignment:
+    """The line that says whether a token has been seen."""
+    seen = Comparison(">=", CountWhere(Comparison("==", Key("token"), Literal_(text))), Constant(1))
+    return Assignment(f"after_{_word(text)}", seen)
+
+
+def _word(text: str) -> str:
+    return "".join(c for c in text if c.isalnum()) or "it"
+
+
+def by_parts(rows: Rows) -> Iterator[Primitive]:
+    """What knows of a separator."""
+    same = Comparison("==", Key("token"), Token())
+    for text in separators(rows):
+        seen = after(text)
+        later: Expression = Key(seen.name)
+        earlier = Not(later)
+        word = _word(text)
+        yield Primitive(f"tokens before {word}", earlier, cost=3, lines=(seen,))
+        yield Primitive(f"tokens after {word}", later, cost=3, lines=(seen,))
+        yield Primitive(f"equal before {word}", And(same, earlier), None, 4, (seen,), "equal")
+        yield Primitive(f"equal after {word}", And(same, later), None, 4, (seen,), "equal")
+        place = syntax.Pick("last", Key("position"), Comparison("==", Key("token"), Literal_(text)))
+        at = Assignment(f"{word}_at", place)
+        here: Expression = Arithmetic("-", Position(), Name(at.name))
+        for shift, words in ((0, "counterpart"), (1, "next counterpart")):
+            where = _at(Arithmetic("+", here, Constant(shift)) if shift else here)
+            yield Primitive(f"{words} of {word}", where, "last", cost=4, lines=(at,))
+        twice = Arithmetic("*", Constant(2), Name(at.name))
+        mirror: Expression = Arithmetic("-", twice, Position())
+        for shift, words in ((0, "mirror"), (1, "next mirror")):
+            where = _at(Arithmetic("-", mirror, Constant(shift)) if shift else mirror)
+            yield Primitive(f"{words} of {word}", where, "last", cost=4, lines=(at,))
+
+
+def _at(place: Expression) -> Expression:
+    return Comparison("==", Key("position"), place)
+
+
+def by_runs() -> Iterator[Primitive]:
+    """The position before a run of equal tokens."""
+    yield Primitive("the last other token", Comparison("!=", Key("token"), Token()), "last", cost=3)
+
+
+def by_fetched(rows: Rows) -> Iterator[Primitive]:
+    """Everything that compares tokens with one that was fetched."""
+    extremes = [p for p in by_order(rows) if p.which in ("greatest", "least") and _whole(p)]
+    places = [p for p in by_parts(rows) if p.which == "last"]
+    for base in (lag(1), *extremes, *places):
+        line = BEFORE
+        if base.where != lag(1).where:
+            line = Assignment(
+                base.name, syntax.Pick(base.which or "last", Key("token"), base.where)
+            )
+        lines, x = (*base.lines, line), Name(line.name)
+        cost = base.cost + 2
+        yield Primitive(f"equal to {x.name}", Comparison("==", Key("token"), x), None, cost, lines)
+        if base in extremes:
+            below, above = (Comparison(r, Key("token"), x) for r in ("<", ">"))
+            yield Primitive(f"greatest below {x.name}", below, "greatest", cost, lines)
+            yield Primitive(f"least above {x.name}", above, "least", cost, lines)
+        elif line != BEFORE:
+            follows = Comparison("==", Key("before"), x)
+            yield Primitive(f"last after {x.name}", follows, "last", cost, (BEFORE, *lines))
+
+
+def _whole(primitive: Primitive) -> bool:
+    """Whether the token here plays no part."""
+    return syntax.Token() not in syntax.children(primitive.where, deep=True)
+
+
+def primitives(rows: Rows, *, deep: bool = False, positions: bool = True) -> list[Primitive]:
+    """Everything a head is tried as, the simplest first.
+
+    Args:
+        rows: Whose tokens are spoken of.
+        deep: Also what needs an earlier layer to have fetched or counted something.
+        positions: Also what needs to know positions; a model without any cannot.
+    """
+    found = [*everywhere(), *by_token(rows, positions), *by_order(rows)]
+    if positions:
+        found += [*by_position(), *by_runs(), *by_parts(rows)]
+        found += by_predecessor() if deep else []
+    found += [*by_newness(rows), *by_fetched(rows)] if deep else []
+    return sorted(found, key=lambda one: one.cost)

@@ -45,8 +45,7 @@ from interp.program.syntax import (
     Truth,
     children,
 )
-from probes.decompile.columns import Column, columns, expressions
-from probes.decompile.features import Feature, features, values_of
+from probes.decompile.features import Column, Feature, columns, expressions, features, values_of
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
 

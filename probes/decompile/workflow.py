@@ -29,13 +29,13 @@ from interp.errors import Problems
 from interp.program.syntax import Program
 from probes.decompile.alike import Alike, told_apart
 from probes.decompile.beyond import Beside, far, program_of_counts, proof
-from probes.decompile.catalogue import primitives
 from probes.decompile.components import (
     HeadDoes,
     Kept,
     head_primitives,
     head_tables,
     knows_positions,
+    line_heads,
     prune,
 )
 from probes.decompile.decisions import Fidelity, TokenTable, decided, outputs_of
@@ -50,9 +50,8 @@ from probes.decompile.judging import (
     curve,
     joined,
 )
-from probes.decompile.line_heads import line_heads
-from probes.decompile.rows import Rows, Split, split
-from probes.decompile.task_rows import asked
+from probes.decompile.primitives import primitives
+from probes.decompile.rows import Rows, Split, asked, split
 
 __all__ = ["Decompiled", "Judged", "decompile"]
 

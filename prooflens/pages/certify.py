@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.figures.bounds import bound_parts_figure, bounds_figure
+from interp.figures.lines import bound_parts_figure, bounds_figure
 from interp.figures.style import save
 from interp.output import output_folder
 from prooflens.pages.naming import page_name

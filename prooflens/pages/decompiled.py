@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from interp.figures.attention import attention_in_words, attention_maps
+from interp.figures.lines import sweep
+from interp.figures.maps import attention_in_words, attention_maps
 from interp.figures.style import save
-from interp.figures.sweeps import sweep
 from interp.interventions.components import Component
 from interp.output import output_folder
 from interp.program.evaluation import run

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from interp.figures.lines import HeadLines, heads_over_training
 from interp.figures.style import save
-from interp.figures.training_lines import HeadLines, heads_over_training
 from interp.output import output_folder
 from interp.weights.composition import COMPOSITIONS
 from prooflens.pages.naming import page_name

@@ -22,9 +22,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import HookError
+from interp.figures.lines import sweep
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
-from interp.figures.sweeps import sweep
 from interp.models.baselines import Baseline
 from interp.models.kinds import build
 from interp.output import output_folder

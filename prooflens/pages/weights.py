@@ -20,8 +20,8 @@ from typing import Any
 import pandas as pd
 
 from interp.environment import ENVIRONMENT, environment_json
-from interp.figures.diagonals import circuit_crops, head_maps, null_histograms
-from interp.figures.pairs import Pair, pair_lines
+from interp.figures.lines import Pair, pair_lines
+from interp.figures.maps import circuit_crops, head_maps, null_histograms
 from interp.figures.style import save
 from interp.output import output_file, output_folder
 from interp.stats.head_table import COLUMNS

@@ -15,7 +15,7 @@ from interp.tasks.catalogue import KINDS, known_task, register_task
 from prooflens.pages.roles import measure_model, measure_store, task_of
 from trained.fit import fit, save_fit
 from trained.recipe import Recipe
-from trained.training import Training
+from trained.run import Training
 
 
 @dataclass(frozen=True)

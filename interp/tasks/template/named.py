@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from interp.errors import Problems
-from interp.tasks.template.task import TemplateTask
-from interp.tasks.template.text import GREEK, every_template, random_templates
+from interp.tasks.template.task import GREEK, TemplateTask, every_template, random_templates
 
 __all__ = [
     "NAMED",

@@ -17,7 +17,7 @@ from interp.proofs.depth.compiler import token_ids
 from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth import Membership, PrefixPrediction
 from interp.tasks.depth.languages import language
-from interp.tasks.depth.prefixes import letters_of, prefixes
+from interp.tasks.depth.strings import letters_of, prefixes
 
 
 def balanced(string: str) -> bool:

@@ -14,13 +14,11 @@ from interp.errors import ArgumentError
 from interp.models.transformer import SequenceTransformer
 from interp.program.decision_parser import parse
 from interp.program.evaluation import NONE, Vocabulary, run
-from probes.decompile.catalogue import primitives
-from probes.decompile.columns import Column
 from probes.decompile.decisions import TokenTable, decide, decided, outputs_of
-from probes.decompile.primitives import ideal, lag
-from probes.decompile.rows import Rows, off_task, split
+from probes.decompile.features import Column
+from probes.decompile.primitives import ideal, lag, primitives
+from probes.decompile.rows import Rows, off_task, rows_of_task, split
 from probes.decompile.search import Questions, grow
-from probes.decompile.task_rows import rows_of_task
 from probes.decompile.workflow import decompile
 from probes.given_rows import read_rows
 from prooflens.cli.main import app

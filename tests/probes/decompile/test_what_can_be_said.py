@@ -6,9 +6,9 @@ import numpy as np
 
 from interp.program.evaluation import NONE, Vocabulary, run
 from interp.program.printer import program_text
-from probes.decompile.catalogue import primitives
 from probes.decompile.decisions import decide
 from probes.decompile.features import balanced
+from probes.decompile.primitives import primitives
 from probes.decompile.rows import Rows
 from probes.decompile.search import Candidate, candidates
 
