@@ -1,7 +1,7 @@
 """Which lag do the heads of a layer select *together*, for a given memory?
 
 A linear probe gives the residual direction w that holds x_{t−T} after the layer. Along w each head
-has a signed kernel over lags (:func:`interp.attention.patterns.kernel_by_lag`); their sum is what
+has a signed kernel over lags (:class:`interp.attention.patterns.KernelSums`); their sum is what
 the layer puts there. ``kernel_concentration`` is the share of the summed kernel at lag T,
 ``kernel_share`` a head's share of the absolute weight Σ_h Σ_s |kernel_h(s)|, ``kernel_part`` its
 own kernel at lag T relative to the sum there. The heads with enough of both are the memory's

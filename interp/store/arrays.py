@@ -29,7 +29,6 @@ __all__ = [
     "chunk_shape",
     "create",
     "decode",
-    "logical_dtype",
     "split_rows",
 ]
 
@@ -155,11 +154,6 @@ def create(
     for axis, label in enumerate(labels):
         dataset.dims[axis].label = label
     return dataset
-
-
-def logical_dtype(dataset: h5py.Dataset) -> str:
-    """The dtype whose values a dataset holds: its own, or the one that its attribute names."""
-    return str(dataset.attrs.get(DTYPE_ATTRIBUTE, dataset.dtype.name))
 
 
 def decode(values: NDArray[Any], logical: str) -> NDArray[Any]:

@@ -31,7 +31,7 @@ def test_a_compiled_program_is_read_off_exactly(hidden: bool) -> None:
     assert found.best.exact
     assert found.best.held == found.best.longer == found.best.off_task == RIGHT
     text = program_text(found.best.program)
-    assert text.count("count(") == 4, "two counts of each letter's chain"
+    assert text.count("= #") == 4, "two counts of each letter's chain"
     assert found.proof is not None
     assert set(found.proof.model.values()) == set(found.proof.found.values()) == {1.0}
 

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 
+from analyses.papers.template.diagonals import diagonal_table, effective_circuits
 from interp.errors import ArgumentError
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.weights.diagonals import diagonal_table, effective_circuits
 
 
 def model(**options: object) -> SequenceTransformer:

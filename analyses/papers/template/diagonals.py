@@ -30,9 +30,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import Problems
-from interp.stats.head_table import head_table, score_row
-from interp.weights.weight_nulls import WeightNull
+from prooflens.errors import Problems
+from prooflens.stats import head_table, score_row
+from prooflens.weights import WeightNull
 
 __all__ = ["DIAGONAL_METRICS", "diagonal_table", "effective_circuits"]
 
@@ -167,7 +167,8 @@ def _norms(model: Any, layer: int, kind: str) -> Float[Tensor, " head"]:
         return (_size(attn.W_V) * _size(attn.W_O)).detach()
     if not model.spec.uses_keys:
         return torch.zeros(len(attn.W_V))
-    return (attn.terms["dot"].scale * _size(attn.W_Q) * _size(attn.W_K)).detach()
+    size: Tensor = (attn.terms["dot"].scale * _size(attn.W_Q) * _size(attn.W_K)).detach()
+    return size
 
 
 def _size(stack: Tensor) -> Tensor:
