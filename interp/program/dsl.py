@@ -17,29 +17,9 @@ from dataclasses import dataclass
 from typing import NoReturn, overload
 
 from interp.errors import ArgumentError, Problems
+from interp.program import syntax
 from interp.program.predicates import Predicate
-from interp.program.syntax import (
-    And,
-    Arithmetic,
-    Assignment,
-    Choice,
-    Comparison,
-    Constant,
-    Count,
-    Expression,
-    Formula,
-    FormulaName,
-    Holds,
-    Larger,
-    Not,
-    Or,
-    Program,
-    Smaller,
-    Symbol,
-    Term,
-    TermName,
-    Truth,
-)
+from interp.program.syntax import Assignment, Expression, Formula, Program, Term
 
 __all__ = [
     "Boolean",
@@ -72,13 +52,13 @@ class Boolean(_Wrapped):
     tree: Formula
 
     def __and__(self, other: Boolean) -> Boolean:
-        return Boolean(And(self.tree, _formula(other)))
+        return Boolean(syntax.And(self.tree, _formula(other)))
 
     def __or__(self, other: Boolean) -> Boolean:
-        return Boolean(Or(self.tree, _formula(other)))
+        return Boolean(syntax.Or(self.tree, _formula(other)))
 
     def __invert__(self) -> Boolean:
-        return Boolean(Not(self.tree))
+        return Boolean(syntax.Not(self.tree))
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,78 +68,78 @@ class Number(_Wrapped):
     tree: Term
 
     def __add__(self, other: Number | int) -> Number:
-        return Number(Arithmetic("+", self.tree, _term(other)))
+        return Number(syntax.Arithmetic("+", self.tree, _term(other)))
 
     def __radd__(self, other: int) -> Number:
-        return Number(Arithmetic("+", _term(other), self.tree))
+        return Number(syntax.Arithmetic("+", _term(other), self.tree))
 
     def __sub__(self, other: Number | int) -> Number:
-        return Number(Arithmetic("-", self.tree, _term(other)))
+        return Number(syntax.Arithmetic("-", self.tree, _term(other)))
 
     def __rsub__(self, other: int) -> Number:
-        return Number(Arithmetic("-", _term(other), self.tree))
+        return Number(syntax.Arithmetic("-", _term(other), self.tree))
 
     def __mul__(self, factor: int) -> Number:
-        return Number(Arithmetic("*", Constant(factor), self.tree))
+        return Number(syntax.Arithmetic("*", syntax.Constant(factor), self.tree))
 
     __rmul__ = __mul__
 
     def __neg__(self) -> Number:
-        return Number(Arithmetic("*", Constant(-1), self.tree))
+        return Number(syntax.Arithmetic("*", syntax.Constant(-1), self.tree))
 
     def __lt__(self, other: Number | int) -> Boolean:
-        return Boolean(Comparison("<", self.tree, _term(other)))
+        return Boolean(syntax.Comparison("<", self.tree, _term(other)))
 
     def __le__(self, other: Number | int) -> Boolean:
-        return Boolean(Comparison("<=", self.tree, _term(other)))
+        return Boolean(syntax.Comparison("<=", self.tree, _term(other)))
 
     def __gt__(self, other: Number | int) -> Boolean:
-        return Boolean(Comparison(">", self.tree, _term(other)))
+        return Boolean(syntax.Comparison(">", self.tree, _term(other)))
 
     def __ge__(self, other: Number | int) -> Boolean:
-        return Boolean(Comparison(">=", self.tree, _term(other)))
+        return Boolean(syntax.Comparison(">=", self.tree, _term(other)))
 
     def __eq__(self, other: Number | int) -> Boolean:  # type: ignore[override]
-        return Boolean(Comparison("==", self.tree, _term(other)))
+        return Boolean(syntax.Comparison("==", self.tree, _term(other)))
 
     def __ne__(self, other: Number | int) -> Boolean:  # type: ignore[override]
-        return Boolean(Comparison("!=", self.tree, _term(other)))
+        return Boolean(syntax.Comparison("!=", self.tree, _term(other)))
 
     __hash__ = None  # type: ignore[assignment]
 
 
-true = Boolean(Truth(True))
-false = Boolean(Truth(False))
+true = Boolean(syntax.Truth(True))
+false = Boolean(syntax.Truth(False))
 
 
 def sym(token: str) -> Boolean:
     """The formula that is true where the token is ``token``."""
-    return Boolean(Symbol(token))
+    return Boolean(syntax.Symbol(token))
 
 
 def holds(predicate: Predicate) -> Boolean:
     """The formula of an imported predicate of one position."""
-    return Boolean(Holds(predicate.name))
+    return Boolean(syntax.Holds(predicate.name))
 
 
 def count(of: Boolean, *, guard: Predicate | None = None, future: bool = False) -> Number:
     """The number of positions up to here (with ``future``: from here on) at which ``of`` holds."""
-    return Number(Count(_formula(of), None if guard is None else guard.name, future))
+    return Number(syntax.Count(_formula(of), None if guard is None else guard.name, future))
 
 
 def smaller(left: Number | int, right: Number | int) -> Number:
     """The number ``min(left, right)``."""
-    return Number(Smaller(_term(left), _term(right)))
+    return Number(syntax.Smaller(_term(left), _term(right)))
 
 
 def larger(left: Number | int, right: Number | int) -> Number:
     """The number ``max(left, right)``."""
-    return Number(Larger(_term(left), _term(right)))
+    return Number(syntax.Larger(_term(left), _term(right)))
 
 
 def choose(condition: Boolean, then: Number | int, other: Number | int) -> Number:
     """The number ``then if condition else other``."""
-    return Number(Choice(_term(then), _formula(condition), _term(other)))
+    return Number(syntax.Choice(_term(then), _formula(condition), _term(other)))
 
 
 class Lines:
@@ -178,7 +158,11 @@ class Lines:
         """Add the line ``name = value``; the returned value stands for that name in later lines."""
         tree: Expression = value.tree
         self._lines.append(Assignment(name, tree))
-        return Boolean(FormulaName(name)) if isinstance(tree, Formula) else Number(TermName(name))
+        return (
+            Boolean(syntax.FormulaName(name))
+            if isinstance(tree, Formula)
+            else Number(syntax.TermName(name))
+        )
 
     def program(self) -> Program:
         """The finished program.
@@ -194,7 +178,7 @@ def _term(value: Number | int) -> Term:
     good = isinstance(value, Number | int) and not isinstance(value, bool)
     problems.need(good, "operand", "must be a number or an int", value, "e.g. count(sym('a'))")
     problems.raise_if_any()
-    return value.tree if isinstance(value, Number) else Constant(value)
+    return value.tree if isinstance(value, Number) else syntax.Constant(value)
 
 
 def _formula(value: Boolean) -> Formula:

@@ -32,43 +32,9 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 
 from interp.errors import Problems
+from interp.program import syntax
 from interp.program.analysis import alphabet
-from interp.program.syntax import (
-    Allow,
-    And,
-    Arithmetic,
-    Assignment,
-    Average,
-    Choice,
-    Comparison,
-    Constant,
-    Count,
-    CountWhere,
-    Expression,
-    Holds,
-    In,
-    Key,
-    Kind,
-    Larger,
-    Literal_,
-    Name,
-    Next,
-    Not,
-    Nothing,
-    Or,
-    Pick,
-    Position,
-    Program,
-    Score,
-    Smaller,
-    Symbol,
-    Table,
-    Term,
-    Token,
-    Truth,
-    children,
-    kind_of,
-)
+from interp.program.syntax import Assignment, Expression, Program, Term, children
 
 __all__ = [
     "NONE",
@@ -301,11 +267,11 @@ def keys(
 
 def _check(program: Program, vocabulary: Vocabulary) -> None:
     problems = Problems("program")
-    named = {output.token for output in program.outputs if not isinstance(output, Next)}
+    named = {output.token for output in program.outputs if not isinstance(output, syntax.Next)}
     for part in program.parts():
-        named |= {part.text} if isinstance(part, Literal_) else set()
-        named |= {part.token} if isinstance(part, Symbol) else set()
-        named |= set(part.tokens) if isinstance(part, In) else set()
+        named |= {part.text} if isinstance(part, syntax.Literal_) else set()
+        named |= {part.token} if isinstance(part, syntax.Symbol) else set()
+        named |= set(part.tokens) if isinstance(part, syntax.In) else set()
     unknown = ", ".join(sorted(named - set(vocabulary.texts)))
     rule = "must all be in the vocabulary"
     problems.need(not unknown, "tokens", rule, unknown, "give the rows that the program is for")
@@ -318,13 +284,13 @@ def _decided(program: Program, rows: NDArray[np.int64], vocabulary: Vocabulary) 
     if program.objective == "sets":
         allowed = np.zeros((*rows.shape, len(vocabulary.texts)), dtype=bool)
         for output in program.outputs:
-            if isinstance(output, Allow):
+            if isinstance(output, syntax.Allow):
                 allowed[..., vocabulary.codes[output.token]] = one.here(output.condition)
         return allowed
     first = program.outputs[0]
-    if isinstance(first, Next):
+    if isinstance(first, syntax.Next):
         return one.here(first.value)
-    scored = [output for output in program.outputs if isinstance(output, Score)]
+    scored = [output for output in program.outputs if isinstance(output, syntax.Score)]
     scores = np.stack([one.here(output.value) for output in scored], axis=-1)
     codes = np.array([vocabulary.codes[output.token] for output in scored])
     return np.asarray(codes[scores.argmax(-1)])
@@ -350,7 +316,7 @@ class _Run:
         self.rows, self.vocabulary = rows, vocabulary
         n = rows.shape[1]
         self.inside = rows != NONE if inside is None else inside
-        self.kinds: dict[str, Kind] = {"token": "token", "position": "number"}
+        self.kinds: dict[str, syntax.Kind] = {"token": "token", "position": "number"}
         self.values: dict[str, Values] = {
             "token": rows,
             "position": np.broadcast_to(np.arange(n), rows.shape),
@@ -372,7 +338,7 @@ class _Run:
         for line in lines:
             held = (given or {}).get(line.name)
             self.values[line.name] = self.here(line.expression) if held is None else held
-            self.kinds[line.name] = kind_of(line.expression, self.kinds)
+            self.kinds[line.name] = syntax.kind_of(line.expression, self.kinds)
         return {line.name: self.values[line.name] for line in lines}
 
     def here(self, expression: Expression) -> Values:
@@ -382,36 +348,36 @@ class _Run:
     def value(self, part: Expression, *, pair: bool) -> Values:
         """Values, ``[row, pos]`` or with ``pair`` such that they fit ``[row, query, key]``."""
         match part:
-            case Token() | Position() | Name():
-                name = part.name if isinstance(part, Name) else type(part).__name__.lower()
+            case syntax.Token() | syntax.Position() | syntax.Name():
+                name = part.name if isinstance(part, syntax.Name) else type(part).__name__.lower()
                 return self.values[name][:, :, None] if pair else self.values[name]
-            case Key(name):
+            case syntax.Key(name):
                 return self.values[name][:, None, :]
-            case Literal_(text):
+            case syntax.Literal_(text):
                 return np.asarray(self.vocabulary.codes[text])
-            case Constant(value) | Truth(value):
+            case syntax.Constant(value) | syntax.Truth(value):
                 return np.asarray(value)
-            case Nothing():
+            case syntax.Nothing():
                 return np.asarray(NONE)
-            case Not(of):
+            case syntax.Not(of):
                 return np.asarray(~self.value(of, pair=pair))
-            case And(left, right):
+            case syntax.And(left, right):
                 return np.asarray(self.value(left, pair=pair) & self.value(right, pair=pair))
-            case Or(left, right):
+            case syntax.Or(left, right):
                 return np.asarray(self.value(left, pair=pair) | self.value(right, pair=pair))
-            case In(value, tokens):
+            case syntax.In(value, tokens):
                 codes = [self.vocabulary.codes[token] for token in tokens]
                 return np.isin(self.value(value, pair=pair), codes)
-            case Comparison():
+            case syntax.Comparison():
                 return self._compared(part, pair)
-            case Arithmetic():
+            case syntax.Arithmetic():
                 return self._computed(part, pair)
-            case Smaller(left, right) | Larger(left, right):
-                extreme = np.minimum if isinstance(part, Smaller) else np.maximum
+            case syntax.Smaller(left, right) | syntax.Larger(left, right):
+                extreme = np.minimum if isinstance(part, syntax.Smaller) else np.maximum
                 return np.asarray(
                     extreme(self.value(left, pair=pair), self.value(right, pair=pair))
                 )
-            case Choice(then, condition, other):
+            case syntax.Choice(then, condition, other):
                 return np.where(
                     self.value(condition, pair=pair),
                     self.value(then, pair=pair),
@@ -423,27 +389,27 @@ class _Run:
     def _looked(self, part: Expression) -> Values:
         """Values ``[row, pos]`` of what needs more than one position, or a table."""
         match part:
-            case Symbol(token):
+            case syntax.Symbol(token):
                 return np.asarray(self.rows == self.vocabulary.codes.get(token, NONE - 1))
-            case Holds(predicate):
+            case syntax.Holds(predicate):
                 held = np.zeros(self.rows.shape, dtype=bool)
                 held[:, self.start :] = self.tables[predicate]
                 return held
-            case Count():
+            case syntax.Count():
                 return self._counted(part)
-            case CountWhere(where):
+            case syntax.CountWhere(where):
                 return np.asarray(self.chosen(where).sum(-1))
-            case Average(value, where):
+            case syntax.Average(value, where):
                 chosen = self.chosen(where)
                 total = (self.value(value, pair=True) * chosen).sum(-1)
                 return np.asarray(total / np.maximum(chosen.sum(-1), 1))
-            case Pick():
+            case syntax.Pick():
                 return self._picked(part)
-            case Table():
+            case syntax.Table():
                 return self._tabulated(part)
         raise TypeError(f"{type(part).__name__} is no part of the language")
 
-    def _counted(self, count: Count) -> Int[np.ndarray, "row pos"]:
+    def _counted(self, count: syntax.Count) -> Int[np.ndarray, "row pos"]:
         """The value of ``# φ`` at every position; what is not inside does not count, nor BOS."""
         held = (self.here(count.of) & self.inside).astype(np.int64)
         held[:, : self.start] = 0
@@ -460,7 +426,7 @@ class _Run:
         """The keys that satisfy a condition, ``[row, query, key]``."""
         return np.asarray(self.value(where, pair=True) & self.seen)
 
-    def _picked(self, part: Pick) -> Values:
+    def _picked(self, part: syntax.Pick) -> Values:
         chosen = self.chosen(part.where)
         value = np.broadcast_to(self.value(part.value, pair=True), chosen.shape)
         n = chosen.shape[-1]
@@ -479,7 +445,7 @@ class _Run:
         empty: Values = np.asarray(NONE if self.kind(part.value) == "token" else 0)
         return np.where(chosen.any(-1), found, empty).astype(value.dtype)
 
-    def _compared(self, part: Comparison, pair: bool) -> Values:
+    def _compared(self, part: syntax.Comparison, pair: bool) -> Values:
         left, right = (self.value(side, pair=pair) for side in (part.left, part.right))
         if self.kind(part.left) != "token" or part.relation in ("==", "!="):
             return np.asarray(_COMPARE[part.relation](left, right))
@@ -492,7 +458,7 @@ class _Run:
             return value.astype(np.int64)
         return np.where(value == NONE, NONE, self.vocabulary.order[value]).astype(np.int64)
 
-    def _computed(self, part: Arithmetic, pair: bool) -> Values:
+    def _computed(self, part: syntax.Arithmetic, pair: bool) -> Values:
         left, right = (self.value(side, pair=pair) for side in (part.left, part.right))
         if self.kind(part.left) == "token":
             by = np.asarray(-right if part.operator == "-" else right)  # of a number: no axes
@@ -501,7 +467,7 @@ class _Run:
             right = np.where(right == 0, 1, right)
         return np.asarray(_ARITHMETIC[part.operator](left, right))
 
-    def _tabulated(self, table: Table) -> Values:
+    def _tabulated(self, table: syntax.Table) -> Values:
         arguments = [self.here(argument) for argument in table.arguments]
         found = self.here(table.default).copy()
         for texts, value in table.entries:
@@ -512,7 +478,7 @@ class _Run:
 
     def kind(self, part: Expression) -> str:
         """Whether a value is a token, a number or a truth."""
-        return kind_of(part, self.kinds)
+        return syntax.kind_of(part, self.kinds)
 
 
 def _times(rank: NDArray[np.int64], chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -544,13 +510,13 @@ def _bounds(program: Program, longest: int) -> dict[str, int]:
 
 def _size(term: Expression, known: Mapping[str, int], longest: int) -> int:
     match term:
-        case Constant(value):
+        case syntax.Constant(value):
             return abs(value)
-        case Name(name):
+        case syntax.Name(name):
             return known[name]
-        case Count():
+        case syntax.Count():
             return longest
-        case Arithmetic("*", left, right):
+        case syntax.Arithmetic("*", left, right):
             return _size(left, known, longest) * max(_size(right, known, longest), 1)
     sizes = [_size(t, known, longest) for t in children(term) if isinstance(t, Term)]
-    return sum(sizes) if isinstance(term, Arithmetic) else max(sizes)
+    return sum(sizes) if isinstance(term, syntax.Arithmetic) else max(sizes)

@@ -34,31 +34,9 @@ from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
 from interp.errors import ProoflensError
+from interp.program import syntax
 from interp.program.predicates import BUILT_IN, Predicate, built_in
-from interp.program.syntax import (
-    And,
-    Arithmetic,
-    Assignment,
-    Choice,
-    Comparison,
-    Constant,
-    Count,
-    Expression,
-    Formula,
-    FormulaName,
-    Holds,
-    Larger,
-    Not,
-    Operator,
-    Or,
-    Program,
-    Relation,
-    Smaller,
-    Symbol,
-    Term,
-    TermName,
-    Truth,
-)
+from interp.program.syntax import Assignment, Expression, Formula, Program, Term
 from interp.reading import read_text
 
 __all__ = ["Mistake", "ProgramError"]
@@ -221,9 +199,9 @@ def _expected(error: UnexpectedToken) -> str:
 
 _DEEPEST = 60  # levels of one expression: trees are walked by recursion
 _LONGEST_NUMBER = 18  # digits, so that it fits 64 bits
-_SIGNS: Mapping[str, Operator] = {"sum": "+", "difference": "-"}
-_EXTREMES = {"smaller": Smaller, "larger": Larger}
-_FORMULAS = {"and_": And, "or_": Or}
+_SIGNS: Mapping[str, syntax.Operator] = {"sum": "+", "difference": "-"}
+_EXTREMES = {"smaller": syntax.Smaller, "larger": syntax.Larger}
+_FORMULAS = {"and_": syntax.And, "or_": syntax.Or}
 
 
 @dataclass(frozen=True)
@@ -265,7 +243,7 @@ class _Resolver:
         found = self.build(tree, level)
         if isinstance(found, Term):
             hint = "compare it, as in … >= 1"
-            if isinstance(found, Count):
+            if isinstance(found, syntax.Count):
                 hint += "; # binds tighter than the operators, so bracket what is counted"
             self.wrong(tree, f"a formula is needed and this is a number: {hint}")
         return found if isinstance(found, Formula) else None
@@ -287,9 +265,9 @@ class _Resolver:
             return None
         match tree.data:
             case "true" | "false":
-                return Truth(tree.data == "true")
+                return syntax.Truth(tree.data == "true")
             case "symbol":
-                return Symbol(str(tree.children[0])[1:-1])
+                return syntax.Symbol(str(tree.children[0])[1:-1])
             case "name":
                 return self.named(cast("Token", tree.children[0]))
             case "number":
@@ -307,12 +285,12 @@ class _Resolver:
             left, right = (self.term(cast("Tree[Token]", parts[i]), level) for i in (0, 2))
             if left is None or right is None:
                 return None
-            return Comparison(cast("Relation", str(parts[1])), left, right)
+            return syntax.Comparison(cast("syntax.Relation", str(parts[1])), left, right)
         operands = [self.formula(cast("Tree[Token]", part), level) for part in parts]
         known = [operand for operand in operands if operand is not None]
         if len(known) < len(operands):
             return None
-        return Not(*known) if tree.data == "not_" else _FORMULAS[tree.data](*known)
+        return syntax.Not(*known) if tree.data == "not_" else _FORMULAS[tree.data](*known)
 
     def arithmetic(self, tree: Tree[Token], level: int) -> Term | None:
         """The expression of an operator whose result is a number."""
@@ -322,26 +300,26 @@ class _Resolver:
             condition = self.formula(parts[1], level)
             if then is None or condition is None or other is None:
                 return None
-            return Choice(then, condition, other)
+            return syntax.Choice(then, condition, other)
         operands = [self.term(part, level) for part in parts]
         known = [operand for operand in operands if operand is not None]
         if len(known) < len(operands):
             return None
         if tree.data == "minus":
             of = known[0]
-            if isinstance(of, Constant):
-                return Constant(-of.value)
-            return Arithmetic("*", Constant(-1), of)
+            if isinstance(of, syntax.Constant):
+                return syntax.Constant(-of.value)
+            return syntax.Arithmetic("*", syntax.Constant(-1), of)
         if tree.data == "multiple":
-            if isinstance(known[0], Constant):
-                return Arithmetic("*", *known)
+            if isinstance(known[0], syntax.Constant):
+                return syntax.Arithmetic("*", *known)
             self.wrong(parts[0], "a product has an integer on its left: write k * term")
             return None
         if tree.data in _SIGNS:
-            return Arithmetic(_SIGNS[tree.data], *known)
+            return syntax.Arithmetic(_SIGNS[tree.data], *known)
         return _EXTREMES[tree.data](*known)
 
-    def count(self, tree: Tree[Token], level: int) -> Count | None:
+    def count(self, tree: Tree[Token], level: int) -> syntax.Count | None:
         """The expression of a count: ``# φ``, ``#> φ`` or ``#[guard] φ``."""
         of = self.formula(cast("Tree[Token]", tree.children[-1]), level)
         guard = None
@@ -351,7 +329,7 @@ class _Resolver:
                 return None
         if of is None:
             return None
-        return Count(of, None if guard is None else str(guard), tree.data == "count_future")
+        return syntax.Count(of, None if guard is None else str(guard), tree.data == "count_future")
 
     def is_guard(self, token: Token) -> bool:
         """Whether the token names an imported predicate of two positions."""
@@ -366,12 +344,12 @@ class _Resolver:
             self.wrong(token, f"{name} is a formula, not a guard: write # ({name} && …)")
         return predicate is not None and predicate.arity == 2
 
-    def number(self, token: Token) -> Constant | None:
+    def number(self, token: Token) -> syntax.Constant | None:
         """The constant that a token of digits stands for."""
         if len(token) > _LONGEST_NUMBER:
             self.wrong(token, f"a number has at most {_LONGEST_NUMBER} digits")
             return None
-        return Constant(int(token))
+        return syntax.Constant(int(token))
 
     def named(self, token: Token) -> Expression | None:
         """The earlier line or imported predicate that a name stands for."""
@@ -380,12 +358,12 @@ class _Resolver:
             value = scope.values[name]
             if value is None:
                 return None
-            return FormulaName(name) if isinstance(value, Formula) else TermName(name)
+            return syntax.FormulaName(name) if isinstance(value, Formula) else syntax.TermName(name)
         if name in scope.imports:
             predicate = scope.imports[name]
             if predicate is not None and predicate.arity == 2:
                 self.wrong(token, f"{name} is a guard: write #[{name}] φ")
-            return Holds(name) if predicate is not None and predicate.arity == 1 else None
+            return syntax.Holds(name) if predicate is not None and predicate.arity == 1 else None
         self.wrong(token, self.unknown(name))
         return None
 

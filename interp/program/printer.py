@@ -11,37 +11,8 @@ tree: printing what was parsed keeps the meaning, not the layout.
 
 from __future__ import annotations
 
-from interp.program.syntax import (
-    Allow,
-    And,
-    Arithmetic,
-    Average,
-    Choice,
-    Comparison,
-    Constant,
-    Count,
-    CountWhere,
-    Expression,
-    Holds,
-    In,
-    Key,
-    Larger,
-    Literal_,
-    Name,
-    Next,
-    Not,
-    Nothing,
-    Or,
-    Output,
-    Pick,
-    Position,
-    Program,
-    Smaller,
-    Symbol,
-    Table,
-    Token,
-    Truth,
-)
+from interp.program import syntax
+from interp.program.syntax import Expression, Program
 
 __all__ = ["expression_text", "output_text", "program_text"]
 
@@ -55,11 +26,11 @@ def program_text(program: Program) -> str:
     return "\n".join([*lines, *map(output_text, program.outputs)]) + "\n"
 
 
-def output_text(output: Output) -> str:
+def output_text(output: syntax.Output) -> str:
     """One output line."""
-    if isinstance(output, Allow):
+    if isinstance(output, syntax.Allow):
         return f'allow "{output.token}" if {expression_text(output.condition)}'
-    if isinstance(output, Next):
+    if isinstance(output, syntax.Next):
         return f"next = {expression_text(output.value)}"
     return f'score "{output.token}" = {expression_text(output.value)}'
 
@@ -72,60 +43,60 @@ def expression_text(expression: Expression) -> str:
 def _written(part: Expression) -> tuple[str, int]:
     """An expression's text, and the level at which its operator binds."""
     match part:
-        case Token() | Position():
+        case syntax.Token() | syntax.Position():
             return type(part).__name__.lower(), _ATOM
-        case Nothing():
+        case syntax.Nothing():
             return "none", _ATOM
-        case Truth(value):
+        case syntax.Truth(value):
             return ("true" if value else "false"), _ATOM
-        case Symbol(text) | Literal_(text):
+        case syntax.Symbol(text) | syntax.Literal_(text):
             return f'"{text}"', _ATOM
-        case Name(name) | Holds(name):
+        case syntax.Name(name) | syntax.Holds(name):
             return name, _ATOM
-        case Key(name):
+        case syntax.Key(name):
             return f"key.{name}", _ATOM
-        case Constant(value):
+        case syntax.Constant(value):
             return str(value), _ATOM if value >= 0 else _PREFIX
-        case Smaller(left, right) | Larger(left, right):
-            word = "min" if isinstance(part, Smaller) else "max"
+        case syntax.Smaller(left, right) | syntax.Larger(left, right):
+            word = "min" if isinstance(part, syntax.Smaller) else "max"
             return f"{word}({expression_text(left)}, {expression_text(right)})", _ATOM
-        case CountWhere(where):
+        case syntax.CountWhere(where):
             return f"count({expression_text(where)})", _ATOM
-        case Average(value, where):
+        case syntax.Average(value, where):
             return f"average({expression_text(value)} where {expression_text(where)})", _ATOM
-        case Pick(which, value, where):
+        case syntax.Pick(which, value, where):
             return f"{which}({expression_text(value)} where {expression_text(where)})", _ATOM
-        case Table():
+        case syntax.Table():
             return _table(part), _ATOM
     return _operator(part)
 
 
 def _operator(part: Expression) -> tuple[str, int]:
     match part:
-        case Choice(then, condition, other):
+        case syntax.Choice(then, condition, other):
             text = f"{_at(then, _OR)} if {_at(condition, _OR)} else {_at(other, _CHOICE)}"
             return text, _CHOICE
-        case Or(left, right):
+        case syntax.Or(left, right):
             return f"{_at(left, _OR)} || {_at(right, _AND)}", _OR
-        case And(left, right):
+        case syntax.And(left, right):
             return f"{_at(left, _AND)} && {_at(right, _COMPARISON)}", _AND
-        case Not(of):
+        case syntax.Not(of):
             return f"!{_prefixed(of)}", _COMPARISON
-        case Count(of, guard, future):
+        case syntax.Count(of, guard, future):
             sign = "#>" if future else "#" if guard is None else f"#[{guard}]"
             return f"{sign} {_prefixed(of)}", _PREFIX
-        case Comparison(relation, left, right):
+        case syntax.Comparison(relation, left, right):
             return f"{_at(left, _SUM)} {relation} {_at(right, _SUM)}", _COMPARISON
-        case In(value, tokens):
+        case syntax.In(value, tokens):
             listed = ", ".join(f'"{token}"' for token in tokens)
             return f"{_at(value, _SUM)} in {{{listed}}}", _COMPARISON
-        case Arithmetic(operator, left, right):
+        case syntax.Arithmetic(operator, left, right):
             level = _SUM if operator in "+-" else _PRODUCT
             return f"{_at(left, level)} {operator} {_at(right, level + 1)}", level
     raise TypeError(f"{type(part).__name__} is no part of the language")
 
 
-def _table(table: Table) -> str:
+def _table(table: syntax.Table) -> str:
     arguments = ", ".join(map(expression_text, table.arguments))
     entries = [
         " ".join(f'"{text}"' for text in texts) + f": {expression_text(value)}"
@@ -138,7 +109,7 @@ def _table(table: Table) -> str:
 
 def _prefixed(part: Expression) -> str:
     """The operand of ``!`` or ``#``: another ``!`` needs no brackets here."""
-    return _at(part, _COMPARISON if isinstance(part, Not) else _PREFIX)
+    return _at(part, _COMPARISON if isinstance(part, syntax.Not) else _PREFIX)
 
 
 def _at(part: Expression, least: int) -> str:

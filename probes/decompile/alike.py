@@ -16,22 +16,9 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.program import syntax
 from interp.program.evaluation import run
-from interp.program.syntax import (
-    Allow,
-    Assignment,
-    Expression,
-    Key,
-    Name,
-    Next,
-    Output,
-    Pick,
-    Program,
-    Score,
-    Table,
-    Which,
-    children,
-)
+from interp.program.syntax import Assignment, Expression, Program, children
 from probes.decompile.decisions import agreement, decide
 from probes.decompile.judging import Judge, Judged
 from probes.decompile.primitives import one_position
@@ -41,7 +28,7 @@ from probes.decompile.shorten import exchanged
 __all__ = ["Alike", "told_apart"]
 
 _TASK, _ELSE = ("fit", "held", "longer"), ("queries", "off_task")
-_PLAINNESS: tuple[Which, ...] = ("first", "last", "least", "greatest", "commonest", "rarest")
+_PLAINNESS: tuple[syntax.Which, ...] = ("first", "last", "least", "greatest", "commonest", "rarest")
 _NEARLY = 0.01
 
 
@@ -65,7 +52,7 @@ class _Variant:
     program: Program
     names: dict[str, str]
     line: str
-    word: Which
+    word: syntax.Which
 
 
 def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[Alike, ...]]:
@@ -75,7 +62,7 @@ def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[Alike, ...]]:
         judge: Knows the rows and the model's decisions.
         best: Any; one with tables stays as it is.
     """
-    if best.exact or any(isinstance(p, Table) for p in _parts(best.program)):
+    if best.exact or any(isinstance(p, syntax.Table) for p in _parts(best.program)):
         return best, ()
     open_: list[Alike] = []
     for number in range(len(best.program.lines)):
@@ -103,9 +90,9 @@ def told_apart(judge: Judge, best: Judged) -> tuple[Judged, tuple[Alike, ...]]:
     return best, tuple(open_)
 
 
-def _among_several(expression: Expression) -> Pick | None:
+def _among_several(expression: Expression) -> syntax.Pick | None:
     """An expression that picks a token, and among several positions; None for others."""
-    if not isinstance(expression, Pick) or expression.value == Key("position"):
+    if not isinstance(expression, syntax.Pick) or expression.value == syntax.Key("position"):
         return None
     return None if one_position(expression.where) else expression
 
@@ -127,10 +114,10 @@ def _decisions(judge: Judge, program: Program, names: tuple[str, ...]) -> dict[s
 def _variants(program: Program, number: int) -> Iterator[_Variant]:
     """The program with another word in one line; a name that begins with the word changes too."""
     line = program.lines[number]
-    if not isinstance(line.expression, Pick):
+    if not isinstance(line.expression, syntax.Pick):
         return
     pick, taken = line.expression, {one.name for one in program.lines}
-    for word in get_args(Which):
+    for word in get_args(syntax.Which):
         if word == pick.which:
             continue
         begins = line.name.startswith(f"{pick.which}_")
@@ -140,27 +127,29 @@ def _variants(program: Program, number: int) -> Iterator[_Variant]:
         lines = [
             Assignment(one.name, _renamed(one.expression, line.name, name)) for one in program.lines
         ]
-        lines[number] = Assignment(name, Pick(word, pick.value, pick.where))
+        lines[number] = Assignment(name, syntax.Pick(word, pick.value, pick.where))
         outputs = tuple(_output(one, line.name, name) for one in program.outputs)
         yield _Variant(Program(tuple(lines), outputs), {line.name: name}, line.name, word)
 
 
-def _output(output: Output, old: str, new: str) -> Output:
+def _output(output: syntax.Output, old: str, new: str) -> syntax.Output:
     match output:
-        case Allow(token, condition):
-            return Allow(token, _renamed(condition, old, new))
-        case Next(value):
-            return Next(_renamed(value, old, new))
-        case Score(token, value):
-            return Score(token, _renamed(value, old, new))
+        case syntax.Allow(token, condition):
+            return syntax.Allow(token, _renamed(condition, old, new))
+        case syntax.Next(value):
+            return syntax.Next(_renamed(value, old, new))
+        case syntax.Score(token, value):
+            return syntax.Score(token, _renamed(value, old, new))
 
 
 def _renamed(part: Expression, old: str, new: str) -> Expression:
-    return exchanged(exchanged(part, Name(old), Name(new)), Key(old), Key(new))
+    return exchanged(
+        exchanged(part, syntax.Name(old), syntax.Name(new)), syntax.Key(old), syntax.Key(new)
+    )
 
 
 def _parts(program: Program) -> Iterator[Expression]:
     values = [line.expression for line in program.lines]
-    values += [o.condition if isinstance(o, Allow) else o.value for o in program.outputs]
+    values += [o.condition if isinstance(o, syntax.Allow) else o.value for o in program.outputs]
     for value in values:
         yield from children(value, deep=True)

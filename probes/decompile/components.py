@@ -50,22 +50,7 @@ from interp.interventions.components import Component, components
 from interp.interventions.replacement import sites_of
 from interp.program import syntax
 from interp.program.evaluation import NONE
-from interp.program.syntax import (
-    And,
-    Assignment,
-    Comparison,
-    Expression,
-    In,
-    Key,
-    Literal_,
-    Name,
-    Nothing,
-    Or,
-    Program,
-    Table,
-    Token,
-    children,
-)
+from interp.program.syntax import Assignment, Expression, Program, children
 from interp.run import Array, Edit, Replace, Site
 from probes.decompile.decisions import (
     TokenTable,
@@ -163,25 +148,29 @@ def _condition(
     if not sets or same or everything:
         return None
     if len(sets) == 1:
-        return _among(Key("token"), sets[0]), ()
+        return _among(syntax.Key("token"), sets[0]), ()
     if all(len(keys) == 1 for keys in sets):
-        entries = tuple(((token,), Literal_(keys[0])) for token, keys in looked.items())
-        line = Assignment(name, Table((Token(),), entries, Nothing()))
-        return Comparison("==", Key("token"), Name(name)), (line,)
+        entries = tuple(((token,), syntax.Literal_(keys[0])) for token, keys in looked.items())
+        line = Assignment(name, syntax.Table((syntax.Token(),), entries, syntax.Nothing()))
+        return syntax.Comparison("==", syntax.Key("token"), syntax.Name(name)), (line,)
     if len(sets) > _SETS:
         return None
     cases: list[Expression] = [
-        And(
-            _among(Token(), tuple(t for t, own in looked.items() if own == keys)),
-            _among(Key("token"), keys),
+        syntax.And(
+            _among(syntax.Token(), tuple(t for t, own in looked.items() if own == keys)),
+            _among(syntax.Key("token"), keys),
         )
         for keys in sets
     ]
-    return reduce(Or, cases), ()
+    return reduce(syntax.Or, cases), ()
 
 
 def _among(value: Expression, tokens: tuple[str, ...]) -> Expression:
-    return Comparison("==", value, Literal_(tokens[0])) if len(tokens) == 1 else In(value, tokens)
+    return (
+        syntax.Comparison("==", value, syntax.Literal_(tokens[0]))
+        if len(tokens) == 1
+        else syntax.In(value, tokens)
+    )
 
 
 _BUDGET, _NEAR, _FEW, _STANDS_IN = 0.98, 0.03, 8, 0.9

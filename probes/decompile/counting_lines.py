@@ -26,26 +26,9 @@ from functools import reduce
 import numpy as np
 from jaxtyping import Bool, Int
 
+from interp.program import syntax
 from interp.program.predicates import Predicate, built_in
-from interp.program.syntax import (
-    And,
-    Arithmetic,
-    Assignment,
-    Comparison,
-    Constant,
-    Count,
-    Expression,
-    Holds,
-    Not,
-    Or,
-    Program,
-    Relation,
-    Symbol,
-    Term,
-    TermName,
-    Truth,
-    children,
-)
+from interp.program.syntax import Assignment, Expression, Program, Term, children
 from probes.decompile.counting_covers import Cover, cover, support
 from probes.decompile.counting_machine import Machine, Scene, Variable
 from probes.decompile.counting_tables import Number
@@ -207,7 +190,7 @@ class _Writer:
         turned = bool(nameless & allowed)
         named = set(range(len(self.words))) - nameless
         chosen = sorted(named - allowed if turned else named & allowed)
-        found = _any_of([Symbol(self.words[i] or "") for i in chosen])
+        found = _any_of([syntax.Symbol(self.words[i] or "") for i in chosen])
         return _negated(found) if turned else found
 
     def lagged(self, variable: Variable, allowed: frozenset[int]) -> Expression:
@@ -217,10 +200,12 @@ class _Writer:
         asked = set(range(variable.size)) - allowed if outside else allowed
         seen = np.array(variable.seen)[scene.states]
         guard = "pred" if variable.lag == 1 else f"pred{variable.lag}"
-        found: Term = Count(self.formula(scene, np.isin(seen, sorted(asked))), guard)
+        found: Term = syntax.Count(self.formula(scene, np.isin(seen, sorted(asked))), guard)
         if sum(1 for _ in children(found, deep=True)) > _SIMPLE:
             found = self.named(found, "p")
-        return Comparison("==" if outside else ">=", found, Constant(0 if outside else 1))
+        return syntax.Comparison(
+            "==" if outside else ">=", found, syntax.Constant(0 if outside else 1)
+        )
 
     def named(self, term: Term, letter: str) -> Term:
         """The name of a line that holds the term."""
@@ -229,7 +214,7 @@ class _Writer:
             number = sum(line.name.startswith(letter) for line in self.lines)
             same = [f"{letter}{number + 1}"]
             self.lines.append(Assignment(same[0], term))
-        return TermName(same[0])
+        return syntax.TermName(same[0])
 
     def compared(self, variable: Variable, number: Number, allowed: frozenset[int]) -> Expression:
         """A number lies in one of some intervals."""
@@ -239,7 +224,7 @@ class _Writer:
         missing = sorted(set(range(last + 1)) - allowed)
         single = len(missing) == 1 and 0 < missing[0] < last
         if single and number.thresholds[missing[0]] == number.thresholds[missing[0] - 1] + 1:
-            return Comparison("!=", term, Constant(number.thresholds[missing[0] - 1]))
+            return syntax.Comparison("!=", term, syntax.Constant(number.thresholds[missing[0] - 1]))
         runs = _runs(sorted(allowed))
         return _any_of([_between(term, number.thresholds, *run, natural) for run in runs])
 
@@ -250,7 +235,7 @@ class _Writer:
             scene, weights = self.machine.scenes[variable.layer], np.array(number.weights)
             self.names[key] = self.named(self.weighted(scene, weights[scene.classes]), "n")
         known = self.names[key]
-        if isinstance(known, TermName):
+        if isinstance(known, syntax.TermName):
             held = self.sources.setdefault(known.name, [])
             if variable not in held:
                 held.append(variable)
@@ -260,7 +245,7 @@ class _Writer:
         """Σ over the weights that occur of weight · how many positions have it."""
         rows, variables = _by_depth(scene)
         parts = weighted_sum(rows, weights, [v.size for v in variables])
-        return _summed([(w, Count(self.covered(found, variables))) for w, found in parts])
+        return _summed([(w, syntax.Count(self.covered(found, variables))) for w, found in parts])
 
 
 def write_program(machine: Machine, words: Sequence[str | None]) -> Written:
@@ -298,21 +283,23 @@ def _imports(lines: Sequence[Assignment]) -> tuple[Predicate, ...]:
 
 
 def _predicates(part: Expression) -> list[str]:
-    if isinstance(part, Holds):
+    if isinstance(part, syntax.Holds):
         return [part.predicate]
-    return [part.guard] if isinstance(part, Count) and part.guard else []
+    return [part.guard] if isinstance(part, syntax.Count) and part.guard else []
 
 
 def _summed(parts: Sequence[tuple[int, Term]]) -> Term:
     """Positive ones first; a sum of none is 0."""
     total: Term | None = None
     for weight, term in parts:
-        size = term if abs(weight) == 1 else Arithmetic("*", Constant(abs(weight)), term)
+        size = (
+            term if abs(weight) == 1 else syntax.Arithmetic("*", syntax.Constant(abs(weight)), term)
+        )
         if total is None:
-            total = size if weight > 0 else Arithmetic("*", Constant(weight), term)
+            total = size if weight > 0 else syntax.Arithmetic("*", syntax.Constant(weight), term)
         else:
-            total = Arithmetic("+" if weight > 0 else "-", total, size)
-    return Constant(0) if total is None else total
+            total = syntax.Arithmetic("+" if weight > 0 else "-", total, size)
+    return syntax.Constant(0) if total is None else total
 
 
 def _between(
@@ -322,9 +309,9 @@ def _between(
     low = thresholds[first - 1] if first > 0 else None
     high = thresholds[last] if last < len(thresholds) else None
     if low is None and high == 1 and natural:
-        return Comparison("==", term, Constant(0))
+        return syntax.Comparison("==", term, syntax.Constant(0))
     if low is not None and high == low + 1:
-        return Comparison("==", term, Constant(low))
+        return syntax.Comparison("==", term, syntax.Constant(low))
     found = []
     if low is not None:
         found.append(_compare(">=", term, low))
@@ -333,11 +320,11 @@ def _between(
     return _all_of(found)
 
 
-def _compare(relation: Relation, term: Term, value: int) -> Expression:
+def _compare(relation: syntax.Relation, term: Term, value: int) -> Expression:
     """Against 0 rather than against 1."""
     if value == 1:
-        return Comparison(">" if relation == ">=" else "<=", term, Constant(0))
-    return Comparison(relation, term, Constant(value))
+        return syntax.Comparison(">" if relation == ">=" else "<=", term, syntax.Constant(0))
+    return syntax.Comparison(relation, term, syntax.Constant(value))
 
 
 def _runs(values: Sequence[int]) -> list[tuple[int, int]]:
@@ -362,9 +349,9 @@ def _position(period: int, allowed: frozenset[int]) -> Expression:
             turned = len(few) > divisor / 2
             if turned:
                 few = sorted(set(range(divisor)) - residues)
-            found = _any_of([Holds(_residue(divisor, value)) for value in few])
+            found = _any_of([syntax.Holds(_residue(divisor, value)) for value in few])
             return _negated(found) if turned else found
-    return Truth(bool(allowed))
+    return syntax.Truth(bool(allowed))
 
 
 def _residue(period: int, value: int) -> str:
@@ -375,20 +362,20 @@ def _residue(period: int, value: int) -> str:
 
 def _negated(formula: Expression) -> Expression:
     match formula:
-        case Truth(value):
-            return Truth(not value)
-        case Not(of):
+        case syntax.Truth(value):
+            return syntax.Truth(not value)
+        case syntax.Not(of):
             return of
-    return Not(formula)
+    return syntax.Not(formula)
 
 
 def _all_of(formulas: Iterable[Expression]) -> Expression:
     found = list(formulas)
-    return reduce(And, found) if found else Truth(True)
+    return reduce(syntax.And, found) if found else syntax.Truth(True)
 
 
 def _any_of(formulas: Iterable[Expression]) -> Expression:
     found = list(formulas)
-    if Truth(True) in found:
-        return Truth(True)
-    return reduce(Or, found) if found else Truth(False)
+    if syntax.Truth(True) in found:
+        return syntax.Truth(True)
+    return reduce(syntax.Or, found) if found else syntax.Truth(False)

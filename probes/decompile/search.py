@@ -28,23 +28,7 @@ from numpy.typing import NDArray
 
 from interp.program import syntax
 from interp.program.evaluation import line_values
-from interp.program.syntax import (
-    Allow,
-    And,
-    Assignment,
-    Choice,
-    Comparison,
-    Constant,
-    Expression,
-    Name,
-    Next,
-    Not,
-    Or,
-    Output,
-    Program,
-    Truth,
-    children,
-)
+from interp.program.syntax import Assignment, Expression, Program, children
 from probes.decompile.features import Column, Feature, columns, expressions, features, values_of
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
@@ -183,12 +167,12 @@ def _tree(root: _Leaf, leaves: Sequence[_Leaf]) -> Tree:
 
 def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
     if leaf.children is None or leaf.split is None:
-        return Truth(leaf.value)
+        return syntax.Truth(leaf.value)
     _, column, threshold = leaf.split
     mine: list[Column] = []
     low, high = (_written(child, mine) for child in leaf.children)
     if low == high:
-        asked += mine if not isinstance(low, Truth) else []
+        asked += mine if not isinstance(low, syntax.Truth) else []
         return low
     asked += [column, *mine]
     if column.number:
@@ -199,39 +183,41 @@ def _written(leaf: _Leaf, asked: list[Column]) -> Expression:
 def _at_most(column: Column, threshold: int) -> Expression:
     """That a number is at most so much; that it is its bound, where the bound is next."""
     if column.least == threshold:
-        return Comparison("==", column.expression, Constant(threshold))
+        return syntax.Comparison("==", column.expression, syntax.Constant(threshold))
     if column.most is not None and column.most - 1 == threshold:
-        return Comparison("!=", column.expression, Constant(column.most))
-    return Comparison("<=", column.expression, Constant(threshold))
+        return syntax.Comparison("!=", column.expression, syntax.Constant(column.most))
+    return syntax.Comparison("<=", column.expression, syntax.Constant(threshold))
 
 
 def joined(condition: Expression, then: Expression, other: Expression) -> Expression:
     """``then`` where the condition holds and ``other`` elsewhere, as short as it goes."""
     match then, other:
-        case Truth(True), Truth(False):
+        case syntax.Truth(True), syntax.Truth(False):
             return condition
-        case Truth(False), Truth(True):
+        case syntax.Truth(False), syntax.Truth(True):
             return negated(condition)
-        case Truth(True), _:
-            return Or(condition, other)
-        case Truth(False), _:
-            return And(negated(condition), other)
-        case _, Truth(False):
-            return And(condition, then)
-        case _, Truth(True):
-            return Or(negated(condition), then)
-    return Or(And(condition, then), And(negated(condition), other))
+        case syntax.Truth(True), _:
+            return syntax.Or(condition, other)
+        case syntax.Truth(False), _:
+            return syntax.And(negated(condition), other)
+        case _, syntax.Truth(False):
+            return syntax.And(condition, then)
+        case _, syntax.Truth(True):
+            return syntax.Or(negated(condition), then)
+    return syntax.Or(syntax.And(condition, then), syntax.And(negated(condition), other))
 
 
 def negated(condition: Expression) -> Expression:
     """The opposite of a condition."""
-    if isinstance(condition, Comparison) and condition.relation in ("==", "!="):
-        return Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
-    if isinstance(condition, Comparison) and isinstance(condition.right, Constant):
+    if isinstance(condition, syntax.Comparison) and condition.relation in ("==", "!="):
+        return syntax.Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
+    if isinstance(condition, syntax.Comparison) and isinstance(condition.right, syntax.Constant):
         if condition.relation == "<=":
-            return Comparison(">=", condition.left, Constant(condition.right.value + 1))
-        return Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
-    return Not(condition)
+            return syntax.Comparison(
+                ">=", condition.left, syntax.Constant(condition.right.value + 1)
+            )
+        return syntax.Comparison(_OPPOSITE[condition.relation], condition.left, condition.right)  # type: ignore[arg-type]
+    return syntax.Not(condition)
 
 
 _LEAVES, _VALUES = 7, 4
@@ -284,7 +270,7 @@ def candidates(
         for most in range(1, _LEAVES + 1):
             chosen = {v: _worth(trees, most) for v, trees in grown.items()}
             texts = rows.vocabulary.texts
-            allowed = tuple(Allow(texts[v], tree.formula) for v, tree in chosen.items())
+            allowed = tuple(syntax.Allow(texts[v], tree.formula) for v, tree in chosen.items())
             yield from _new(allowed, known, seen)
         return
     for outputs in _tabulated(known, values, rows, decisions):
@@ -298,7 +284,7 @@ def candidates(
         guards = [_guards(listed[:size], asked) for size in range(1, len(listed) + 1)]
         for most in range(1, _LEAVES + 1):
             for some in guards:
-                yield from _new((Next(_listed(listed[0][0], some, most)),), known, seen)
+                yield from _new((syntax.Next(_listed(listed[0][0], some, most)),), known, seen)
 
 
 def _tabulated(
@@ -306,7 +292,7 @@ def _tabulated(
     values: Sequence[NDArray[np.int64]],
     rows: Rows,
     decisions: NDArray[Any],
-) -> Iterator[tuple[Output, ...]]:
+) -> Iterator[tuple[syntax.Output, ...]]:
     """The answer as a table on the current token and all tokens that heads fetch, if they are
     few."""
     tokens = [(f, v) for f, v in zip(known, values, strict=True) if f.kind == "token"]
@@ -327,7 +313,9 @@ def _tabulated(
         default = syntax.Literal_(names[_most(decisions)])
         entries = tuple(entry for entry in entries if entry[1] != default)
         if entries:
-            yield (Next(syntax.Table(tuple(f.expression for f, _ in some), entries, default)),)
+            yield (
+                syntax.Next(syntax.Table(tuple(f.expression for f, _ in some), entries, default)),
+            )
 
 
 def _most(decisions: NDArray[Any]) -> int:
@@ -406,17 +394,17 @@ def _listed(
     found = first
     for value, trees in reversed(guards):
         guard = _worth(trees, most).formula
-        if guard == Truth(True):
+        if guard == syntax.Truth(True):
             found = value
-        elif guard != Truth(False):
-            if isinstance(found, Choice) and found.condition == negated(guard):
+        elif guard != syntax.Truth(False):
+            if isinstance(found, syntax.Choice) and found.condition == negated(guard):
                 found = found.then  # nothing is left for the rest
-            found = Choice(value, guard, found)
+            found = syntax.Choice(value, guard, found)
     return found
 
 
 def _new(
-    outputs: tuple[Output, ...], known: Sequence[Feature], seen: set[Program]
+    outputs: tuple[syntax.Output, ...], known: Sequence[Feature], seen: set[Program]
 ) -> Iterator[Candidate]:
     """The program of some outputs with the lines that they need, if it is a new one."""
     if not outputs:
@@ -429,14 +417,14 @@ def _new(
         yield Candidate(program, {name: lines[name][1] for name in used})
 
 
-def _needed(outputs: tuple[Output, ...], lines: dict[str, Assignment]) -> list[str]:
+def _needed(outputs: tuple[syntax.Output, ...], lines: dict[str, Assignment]) -> list[str]:
     """Names of the lines that outputs need, in an order in which they can be read."""
     found: list[str] = []
 
     def visit(expression: Expression) -> None:
         for part in children(expression, deep=True):
             if (
-                isinstance(part, Name | syntax.Key)
+                isinstance(part, syntax.Name | syntax.Key)
                 and part.name in lines
                 and part.name not in found
             ):
@@ -445,5 +433,5 @@ def _needed(outputs: tuple[Output, ...], lines: dict[str, Assignment]) -> list[s
                     found.append(part.name)
 
     for output in outputs:
-        visit(output.condition if isinstance(output, Allow) else output.value)
+        visit(output.condition if isinstance(output, syntax.Allow) else output.value)
     return found

@@ -43,23 +43,8 @@ import torch
 
 from interp.errors import ArgumentError
 from interp.models.ffn import FFN
-from interp.program.syntax import (
-    And,
-    Arithmetic,
-    Choice,
-    Comparison,
-    Constant,
-    Count,
-    Expression,
-    FormulaName,
-    Larger,
-    Not,
-    Or,
-    Program,
-    Smaller,
-    TermName,
-    Truth,
-)
+from interp.program import syntax
+from interp.program.syntax import Expression, Program
 
 __all__ = ["Affine", "Circuit", "FormulaCircuit", "SignCircuit"]
 
@@ -277,19 +262,19 @@ class FormulaCircuit:
         if formula in self.places:
             return self.held_bit(formula)
         match formula:
-            case Truth(value):
+            case syntax.Truth(value):
                 return Affine((), float(value))
-            case FormulaName(name):
+            case syntax.FormulaName(name):
                 if name not in self._signals:
                     self._signals[name] = self.bit(self.program[name])
                 return self._signals[name]
-            case Not(of):
+            case syntax.Not(of):
                 return self.bit(of) * -1.0 + 1.0
-            case And(left, right):
+            case syntax.And(left, right):
                 return self.circuit.both(self.bit(left), self.bit(right))
-            case Or(left, right):
-                return self.bit(Not(And(Not(left), Not(right))))
-            case Comparison(relation, left, right):
+            case syntax.Or(left, right):
+                return self.bit(syntax.Not(syntax.And(syntax.Not(left), syntax.Not(right))))
+            case syntax.Comparison(relation, left, right):
                 return self.compared(relation, self.number(left), self.number(right))
         raise TypeError(f"{type(formula).__name__} has no place and no circuit")
 
@@ -314,30 +299,30 @@ class FormulaCircuit:
 
     def number(self, term: Expression) -> Affine:
         """A signal with the term divided by i + 1."""
-        if term in self.places and isinstance(term, Count) and term.guard is not None:
+        if term in self.places and isinstance(term, syntax.Count) and term.guard is not None:
             return self.circuit.relu(self.unit + self.held_bit(term) - 1.0)
         if term in self.places:
             return Affine(((self.places[term], 1.0),))
         match term:
-            case Constant(value):
+            case syntax.Constant(value):
                 return self.unit * float(value)
-            case TermName(name):
+            case syntax.TermName(name):
                 if name not in self._signals:
                     self._signals[name] = self.number(self.program[name])
                 return self._signals[name]
-            case Arithmetic("+", left, right):
+            case syntax.Arithmetic("+", left, right):
                 return self.number(left) + self.number(right)
-            case Arithmetic("-", left, right):
+            case syntax.Arithmetic("-", left, right):
                 return self.number(left) - self.number(right)
-            case Arithmetic("*", Constant(factor), of):
+            case syntax.Arithmetic("*", syntax.Constant(factor), of):
                 return self.number(of) * float(factor)
-            case Smaller(left, right):
+            case syntax.Smaller(left, right):
                 first = self.number(left)
                 return first - self.circuit.relu(first - self.number(right))
-            case Larger(left, right):
+            case syntax.Larger(left, right):
                 first = self.number(left)
                 return first + self.circuit.relu(self.number(right) - first)
-            case Choice(then, condition, other):
+            case syntax.Choice(then, condition, other):
                 bit = self.bit(condition)
                 if_true = self.circuit.gate(self.number(then), bit, self.bound(then))
                 otherwise = bit * -1.0 + 1.0
@@ -347,21 +332,21 @@ class FormulaCircuit:
     def bound(self, term: Expression) -> float:
         """A bound on the size of the term divided by i + 1."""
         match term:
-            case Count():
+            case syntax.Count():
                 return 1.0
-            case Constant(value):
+            case syntax.Constant(value):
                 return float(abs(value))
-            case TermName(name):
+            case syntax.TermName(name):
                 if name not in self._bounds:
                     self._bounds[name] = self.bound(self.program[name])
                 return self._bounds[name]
-            case Arithmetic("*", Constant(factor), of):
+            case syntax.Arithmetic("*", syntax.Constant(factor), of):
                 return abs(factor) * self.bound(of)
-            case Arithmetic(_, left, right):
+            case syntax.Arithmetic(_, left, right):
                 return self.bound(left) + self.bound(right)
-            case Smaller(left, right) | Larger(left, right):
+            case syntax.Smaller(left, right) | syntax.Larger(left, right):
                 return max(self.bound(left), self.bound(right))
-            case Choice(then, _, other):
+            case syntax.Choice(then, _, other):
                 return max(self.bound(then), self.bound(other))
         raise TypeError(f"{type(term).__name__} is no term")
 
@@ -386,7 +371,7 @@ class SignCircuit(FormulaCircuit):
 
     def bit(self, formula: Expression) -> Affine:
         """A signal that is 1 where the formula holds and 0 elsewhere."""
-        if isinstance(formula, Comparison) and formula not in self.places:
+        if isinstance(formula, syntax.Comparison) and formula not in self.places:
             total = Affine()
             for (first, left), (second, right) in self._pairs(formula.left, formula.right):
                 here = self.compared(formula.relation, left, right)
@@ -410,26 +395,26 @@ class SignCircuit(FormulaCircuit):
             ArgumentError: if the term splits into too many cases.
         """
         match term:
-            case Constant(value):
+            case syntax.Constant(value):
                 return [(_ALWAYS, self.unit * float(value))]
-            case Count(guard=None):
+            case syntax.Count(guard=None):
                 return [(_ALWAYS, Affine(((self.places[term], 1.0),)))]
-            case Count():
+            case syntax.Count():
                 bit = self.held_bit(term)
                 return [(bit, self.unit), (bit * -1.0 + 1.0, Affine())]
-            case TermName(name):
+            case syntax.TermName(name):
                 if name not in self._cases:
                     self._cases[name] = self.cases(self.program[name])
                 return self._cases[name]
-            case Arithmetic("*", Constant(factor), of):
+            case syntax.Arithmetic("*", syntax.Constant(factor), of):
                 return [(bit, number * float(factor)) for bit, number in self.cases(of)]
-            case Arithmetic(operator, left, right):
+            case syntax.Arithmetic(operator, left, right):
                 sign = 1.0 if operator == "+" else -1.0
                 pairs = self._pairs(left, right)
                 return [(self._both(p, q), x + y * sign) for (p, x), (q, y) in pairs]
-            case Smaller(left, right) | Larger(left, right):
-                return self._extreme(left, right, smaller=isinstance(term, Smaller))
-            case Choice(then, condition, other):
+            case syntax.Smaller(left, right) | syntax.Larger(left, right):
+                return self._extreme(left, right, smaller=isinstance(term, syntax.Smaller))
+            case syntax.Choice(then, condition, other):
                 bit = self.bit(condition)
                 first = [(self._both(bit, p), x) for p, x in self.cases(then)]
                 bit = bit * -1.0 + 1.0

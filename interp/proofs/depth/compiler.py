@@ -43,21 +43,11 @@ from torch import Tensor
 from interp.errors import Problems
 from interp.models.spec import Activation, Dtype, TransformerSpec
 from interp.models.transformer import SequenceTransformer
+from interp.program import syntax
 from interp.program.analysis import alphabet, depths, is_past_only, used_names
 from interp.program.evaluation import evaluate
 from interp.program.printer import expression_text
-from interp.program.syntax import (
-    Assignment,
-    Count,
-    Expression,
-    Formula,
-    FormulaName,
-    Holds,
-    Program,
-    Term,
-    TermName,
-    children,
-)
+from interp.program.syntax import Assignment, Expression, Formula, Program, Term, children
 from interp.proofs.depth.circuits import Affine, Circuit, FormulaCircuit, SignCircuit
 from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
 from interp.proofs.zero_model import zero_model
@@ -118,7 +108,7 @@ class Plan:
     tokens: dict[Expression, int] = field(default_factory=dict)
     positions: dict[Expression, int] = field(default_factory=dict)
     counted: dict[Expression, int] = field(default_factory=dict)
-    counts: dict[Count, int] = field(default_factory=dict)
+    counts: dict[syntax.Count, int] = field(default_factory=dict)
     width: int = 2
 
     def __post_init__(self) -> None:
@@ -132,12 +122,12 @@ class Plan:
 
     def level(self, expression: Expression) -> int:
         """How deep counts nest in an expression; −1 if it needs neither a count nor a position."""
-        if isinstance(expression, FormulaName | TermName):
+        if isinstance(expression, syntax.FormulaName | syntax.TermName):
             return self._lines[expression.name]
-        if isinstance(expression, Holds):
+        if isinstance(expression, syntax.Holds):
             return 0
         inside = max((self.level(part) for part in children(expression)), default=-1)
-        return max(inside, 0) + 1 if isinstance(expression, Count) else inside
+        return max(inside, 0) + 1 if isinstance(expression, syntax.Count) else inside
 
     def heads(self, layer: int) -> list[tuple[int, list[tuple[int, int]]]]:
         """Each head's lag (0: the whole prefix) and its pairs (coordinate read, coordinate
@@ -160,7 +150,7 @@ class Plan:
                 held[count] = coordinate
         for line in self.program.lines:
             if isinstance(line.expression, Formula) and self.level(line.expression) <= layer:
-                held[FormulaName(line.name)] = self.names[line.name]
+                held[syntax.FormulaName(line.name)] = self.names[line.name]
         return held
 
     def made_by(self, layer: int) -> tuple[list[str], list[Expression]]:
@@ -169,18 +159,18 @@ class Plan:
         return lines, [formula for formula in self.counted if self.level(formula) == layer + 1]
 
     def _place(self, expression: Expression) -> None:
-        if isinstance(expression, Count):
+        if isinstance(expression, syntax.Count):
             if expression.of not in self.counted:
                 self.counted[expression.of] = self._next()
             if expression not in self.counts:
                 self.counts[expression] = self._next()
-        if isinstance(expression, Holds):
+        if isinstance(expression, syntax.Holds):
             if expression not in self.positions:
                 self.positions[expression] = self._next()
         elif not isinstance(expression, Formula) or self.level(expression) >= 0:
             for part in children(expression):
                 self._place(part)
-        elif not isinstance(expression, FormulaName) and expression not in self.tokens:
+        elif not isinstance(expression, syntax.FormulaName) and expression not in self.tokens:
             self.tokens[expression] = self._next()
 
     def _next(self) -> int:
@@ -244,7 +234,7 @@ def _check(program: Program, longest: int, precision: str) -> None:
     advice = "write it with counts of the past"
     need(is_past_only(program), "program", "must count the past only", "#>", advice)
     parts = [p for line in program.lines for p in children(line.expression, deep=True)]
-    guards = sorted({p.guard for p in parts if isinstance(p, Count) and p.guard})
+    guards = sorted({p.guard for p in parts if isinstance(p, syntax.Count) and p.guard})
     for guard in guards:
         rule = "must guard counts by pred or predN only: others have a denominator of their own"
         need(guard_lag(guard) is not None, "program", rule, guard, "count without it")
@@ -359,7 +349,7 @@ def _write_embedding(model: SequenceTransformer, plan: Plan) -> None:
             model.embed.W_E[1:, place] = values
     tables = {p.name: p.table(model.spec.n_ctx - 1) for p in plan.program.imports if p.arity == 1}
     for predicate, place in plan.positions.items():
-        if isinstance(predicate, Holds) and model.pos_embed is not None:
+        if isinstance(predicate, syntax.Holds) and model.pos_embed is not None:
             held = torch.from_numpy(tables[predicate.predicate].astype(np.float64))
             model.pos_embed.W_pos[1:, place] = held.to(model.embed.W_E.dtype)
 
