@@ -9,15 +9,23 @@ dead processes and sweeps them. A folder is only ever replaced if it holds the f
 the same kind of result, and nothing that was read is ever replaced by what was made of it.
 
 Drafts of another host are left alone: whether their process lives cannot be known from here.
+
+Exchanging two folders in one step, which Python's standard library does not offer.
+
+Linux has ``renameat2`` with ``RENAME_EXCHANGE``, macOS ``renamex_np`` with ``RENAME_SWAP``: at no
+moment is either name without a folder. Elsewhere, and on file systems that refuse it, the caller
+has to do without.
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
 import secrets
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -28,7 +36,6 @@ import psutil
 
 from interp.environment import ENVIRONMENT, environment_json
 from interp.errors import OutputError
-from interp.exchange import exchange
 
 __all__ = [
     "CHECKED",
@@ -46,6 +53,33 @@ __all__ = [
     "settle",
     "sweep",
 ]
+
+_HERE, _EXCHANGE, _SWAP = -100, 2, 2
+_CANNOT = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV}
+
+
+def exchange(first: Path, second: Path) -> bool:
+    """Exchange two names of one file system.
+
+    Returns:
+        False if the system cannot; nothing has changed then.
+
+    Raises:
+        OSError: if the disk refuses.
+    """
+    names = os.fsencode(first), os.fsencode(second)
+    library = ctypes.CDLL(None, use_errno=True)
+    if sys.platform == "darwin" and hasattr(library, "renamex_np"):
+        failed = library.renamex_np(*names, _SWAP)
+    elif sys.platform.startswith("linux") and hasattr(library, "renameat2"):
+        failed = library.renameat2(_HERE, names[0], _HERE, names[1], _EXCHANGE)
+    else:
+        return False
+    reason = ctypes.get_errno()
+    if failed and reason not in _CANNOT:
+        raise OSError(reason, os.strerror(reason), str(first), None, str(second))
+    return not failed
+
 
 DRAFT, _ASIDE = ".draft", ".old"
 CHECKED = "."  # the marker of a store: its caller looks at what it holds, its manifest tells all

@@ -31,12 +31,12 @@ from probes.linear import (
     Groups,
     Latent,
     Probe,
+    Ridge,
     classifies,
     decode,
     fitted,
     folds_of,
 )
-from probes.ridge import Ridge
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline

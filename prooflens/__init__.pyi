@@ -7,7 +7,7 @@ from interp.hooks.conformance import conformance as conformance
 from interp.hooks.hook_sites import HookSite as HookSite
 from interp.models.card import ModelCard as ModelCard
 from interp.models.checkpoint import save_checkpoint as save_checkpoint
-from interp.models.hugging_face import export as export
+from interp.models.export import export as export
 from interp.models.open_attention import encoder_names as encoder_names
 from interp.models.open_attention import open_attention as open_attention
 from interp.models.spec import TransformerSpec as TransformerSpec

@@ -3,7 +3,7 @@ sources of activations for SAELens, roles as a circuit.
 
 TransformerLens needs nothing of this: our models are its own kind, and stores hand out its
 ``ActivationCache`` (:meth:`interp.store.ActivationStore.cache`). Models go out with
-:func:`interp.models.hugging_face.export`.
+:func:`interp.models.export.export`.
 """
 
 from interp.interop import (

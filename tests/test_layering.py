@@ -22,10 +22,9 @@ MAY_IMPORT = {
     "interp.threads": set(),
     "interp.lazy": set(),
     "interp.schema": set(),
-    "interp.exchange": set(),
     "interp.environment": set(),
     "interp.json_data": set(),
-    "interp.output": {"interp.errors", "interp.exchange", "interp.environment"},
+    "interp.output": {"interp.errors", "interp.environment"},
     "interp.lock": {"interp.errors"},
     "interp.reading": {"interp.errors", "interp.schema"},
     "interp.machine": {"interp.errors"},
@@ -170,7 +169,7 @@ def test_the_laboratory_uses_the_door(path: Path) -> None:
 
 @pytest.mark.parametrize("path", laboratory(), ids=dotted)
 def test_the_laboratory_imports_public_names(path: Path) -> None:
-    """``from prooflens.tasks import FixedMemory``, never ``prooflens.pages.html``."""
+    """``from prooflens.tasks import FixedMemory``, never ``prooflens.pages.page``."""
     for node in ast.walk(ast.parse(path.read_text())):
         names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

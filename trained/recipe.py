@@ -15,18 +15,32 @@ changed recipe does not pass for the one a model was trained by. It does not not
 changes.
 
 Find the line of a TOML file on which a key stands, which the standard parser does not tell.
+
+Read what a file asks to be trained: one recipe, or a grid of them.
+
+A grid is a recipe with one more table, which gives lists of values for its options:
+
+    [grid]
+    "training.seed" = [0, 1, 2]
+    "spec.n_layers" = [1, 2]
+
+It stands for every combination, named NAME-n_layers=1-seed=0 and so on (options sorted, the last
+part of each, and its table's too where two would be the same).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from copy import deepcopy
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +52,7 @@ from interp.tasks.catalogue import task_from_dict
 from trained.metrics import METRICS
 from trained.run import Run, Training, check_spec
 
-__all__ = ["Lines", "Recipe", "read_recipe", "recipe_of"]
+__all__ = ["Recipe", "read_plan", "read_recipe", "with_seeds"]
 
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([\w.-]+))\s*=""")
@@ -220,3 +234,87 @@ def _chosen(thing: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     """The ``data`` of a dataclass without the fields that have their default values."""
     defaults = {f.name: f.default for f in fields(thing) if f.default is not MISSING}
     return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}
+
+
+_MOST_RUNS = 10_000
+
+_GRID_TABLES = ("task", "test", "spec", "training")
+
+
+def read_plan(path: str | Path) -> list[Recipe]:
+    """Read the recipe in a TOML file, or all the recipes of a grid.
+
+    Raises:
+        ArgumentError: if it cannot be read, or naming everything in it that is unknown, missing or
+            impossible, with its line.
+    """
+    text = read_text(path)
+    data, lines, subject = tomllib.loads(text), Lines(text), f"recipe {path}"
+    if "grid" not in data:
+        return [recipe_of(data, lines, subject)]
+    grid = data.pop("grid")
+    _check_grid(grid, data, lines, subject)
+    count = math.prod(len(values) for values in grid.values())
+    if count > _MOST_RUNS:
+        raise ArgumentError(
+            f"{subject}: {lines.of('', 'grid')}: grid must be of at most {_MOST_RUNS:,} "
+            f"combinations, got {count:,}: split it"
+        )
+    options = sorted(grid)
+    recipes = []
+    for values in product(*(grid[option] for option in options)):
+        changed = deepcopy(data)
+        for option, value in zip(options, values, strict=True):
+            table, key = option.split(".", 1)
+            changed[table][key] = value
+        changed["name"] = "-".join([str(data.get("name", "")), *_words(options, values)])
+        recipes.append(recipe_of(changed, lines, f"{subject}, {changed['name']}"))
+    return recipes
+
+
+def with_seeds(recipes: Sequence[Recipe], seeds: Sequence[int]) -> list[Recipe]:
+    """Each recipe once per seed, named NAME-seed=0 and so on.
+
+    Raises:
+        ArgumentError: for more than ten thousand trainings.
+    """
+    count = len(recipes) * len(seeds)
+    if count > _MOST_RUNS:
+        raise ArgumentError(
+            f"train: --seeds must make at most {_MOST_RUNS:,} trainings, got {count:,}: split them"
+        )
+    return [
+        replace(
+            recipe,
+            name=f"{recipe.name}-seed={seed}",
+            training=replace(recipe.training, seed=seed),
+        )
+        for recipe in recipes
+        for seed in seeds
+    ]
+
+
+def _check_grid(grid: Any, data: Mapping[str, Any], lines: Lines, subject: str) -> None:
+    problems = Problems(subject)
+    if not isinstance(grid, dict) or not grid:
+        raise ArgumentError(f"{subject}: {lines.of('', 'grid')}: grid must be a table of lists")
+    for option, values in grid.items():
+        table, dot, _ = option.partition(".")
+        good = bool(dot) and table in _GRID_TABLES and isinstance(data.get(table), dict)
+        told = f"{lines.of('grid', option)}: grid.{option}"
+        if not good:
+            problems.found.append(f'{told} must be quoted and name an option, e.g. "training.seed"')
+        if not isinstance(values, list) or not values:
+            problems.found.append(f"{told} must be a list of values, got {values!r}")
+        elif len({json.dumps(value) for value in values}) < len(values):
+            problems.found.append(f"{told} must not repeat a value, got {values!r}")
+    problems.raise_if_any()
+
+
+def _words(options: Sequence[str], values: Sequence[Any]) -> list[str]:
+    last = [option.rpartition(".")[2] for option in options]
+    words = [o if last.count(w) > 1 else w for o, w in zip(options, last, strict=True)]
+    return [
+        f"{word}={re.sub(r'[^A-Za-z0-9.+_-]+', '_', json.dumps(value)).strip('_')}"
+        for word, value in zip(words, values, strict=True)
+    ]

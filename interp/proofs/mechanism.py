@@ -10,6 +10,11 @@ One named construction that can be built; lists of constructions are made of the
 The lists (:mod:`interp.proofs.catalogue` for memories, and ``CASES`` of the depth, template and
 induction proofs) are samples of what can be built, for whoever wants to try a tool on many models
 whose mechanism is known.
+
+A transformer whose parameters are all zero, into which a construction writes its weights.
+
+Whatever a proof does not mention must contribute nothing. A head whose values are zero and a neuron
+without an output do so exactly, where randomly initialised ones would not.
 """
 
 from __future__ import annotations
@@ -18,12 +23,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["Case", "Certificate", "Construction", "Mechanism", "Part"]
+__all__ = ["Case", "Certificate", "Construction", "Mechanism", "Part", "zero_model"]
 
 
 @dataclass(frozen=True)
@@ -118,3 +125,12 @@ class Case:
     name: str
     construct: Callable[[], Construction]
     family: str = ""
+
+
+def zero_model(spec: TransformerSpec) -> SequenceTransformer:
+    """The spec's model with every parameter at zero."""
+    model = SequenceTransformer(spec)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    return model

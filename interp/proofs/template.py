@@ -81,8 +81,7 @@ from interp.models.attention.heads import Attention
 from interp.models.ffn import FFN, HiddenLayer
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
-from interp.proofs.zero_model import zero_model
+from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part, zero_model
 from interp.tasks.template import TemplateTask
 from interp.tasks.template.named import (
     aabb_abab,

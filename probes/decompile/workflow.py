@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 
 from interp.errors import Problems
 from interp.program.syntax import Program
-from probes.decompile.alike import Alike, told_apart
-from probes.decompile.beyond import Beside, far, program_of_counts, proof
+from probes.decompile.beyond import Alike, Beside, far, program_of_counts, proof, told_apart
 from probes.decompile.components import (
     HeadDoes,
     Kept,

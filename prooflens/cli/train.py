@@ -145,7 +145,7 @@ def _wanted(
     from dataclasses import replace
 
     from interp.errors import Problems
-    from trained.plans import read_plan, with_seeds
+    from trained.recipe import read_plan, with_seeds
     from trained.zoo import recipe_file
     from trained.zoo import recipes as shipped
 

@@ -36,7 +36,7 @@ from probes.certify.certificate import read_certificate
 from probes.given_rows import read_rows
 from probes.labels import read_labels
 from probes.own_rows import read_rows as read_own_rows
-from trained.plans import read_plan
+from trained.recipe import read_plan
 
 __all__ = ["BINARY", "READERS", "Reader", "make"]
 

@@ -49,8 +49,7 @@ from interp.program.evaluation import evaluate
 from interp.program.printer import expression_text
 from interp.program.syntax import Assignment, Expression, Formula, Program, Term, children
 from interp.proofs.depth.circuits import Affine, Circuit, FormulaCircuit, SignCircuit
-from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
-from interp.proofs.zero_model import zero_model
+from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part, zero_model
 from interp.tasks.depth import Membership, PrefixPrediction
 
 __all__ = ["CASES", "Precision", "compile_program", "compiled_case", "token_ids", "vocabulary_of"]

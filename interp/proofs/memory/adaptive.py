@@ -41,10 +41,9 @@ from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.proofs.memory.corners import MARGIN, CornerTable
 from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error, sum_rounding
-from interp.proofs.zero_model import zero_model
 from interp.tasks.memory import AdaptiveMemory
 
 __all__ = ["construct_adaptive_memory"]

@@ -39,11 +39,10 @@ from interp.errors import Problems
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.proofs.memory.adaptive import construct_adaptive_memory
 from interp.proofs.memory.corners import MARGIN, CornerTable, ramp_rounding, write_ramp
 from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error
-from interp.proofs.zero_model import zero_model
 from interp.tasks.memory import AdaptiveMemory
 
 __all__ = ["construct_gated_memory", "fixed_lag_floor", "gating_costs"]

@@ -61,9 +61,8 @@ from interp.proofs.lagfits.sums import (
     phi_values,
     tail,
 )
-from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part
+from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.proofs.memory.rounding import Evaluation, read_error, select_lag, sum_rounding
-from interp.proofs.zero_model import zero_model
 from interp.tasks.memory import KernelMemory, RealMemory
 from interp.tasks.memory.readouts import Readout
 
