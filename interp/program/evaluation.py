@@ -28,12 +28,13 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from interp.errors import Problems
 from interp.program import syntax
 from interp.program.analysis import alphabet
+from interp.program.predicates import Predicate, built_in
 from interp.program.syntax import Assignment, Expression, Program, Term, children
 
 __all__ = [
@@ -209,7 +210,7 @@ def evaluate_codes(
         problems.need(bound < _LARGEST, name, rule, bound, "use smaller factors")
     problems.raise_if_any()
     inside = np.arange(longest)[None, :] < ends[:, None]
-    run = _Run(codes, Vocabulary(tuple(tokens)), program, inside)
+    run = _Run(codes, Vocabulary(tuple(tokens)), program.imports, inside, start=0)
     values = {name: array * inside for name, array in run.lines(program.lines, given).items()}
     return Evaluation(values, ends, program.lines[-1].name)
 
@@ -279,7 +280,7 @@ def _check(program: Program, vocabulary: Vocabulary) -> None:
 
 
 def _decided(program: Program, rows: NDArray[np.int64], vocabulary: Vocabulary) -> Values:
-    one = _Run(rows, vocabulary, program)
+    one = _Run(rows, vocabulary, program.imports)
     one.lines(program.lines)
     if program.objective == "sets":
         allowed = np.zeros((*rows.shape, len(vocabulary.texts)), dtype=bool)
@@ -302,16 +303,18 @@ class _Run:
     Args:
         rows: Codes, ``[row, pos]``.
         vocabulary: What they stand for.
-        program: Whose imports are used; with outputs, ``#`` and predicates begin after BOS.
+        imports: Predicates that are not built in.
         inside: Positions that count, ``[row, pos]``; by default those that have a token.
+        start: The position at which strings begin: 1 in rows with BOS.
     """
 
     def __init__(
         self,
         rows: NDArray[np.int64],
         vocabulary: Vocabulary,
-        program: Program | None = None,
+        imports: Sequence[Predicate] = (),
         inside: NDArray[np.bool_] | None = None,
+        start: int = 1,
     ) -> None:
         self.rows, self.vocabulary = rows, vocabulary
         n = rows.shape[1]
@@ -321,9 +324,7 @@ class _Run:
             "token": rows,
             "position": np.broadcast_to(np.arange(n), rows.shape),
         }
-        self.start = 1 if program is not None and program.outputs else 0
-        imports = program.imports if program is not None else ()
-        self.tables = {p.name: p.table(max(n - self.start, 0)) for p in imports}
+        self.start, self.imports = start, {predicate.name: predicate for predicate in imports}
 
     @cached_property
     def seen(self) -> Bool[np.ndarray, "row query key"]:
@@ -393,7 +394,7 @@ class _Run:
                 return np.asarray(self.rows == self.vocabulary.codes.get(token, NONE - 1))
             case syntax.Holds(predicate):
                 held = np.zeros(self.rows.shape, dtype=bool)
-                held[:, self.start :] = self.tables[predicate]
+                held[:, self.start :] = self._table(predicate)
                 return held
             case syntax.Count():
                 return self._counted(part)
@@ -411,19 +412,38 @@ class _Run:
 
     def _counted(self, count: syntax.Count) -> Int[np.ndarray, "row pos"]:
         """The value of ``# φ`` at every position; what is not inside does not count, nor BOS."""
-        held = (self.here(count.of) & self.inside).astype(np.int64)
-        held[:, : self.start] = 0
+        held = self._held(count).astype(np.int64)
         if count.guard is not None:
-            seen = np.tril(self.tables[count.guard]).astype(np.float64)
-            found = np.zeros(held.shape, dtype=np.int64)
-            after = held[:, self.start :].astype(np.float64)
-            found[:, self.start :] = np.rint(after @ seen.T).astype(np.int64)
-            return found
+            found = held.astype(np.float64) @ self._guarding(count.guard).T
+            return np.rint(found).astype(np.int64)
         past = held.cumsum(axis=1)
         return past[:, -1:] - past + held if count.future else past
 
+    def _held(self, count: syntax.Count) -> Bool[np.ndarray, "row pos"]:
+        """Where the formula of a count holds inside the string."""
+        return np.asarray(self.here(count.of) & self.inside) & (
+            np.arange(self.rows.shape[1]) >= self.start
+        )
+
+    def _table(self, name: str) -> Bool[np.ndarray, "..."]:
+        """Where a predicate holds, by positions after the start."""
+        predicate = self.imports.get(name) or built_in(name)
+        if predicate is None:
+            raise ValueError(f"{name} is neither imported nor built in")
+        return predicate.table(max(self.rows.shape[1] - self.start, 0))
+
+    def _guarding(self, name: str) -> Float[np.ndarray, "query key"]:
+        """1 where a guard holds between a position and an earlier one."""
+        n = self.rows.shape[1]
+        found = np.zeros((n, n))
+        found[self.start :, self.start :] = np.tril(self._table(name))
+        return found
+
     def chosen(self, where: Expression) -> NDArray[np.bool_]:
-        """The keys that satisfy a condition, ``[row, query, key]``."""
+        """The keys that satisfy a condition or that ``# φ`` counts, ``[row, query, key]``."""
+        if isinstance(where, syntax.Count):
+            guard = True if where.guard is None else self._guarding(where.guard) > 0
+            return np.asarray(self._held(where)[:, None, :] & self.seen & guard)
         return np.asarray(self.value(where, pair=True) & self.seen)
 
     def _picked(self, part: syntax.Pick) -> Values:

@@ -249,7 +249,8 @@ def _variants(program: Program, number: int) -> Iterator[_Variant]:
         ]
         lines[number] = Assignment(name, syntax.Pick(word, pick.value, pick.where))
         outputs = tuple(_output(one, line.name, name) for one in program.outputs)
-        yield _Variant(Program(tuple(lines), outputs), {line.name: name}, line.name, word)
+        changed = replace(program, lines=tuple(lines), outputs=outputs)
+        yield _Variant(changed, {line.name: name}, line.name, word)
 
 
 def _output(output: syntax.Output, old: str, new: str) -> syntax.Output:

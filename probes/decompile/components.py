@@ -464,4 +464,6 @@ def _looks(expression: Expression) -> tuple[Expression, syntax.Which | None] | N
             return part.where, None if by_count else part.which
         if isinstance(part, syntax.CountWhere | syntax.Average):
             return part.where, None
+        if isinstance(part, syntax.Count):
+            return part, None
     return None

@@ -330,7 +330,8 @@ def _values(program: Program) -> list[Expression]:
         value = output.condition if isinstance(output, syntax.Allow) else output.value
         for part in _here(value):
             remainder = isinstance(part, syntax.Arithmetic) and part.operator == "%"
-            if (isinstance(part, syntax.CountWhere) or remainder) and part not in found:
+            counts = isinstance(part, syntax.Count | syntax.CountWhere)
+            if (counts or remainder) and part not in found:
                 found.append(part)
     return found[:_MOST]
 
@@ -338,7 +339,8 @@ def _values(program: Program) -> list[Expression]:
 def _here(expression: Expression) -> Iterator[Expression]:
     """An expression and what is inside it, but for what is asked of earlier positions."""
     yield expression
-    if not isinstance(expression, syntax.CountWhere | syntax.Average | syntax.Pick):
+    looking = syntax.Count | syntax.CountWhere | syntax.Average | syntax.Pick
+    if not isinstance(expression, looking):
         for part in children(expression):
             yield from _here(part)
 

@@ -53,7 +53,7 @@ def shortened(program: Program) -> Program:
     for old in found:
         if (new := _compared(old)) != old:
             outputs = tuple(_with(output, old, new) for output in outputs)
-    return Program(tuple(lines), outputs)
+    return replace(program, lines=tuple(lines), outputs=outputs)
 
 
 def _compared(part: Expression) -> Expression:

@@ -36,6 +36,21 @@ def test_a_compiled_program_is_read_off_exactly(hidden: bool) -> None:
     assert set(found.proof.model.values()) == set(found.proof.found.values()) == {1.0}
 
 
+def test_guards_and_predicates_are_read_off_and_stand_for_heads() -> None:
+    """The text runs again, and the head of the guard is the one that a count needs most."""
+    text = '#import pred2\n#import pos_even\nm = #[pred2] ("b" && pos_even)\n'
+    text += 'answer = # !"a" >= 2 && m >= 1 || "a"'
+    found = pl.decompile(pl.compile_program(pl.parse_program(text), longest=40), count=60)
+    program = found.best.program
+    assert found.best.exact
+    assert found.best.held == found.best.longer == found.best.off_task == RIGHT
+    assert parse(program_text(program)) == program
+    assert {p.name for p in program.imports} == {"pred2", "pos_even"}
+    [guarded] = [one for one in found.heads if "p1" in one.primitive.words]
+    assert guarded.gain == 1.0
+    assert guarded.head.head == 1, "the lags of a layer's heads ascend: 0 is the whole prefix"
+
+
 def test_the_construction_of_a_fixed_memory_gives_back_its_lags() -> None:
     task = pl.load("fixed-memory-multiplexer").card.task
     found = pl.decompile(pl.construct(task), count=30)
