@@ -60,15 +60,6 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow
 
-__all__ = [
-    "activation_batches",
-    "circuit_of_roles",
-    "hugging_face_dataset",
-    "read_parquet",
-    "write_circuit",
-    "write_parquet",
-]
-
 
 def activation_batches(
     store: ActivationStore,

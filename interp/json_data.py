@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["json_data"]
-
 
 def json_data(value: Any) -> Any:
     """A value as JSON data: tables as lists of records, numbers that are not finite as null.

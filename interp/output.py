@@ -37,23 +37,6 @@ import psutil
 from interp.environment import ENVIRONMENT, environment_json
 from interp.errors import OutputError
 
-__all__ = [
-    "CHECKED",
-    "DRAFT",
-    "append_line",
-    "check_output",
-    "draft_of",
-    "drop",
-    "fsync",
-    "need_name",
-    "output_file",
-    "output_folder",
-    "replace_text",
-    "scratch_folder",
-    "settle",
-    "sweep",
-]
-
 _HERE, _EXCHANGE, _SWAP = -100, 2, 2
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV}
 

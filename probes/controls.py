@@ -41,15 +41,6 @@ from probes.linear import (
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-__all__ = [
-    "control_latent",
-    "decode_nonlinearly",
-    "first_fold",
-    "learning_curve",
-    "network",
-    "raw_input",
-]
-
 _HIDDEN = (64,)
 _PASSES = 200
 _FEW_KINDS = 8

@@ -18,8 +18,6 @@ from probes.activations import Samples, collect
 from probes.controls import learning_curve
 from probes.linear import probe_for
 
-__all__ = ["CURVE_COLUMNS", "curve_table"]
-
 CURVE_COLUMNS = ("latent", "hook", "rows", "seed", "score")
 
 

@@ -20,8 +20,6 @@ from interp.program.evaluation import NONE, Vocabulary
 from probes.decompile.rows import Rows, read_worded_rows
 from probes.own_rows import IGNORED, Row, kind_of, read_ids
 
-__all__ = ["read_rows"]
-
 _LARGEST = 1 << 20
 """Ids are below it where no model says how many tokens it knows."""
 

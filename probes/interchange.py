@@ -42,15 +42,6 @@ from probes.curves import need_latents
 from probes.exchange import run_at
 from probes.linear import Features, Kind, Latent, direction, logistic
 
-__all__ = [
-    "INTERCHANGE_COLUMNS",
-    "Interchange",
-    "distance",
-    "interchange",
-    "interchange_table",
-    "probe_directions",
-]
-
 INTERCHANGE_COLUMNS = (
     "latent",
     "hook",

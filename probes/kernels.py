@@ -65,16 +65,6 @@ from probes.activations import sampled_positions
 from probes.fresh_models import stacked_runs
 from probes.linear import PENALTY, Features, Latent
 
-__all__ = [
-    "DirectionSums",
-    "KernelNull",
-    "LayerKernels",
-    "LayerRows",
-    "kernel_null",
-    "kernel_table",
-    "layer_kernels",
-]
-
 _ROUNDING = float(np.finfo(np.float64).eps)
 
 

@@ -43,23 +43,6 @@ from interp.stats.nulls import balanced_accuracy, correlation_squared
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
 
-__all__ = [
-    "FOLDS",
-    "PENALTY",
-    "Decoding",
-    "Kind",
-    "Probe",
-    "Ridge",
-    "classifies",
-    "decode",
-    "direction",
-    "fitted",
-    "folds_of",
-    "kind_of",
-    "logistic",
-    "probe_for",
-]
-
 _PENALTIES = np.logspace(-4, 4, 9)
 _ROUNDING = float(np.finfo(np.float64).eps)
 

@@ -44,8 +44,6 @@ from interp.tasks.base import Batch, Task
 from trained.metrics import mean_loss
 from trained.run import Run, Training
 
-__all__ = ["Ensemble", "Rows", "State", "groups", "training_set"]
-
 _BLOCK_ROWS = 1024
 _SET = 2**62  # the fixed set's block number
 

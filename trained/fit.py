@@ -30,8 +30,6 @@ from trained.metrics import evaluate, scores
 from trained.recipe import Recipe
 from trained.run import Run, check_runs
 
-__all__ = ["Fit", "check_places", "fit", "fits_of", "made_by", "save_fit"]
-
 
 def check_places(places: Sequence[Path], *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
     """Refuse folders that may not be written, before any training.

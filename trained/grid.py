@@ -50,8 +50,6 @@ from trained.recipe import Recipe
 from trained.run import Run, check_runs
 from trained.stack_runner import Job, Options, cores, digest, run_elsewhere, train_unit
 
-__all__ = ["metrics_table", "train"]
-
 _LARGEST = (1, 2, 4, 8, 16, 32)
 _STEPS = 6
 _WORTH_MEASURING = 40  # measured only if a run has this many times the steps

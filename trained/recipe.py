@@ -52,8 +52,6 @@ from interp.tasks.catalogue import task_from_dict
 from trained.metrics import METRICS
 from trained.run import Run, Training, check_spec
 
-__all__ = ["Recipe", "read_plan", "read_recipe", "with_seeds"]
-
 _HEADER = re.compile(r"^\s*\[\[?\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"""^\s*(?:"([^"]+)"|'([^']+)'|([\w.-]+))\s*=""")
 

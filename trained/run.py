@@ -23,8 +23,6 @@ from interp.errors import ArgumentError, Problems
 from interp.models.kinds import Spec, kind_of
 from interp.tasks.base import Task
 
-__all__ = ["Run", "Training", "check_runs", "check_spec"]
-
 _MOST = 2**63  # whole numbers have 64 bits
 _MOST_BATCH, _MOST_STEPS = 1 << 20, 10**9
 

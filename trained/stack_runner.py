@@ -46,8 +46,6 @@ from interp.threads import one_thread
 from trained.ensemble import Ensemble, State
 from trained.run import Run
 
-__all__ = ["Job", "Options", "cores", "digest", "run_elsewhere", "stop_asked", "train_unit"]
-
 _FORMAT = "prooflens-training-1"
 _TENSORS = ("weights", "first", "second", "smooth", "alive", "taken")
 

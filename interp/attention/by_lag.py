@@ -31,8 +31,6 @@ from interp.stats.head_table import ANY_TARGET, head_table
 from interp.store.attention_mask import AttentionMask, Pattern, mask_from_patterns
 from interp.store.rows import layer_hooks, read_batches
 
-__all__ = ["LAGS", "LagMass", "lag_table"]
-
 LAGS = 32
 """Lags 0 … LAGS − 1 are measured unless the caller names others."""
 

@@ -34,15 +34,6 @@ from numpy.typing import NDArray
 
 from interp.stats.bootstrap import RowCounts, RowMeans
 
-__all__ = [
-    "KernelSums",
-    "RegressionSums",
-    "Signal",
-    "ValueSums",
-    "concentration",
-    "kernel_by_offset",
-]
-
 Pattern = Float[np.ndarray, "row head query key"]
 Values = Float[np.ndarray, "row key head"]
 Mask = Bool[np.ndarray, "row query"]

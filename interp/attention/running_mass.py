@@ -41,8 +41,6 @@ from interp.stats.bootstrap import RowCounts, RowMeans
 from interp.stats.head_table import TEST, head_table, score_row
 from interp.store.attention_mask import AttentionMask, Pattern, attention_shares, mask_from_patterns
 
-__all__ = ["Combinations", "Kind", "RowScores", "RunningMass", "query_weights"]
-
 Combinations = Mapping[int, Mapping[str, Sequence[float] | np.ndarray]]
 """Layer → name → a coefficient for each head that the patterns hold."""
 

@@ -79,8 +79,6 @@ from interp.stats.head_table import head_table, score_row
 from interp.stats.nulls import others_moments
 from interp.stats.p_values import Null, from_moments
 
-__all__ = ["Direction", "direct_logit_attribution"]
-
 _BLOCK = 16
 _LOOKED_AT = 8
 """About as many places of a batch whose logits are computed from the stream again."""

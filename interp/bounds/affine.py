@@ -46,27 +46,6 @@ from math import inf, nextafter
 import numpy as np
 from jaxtyping import Float, Float64
 
-__all__ = [
-    "DTYPES",
-    "EXP",
-    "UP",
-    "Affine",
-    "Arithmetic",
-    "add",
-    "box",
-    "dot",
-    "exactly",
-    "fresh",
-    "gamma",
-    "lifted",
-    "linear",
-    "padded",
-    "scale",
-    "share",
-    "span",
-    "subtract",
-]
-
 UP = 1.0 + 2.0**-36
 """Sums of positive float64 numbers, at most 2^15 of them, times this are not below the real sum."""
 

@@ -57,8 +57,6 @@ from interp.bounds.affine import (
     scale,
 )
 
-__all__ = ["fetch", "pattern", "score_forms", "weights"]
-
 Array = Float64[np.ndarray, "..."]
 
 

@@ -44,25 +44,6 @@ from scipy.special import erf
 from interp.bounds.affine import UP, Affine, Arithmetic, add, exactly, fresh, linear, scale
 from interp.bounds.attention import fetch, linear_heads, pattern, score_forms, weights
 
-__all__ = [
-    "after_attention",
-    "after_ffn",
-    "apply",
-    "attended",
-    "embedded",
-    "entered",
-    "exp",
-    "gelu",
-    "margins",
-    "normed",
-    "not_covered",
-    "output",
-    "read_out",
-    "relu",
-    "sine",
-    "stream_after",
-]
-
 Array = Float64[np.ndarray, "..."]
 Relaxation = tuple[Array, Array, Array]
 """λ, μ and ν, in the shape of the intervals."""

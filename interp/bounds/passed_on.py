@@ -30,16 +30,6 @@ from interp.bounds.affine import UP, Affine, Arithmetic, add, exactly, linear, p
 from interp.bounds.attention import fetch, linear_heads, pattern, score_forms, weights
 from interp.bounds.network import after_attention, after_ffn, embedded, normed
 
-__all__ = [
-    "along",
-    "named",
-    "not_along",
-    "not_named",
-    "not_orderless",
-    "values_of",
-    "weights_of_keys",
-]
-
 Array = Float64[np.ndarray, "..."]
 
 

@@ -38,15 +38,6 @@ from interp.bounds.affine import (
 from interp.bounds.attention import linear_heads, score_forms, weights
 from interp.bounds.network import entered
 
-__all__ = [
-    "LEAST",
-    "Tables",
-    "evaluation_error",
-    "not_three_paths",
-    "queries_and_keys",
-    "tables_of",
-]
-
 Array = Float64[np.ndarray, "..."]
 
 LEAST = 1e-280

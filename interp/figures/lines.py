@@ -40,19 +40,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.figures.style import AMOUNT, INK, MUTED, PALETTE, size, style
 
-__all__ = [
-    "HeadLines",
-    "Pair",
-    "bound_parts_figure",
-    "bounds_figure",
-    "head_points",
-    "heads_over_training",
-    "kernels_by_lag",
-    "lags_of_heads",
-    "pair_lines",
-    "sweep",
-]
-
 _WIDTH = 0.36
 
 

@@ -35,20 +35,6 @@ from numpy.typing import NDArray
 
 from interp.figures.style import AMOUNT, INK, MUTED, PALETTE, SIGNED, size, style
 
-__all__ = [
-    "Panel",
-    "RoundsPanel",
-    "attention_in_words",
-    "attention_maps",
-    "attention_on_tokens",
-    "circuit_crops",
-    "draw_maps",
-    "head_maps",
-    "null_histograms",
-    "rounds_by_layer",
-    "share_maps",
-]
-
 _UNMEASURED = "–"
 _BRIGHT = 0.6
 """Cells with a value above this are light, so that their number is written dark."""

@@ -39,8 +39,6 @@ from interp.models.transformer import Block, SequenceTransformer
 from interp.output import output_folder
 from interp.weights.head_weights.live import RENAMED, live_source
 
-__all__ = ["export", "export_gpt2"]
-
 _ABSORBED = 1e-5  # of the largest logit bias: what the final norm's bias may miss
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu"}
 _FIXED: dict[str, Any] = {

@@ -59,8 +59,6 @@ from interp.models.init import initialize
 from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
 
-__all__ = ["Block", "SequenceTransformer"]
-
 
 class Embed(nn.Module):
     """The embedding ``W_E`` [d_in, d_model]: linear for real inputs, a lookup for tokens."""

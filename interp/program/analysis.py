@@ -22,8 +22,6 @@ from interp.program.syntax import (
     children,
 )
 
-__all__ = ["Findings", "alphabet", "analyse", "depth", "depths", "is_past_only", "used_names"]
-
 
 @dataclass(frozen=True)
 class Findings:

@@ -24,8 +24,6 @@ from interp.program.predicates import built_in
 from interp.program.syntax import Allow, Assignment, Expression, Next, Output, Program, Score
 from interp.reading import read_text
 
-__all__ = ["parse", "read_program"]
-
 _MOST_BYTES = 1 << 20
 _IMPORT = re.compile(r"[ \t]*#import[ \t]+(\w+)[ \t]*(?://.*)?$")
 

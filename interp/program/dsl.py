@@ -21,20 +21,6 @@ from interp.program import syntax
 from interp.program.predicates import Predicate
 from interp.program.syntax import Assignment, Expression, Formula, Program, Term
 
-__all__ = [
-    "Boolean",
-    "Lines",
-    "Number",
-    "choose",
-    "count",
-    "false",
-    "holds",
-    "larger",
-    "smaller",
-    "sym",
-    "true",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class _Wrapped:

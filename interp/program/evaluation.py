@@ -37,20 +37,6 @@ from interp.program.analysis import alphabet
 from interp.program.predicates import Predicate, built_in
 from interp.program.syntax import Assignment, Expression, Program, Term, children
 
-__all__ = [
-    "NONE",
-    "Decisions",
-    "Evaluation",
-    "Values",
-    "Vocabulary",
-    "accepts",
-    "evaluate",
-    "evaluate_codes",
-    "keys",
-    "line_values",
-    "run",
-]
-
 NONE = -1
 """The code of ``none``."""
 _AT_ONCE = 2**23

@@ -19,18 +19,6 @@ from interp.errors import Problems
 from interp.program.dsl import Boolean, Lines, count, sym, true
 from interp.program.syntax import Program
 
-__all__ = [
-    "block_symbol",
-    "block_word",
-    "dyck_program",
-    "equal_blocks_program",
-    "majority_program",
-    "membership_program",
-    "prediction_program",
-    "subsequence_program",
-    "two_sided_program",
-]
-
 
 def block_symbol(block: int) -> str:
     """The letter of block 1, 2, 3 …: a, b, a …"""

@@ -39,8 +39,6 @@ from interp.program.predicates import BUILT_IN, Predicate, built_in
 from interp.program.syntax import Assignment, Expression, Formula, Program, Term
 from interp.reading import read_text
 
-__all__ = ["Mistake", "ProgramError"]
-
 
 @dataclass(frozen=True, order=True)
 class Mistake:

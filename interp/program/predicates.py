@@ -20,8 +20,6 @@ from jaxtyping import Bool
 
 from interp.errors import Problems
 
-__all__ = ["BUILT_IN", "Predicate", "binary", "built_in", "unary"]
-
 BUILT_IN = "pred, predN (as in pred4), pos_even, pos_modM or pos_modM_R (as in pos_mod3_1)"
 _PRED = re.compile(r"pred([1-9][0-9]*)?")
 _POS_MOD = re.compile(r"pos_mod([1-9][0-9]*)(?:_(0|[1-9][0-9]*))?")

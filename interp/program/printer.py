@@ -14,8 +14,6 @@ from __future__ import annotations
 from interp.program import syntax
 from interp.program.syntax import Expression, Program
 
-__all__ = ["expression_text", "output_text", "program_text"]
-
 _CHOICE, _OR, _AND, _COMPARISON, _SUM, _PRODUCT, _PREFIX, _ATOM = range(8)
 
 

@@ -45,52 +45,6 @@ from typing import Literal, get_args
 from interp.errors import Problems
 from interp.program.predicates import Predicate
 
-__all__ = [
-    "RESERVED",
-    "Allow",
-    "And",
-    "Arithmetic",
-    "Assignment",
-    "Average",
-    "Choice",
-    "Comparison",
-    "Constant",
-    "Count",
-    "CountWhere",
-    "Expression",
-    "Formula",
-    "FormulaName",
-    "Holds",
-    "In",
-    "Key",
-    "Kind",
-    "Larger",
-    "Literal_",
-    "Name",
-    "Next",
-    "Not",
-    "Nothing",
-    "Operator",
-    "Or",
-    "Output",
-    "Pick",
-    "Position",
-    "Program",
-    "Relation",
-    "Score",
-    "Smaller",
-    "Symbol",
-    "Table",
-    "Term",
-    "TermName",
-    "Token",
-    "Truth",
-    "Which",
-    "children",
-    "kind_of",
-    "rebuilt",
-]
-
 Relation = Literal["==", "!=", "<=", ">=", "<", ">"]
 Operator = Literal["+", "-", "*", "%"]
 Which = Literal["first", "last", "least", "greatest", "commonest", "rarest"]

@@ -26,8 +26,6 @@ from interp.proofs.memory.kernels import construct_kernel_memory
 from interp.tasks.base import Task
 from interp.tasks.memory import AdaptiveMemory, FixedMemory, KernelMemory, RealMemory
 
-__all__ = ["FAMILIES", "cases", "construct", "constructions", "has_proof"]
-
 
 def construct(task: Task, *, rank: int = 4, **options: Any) -> Construction:
     """Build the proof of the task as a model, with its mechanism and certificate.

@@ -40,8 +40,6 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.tasks.coupling import BASES, PodCoupling
 
-__all__ = ["TASKS", "construct_pod", "input_bound", "mean_square_bound", "sigma_tail"]
-
 KNOTS = 4096
 _UNIT, _SINGLE = 2.0**-53, 2.0**-24
 

@@ -39,9 +39,6 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
 from interp.tasks.relation import Relation, TokenRelation, Value
 
-__all__ = ["CASES", "DECOYS", "TUNED", "TUNED_DECOYS", "Wiring", "construct_relation"]
-
-
 Wiring = Literal["used", "unread", "silent", "constant"]
 
 

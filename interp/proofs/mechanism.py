@@ -30,8 +30,6 @@ from torch import Tensor
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 
-__all__ = ["Case", "Certificate", "Construction", "Mechanism", "Part", "zero_model"]
-
 
 @dataclass(frozen=True)
 class Part:

@@ -96,9 +96,6 @@ from interp.tasks.template.named import (
 )
 from interp.tasks.template.task import is_wildcard, regular_tokens, wildcards
 
-__all__ = ["CASES", "certificate_of", "construct_template", "one_layer_suffices"]
-
-
 Outcome = float | int | str
 """A template's answer: a number, a position to copy from, or a token that stands nowhere in it."""
 

@@ -21,17 +21,6 @@ from numpy.typing import NDArray
 
 from interp.errors import ArgumentError, MissingDependencyError
 
-__all__ = [
-    "BFLOAT16",
-    "CHUNK_BYTES",
-    "COMPRESSIONS",
-    "check_compression",
-    "chunk_shape",
-    "create",
-    "decode",
-    "split_rows",
-]
-
 BFLOAT16 = "bfloat16"
 DTYPE_ATTRIBUTE = "prooflens_dtype"
 CHUNK_BYTES = 1 << 20

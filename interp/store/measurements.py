@@ -39,14 +39,6 @@ from interp.store.writer import sha256_file
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "measurement_names",
-    "read_measurement",
-    "read_provenance",
-    "settle_replacements",
-    "write_measurement",
-]
-
 _TABLE = "head_table"
 _NAME = re.compile(NAME)
 

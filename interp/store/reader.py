@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from interp.hooks.transformer_lens_adapter import ActivationCache
     from interp.store.dataset import StoreDataset
 
-__all__ = ["ActivationStore", "RowBatch", "open_store"]
-
 Shapes = Mapping[str, tuple[int, ...]]
 _NONE: Mapping[str, int] = {}
 

@@ -28,8 +28,6 @@ from interp.store.layout import LineReader
 from interp.store.measurements import settle_replacements
 from interp.store.writer import sha256_file
 
-__all__ = ["Fault", "repair", "verify"]
-
 
 @dataclass(frozen=True)
 class Fault:

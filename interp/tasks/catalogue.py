@@ -33,8 +33,6 @@ from interp.tasks.relation import TokenRelation
 from interp.tasks.template import TemplateTask
 from interp.tasks.walks import SuccessorWalk
 
-__all__ = ["KINDS", "arguments_of", "known_task", "register_task", "task_from_dict"]
-
 _WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", NoneType: "nothing"}
 _ENTRY = re.compile(r"^    (\w+(?:, \w+)*):\s(.*(?:\n {8,}.*)*)", re.MULTILINE)
 

@@ -54,8 +54,6 @@ from interp.weights.low_rank_circuit import LowRankCircuit, low_rank_circuit, lo
 from interp.weights.metrics import BASIC, METRICS, UNDEFINED, choose
 from interp.weights.weight_nulls import SpectrumNull, WeightNull
 
-__all__ = ["GROUPS", "BasisNull", "circuit_crop", "singular_values", "weight_table"]
-
 _ENTRIES = ("diag_ratio", "diag_std", "offdiag_std", "diag_contrast")
 
 

@@ -31,8 +31,6 @@ from interp.tasks.catalogue import task_from_dict
 from interp.tasks.depth.strings import letters_of, prefixes
 from interp.tasks.memory.kernels import MemoryKernel
 
-__all__ = ["check", "check_vacuous"]
-
 _CHUNK, _MOST = 512, 4096
 _Json = dict[str, Any]
 _BROKEN = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)

@@ -28,8 +28,6 @@ from interp.bounds.attention import weights
 from interp.bounds.network import embedded, entered, margins, read_out, stream_after
 from probes.certify.lemmas import Lemma, readout
 
-__all__ = ["Cells", "Proof", "prove", "streams"]
-
 _CENTRE = "answer at the cell's centre"
 _RIGHT = "right in real arithmetic"
 _NAMED = 2

@@ -44,9 +44,6 @@ from interp.tasks.template import TemplateTask
 from interp.tasks.template.task import is_wildcard, wildcards
 from probes.certify.cover import UNKNOWN, Cells, chunks
 
-__all__ = ["CHUNK", "Addressed", "Averages", "Domain", "Signs", "Strings", "Templates"]
-
-
 CHUNK = 1024
 """Cells done side by side."""
 

@@ -33,8 +33,6 @@ from interp.tasks.depth.languages import language
 from interp.tasks.depth.strings import to_inputs
 from interp.tasks.memory.kernels import MemoryKernel
 
-__all__ = ["Lemma", "lemmas_of", "readout"]
-
 
 @dataclass(frozen=True)
 class Lemma:

@@ -32,8 +32,6 @@ from interp.bounds.three_paths import LEAST, Tables
 from probes.certify.cover import Proof
 from probes.certify.lemmas import Lemma, of_three_paths
 
-__all__ = ["brute_force", "by_cubes", "caps_of", "largest_others", "rows_below", "subsets"]
-
 Array = Float64[np.ndarray, "..."]
 
 Watch = Callable[[Iterable[Any]], Iterable[Any]]

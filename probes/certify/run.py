@@ -45,8 +45,6 @@ from probes.certify.domains import CHUNK, Addressed, Averages, Domain, Signs, St
 from probes.certify.lemmas import lemmas_of
 from probes.certify.search import search
 
-__all__ = ["certify", "domain_of", "lags_of"]
-
 Lags = Mapping[tuple[int, int], tuple[int, ...]]
 
 SLICES = 96

@@ -24,8 +24,6 @@ from probes.certify.cover import Cells, streams
 from probes.certify.domains import Addressed, Averages, Domain, Signs
 from probes.certify.maximum import subsets
 
-__all__ = ["search", "worst_error", "wrong_rows"]
-
 _POSITIONS = 12
 
 

@@ -42,8 +42,6 @@ from probes.decompile.rows import Rows, rows_of_task
 from probes.decompile.search import Candidate
 from probes.decompile.shorten import exchanged
 
-__all__ = ["Alike", "Beside", "far", "program_of_counts", "proof", "told_apart"]
-
 
 def program_of_counts(model: Any, rows: Rows, seed: int) -> Program | None:
     """The program that stands in a model's weights.

@@ -63,18 +63,6 @@ from probes.decompile.decisions import (
 from probes.decompile.primitives import Primitive, ideal, primitives
 from probes.decompile.rows import Rows
 
-__all__ = [
-    "HeadDoes",
-    "Kept",
-    "by_pairs",
-    "head_primitives",
-    "head_tables",
-    "knows_positions",
-    "line_heads",
-    "mean_patterns",
-    "prune",
-]
-
 _MOST, _SETS, _SHARE = 12, 3, 0.5
 
 

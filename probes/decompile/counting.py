@@ -37,8 +37,6 @@ from probes.decompile.counting_lines import Written, write_program
 from probes.decompile.counting_machine import build_machine
 from probes.decompile.counting_network import NotCountingError, read_network
 
-__all__ = ["CountingProgram", "Source", "decisions", "decompile_counting"]
-
 _SHORT_STRINGS = 2000
 _LONG_STRINGS = 60
 _MEASURED = 4

@@ -33,8 +33,6 @@ from probes.decompile.counting_covers import Cover, cover, support
 from probes.decompile.counting_machine import Machine, Scene, Variable
 from probes.decompile.counting_tables import Number
 
-__all__ = ["Written", "weighted_sum", "write_program"]
-
 _TERM = 2
 _MOST_ROWS = 600
 _TRIES = 5

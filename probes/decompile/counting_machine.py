@@ -26,8 +26,6 @@ from probes.decompile.counting_network import Layer, Network, NotCountingError
 from probes.decompile.counting_regions import Inputs, outputs
 from probes.decompile.counting_tables import Codes, Number, overlaps, tabulate
 
-__all__ = ["Machine", "Scene", "Variable", "build_machine"]
-
 _MOST_ROWS = 400_000
 _MOST_PERIOD = 24
 _MOST_CLASSES = 120

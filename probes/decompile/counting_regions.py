@@ -30,8 +30,6 @@ from jaxtyping import Float, Int
 
 from probes.decompile.counting_network import Layer
 
-__all__ = ["Bend", "Inputs", "bends", "integer_comparison", "outputs"]
-
 _LARGEST = 400
 _ROUNDING = 1e-9
 

@@ -31,8 +31,6 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from probes.decompile.counting_network import Layer, NotCountingError
 from probes.decompile.counting_regions import Bend, Inputs, bends, outputs
 
-__all__ = ["Codes", "Number", "at_thresholds", "drawn", "in_cell", "overlaps", "tabulate"]
-
 _TOLERANCE = 1e-6
 
 

@@ -25,19 +25,6 @@ from interp.run import Edit, Run, Site
 from interp.tasks.base import Batch
 from probes.decompile.rows import Rows
 
-__all__ = [
-    "Fidelity",
-    "TokenTable",
-    "activations",
-    "agreement",
-    "decide",
-    "decided",
-    "disagreements",
-    "inputs_of",
-    "outputs_of",
-    "run_of",
-]
-
 _AT_ONCE = 64
 """Rows of one pass."""
 

@@ -69,8 +69,6 @@ from probes.decompile.decisions import (
 from probes.decompile.primitives import Primitive, ideal
 from probes.decompile.rows import Rows, Split
 
-__all__ = ["Evidence", "evidence", "ffn_table"]
-
 
 @dataclass(frozen=True)
 class Frozen:

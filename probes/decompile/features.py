@@ -60,8 +60,6 @@ from interp.program.syntax import (
 from probes.decompile.primitives import BEFORE, Primitive, lag
 from probes.decompile.rows import Rows
 
-__all__ = ["Column", "Feature", "balanced", "columns", "expressions", "features", "values_of"]
-
 _FEWEST, _MOST = 3, 8
 
 

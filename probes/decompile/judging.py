@@ -25,19 +25,6 @@ from probes.decompile.rows import Rows, Split
 from probes.decompile.search import Candidate, candidates
 from probes.decompile.shorten import shortened
 
-__all__ = [
-    "LEAST",
-    "LONGEST",
-    "NODES",
-    "Answer",
-    "Judge",
-    "Judged",
-    "Rightness",
-    "answer",
-    "curve",
-    "joined",
-]
-
 LEAST = 0.9
 """Match and gain, on held-out and on longer rows, from which a program counts as found."""
 _ENOUGH, _NEAR, _PLAIN = 0.995, 0.05, 30

@@ -66,8 +66,6 @@ from interp.program.syntax import (
 )
 from probes.decompile.rows import Rows
 
-__all__ = ["BEFORE", "Primitive", "ideal", "lag", "one_position", "primitives"]
-
 _SMALL = 8
 """Tokens, at most, of a vocabulary whose tokens are tried one by one."""
 _LAGS, _FIXED, _WINDOWS = 4, 3, (2, 3, 4)

@@ -54,8 +54,6 @@ from interp.proofs.mechanism import Construction
 from interp.reading import read_json
 from interp.tasks.base import Batch
 
-__all__ = ["Rows", "Split", "asked", "off_task", "read_worded_rows", "rows_of_task", "split"]
-
 _Codes = NDArray[np.int64]
 Objective = Literal["sets", "next token"]
 _FEWEST = 8

@@ -33,8 +33,6 @@ from probes.decompile.features import Column, Feature, columns, expressions, fea
 from probes.decompile.primitives import Primitive
 from probes.decompile.rows import Rows
 
-__all__ = ["Candidate", "Questions", "candidates", "grow"]
-
 _NEARLY = 0.98
 _OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">": "<=", "<=": ">", ">=": "<"}
 

@@ -14,8 +14,6 @@ from dataclasses import replace
 from interp.program import syntax
 from interp.program.syntax import Assignment, Expression, Program, children
 
-__all__ = ["exchanged", "shortened"]
-
 _PLAIN: dict[tuple[str, int], syntax.Relation] = {
     ("<=", 0): "<=",
     ("<=", -1): "<",

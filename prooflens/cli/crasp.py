@@ -11,8 +11,6 @@ import typer
 
 from prooflens.cli.usage import App, facts
 
-__all__ = ["app", "check", "compile_", "run"]
-
 app = App(
     help="Run, check and compile programs that count (C-RASP).",
     example="prooflens crasp run dyck.cr '( ( ) )'",

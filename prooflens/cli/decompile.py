@@ -10,8 +10,6 @@ import typer
 
 from prooflens.cli.usage import OWN_ROWS, Device, RunDtype, facts, not_for, shipped_models
 
-__all__ = ["decompile"]
-
 
 def decompile(
     model: Annotated[

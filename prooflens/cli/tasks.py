@@ -8,8 +8,6 @@ import typer
 
 from prooflens.cli.usage import facts
 
-__all__ = ["tasks"]
-
 
 def tasks(
     kind: Annotated[

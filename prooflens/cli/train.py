@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from trained.fit import Fit
     from trained.recipe import Recipe
 
-__all__ = ["train"]
-
 
 def train(
     recipe: Annotated[

@@ -19,8 +19,6 @@ from interp.output import output_folder
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Page, Picture, Section, Table, render
 
-__all__ = ["write_theorem"]
-
 _MEANING = (
     "A strategy splits the domain into cells and bounds the model on each: brute force takes every "
     "input by itself, the black box takes as much as possible at once, the others use what the "

@@ -27,8 +27,6 @@ from probes.roles.profile import LANGUAGE, Profile
 from prooflens.pages.certainty import against, nearest_to_failing
 from prooflens.pages.findings import head_names, in_words
 
-__all__ = ["circuit_doubts", "circuit_sentences", "crop_caption", "crop_figure", "reading_figure"]
-
 _PAIRS, _NAMED = 24, 3
 _MARKED = ("previous-token", "induction", "duplicate-token")
 

@@ -36,8 +36,6 @@ from probes.decompile.workflow import Decompiled
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Link, Page, Picture, Section, Table, render
 
-__all__ = ["write_decompiled"]
-
 _ALIKE = 0.9
 """Share of a head's attention that its primitive shares, from which it counts as explained."""
 

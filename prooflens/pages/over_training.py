@@ -19,8 +19,6 @@ from prooflens.pages.naming import page_name
 from prooflens.pages.page import Page, Picture, Section, Table, render
 from prooflens.pages.weights import CLEAR, CSV_COLUMNS, clear_diagonals, write_table
 
-__all__ = ["training_findings", "training_lines", "write_training_page", "write_training_table"]
-
 _COLUMNS = ("revision", *CSV_COLUMNS)
 _TOLD, _SPREAD = 4, 3
 _RATIO = "times that of random directions"

@@ -31,18 +31,6 @@ from interp.weights.weight_table import SINGULAR, circuit_crop
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Page, Picture, Section, Table, render
 
-__all__ = [
-    "CLEAR",
-    "CSV_COLUMNS",
-    "Inspection",
-    "clear_diagonals",
-    "findings",
-    "notes_of",
-    "strongest",
-    "write_page",
-    "write_table",
-]
-
 _NULL = (
     "The null keeps a head's singular values and turns its two bases at random. Nearly every "
     "trained head differs from it: rank by effect, not by q."

@@ -65,8 +65,6 @@ from interp.hooks.transformer_lens_adapter import HookPoint
 from interp.models.norm import Norm
 from interp.models.spec import TransformerSpec
 
-__all__ = ["Attention", "rotate"]
-
 
 def allowed_keys(
     n: int, *, causal: bool, mask_self: bool, device: torch.device

@@ -46,8 +46,6 @@ from interp.models.ffn import FFN
 from interp.program import syntax
 from interp.program.syntax import Expression, Program
 
-__all__ = ["Affine", "Circuit", "FormulaCircuit", "SignCircuit"]
-
 
 @dataclass(frozen=True)
 class Affine:

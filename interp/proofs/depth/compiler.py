@@ -52,8 +52,6 @@ from interp.proofs.depth.circuits import Affine, Circuit, FormulaCircuit, SignCi
 from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part, zero_model
 from interp.tasks.depth import Membership, PrefixPrediction
 
-__all__ = ["CASES", "Precision", "compile_program", "compiled_case", "token_ids", "vocabulary_of"]
-
 
 def vocabulary_of(program: Program) -> tuple[str | None, ...]:
     """The token of each id; None for BOS (id 0) and for every other token (the last id)."""

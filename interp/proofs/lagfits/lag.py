@@ -23,8 +23,6 @@ from scipy.optimize import minimize_scalar
 
 from interp.errors import Problems
 
-__all__ = ["LagFit", "fit_lag"]
-
 _DIGITS = 60
 _ROUNDINGS = 8
 """Roundings per term: in the exponent, its exponential, the value, product and running sum."""

@@ -72,25 +72,6 @@ from scipy.optimize import minimize
 from interp.errors import Problems
 from interp.tasks.memory.kernels import MemoryKernel
 
-__all__ = [
-    "BITS",
-    "DIGITS",
-    "PRECISIONS",
-    "Positions",
-    "SumFit",
-    "as_float",
-    "errors_so_far",
-    "fit_sum",
-    "floor",
-    "grid",
-    "kernel_error",
-    "lag_error",
-    "lags_beyond",
-    "least_absolute",
-    "phi_values",
-    "tail",
-]
-
 Positions = Literal["lin", "log"]
 DIGITS = 80
 """Number of decimal digits in extended precision."""

@@ -46,8 +46,6 @@ from interp.proofs.memory.corners import MARGIN, CornerTable
 from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error, sum_rounding
 from interp.tasks.memory import AdaptiveMemory
 
-__all__ = ["construct_adaptive_memory"]
-
 
 @dataclass(frozen=True)
 class AdaptiveSlots:

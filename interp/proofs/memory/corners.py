@@ -24,8 +24,6 @@ from interp.models.ffn import FFN
 from interp.proofs.memory.rounding import read_error
 from interp.tasks.memory.readouts import Readout
 
-__all__ = ["MARGIN", "CornerTable", "ramp_rounding", "write_ramp"]
-
 MARGIN = 0.5
 
 

@@ -28,8 +28,6 @@ from interp.proofs.memory.corners import MARGIN, CornerTable
 from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error, sum_rounding
 from interp.tasks.memory import FixedMemory
 
-__all__ = ["construct_fixed_memory"]
-
 _UNIT = 2.0**-53
 
 

@@ -45,8 +45,6 @@ from interp.proofs.memory.corners import MARGIN, CornerTable, ramp_rounding, wri
 from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error
 from interp.tasks.memory import AdaptiveMemory
 
-__all__ = ["construct_gated_memory", "fixed_lag_floor", "gating_costs"]
-
 _MOST_PATHS = 2**16
 _LINEAR = ("single", "mean")
 

@@ -66,8 +66,6 @@ from interp.proofs.memory.rounding import Evaluation, read_error, select_lag, su
 from interp.tasks.memory import KernelMemory, RealMemory
 from interp.tasks.memory.readouts import Readout
 
-__all__ = ["construct_kernel_memory", "readout_net"]
-
 _KNOTS_APART = 0.1
 Layer = tuple[Float64[np.ndarray, "_ _"], Float64[np.ndarray, " _"]]
 

@@ -35,8 +35,6 @@ from jaxtyping import Float64
 
 from interp.proofs.lagfits import LagFit, fit_lag
 
-__all__ = ["Evaluation", "read_error", "select_lag", "slot_error", "sum_rounding"]
-
 
 @dataclass(frozen=True)
 class Evaluation:

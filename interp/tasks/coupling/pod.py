@@ -43,8 +43,6 @@ from interp.errors import Problems
 from interp.tasks.base import Batch
 from interp.tasks.counterfactual import Variable
 
-__all__ = ["BASES", "Basis", "PodCoupling", "infinite_sine_coupling"]
-
 _CLOSEST = 2.0**-26
 """Points closer than this are treated as this far apart: the float32 spacing just below 1/2."""
 

@@ -41,8 +41,6 @@ from interp.program.languages import (
 )
 from interp.program.syntax import Program
 
-__all__ = ["Language", "language"]
-
 
 @dataclass(frozen=True)
 class Automaton:

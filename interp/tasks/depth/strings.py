@@ -62,15 +62,6 @@ from interp.tasks.base import Batch
 from interp.tasks.counterfactual import Variable
 from interp.tasks.depth.languages import Language, language
 
-__all__ = [
-    "Membership",
-    "PrefixPrediction",
-    "counted_as_lines",
-    "letters_of",
-    "prefixes",
-    "to_inputs",
-]
-
 TargetForm = Literal["classes", "bits"]
 Bins = tuple[tuple[int, int], ...]
 _Codes = Int[np.ndarray, "batch pos"]

@@ -38,8 +38,6 @@ from interp.tasks.base import Batch, Memory
 from interp.tasks.counterfactual import Variable
 from interp.tasks.memory.readouts import INPUTS, REAL, Readout, inputs_like
 
-__all__ = ["FixedMemory", "RealMemory"]
-
 
 class LaggedMemory:
     """A function of the current input and of inputs at fixed lags (`memory` Task I)."""

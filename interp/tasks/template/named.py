@@ -15,21 +15,6 @@ import numpy as np
 from interp.errors import Problems
 from interp.tasks.template.task import GREEK, TemplateTask, every_template, random_templates
 
-__all__ = [
-    "NAMED",
-    "aabb_abab",
-    "aba_abb",
-    "copying",
-    "distribution_of_three",
-    "identity_rules",
-    "induction_style",
-    "majority",
-    "match_to_sample",
-    "random_pairs",
-    "random_task",
-    "same_different",
-]
-
 
 def same_different(**options: Any) -> TemplateTask:
     """The templates αα (label +1) and αβ (label −1): are two symbols the same?"""

@@ -53,20 +53,6 @@ from interp.errors import Problems
 from interp.tasks.base import Batch
 from interp.tasks.counterfactual import UNKNOWN, Variable
 
-__all__ = [
-    "GREEK",
-    "TemplateTask",
-    "canonical",
-    "diversity",
-    "draw_symbols",
-    "every_template",
-    "is_wildcard",
-    "random_templates",
-    "regular_tokens",
-    "weights",
-    "wildcards",
-]
-
 GREEK = "αβγδεζηθικλμνξοπρστυφχψω"
 _REGULAR = "abcdefghijklmnopqrstuvwxyz"
 _ATTEMPTS = 1000
