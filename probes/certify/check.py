@@ -4,18 +4,12 @@ Trusted: this file, :mod:`interp.bounds` (a cell in, a bound out), what the task
 and right answers, and the machine's arithmetic. Cells are made here anew from what the certificate
 says of its cover. A claim stands if the bound found here is no worse than the one claimed, and if
 its lemmas are those of its cover, with numbers found anew (``prooflens certify --check FILE``).
-
-Whether a certificate that says nothing is right to: it may have been made to say nothing.
-
-Its strategies are bounded again as if they claimed something. A bound is vacuous if it is no better
-than the best constant answer, as it is written and as it is found. Of a black box over inputs that
-the checker enumerates only what is written is looked at: it proves less than enumeration does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, combinations, islice, pairwise, product
 from math import inf, isclose
@@ -294,33 +288,3 @@ def _told_otherwise(told: list[_Json], found: tuple[Any, ...]) -> str:
         if not isclose(claimed, number, rel_tol=1e-6, abs_tol=1e-9):
             return f"{part}: {words}: told {claimed:.9g}, is {number:.9g}"
     return ""
-
-
-_ENUMERATED = ("strings", "templates", "rows")
-
-
-def check_vacuous(certificate: dict[str, Any], model: Any, sha256: str) -> list[Verdict]:
-    """Every strategy bounded again on ``model``; those hold that say nothing then, too.
-
-    Raises:
-        CheckpointError: if the file lacks something, or what it says makes no sense.
-    """
-    error, trivial = certificate["kind"] == "error", float(certificate["trivial"])
-    proofs = [
-        proof | {"vacuous": "", "bound": inf if proof.get("bound") is None else proof["bound"]}
-        for proof in certificate["strategies"]
-    ]
-    verdicts = check(certificate | {"strategies": proofs}, model, sha256)
-    if len(verdicts) < len(proofs) or not all(verdict.holds for verdict in verdicts):
-        return verdicts
-    listed = certificate["domain"]["kind"] in _ENUMERATED
-    found = []
-    for proof, verdict in zip(proofs, verdicts, strict=True):
-        box = listed and proof["data"]["cover"] == "boxes"
-        bounds = [verdict.claimed, *([] if box else [verdict.found])]
-        if any(bound < trivial if error else bound > trivial for bound in bounds):
-            note = f"told as vacuous with {verdict.claimed:.9g}, it is {verdict.found:.9g} where a "
-            note += f"constant answer reaches {trivial:.9g}"
-            verdict = replace(verdict, holds=False, note=note)
-        found.append(verdict)
-    return found
