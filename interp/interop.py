@@ -1,4 +1,6 @@
-"""Batches of activations at single positions, for training sparse autoencoders and the like.
+"""Ways out to other tools: batches of activations, circuits, Hugging Face data sets, Parquet.
+
+Batches of activations at single positions, for training sparse autoencoders and the like.
 
 SAELens' trainer takes as ``data_provider`` an iterator of tensors ``[batch, d_in]``, and so do most
 others. Rows are read a block at a time; a batch is a view of its block wherever it lies in one.

@@ -1,4 +1,6 @@
-"""A number against the quantity that was varied: one line per model, every seed shown.
+"""Lines and points: what was varied, what heads read and do, training, proved bounds.
+
+A number against the quantity that was varied: one line per model, every seed shown.
 
 Single seeds are dots, so that a spread is seen and not summarised. Lines named in ``dashed`` are
 what nobody trained: approximations, bounds, floors. They have no seeds and no dots.

@@ -1,4 +1,6 @@
-"""Heat maps with the numbers written in, one panel per model.
+"""Heat maps: tables of numbers, attention, rounds of a nested memory, diagonals of weights.
+
+Heat maps with the numbers written in, one panel per model.
 
 Colours run from 0 to 1. A number beyond is written as it is and has the colour of the nearer end,
 which the colour bar shows by a pointed end. What was not measured (NaN) is blank, with a dash.

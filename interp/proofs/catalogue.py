@@ -1,4 +1,6 @@
-"""The memory constructions that ship: families × sizes × seeds, for trying a tool on all of them.
+"""The construction of a task, and the memory constructions that ship.
+
+The memory constructions that ship: families × sizes × seeds, for trying a tool on all of them.
 
 `fixed` and `real` are Task I (Boolean and Lipschitz readouts), `adaptive` is Task II in one round,
 `nested` in several, `sparse` is Task III. Every case meets its certificate, and the certificate is

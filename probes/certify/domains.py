@@ -1,6 +1,4 @@
-"""What a theorem is about: every input of a task's rows, and the right answer to each.
-
-The inputs a theorem is about.
+"""The inputs a theorem is about: every input of a task's rows, and the right answer to each.
 
 A domain gives its inputs one by one (where they can be counted), as one box, and at random; what
 splits it further is a strategy's. Positions are judged one at a time: the output at position t of a

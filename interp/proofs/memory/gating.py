@@ -1,4 +1,6 @@
-"""What fixed lags cannot do: a least error of dot-product-free attention on Task II (`memory`
+"""Task II without content in the scores: what is lost, and what an FFN that gates costs.
+
+What fixed lags cannot do: a least error of dot-product-free attention on Task II (`memory`
 §1.3).
 
 Without content in the scores a layer's heads give Σ_s k(s) x_{t−s} with one kernel for all tokens.

@@ -1,4 +1,6 @@
-"""Turn strings of a language into batches: BOS in front, padding behind, program lines as latents.
+"""Questions about strings of a language: is the whole in it, and is what was read so far?
+
+Turn strings of a language into batches: BOS in front, padding behind, program lines as latents.
 
     id 0 = BOS,   1 … = the letters that the program names, sorted,   last = any other, and padding
 

@@ -1,4 +1,6 @@
-"""What memory tasks at fixed lags share: their latents, their rows and their scored positions.
+"""Memory tasks at fixed lags, of signs (Task I) and of real values.
+
+What memory tasks at fixed lags share: their latents, their rows and their scored positions.
 
     y_t = f(x_t, x_{t−T_1}, …, x_{t−T_M})
 
