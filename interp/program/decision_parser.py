@@ -20,7 +20,7 @@ from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedTok
 
 from interp.program import syntax
 from interp.program.parser import Mistake, ProgramError
-from interp.program.predicates import built_in
+from interp.program.predicates import BUILT_IN, built_in
 from interp.program.syntax import Allow, Assignment, Expression, Next, Output, Program, Score
 from interp.reading import read_text
 
@@ -111,7 +111,12 @@ def parse(text: str, *, name: str = "program") -> Program:
     for number, source in enumerate(sources, 1):
         if not source.strip() or source.lstrip().startswith("//"):
             continue
-        if (wanted := _IMPORT.match(source)) and wanted[1] in imports:
+        if wanted := _IMPORT.match(source):
+            if wanted[1] not in imports:
+                message = f"there is no predicate {wanted[1]}: there are {BUILT_IN}"
+                mistakes.append(
+                    Mistake(number, wanted.start(1) + 1, message, source, len(wanted[1]))
+                )
             continue
         try:
             found = tree.transform(_parser().parse(source))

@@ -76,6 +76,18 @@ def test_what_is_printed_is_read_back(formula, term, pick) -> None:
     assert parse(program_text(chosen)) == chosen
 
 
+def test_parts_of_programs_that_count_are_read_back() -> None:
+    text = """#import pred2
+#import pos_even
+n = #[pred2] ("a" && pos_even)
+m = min(# !"b", 2 * # true) - #> "a"
+next = "a" if "b" || n >= 1 && m != 0 else "b"
+"""
+    assert program_text(parse(text)) == text
+    with pytest.raises(ProgramError, match="there is no predicate prod: there are pred, predN"):
+        parse("#import prod\nnext = token")
+
+
 def test_tables_are_read_back_and_looked_up() -> None:
     table = Table((Token(),), ((("a",), Literal_("b")),), Literal_("a"))
     program = Program((), (Next(table),))
