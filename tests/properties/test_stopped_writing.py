@@ -213,7 +213,7 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
         monkeypatch.setattr("prooflens.demo.lead_picture", lambda comparison, folder: None)
         monkeypatch.setattr("prooflens.demo.Comparison.agreement", table)
         keep(monkeypatch, "prooflens.demo", "construct_fixed_memory")
-        keep(monkeypatch, "trained", "load")
+        keep(monkeypatch, "trained.zoo", "load")
 
 
 @pytest.fixture
