@@ -30,6 +30,8 @@ from interp.stats.nulls import need_null, swaps_null
 from probes.activations import POSITIONS, sampled_positions
 from probes.linear import Decoding, decode
 
+__all__ = ["ablation_table", "site_after"]
+
 _ROUNDING = 1e-6
 
 

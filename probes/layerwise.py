@@ -21,6 +21,8 @@ from probes.activations import Sampled
 from probes.controls import decode_nonlinearly
 from probes.linear import Decoding, decode
 
+__all__ = ["decodability", "residual_sites"]
+
 
 def residual_sites(model: HookedModel) -> tuple[str, ...]:
     """Hooks of the residual stream in order: of the embedding, and after each sublayer."""

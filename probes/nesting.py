@@ -22,6 +22,8 @@ from interp.tasks.memory import AdaptiveMemory
 from probes.activations import sampled_positions
 from probes.linear import decode, direction
 
+__all__ = ["nesting_panel"]
+
 _OFFSETS = range(-3, 4)
 
 

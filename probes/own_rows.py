@@ -35,6 +35,8 @@ from interp.reading import parse_json, read_text, regular
 from interp.tasks.base import Batch
 from probes.decompile.rows import read_worded_rows
 
+__all__ = ["IGNORED", "TEXT", "OwnRows", "Row", "kind_of", "read_ids", "read_rows", "token_counts"]
+
 IGNORED = -100
 """The label of a token that is not scored."""
 

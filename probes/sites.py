@@ -20,6 +20,8 @@ from interp.store import ActivationStore
 from interp.store.rows import as_batch
 from probes.layerwise import residual_sites
 
+__all__ = ["Site", "chosen_hooks", "hook_sites", "short_name", "usual_hooks"]
+
 _STACKS = ("blocks", "layers", "hidden")
 
 

@@ -12,8 +12,7 @@ from interp.proofs.depth.compiler import (
     vocabulary_of,
 )
 from interp.proofs.induction import construct_relation
-from interp.proofs.lagfits.lag import fit_lag
-from interp.proofs.lagfits.sums import PRECISIONS, Positions, fit_sum, floor, grid, phi_values
+from interp.proofs.lagfits import PRECISIONS, Positions, fit_lag, fit_sum, floor, grid, phi_values
 from interp.proofs.mechanism import Case, Certificate, Construction, Mechanism, Part
 from interp.proofs.memory import (
     construct_adaptive_memory,

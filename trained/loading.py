@@ -26,6 +26,8 @@ from interp.models.pretrained import load_pretrained
 from interp.tasks.catalogue import known_task
 from trained import zoo
 
+__all__ = ["folder_of", "load", "models"]
+
 _OF_MODELS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth", "*.ckpt", "pytorch_model*")
 
 

@@ -11,6 +11,17 @@ import pandas as pd
 from interp.interventions.components import Component
 from probes.roles.decision import MEANINGS, STATUSES
 
+__all__ = [
+    "STATUS_WORDS",
+    "head_names",
+    "in_words",
+    "part_name",
+    "part_names",
+    "role_findings",
+    "status_counts",
+    "told_facts",
+]
+
 _SHOWN = 8
 
 STATUS_WORDS = "What a status says of a component. " + " ".join(

@@ -35,6 +35,15 @@ from prooflens.pages.findings import part_name
 from prooflens.pages.probing import curve_figure, latent_maps
 from prooflens.pages.rounds import KERNELS, READABLE, rounds_again
 
+__all__ = [
+    "ATTENTION",
+    "attention_tables",
+    "draw",
+    "draw_inspection",
+    "patterns_of",
+    "roles_figure",
+]
+
 ATTENTION = "attention-"
 _LOSS = "loss-"
 _MOST = 12

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from trained.loading import models
 
+__all__ = ["page_name", "page_names"]
+
 _STORE = "store"
 """The folder in which commands keep a store: the folder around it says more."""
 

@@ -25,6 +25,8 @@ from markupsafe import Markup
 
 from interp.environment import environment
 
+__all__ = ["Link", "Page", "Picture", "Section", "Table", "render", "rendered"]
+
 
 def rendered(template: str | Traversable, *, scripted: bool, **values: Any) -> str:
     """Render a template as HTML; whatever is given as text is escaped.

@@ -39,6 +39,8 @@ from prooflens.pages.findings import in_words, told_facts
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Page, Picture, Section, Table, render
 
+__all__ = ["Probing", "curve_figure", "findings", "latent_maps", "probe_source", "write_probing"]
+
 _COLUMNS = ("latent", "hook", "kind", "score", "null_mean", "q", "control", "input", "untrained")
 _MEANING = (
     "Score is r² on held-out rows, of classes balanced accuracy with chance at 0; null_mean is the "

@@ -31,6 +31,18 @@ from probes.roles.gathering import evidence_of
 from probes.roles.profile import TASK
 from probes.roles.reader import Reader
 
+__all__ = [
+    "KERNELS",
+    "READABLE",
+    "ROUNDS_CAPTION",
+    "Rounds",
+    "is_nested",
+    "rounds_again",
+    "rounds_beside_proof",
+    "rounds_in_words",
+    "rounds_side_by_side",
+]
+
 READABLE, KERNELS = "rounds-readable", "rounds-kernels"
 """The tables from which the figure is drawn again."""
 

@@ -34,6 +34,8 @@ from prooflens.pages.roles import model_of, task_of
 from prooflens.pages.view import head_table, view_findings, view_page
 from trained.loading import load
 
+__all__ = ["View", "view"]
+
 _MOST = 3
 _STATIC = (
     "This is the static part. The interactive one (attention on rows, all heads as points) is in "

@@ -25,6 +25,8 @@ from prooflens.pages.findings import STATUS_WORDS, in_words, role_findings, stat
 from prooflens.pages.page import Table, rendered
 from prooflens.pages.view_document import document, head_bytes
 
+__all__ = ["head_table", "view_doubts", "view_findings", "view_page", "viewer_file"]
+
 _UNITS = {"nats": "loss", "variance": "output changes by"}
 
 

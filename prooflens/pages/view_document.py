@@ -22,6 +22,8 @@ from probes.viewing.model import Place, Viewed, quantisation_error
 from probes.viewing.quantised import Quantised
 from prooflens.pages.certainty import how_sure, in_short, passes, tests_of
 
+__all__ = ["FORMAT", "document", "head_bytes"]
+
 FORMAT = {"name": "prooflens-view", "version": 1}
 _DIGITS = 5
 _ORDERED_BY = {

@@ -29,6 +29,8 @@ from interp.figures.style import save
 from interp.reading import read_text
 from prooflens.pages.view_document import FORMAT
 
+__all__ = ["draw_page"]
+
 Data = dict[str, Any]
 _DATA = re.compile(r'<script type="application/json" id="view-data">(.*?)</script>', re.DOTALL)
 

@@ -13,6 +13,8 @@ from interp.figures.maps import attention_on_tokens
 from interp.store.rows import check_finite, layer_hooks, read_batches
 from probes.viewing.sequences import card_of, prompt_rows, token_texts
 
+__all__ = ["attention"]
+
 _MOST = 64
 
 

@@ -18,7 +18,7 @@ Fit a kernel on the lags of a row by a sum of H exponentials or powers, fast and
     minimise   Σ_s |ρ(s) − Σ_h a_h e^{−p_h φ(s)}| + price · Σ_h |a_h| Σ_s e^{−p_h φ(s)}
 
 by iteratively reweighted least squares on a searched grid of slopes. Kernels are smooth, so unlike
-lags (:mod:`interp.proofs.lagfits.sums`, extended precision and minutes) they need no cancellation
+lags (:mod:`interp.proofs.lagfits`, extended precision and minutes) they need no cancellation
 beyond float64; what the construction certifies is the error of the numbers it holds, evaluated lag
 by lag, not this search's opinion of it.
 
@@ -50,9 +50,9 @@ from interp.errors import Problems
 from interp.models.ffn import FFN
 from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
-from interp.proofs.lagfits import LagFit
-from interp.proofs.lagfits.sums import (
+from interp.proofs.lagfits import (
     DIGITS,
+    LagFit,
     Positions,
     SumFit,
     errors_so_far,

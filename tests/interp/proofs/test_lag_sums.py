@@ -6,12 +6,12 @@ import pytest
 from scipy.optimize import linprog
 
 from interp.errors import ArgumentError
-from interp.proofs.lagfits.lag import fit_lag
-from interp.proofs.lagfits.sums import (
+from interp.proofs.lagfits import (
     BITS,
     PRECISIONS,
     as_float,
     errors_so_far,
+    fit_lag,
     fit_sum,
     floor,
     kernel_error,
