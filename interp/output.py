@@ -15,27 +15,50 @@ Exchanging two folders in one step, which Python's standard library does not off
 Linux has ``renameat2`` with ``RENAME_EXCHANGE``, macOS ``renamex_np`` with ``RENAME_SWAP``: at no
 moment is either name without a folder. Elsewhere, and on file systems that refuse it, the caller
 has to do without.
+
+A value as JSON data: what tables, arrays and numbers without a value become.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import re
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from interp.environment import ENVIRONMENT, environment_json
 from interp.errors import OutputError
+
+
+def json_data(value: Any) -> Any:
+    """A value as JSON data: tables as lists of records, numbers that are not finite as null.
+
+    JSON has no NaN: strict readers refuse a text with one.
+    """
+    if hasattr(value, "to_json"):  # a table of pandas
+        return json.loads(value.to_json(orient="records", double_precision=15))
+    if isinstance(value, Mapping):
+        return {str(key): json_data(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [json_data(one) for one in value]
+    if hasattr(value, "item"):  # a number of numpy or torch
+        value = value.item()
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
 
 _HERE, _EXCHANGE, _SWAP = -100, 2, 2
 _CANNOT = {errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV}

@@ -23,7 +23,6 @@ MAY_IMPORT = {
     "interp.lazy": set(),
     "interp.schema": set(),
     "interp.environment": set(),
-    "interp.json_data": set(),
     "interp.output": {"interp.errors", "interp.environment"},
     "interp.lock": {"interp.errors"},
     "interp.reading": {"interp.errors", "interp.schema"},

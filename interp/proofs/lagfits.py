@@ -1,7 +1,7 @@
 """Fits of lags and kernels by sums of exponentials or powers (`memory` §1.4).
 
-`lag`              T + 1 exponentials in closed form: what the constructions use
-`sums`             any number of exponentials or powers, any lag or kernel, any precision
+`fit_lag`          T + 1 exponentials in closed form: what the constructions use
+`fit_sum`          any number of exponentials or powers, any lag or kernel, any precision
 
 Select one lag with a sum of exponentials (`memory` §1.4, *locating a lag*).
 
@@ -12,7 +12,7 @@ complete homogeneous symmetric polynomial h_{s−T}(z): 0 for s < T, 1 at s = T,
 The ℓ1 error is therefore Π_h (1 − z_h)^{−1} − 1 in closed form. Small nodes make it small and the
 coefficients large, of the order ε^{−T}, and what is gained in the fit is lost in rounding: the fit
 here minimises the sum of both at the working precision. Beyond T ≈ 6 these nodes leave float64
-nothing to trade (`sums` gets a little further with more heads); a fit that exists in exact
+nothing to trade (`fit_sum` gets a little further with more heads); a fit that exists in exact
 arithmetic says nothing about one that can be trained.
 
 The best sum found of H exponentials (lin) or powers (log) for a lag or a kernel (`memory` §1.4).

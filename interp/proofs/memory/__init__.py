@@ -4,7 +4,6 @@
 `kernels`    Task III, and Task I with real readouts: sums of exponentials or powers, a ReLU network
 `adaptive`   Task II: the same kernels, shifted by what the layer before has read
 `gating`     Task II without content in the scores, at a price, and what is lost without gating
-`corners`    functions of ±1 as ReLUs
 `rounding`   what floating point adds, and which fits of a lag that leaves
 """
 

@@ -8,7 +8,7 @@
 The location is a query-side scalar against a constant key, so content is needed in the score and a
 scalar of it is enough; ``gate="dot"`` puts the same number through W_Q and W_K. With
 a_h = a′_h e^{−p_h T} and T the largest location, a′_h selects lag T at s + T − t_i: one fit serves
-all locations. FFNs are ramps (:mod:`interp.proofs.memory.corners`), so what a round leaves out of
+all locations. FFNs are ramps (:mod:`interp.proofs.memory.fixed`), so what a round leaves out of
 place is removed before the next one reads it; without that, errors of locations are multiplied by
 10¹¹ a round.
 
@@ -19,7 +19,7 @@ The plan checks that the errors stay under the margin in every round (`memory` �
 
 Every round adds up exponentials again, so every round has a slot error ε (fit and rounding), the
 same for all: the next locations read ``bits`` slots, the answer one a memory. Both sums must stay
-under 1/2 (:mod:`interp.proofs.memory.corners`). Then locations are integers up to the rounding δ of
+under 1/2 (:mod:`interp.proofs.memory.fixed`). Then locations are integers up to the rounding δ of
 the ramps, and nothing compounds. In a turned basis the heads' rounding reaches every slot, the
 values that the next layer reads included: each slot is off by ε + 2 (1 + ε) Σ_layers (rounding),
 and f is off by as much as the ramps round there, because the last FFN clears its slot.
@@ -42,7 +42,7 @@ from interp.models.spec import TransformerSpec
 from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
-from interp.proofs.memory.corners import MARGIN, CornerTable
+from interp.proofs.memory.fixed import MARGIN, CornerTable
 from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error, sum_rounding
 from interp.tasks.memory import AdaptiveMemory
 

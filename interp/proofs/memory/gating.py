@@ -43,7 +43,7 @@ from interp.models.transformer import SequenceTransformer
 from interp.proofs.lagfits import LagFit
 from interp.proofs.mechanism import Certificate, Construction, Mechanism, Part, zero_model
 from interp.proofs.memory.adaptive import construct_adaptive_memory
-from interp.proofs.memory.corners import MARGIN, CornerTable, ramp_rounding, write_ramp
+from interp.proofs.memory.fixed import MARGIN, CornerTable, ramp_rounding, write_ramp
 from interp.proofs.memory.rounding import Evaluation, select_lag, slot_error
 from interp.tasks.memory import AdaptiveMemory
 
