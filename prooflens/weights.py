@@ -6,7 +6,7 @@ from interp.weights.low_rank_circuit import low_rank_circuits
 from interp.weights.metrics import BASIC, METRICS, effective_rank
 from interp.weights.revisions import weights_over_training
 from interp.weights.weight_nulls import WeightNull
-from interp.weights.weight_table import circuit_crop, singular_values, weight_table
+from interp.weights.weight_table import circuit_crop, weight_table
 
 __all__ = [
     "BASIC",
@@ -19,7 +19,6 @@ __all__ = [
     "effective_rank",
     "head_weights",
     "low_rank_circuits",
-    "singular_values",
     "weight_table",
     "weights_over_training",
 ]

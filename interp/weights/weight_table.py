@@ -291,21 +291,6 @@ def _row(
     )
 
 
-def singular_values(model: Any, circuit: str, **options: Any) -> NDArray[np.float64]:
-    """The singular values of one circuit of every head, [layer, head, k], largest first.
-
-    Args:
-        model: as for :func:`weight_table`; every layer must have the circuit and the same shapes.
-        circuit: ``QK``, ``OV``, ``QK+aI`` or ``OV+bI``.
-        options: ``fold_norm``, ``lag`` and ``basis``, as in :func:`weight_table`.
-    """
-    found = [
-        [known.singular for known in low_rank_circuits(stack, spectrum=True)]
-        for stack in (layer.circuit(circuit, **options) for layer in head_weights(model))
-    ]
-    return np.array(found)
-
-
 def circuit_crop(
     model: Any, layer: int, head: int, circuit: str, *, size: int = 100, **options: Any
 ) -> NDArray[np.float32]:
