@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from interp.figures.rounds import RoundsPanel
+from interp.figures.maps import RoundsPanel
 from interp.models.transformer import SequenceTransformer
 from interp.tasks.base import Batch
 from interp.tasks.memory import AdaptiveMemory

@@ -10,8 +10,6 @@ import typer
 
 from prooflens.cli.usage import OWN_ROWS, Device, RunDtype, facts, not_for, shipped_models
 
-__all__ = ["decompile"]
-
 
 def decompile(
     model: Annotated[
@@ -67,7 +65,8 @@ def decompile(
 def _applied(program: Path, data: Path) -> dict[str, float | int | None]:
     """How many decisions a program takes on rows, and the share that is as the labels say."""
     from interp.errors import Problems
-    from interp.rasp import read_program, run
+    from interp.program.decision_parser import read_program
+    from interp.program.evaluation import run
     from probes.decompile.decisions import agreement, decide
     from probes.given_rows import read_rows
 

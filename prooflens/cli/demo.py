@@ -9,8 +9,6 @@ import typer
 
 from prooflens.cli.usage import facts
 
-__all__ = ["demo"]
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder of the report.")] = Path("out/demo"),
@@ -23,7 +21,7 @@ def demo(
 
     check_output(out, overwrite=overwrite, marker=".prooflens-demo")
 
-    from prooflens.demo.run import run_demo
+    from prooflens.demo import run_demo
 
     console = Console(stderr=True)
     with console.status("starting") as status:

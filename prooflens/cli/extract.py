@@ -10,9 +10,6 @@ import typer
 
 from prooflens.cli.usage import OWN_ROWS, Backend, Device, Dtype, RunDtype, facts, shipped_models
 
-__all__ = ["extract"]
-
-
 _Model = Annotated[
     str,
     typer.Argument(

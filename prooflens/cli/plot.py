@@ -11,8 +11,6 @@ import typer
 
 from prooflens.cli.usage import facts
 
-__all__ = ["plot"]
-
 
 def plot(
     store: Annotated[

@@ -1,11 +1,11 @@
 from prooflens.pages.findings import in_words as in_words
-from prooflens.pages.html import rendered as rendered
 from prooflens.pages.page import Link as Link
 from prooflens.pages.page import Page as Page
 from prooflens.pages.page import Picture as Picture
 from prooflens.pages.page import Section as Section
 from prooflens.pages.page import Table as Table
 from prooflens.pages.page import render as render
+from prooflens.pages.page import rendered as rendered
 from prooflens.pages.probing import latent_maps as latent_maps
 from prooflens.pages.probing import probe_source as probe_source
 from prooflens.pages.view import view_page as view_page

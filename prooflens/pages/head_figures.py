@@ -23,15 +23,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.figures.attention import attention_maps
-from interp.figures.maps import Panel, share_maps
+from interp.figures.maps import Panel, attention_maps, share_maps
 from interp.figures.style import save
 from interp.store import ActivationStore
 from interp.store.rows import scored_mask
 from probes.inspection.crops import CROPS
 from probes.roles.decision import STATUSES, by_status
 from prooflens.pages.behaviour_figures import behaviour_figures, weight_maps
-from prooflens.pages.circuit_figures import crop_figure, reading_figure
+from prooflens.pages.circuit import crop_figure, reading_figure
 from prooflens.pages.findings import part_name
 from prooflens.pages.probing import curve_figure, latent_maps
 from prooflens.pages.rounds import KERNELS, READABLE, rounds_again

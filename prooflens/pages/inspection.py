@@ -31,8 +31,13 @@ from prooflens.pages.behaviour_figures import (
     weight_maps,
 )
 from prooflens.pages.certainty import TOLD, with_certainty
-from prooflens.pages.circuit import circuit_doubts, circuit_sentences
-from prooflens.pages.circuit_figures import crop_caption, crop_figure, reading_figure
+from prooflens.pages.circuit import (
+    circuit_doubts,
+    circuit_sentences,
+    crop_caption,
+    crop_figure,
+    reading_figure,
+)
 from prooflens.pages.findings import STATUS_WORDS, role_findings
 from prooflens.pages.naming import page_name
 from prooflens.pages.page import Page, Picture, Section, Table, render

@@ -2,6 +2,8 @@
 
 Figures are embedded, styles are in the file, nothing is fetched: the file opens anywhere. Words are
 escaped, so what a model or a task is called cannot become markup.
+
+Render a template as one HTML file with styles and scripts inside.
 """
 
 from __future__ import annotations
@@ -11,14 +13,55 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from prooflens.pages.html import rendered
+from interp.environment import environment
 
-__all__ = ["Cell", "Link", "Page", "Picture", "Section", "Table", "render"]
+__all__ = ["Link", "Page", "Picture", "Section", "Table", "render", "rendered"]
+
+
+def rendered(template: str | Traversable, *, scripted: bool, **values: Any) -> str:
+    """Render a template as HTML; whatever is given as text is escaped.
+
+    Args:
+        template: The name of a template in this folder; or a template elsewhere, as a file, which
+            may extend and import those of this folder.
+        scripted: Whether the page has tables to sort or filter, and so a script.
+        values: What the template names: ``title``, ``facts`` and its own.
+    """
+    here = files("prooflens.pages")
+    ours = {
+        "css": Markup((here / "style.css").read_text()),  # noqa: S704  our own file
+        "script": Markup((here / "tables.js").read_text()),  # noqa: S704  our own file
+        "environment": environment(),
+    }
+    known = _environment()
+    if isinstance(template, str):
+        found = known.get_template(template)
+    else:
+        found = known.from_string(template.read_text(encoding="utf-8"))
+    page = found.render(scripted=scripted, **ours, **values)
+    return page.encode("utf-8", "backslashreplace").decode()  # names of files need not be UTF-8
+
+
+@cache
+def _environment() -> Environment:
+    """Templates are compiled once a process."""
+    return Environment(
+        loader=PackageLoader("prooflens", "pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
 
 
 @dataclass(frozen=True)

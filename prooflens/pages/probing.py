@@ -2,12 +2,17 @@
 
 A table and a map of layers; where latents first appear; and of each there, if asked for, a learning
 curve and whether the model uses what the probe reads.
+
+The page of probes: what can be read where, one map, and what to doubt.
+
+Then each latent in a sentence; every score is folded. A probe that finds a latent says that it is
+there, not that the model uses it: only exchanged latents say that.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,32 +22,150 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import HookError
+from interp.figures.lines import sweep
 from interp.figures.maps import Panel, share_maps
 from interp.figures.style import save
-from interp.figures.sweeps import sweep
 from interp.models.baselines import Baseline
 from interp.models.kinds import build
 from interp.output import output_folder
 from probes.activations import collect
-from probes.curves import curve_table
+from probes.controls import curve_table
 from probes.interchange import interchange_table
 from probes.positions import at_positions, positions_in_words
 from probes.probe_table import layer_map, probe_table
 from probes.rounds import first_decodable
 from probes.sites import chosen_hooks, hook_sites, short_name, usual_hooks
-from prooflens.pages.probing_page import probing_page
+from prooflens.pages.findings import in_words, told_facts
+from prooflens.pages.naming import page_name
+from prooflens.pages.page import Page, Picture, Section, Table, render
 
-__all__ = [
-    "MARKER",
-    "Probing",
-    "add_curves",
-    "add_interchange",
-    "curve_figure",
-    "findings",
-    "latent_maps",
-    "probe_source",
-    "write_probing",
-]
+__all__ = ["Probing", "curve_figure", "findings", "latent_maps", "probe_source", "write_probing"]
+
+_COLUMNS = ("latent", "hook", "kind", "score", "null_mean", "q", "control", "input", "untrained")
+_MEANING = (
+    "Score is r² on held-out rows, of classes balanced accuracy with chance at 0; null_mean is the "
+    "score with rows exchanged, q the false-discovery rate. Control is the score for labels that "
+    "only memory could tell, input that of the raw input, untrained that of random weights: what "
+    "is not above them is nothing that the model did."
+)
+_USED = (
+    "A latent that can be read is there, which does not say that the model uses it: --interchange "
+    "exchanges it between rows and sees whether the output follows."
+)
+
+
+def probing_page(
+    folder: Path,
+    table: pd.DataFrame,
+    first: pd.DataFrame,
+    lines: Sequence[str],
+    *,
+    about: dict[str, Any],
+    curves: pd.DataFrame | None,
+    exchanged: bool,
+    clear: float,
+) -> str:
+    """Render the page as one self-contained HTML file.
+
+    Args:
+        folder: Where the figures are.
+        table: Of :func:`probes.probe_table.probe_table`.
+        first: Where each latent can first be read.
+        lines: A sentence a latent, and what was left out.
+        about: What was probed.
+        curves: Scores against rows that were learned from, if they were asked for.
+        exchanged: Whether latents were exchanged.
+        clear: By how much a score must exceed a baseline to be clearly above it.
+    """
+    best = _best(table, first)
+    sections = [
+        Section("Latent by latent", list(lines)),
+        Section("Learning curves", (), list(_curves(folder, curves)), folded=True),
+        Section("Every score", [_MEANING], (), [_scores(table)], folded=True),
+    ]
+    kept = [section for section in sections if section.words or section.pictures]
+    name = page_name(str(about.get("model") or about.get("store") or "a store"))
+    wide, narrow = folder / "layers.png", folder / "layers-narrow.png"
+    picture = Picture(wide, _caption(table), narrow=narrow, told=_told(best))
+    facts = told_facts(about, leave=("hooks",))
+    doubts = list(_doubts(best, exchanged, clear))
+    return render(
+        Page(f"What can be read from {name}", _findings(best), kept, facts, picture, doubts)
+    )
+
+
+def _best(table: pd.DataFrame, first: pd.DataFrame) -> pd.DataFrame:
+    """A row a latent: where it can first be read, or where its score is largest; ``found``."""
+    rows = []
+    for latent, hook, _ in first.itertuples(index=False):
+        mine = table[table["latent"] == latent]
+        at = mine[mine["hook"] == hook] if hook else mine.sort_values("score", ascending=False)
+        rows.append(at.iloc[0].to_dict() | {"found": bool(hook)})
+    return pd.DataFrame(rows)
+
+
+def _findings(best: pd.DataFrame) -> list[str]:
+    """Which latents can first be read where, and which nowhere."""
+    said = []
+    for hook, rows in best[best["found"]].groupby("hook", sort=False):
+        low, high = f"{rows['score'].min():.2f}", f"{rows['score'].max():.2f}"
+        scores = low if low == high else f"{low} to {high}"
+        latents = in_words(list(rows["latent"]))
+        said.append(f"{latents} can first be read at {hook}: score {scores}.")
+    nowhere = best[~best["found"]]
+    if len(nowhere):
+        latents, scored = in_words(list(nowhere["latent"])), nowhere.dropna(subset="score")
+        reached = f"; the best score is {scored['score'].max():.2f}" if len(scored) else ""
+        said.append(f"{latents} cannot be read anywhere{reached}.")
+    return said
+
+
+def _doubts(best: pd.DataFrame, exchanged: bool, clear: float) -> Iterator[str]:
+    found = best[best["found"]]
+    for column, words in (("input", "the raw input"), ("untrained", "a model of random weights")):
+        alike = found[found["score"] - found[column] < clear]
+        if len(alike):
+            yield f"{in_words(list(alike['latent']))} can be read from {words} as well."
+    if len(found):
+        least = found.sort_values("score").iloc[0]
+        yield (
+            f"The lowest score that counts as readable is {least['score']:.2f} "
+            f"({least['latent']}), on the rows of one seed."
+        )
+    if not exchanged:
+        yield _USED
+
+
+def _caption(table: pd.DataFrame) -> str:
+    hooks, latents = table["hook"].nunique(), table["latent"].nunique()
+    clear = int((table["q"] < _LEVEL).sum())
+    return (
+        f"Score and selectivity of {latents} latents at {hooks} hooks: {clear} of {len(table)} "
+        f"scores are above chance (q < {_LEVEL})."
+    )
+
+
+def _told(best: pd.DataFrame) -> str:
+    return "; ".join(f"{r.latent} {r.score:.2f} at {r.hook}" for r in best.itertuples()) + "."
+
+
+def _curves(folder: Path, curves: pd.DataFrame | None) -> Iterator[Picture]:
+    if curves is None or curves.empty:
+        return
+    medians = curves.groupby(["latent", "rows"], sort=False)["score"].median()
+    told = [
+        f"{latent} {scores.iloc[0]:.2f} from {scores.index[0][1]} rows, {scores.iloc[-1]:.2f} from "
+        f"{scores.index[-1][1]}"
+        for latent, scores in medians.groupby("latent", sort=False)
+    ]
+    words = "Score on other rows against rows learned from"
+    yield Picture(folder / "curves.png", f"{words}: {'; '.join(told)}.")
+
+
+def _scores(table: pd.DataFrame) -> Table:
+    shown = table[[name for name in _COLUMNS if name in table]].reset_index(drop=True)
+    return Table(shown, f"{len(shown)} scores", sortable=True)
+
 
 MARKER = ".prooflens-probes"
 _KINDS = ("score", "selectivity")
@@ -71,7 +194,7 @@ class Probing:
             says which positions were pooled.
         first: Where each latent first is decodable, from :func:`probes.rounds.first_decodable`.
         about: What was probed, as JSON data.
-        curves: Learning curves from :func:`probes.curves.curve_table`, if asked for.
+        curves: Learning curves from :func:`probes.controls.curve_table`, if asked for.
         interchange: The table of :func:`probes.interchange.interchange_table`, if asked for.
     """
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.figures.attention import attention_in_words
+from interp.figures.maps import attention_in_words
 from interp.figures.style import save
 from probes.roles.decision import by_status
 from probes.roles.profile import LANGUAGE, Profile

@@ -20,7 +20,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.errors import ArgumentError
-from interp.figures.rounds import RoundsPanel, rounds_by_layer
+from interp.figures.maps import RoundsPanel, rounds_by_layer
 from interp.interventions.components import Component, components
 from interp.proofs.mechanism import Construction
 from interp.proofs.memory import construct_adaptive_memory

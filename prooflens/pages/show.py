@@ -28,8 +28,8 @@ from probes.roles.profile import LANGUAGE, TASK, Profile
 from probes.viewing.model import Viewed, Watch, view_model, view_store
 from probes.viewing.sequences import Chosen, Sequences, choose_rows, prompt_rows, token_texts
 from prooflens.pages.findings import in_words
-from prooflens.pages.html import rendered
 from prooflens.pages.naming import page_names
+from prooflens.pages.page import rendered
 from prooflens.pages.roles import model_of, task_of
 from prooflens.pages.view import head_table, view_findings, view_page
 from trained.loading import load

@@ -22,8 +22,7 @@ from probes.viewing.model import Viewed, quantisation_error
 from prooflens.pages.certainty import certainty
 from prooflens.pages.circuit import circuit_doubts, circuit_sentences
 from prooflens.pages.findings import STATUS_WORDS, in_words, role_findings, status_counts
-from prooflens.pages.html import rendered
-from prooflens.pages.page import Table
+from prooflens.pages.page import Table, rendered
 from prooflens.pages.view_document import document, head_bytes
 
 __all__ = ["head_table", "view_doubts", "view_findings", "view_page", "viewer_file"]

@@ -23,9 +23,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from interp.errors import StoreError
-from interp.figures.attention import attention_on_tokens
-from interp.figures.diagonals import head_maps
-from interp.figures.heads import head_points, lags_of_heads
+from interp.figures.lines import head_points, lags_of_heads
+from interp.figures.maps import attention_on_tokens, head_maps
 from interp.figures.style import save
 from interp.reading import read_text
 from prooflens.pages.view_document import FORMAT

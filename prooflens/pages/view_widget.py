@@ -14,8 +14,6 @@ from probes.viewing.model import Viewed
 from prooflens.pages.view import view_findings, viewer_file
 from prooflens.pages.view_document import document, head_bytes
 
-__all__ = ["HeadsWidget", "heads_widget"]
-
 
 class HeadsWidget(anywidget.AnyWidget):  # type: ignore[misc]
     """The page's viewer in a notebook.

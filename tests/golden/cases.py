@@ -24,8 +24,8 @@ _ROUNDING = 1e-7
 """Floor for what is computed in single precision, whose numbers near one are 1.2e-7 apart."""
 
 _LOSSES = 1e-5
-"""Floor for differences of losses, in nats, and their p: single precision tells losses of ten nats 1e-6
-apart, and rows that share a pass are summed in another order."""
+"""Floor for differences of losses, in nats, and for their p: single precision tells losses of ten
+nats 1e-6 apart, and rows that share a pass are summed in another order."""
 
 
 @dataclass(frozen=True)

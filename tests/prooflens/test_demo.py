@@ -14,8 +14,7 @@ from interp.proofs.memory import construct_fixed_memory
 from interp.store import ActivationStore
 from probes.kernels import kernel_null
 from probes.study import Study, study
-from prooflens.demo.memory import Comparison, findings
-from prooflens.demo.run import run_demo
+from prooflens.demo import Comparison, findings, run_demo
 from trained import zoo
 
 Studies = dict[str, Study]
@@ -40,7 +39,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
         return studies[name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("prooflens.demo.run.study", remembered)
+        patch.setattr("prooflens.demo.run_study", remembered)
         patch.setattr("probes.study.kernel_null", partial(kernel_null, draws=100))
         patch.setattr("probes.fresh_models._DRAWS", 200)
         out = tmp_path_factory.mktemp("demo") / "out"

@@ -17,7 +17,7 @@ from replay import keep, keep_figures
 from stopping import Case, Tree, finished, stop_everywhere, tree
 from synthetic_view import synthetic
 
-import prooflens.demo.run
+import prooflens.demo
 import prooflens.pages.certify
 import prooflens.pages.decompiled
 import prooflens.pages.head_figures
@@ -206,13 +206,13 @@ def light(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, world
         monkeypatch.setattr("prooflens.pages.roles.measure_model", measured)
     if name == "demo":
         table = pd.DataFrame({"statement": ["It is so."], "holds": [True], "model": ["trained"]})
-        monkeypatch.setattr("prooflens.demo.run.study", light_study(world / "st"))
-        monkeypatch.setattr("prooflens.demo.run.findings", lambda comparison: ["It is so."])
-        monkeypatch.setattr("prooflens.demo.run.sections", lambda comparison, folder: [])
-        monkeypatch.setattr("prooflens.demo.run.doubts", lambda comparison: [])
-        monkeypatch.setattr("prooflens.demo.run.lead_picture", lambda comparison, folder: None)
-        monkeypatch.setattr("prooflens.demo.memory.Comparison.agreement", table)
-        keep(monkeypatch, "prooflens.demo.run", "construct_fixed_memory")
+        monkeypatch.setattr("prooflens.demo.run_study", light_study(world / "st"))
+        monkeypatch.setattr("prooflens.demo.findings", lambda comparison: ["It is so."])
+        monkeypatch.setattr("prooflens.demo.sections", lambda comparison, folder: [])
+        monkeypatch.setattr("prooflens.demo.doubts", lambda comparison: [])
+        monkeypatch.setattr("prooflens.demo.lead_picture", lambda comparison, folder: None)
+        monkeypatch.setattr("prooflens.demo.Comparison.agreement", table)
+        keep(monkeypatch, "prooflens.demo", "construct_fixed_memory")
         keep(monkeypatch, "trained.zoo", "load")
 
 

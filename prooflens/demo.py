@@ -1,0 +1,617 @@
+"""``prooflens demo``: a trained and a constructed model of one task, measured and compared.
+
+task → hooked models → activation stores → scores with nulls → roles → report.html
+
+The demo's sentences, each made from measured numbers and saying no more than they do.
+
+The part of the demo's report about memories: the trained model beside the constructed proof.
+
+The part of the demo's report about a model whose heads look where a token tells them to.
+
+Two rounds of adaptive memory: a token names a location, the token there names the next. The shipped
+model was trained; the proof stands beside it. All words are made from the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from interp.figures.lines import kernels_by_lag
+from interp.figures.maps import Panel, share_maps
+from interp.figures.style import save
+from interp.interventions.components import Component, components
+from interp.models.transformer import SequenceTransformer
+from interp.output import output_folder
+from interp.proofs.mechanism import Certificate, Construction
+from interp.proofs.memory import construct_fixed_memory
+from interp.tasks.memory import FixedMemory
+from probes.agreement import agreement
+from probes.locate import holders, locate
+from probes.roles import ROLE_COLUMNS
+from probes.study import ROWS, Study
+from probes.study import study as run_study
+from prooflens.pages.findings import STATUS_WORDS, status_counts
+from prooflens.pages.page import Page, Picture, Section, Table, render
+from prooflens.pages.rounds import ROUNDS_CAPTION, rounds_beside_proof, rounds_side_by_side
+from trained import zoo
+
+__all__ = ["Comparison", "findings", "run_demo"]
+
+
+def roles_in_words(study: Study) -> str:
+    """Which head extracts which memory and what the FFN computes, or that nothing is confirmed."""
+    return f"In the {study.name} model " + "; ".join(_served(study)) + "."
+
+
+def proof_in_words(built: Study, held: pd.DataFrame, certificate: Certificate) -> str:
+    """What is confirmed of the construction, how exact it is, and how much of it others do.
+
+    Args:
+        built: The study of the construction.
+        held: Model → whether each statement holds for it.
+        certificate: The certificate of the construction.
+    """
+    heads = _memory_heads(built)
+    sizes = heads["target"].value_counts(sort=False)
+    groups = ", ".join(f"{count} for {memory}" for memory, count in sizes.items())
+    direct = _looking_at_their_lag(built)
+    worst, bound = built.performance.worst, certificate.error
+    exact = "within" if worst <= bound else "ABOVE"
+    counts = {name: int(holds.sum()) for name, holds in held.items()}
+    held_by = ", ".join(f"{count} hold for the {name} model" for name, count in counts.items())
+    found = f"with {len(heads)} confirmed memory heads ({groups})" if len(heads) else "unconfirmed"
+    return (
+        f"The constructed proof, {found}, of which {direct} attend most to the lag they serve, has "
+        f"a worst error of {worst:.1e}, {exact} its certificate of {bound:.1e}. Of its {len(held)} "
+        f"statements about which component does what, {held_by}."
+    )
+
+
+def solving(study: Study) -> str:
+    """A sentence about how well the model solves its task."""
+    found = study.performance
+    return (
+        f"On fresh rows the {study.name} model is right at {found.accuracy:.2%} of positions "
+        f"(error {found.error:.1e} of the target's variance)."
+    )
+
+
+def looking(study: Study) -> str:
+    """A sentence about whether heads look at the lags they serve, and what their sum selects."""
+    heads = _memory_heads(study)
+    direct = _looking_at_their_lag(study)
+    sums = ", ".join(
+        f"{study.kernels.concentration(memory, lag):.1%} for {memory} at lag {lag}"
+        for memory, lag in study.memories.items()
+    )
+    served = (
+        f"{direct} of {len(heads)} confirmed memory heads attend most to the lag they serve"
+        if len(heads)
+        else "no memory head is confirmed"
+    )
+    kernel = f"Share of the heads' summed kernel at the memory's lag: {sums}."
+    return f"In the {study.name} model {served}. {kernel}"
+
+
+def reading(study: Study) -> str:
+    """A sentence about what a probe reads of the answer before and after the FFN."""
+    answers = study.scores[study.scores["target"] == "f"].set_index(["metric", "site"])["score"]
+    middle, last = "blocks.0.hook_resid_mid", study.sites[-1]
+    return (
+        f"In the {study.name} model a linear probe reads f with r² "
+        f"{answers['decodability', middle]:.2f} after attention and "
+        f"{answers['decodability', last]:.2f} at the end; a nonlinear probe reads it with r² "
+        f"{answers['nonlinear_decodability', middle]:.2f} after attention already."
+    )
+
+
+def margins(certificate: Certificate) -> str:
+    """A sentence about the terms that the certificate consists of."""
+    parts = ", ".join(f"{name} {value:.2g}" for name, value in certificate.parts.items())
+    return (
+        f"The construction's certificate of {certificate.error:.1e} is for "
+        f"{certificate.domain}. It is made of: {parts}; the slots' errors must sum to less than "
+        "the margin, which the readout then removes."
+    )
+
+
+def _memory_heads(study: Study) -> pd.DataFrame:
+    roles = study.roles
+    return roles[(roles["role"] == "memory-location") & (roles["status"] == "confirmed")]
+
+
+def _looking_at_their_lag(study: Study) -> int:
+    """How many confirmed memory heads attend most to the lag of the memory they serve."""
+    columns = _memory_heads(study)[["head", "target"]]
+    return sum(
+        int(study.kernels.mass[head].argmax()) == study.memories[memory]
+        for head, memory in columns.itertuples(index=False, name=None)
+    )
+
+
+def _served(study: Study) -> Iterator[str]:
+    sure = _memory_heads(study)
+    for memory, lag in study.memories.items():
+        mine = sure[sure["target"] == memory]
+        candidates = int((study.roles["target"] == memory).sum())
+        if len(mine):
+            heads = " and ".join(f"L{row.layer}H{row.head}" for row in mine.itertuples())
+            verb = "extract" if len(mine) > 1 else "extracts"
+            strength = mine["strength"].max()
+            yield f"head {heads} {verb} {memory} (lag {lag}; r² lost without it {strength:.2f})"
+        else:
+            rest = f" ({candidates} seem to)" if candidates else ""
+            yield f"no head is confirmed to extract {memory}{rest}"
+    readout = study.roles[(study.roles["role"] == "readout")]
+    readout = readout[readout["status"] == "confirmed"]
+    if len(readout):
+        row = readout.iloc[0]
+        yield (
+            f"the FFN of layer {row['layer']} computes the Boolean function (r² lost without it "
+            f"{row['strength']:.2f}, the output changes by {row['effect']:.0%} of its variance)"
+        )
+    else:
+        yield "no FFN is confirmed to compute the Boolean function"
+
+
+_SITES = {"hook_embed": "embedding", "resid_mid": "after attention", "resid_post": "after FFN"}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The studies of one task's models, and the proof behind the constructed one.
+
+    Attributes:
+        trained: The study of the shipped model.
+        constructed: The study of the constructed model.
+        controls: Models for which not everything should hold: trained to the same accuracy in
+            another way, and untrained.
+        construction: The construction itself.
+    """
+
+    trained: Study
+    constructed: Study
+    controls: tuple[Study, ...]
+    construction: Construction
+
+    @property
+    def studies(self) -> tuple[Study, ...]:
+        """All the studies, the controls last."""
+        return self.trained, self.constructed, *self.controls
+
+    @cached_property
+    def agreement(self) -> pd.DataFrame:
+        """The proof's statements checked on every model, in long form with a column ``model``."""
+        mechanism = self.construction.mechanism
+        tables = [agreement(mechanism, s.roles).assign(model=s.name) for s in self.studies]
+        return pd.concat(tables, ignore_index=True)
+
+    @property
+    def held(self) -> pd.DataFrame:
+        """A table of statements by models: whether each statement holds."""
+        wide = self.agreement.pivot(index="statement", columns="model", values="holds")
+        statements = self.agreement["statement"].drop_duplicates()
+        return wide.loc[statements, [study.name for study in self.studies]]
+
+
+def findings(comparison: Comparison) -> list[str]:
+    """Three sentences: the trained model's roles, the proof's, and how well the task is solved."""
+    held = comparison.held.drop(columns=comparison.constructed.name)
+    certificate = comparison.construction.certificate
+    return [
+        roles_in_words(comparison.trained),
+        proof_in_words(comparison.constructed, held, certificate),
+        solving(comparison.trained),
+    ]
+
+
+def doubts(comparison: Comparison) -> list[str]:
+    """What the numbers give reason to doubt."""
+    trained, held = comparison.trained, comparison.held
+    said = [
+        "One model of each kind, of one seed: what other seeds do is said in their recipes.",
+        "The trained model and the proof need not fill a role by the same means. "
+        + " ".join(looking(study) for study in (trained, comparison.constructed)),
+    ]
+    controls = [(c.name, int(held[c.name].sum())) for c in comparison.controls]
+    passed = ", ".join(
+        f"{count} of {len(held)} hold for the {name} model" for name, count in controls
+    )
+    if controls:
+        said.append(f"Statements must be able to fail: {passed}.")
+    if (trained.roles["status"] != "confirmed").any():
+        told = status_counts(trained.roles)
+        said.append(f"Of the trained model's roles only the confirmed ones count: {told}.")
+    return said
+
+
+def lead_picture(comparison: Comparison, folder: Path) -> Picture:
+    """The figure that shows what was found: where the heads of the models look."""
+    shown = _lags_shown(comparison)
+    panels = [Panel(s.name, s.kernels.mass[:, :shown], _head_names(s)) for s in _drawn(comparison)]
+    lags, across = [str(lag) for lag in range(shown)], "lag (positions back)"
+    wide, narrow = (
+        share_maps(panels, lags, label="share of attention", across=across, narrow=narrow)
+        for narrow in (False, True)
+    )
+    words = "Share of each head's attention at each lag, mean over scored positions"
+    told = f"{words}. The largest: {_largest(panels, [f'lag {lag}' for lag in lags])}."
+    picture = _picture(wide, folder, "attention-by-lag", told)
+    return replace(picture, narrow=_picture(narrow, folder, "attention-by-lag-narrow", told).path)
+
+
+def sections(comparison: Comparison, folder: Path) -> list[Section]:
+    """The evidence, then, folded, everything else; figures are written to ``folder``."""
+    return [
+        Section(
+            "Which models do what the proof does?",
+            (
+                "The proof and a trained model may fill the same roles by different mechanisms: "
+                "one by cancellation, one by selection. Controls show that statements can fail.",
+            ),
+            tables=(
+                Table(
+                    comparison.held.reset_index(), "Statements of the proof, checked on all models."
+                ),
+                Table(
+                    _by_whom(comparison.agreement),
+                    "Who fills them; strength is the r² lost "
+                    "without the strongest confirmed component or group.",
+                ),
+            ),
+        ),
+        Section(
+            "Where each head looks",
+            tuple(looking(study) for study in _drawn(comparison)),
+            [_kernel_picture(comparison, folder)],
+        ),
+        _roles(comparison),
+        Section(
+            "What becomes readable where, and what ablation removes",
+            (
+                "Rows of the first figure are places in the residual stream, in order.",
+                *[reading(study) for study in comparison.studies],
+            ),
+            _layer_pictures(comparison, folder),
+            folded=True,
+        ),
+        _models(comparison),
+    ]
+
+
+def _roles(comparison: Comparison) -> Section:
+    """Who has which role, model by model."""
+    return Section(
+        "Which component does what",
+        (
+            f"{STATUS_WORDS} Every test has a floor, and all but the belonging to a group of "
+            "heads have a null that must be beaten (q is the false-discovery rate).",
+            *[
+                f"Without a role in the {study.name} model: {_without_role(study)}."
+                for study in comparison.studies
+            ],
+        ),
+        tables=tuple(
+            Table(
+                _role_table(study),
+                f"Roles in the {study.name} model. Strength: r² of the "
+                "target lost without the component (for heads: without its group) or, where no "
+                "target is named, the share of attention that names the role; effect: change "
+                "of the output, as a share of its variance.",
+            )
+            for study in comparison.studies
+            if len(study.roles)
+        ),
+        folded=True,
+    )
+
+
+def _models(comparison: Comparison) -> Section:
+    """What was asked of whom, and how well each did."""
+    task = comparison.trained.task
+    arguments = ", ".join(task.arguments)
+    return Section(
+        "The task and the models",
+        (
+            f"y[t] = f({arguments}) with f = {task.readout} on inputs of ±1. A transformer of "
+            "one layer was trained on it; a second model is the constructive proof that one "
+            "layer can do it, written down as weights.",
+            *[_describe(study) for study in comparison.studies],
+            margins(comparison.construction.certificate),
+        ),
+        tables=(Table(_performance(comparison), "All models on the same fresh rows."),),
+        folded=True,
+    )
+
+
+def _by_whom(agreement: pd.DataFrame) -> pd.DataFrame:
+    found = agreement[agreement["holds"]]
+    return found[["model", "statement", "strength", "by"]]
+
+
+def _describe(study: Study) -> str:
+    spec = study.model.spec
+    score = {"table": "a learned bias per lag", "lin": "a bias −p·lag a head"}[spec.lag_bias]
+    normalizer = "a softmax" if spec.normalizer == "softmax" else "no normaliser"
+    return (
+        f"The {study.name} model: {sum(spec.heads)} heads with {score} and {normalizer}, an FFN of "
+        f"{sum(map(sum, spec.ffn_widths))} neurons, {spec.dtype}."
+    )
+
+
+def _performance(comparison: Comparison) -> pd.DataFrame:
+    bounds = {comparison.constructed.name: comparison.construction.certificate.error}
+    rows = []
+    for study in comparison.studies:
+        weights = sum(p.count_nonzero().item() for p in study.model.parameters())
+        rows.append(
+            {
+                "model": study.name,
+                "heads": sum(study.model.spec.heads),
+                "non-zero weights": weights,
+                "accuracy": study.performance.accuracy,
+                "error (of the target's variance)": study.performance.error,
+                "largest error": study.performance.worst,
+                "certificate": bounds.get(study.name, float("nan")),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _role_table(study: Study) -> pd.DataFrame:
+    columns = ["role", "target", "status", "strength", "effect", "q", "evidence"]
+    return pd.concat([_names(study.roles), study.roles[columns]], axis=1)
+
+
+def _without_role(study: Study) -> str:
+    has = set(_names(study.roles))
+    return ", ".join(p.name for p in components(study.model) if p.name not in has) or "none"
+
+
+def _names(rows: pd.DataFrame) -> pd.Series:
+    parts = rows[["component", "layer", "head"]].itertuples(index=False, name=None)
+    names = [Component(*part).name for part in parts]
+    return pd.Series(names, index=rows.index, name="component", dtype=object)
+
+
+def _lags_shown(comparison: Comparison) -> int:
+    return max(comparison.trained.memories.values()) + 3
+
+
+def _kernel_picture(comparison: Comparison, folder: Path) -> Picture:
+    kernels = {
+        study.name: {m: study.kernels.kernels[m].sum(0) for m in study.memories}
+        for study in _drawn(comparison)
+    }
+    memories, shown = comparison.trained.memories, _lags_shown(comparison)
+    figure = kernels_by_lag(kernels, memories, longest=shown - 1)
+    told = "; ".join(
+        f"{study.name}: "
+        + ", ".join(f"{m} {study.kernels.concentration(m, lag):.2f}" for m, lag in memories.items())
+        for study in _drawn(comparison)
+    )
+    words = (
+        "What the heads of the layer put into the direction that holds each memory: their summed "
+        "signed kernel, as a share of its absolute weight over all lags. At the memory's own lag, "
+        f"{told}."
+    )
+    return _picture(figure, folder, "kernels-by-lag", words)
+
+
+def _largest(panels: Sequence[Panel], columns: Sequence[str]) -> str:
+    """The largest number of every row of every panel, and where it stands."""
+    said = []
+    for panel in panels:
+        tops = [
+            f"{row} {columns[int(np.nanargmax(values))]} {np.nanmax(values):.2f}"
+            for row, values in zip(panel.rows, panel.values, strict=True)
+            if np.isfinite(values).any()
+        ]
+        said.append(f"{panel.title}: {', '.join(tops) or 'nothing measured'}")
+    return "; ".join(said)
+
+
+def _drawn(comparison: Comparison) -> tuple[Study, ...]:
+    return comparison.trained, comparison.controls[0], comparison.constructed
+
+
+def _head_names(study: Study) -> list[str]:
+    return [part.name for part in components(study.model) if part.kind == "head"]
+
+
+def _layer_pictures(comparison: Comparison, folder: Path) -> tuple[Picture, ...]:
+    latents = [*comparison.trained.task.arguments, "f"]
+    reads, losses = [], []
+    for study in _drawn(comparison):
+        layers = study.scores[study.scores["metric"] == "decodability"]
+        read = layers.pivot(index="site", columns="target", values="score")
+        sites = [site for site in study.sites if site in read.index]
+        names = [next(word for key, word in _SITES.items() if key in site) for site in sites]
+        reads.append(Panel(study.name, read.loc[sites, latents].to_numpy(), names))
+        scores = study.scores[study.scores["component"] != "group"]
+        drops = scores[scores["metric"] == "decodability_drop"]
+        drops = drops.assign(component=_names(drops))
+        lost = drops.pivot(index="component", columns="target", values="score")
+        parts = list(dict.fromkeys(drops["component"]))
+        losses.append(Panel(study.name, lost.loc[parts, latents].to_numpy(), parts))
+    return (
+        _picture(
+            share_maps(reads, latents, label="held-out r², linear probe", across="latent"),
+            folder,
+            "decodability",
+            "Linear decodability of each latent along the residual stream. The best read: "
+            f"{_largest(reads, latents)}.",
+        ),
+        _picture(
+            share_maps(losses, latents, label="r² lost without it", across="latent"),
+            folder,
+            "ablation",
+            "Decodability lost right after a component's sublayer when it is mean-ablated "
+            f"(the probe is refitted). What each loses most: {_largest(losses, latents)}.",
+        ),
+    )
+
+
+def _picture(figure: Figure, folder: Path, name: str, caption: str) -> Picture:
+    (png,) = save(figure, folder / "figures" / name, formats=("png",))
+    return Picture(png, caption)
+
+
+NESTED = "nested-memory-2"
+_ROWS, _PAIRS = 96, 64
+
+
+def nested_section(folder: Path, *, seed: int = 0) -> Section:
+    """Which layer holds which round, and which head holds which latent by exchange.
+
+    Args:
+        folder: The report's; a figure and two tables are written to it.
+        seed: Seed of the rows.
+    """
+    shipped: Any = zoo.load(NESTED)
+    task = shipped.task
+    found = rounds_beside_proof(shipped.model, task, rows=_ROWS, seed=seed)
+    fetched = [f"token[t-t_{i}]" for i in range(1, task.rounds)] + [f"x[t-t_{task.rounds}]"]
+    wanted = [name for i, what in enumerate(fetched, start=1) for name in (f"t_{i}", what)]
+    held = holders(locate(shipped.model, task, rows=_PAIRS, latents=wanted, seed=seed))
+    found.table.to_csv(folder / "rounds.csv", index=False)
+    held.to_csv(folder / "held.csv", index=False)
+    (png,) = save(found.figure, folder / "figures" / "rounds", formats=("png",))
+    return Section(
+        "A location that a token names, round after round",
+        (
+            f"{NESTED} was trained on {task.rounds} rounds of adaptive memory over the lags "
+            f"{', '.join(map(str, task.locations))}. Exchanged between rows, {_told(held)}.",
+        ),
+        (Picture(png, _caption(found.table)),),
+        (
+            Table(rounds_side_by_side(found.table), ROUNDS_CAPTION),
+            Table(held, "Which component holds which latent when it alone is exchanged."),
+        ),
+        folded=True,
+    )
+
+
+def _told(held: pd.DataFrame) -> str:
+    rows: list[Any] = list(held.itertuples())
+    said = [
+        f"{row.latent} is held by {row.where} (share {row.best:.2f})"
+        if row.where
+        else f"{row.latent} is held by no component (best {row.best:.2f})"
+        for row in rows
+    ]
+    return "; ".join(said)
+
+
+def _caption(table: pd.DataFrame) -> str:
+    contents = table[table["latent"].str.startswith("x[")]
+    said: dict[str, list[str]] = {}
+    rows: list[Any] = list(contents.itertuples())
+    for row in rows:
+        place = f"in layer {row.layer}" if row.layer >= 0 else "nowhere"
+        said.setdefault(row.model, []).append(f"{row.latent} {place}")
+    told = "; ".join(f"{name}: {', '.join(places)}" for name, places in said.items())
+    return f"First decodable (above) and lags looked at (below). {told}."
+
+
+MODEL, CONTROL = "fixed-memory-multiplexer", "fixed-memory-multiplexer-mixed"
+SEED = 10_007
+
+
+def run_demo(out: Path, *, overwrite: bool, step: Callable[[str], None]) -> list[str]:
+    """Run the main job and write its folder.
+
+    Args:
+        out: Where ``report.html``, the figures, the numbers and the stores go.
+        overwrite: Replace an existing folder.
+        step: Called with a sentence that says what is being done.
+
+    Returns:
+        The three main findings, in words.
+
+    Raises:
+        OutputError: if ``out`` may not be replaced or written.
+        CheckpointError: if the shipped model is damaged.
+    """
+    with output_folder(out, overwrite=overwrite, marker=".prooflens-demo") as folder:
+        step("loading the trained model, building the proof")
+        shipped = zoo.load(MODEL)
+        task = cast("FixedMemory", shipped.task)
+        construction = construct_fixed_memory(task)
+        stores = folder / "stores"
+        step("measuring the trained model")
+        studied = run_study("trained", shipped.model, task, stores / "trained", seed=SEED)
+        step("measuring the constructed model")
+        built = run_study(
+            "constructed", construction.model, task, stores / "constructed", seed=SEED
+        )
+        step("measuring the controls")
+        controls = tuple(
+            run_study(name, model, task, stores / name, seed=SEED, null=studied.null)
+            for name, model in (
+                ("mixed", zoo.load(CONTROL).model),
+                ("untrained", SequenceTransformer(shipped.model.spec, seed=SEED)),
+            )
+        )
+        comparison = Comparison(studied, built, controls, construction)
+        said, parts = findings(comparison), sections(comparison, folder)
+        step("measuring nested memories")
+        parts = [*parts, nested_section(folder)]
+        step("writing the report")
+        _write_numbers(comparison, said, folder)
+        (folder / "report.html").write_text(
+            render(_page(comparison, said, parts, folder)), encoding="utf-8"
+        )
+    return said
+
+
+def _page(comparison: Comparison, said: list[str], parts: list[Section], folder: Path) -> Page:
+    return Page(
+        title="What a transformer does, against a proof of what it can do",
+        findings=said,
+        sections=parts,
+        facts=(
+            f"Task {comparison.trained.task.name}, {ROWS} rows of "
+            f"{comparison.trained.task.length} positions drawn with seed {SEED}, which no training "
+            f"uses. Trained: the shipped {MODEL}; mixed: {CONTROL}, trained without weight decay; "
+            "one seed each, what other seeds do is said in their recipes.",
+            "All numbers of this page: scores.csv, roles.csv, agreement.csv and numbers.json "
+            "beside it; the same tables are sealed into the activation stores under stores/.",
+        ),
+        picture=lead_picture(comparison, folder),
+        doubts=doubts(comparison),
+    )
+
+
+def _write_numbers(comparison: Comparison, said: list[str], folder: Path) -> None:
+    models = comparison.studies
+    tables = {
+        "scores": pd.concat([s.scores.assign(model=s.name) for s in models], ignore_index=True),
+        "roles": pd.concat(
+            [s.roles[list(ROLE_COLUMNS)].assign(model=s.name) for s in models], ignore_index=True
+        ),
+        "agreement": comparison.agreement,
+    }
+    numbers: dict[str, Any] = {
+        "findings": said,
+        "task": comparison.trained.task.to_dict(),
+        "certificate": {
+            "error": comparison.construction.certificate.error,
+            "parts": dict(comparison.construction.certificate.parts),
+            "domain": comparison.construction.certificate.domain,
+        },
+        "models": {s.name: vars(s.performance) for s in models},
+    }
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+        numbers[name] = json.loads(table.to_json(orient="records", double_precision=15))
+    (folder / "numbers.json").write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n")

@@ -1,1 +1,0 @@
-"""The demo: the whole way from a task to a report."""
